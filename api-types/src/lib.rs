@@ -20,6 +20,7 @@
 //! | *look* | comparing what we own with what really exists |
 //! | *drift* | a difference that a look found |
 #![no_std]
+#![warn(missing_docs)]
 
 extern crate alloc as std_alloc;
 

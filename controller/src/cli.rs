@@ -1,54 +1,15 @@
-//! The command line. Every command but `agent`, `run` and the offline ones speaks HTTP to an agent, and nothing else.
+//! The command line: which commands there are, and who carries them out. Most are in the crate `herdlet-cli`, which knows nothing but the
+//! API of an agent; here are those that need more of the program.
 //!
-//! In: arguments, the environment. Out: data on stdout, progress and messages on stderr, an exit code. It must not know the
-//! agent's insides: what it shows is what the API says.
+//! In: arguments, the environment. Out: an exit code.
 
-mod address;
-mod apply;
-mod children;
-pub mod client;
 mod completions;
-mod config;
-mod convert;
-mod delete;
-mod deployments;
-mod diff;
-mod dispatch;
 mod doctor;
-mod environment;
-mod exec;
-mod explain;
-mod failure;
-mod fs;
-mod gc;
-mod get;
-mod here;
-mod job;
-mod logs;
 mod man;
 mod nomad;
-mod offline;
-mod output;
-mod restart;
-mod rollback;
-mod round;
-mod scale;
-mod schema;
-mod screen;
-mod show;
 mod simulate;
-mod status;
-mod stdout;
-mod stop;
-mod style;
-mod table;
-mod target;
-mod top;
 mod ui;
 mod unknown;
-mod variables;
-mod wait;
-mod watch;
 mod words;
 
 #[cfg(test)]
@@ -61,12 +22,13 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-pub use address::{Address, AddressError, Connection};
-pub use client::{Client, ClientError};
+use herdlet_cli::{
+    Connection, VariableArgs, apply, config, convert, delete, deployments, diff, dispatch, environment, exec,
+    explain, failure, failure::Failure, fs, gc, get, here, job, logs, offline, restart, rollback, scale,
+    schema, show, status, stdout, stop, style, top, wait,
+};
 
-use failure::Failure;
 use nomad::Said;
-pub use variables::VariableArgs;
 
 /// Keeps jobs true on this machine: tasks run, services registered, volumes mounted, tokens derived.
 #[derive(Debug, Parser)]
@@ -118,7 +80,7 @@ pub enum Command {
 }
 
 /// Flags of `herdlet agent`.
-pub type AgentArgs = crate::config::Flags;
+pub type AgentArgs = herdlet_config::Flags;
 
 /// Arguments of `herdlet run`.
 #[derive(Debug, Clone, Args)]
@@ -348,7 +310,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             if let Some(sentence) = sentence {
                 Failure::new(sentence).print();
             }
-            crate::tell!("Of Nomad's verbs these are known here:\n{known}");
+            herdlet_base::tell!("Of Nomad's verbs these are known here:\n{known}");
             return Err(failure::USAGE);
         }
     };
@@ -373,7 +335,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         }
         let _ = error.print();
         if let Some(tip) = unknown.and_then(|unknown| words::tip(&args, &unknown)) {
-            crate::tell!("\n{tip}");
+            herdlet_base::tell!("\n{tip}");
         }
         if error.use_stderr() { usage } else { 0 }
     })?;

@@ -23,13 +23,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use herdlet_base::privileges::Privileges;
+use herdlet_config::Config;
+use herdlet_storage::artifact::unpack::Barrier;
 use rustix::fs::{Access, AtFlags, CWD};
 use serde::Serialize;
 
-use crate::{
-    config::Config,
-    drivers::{artifact::unpack::Barrier, privileges::Privileges},
-};
 use machine::{cgroups, clock, container, inotify, kernel, mounts, ports};
 pub(crate) use machine::{open_files, unpacking};
 use peers::{consul, listener};
@@ -101,7 +100,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         ports(config, &fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
         disk(state_dir),
         access_lists(state_dir),
-        clock(crate::clock::wall_now().0, Path::new("/run/systemd")),
+        clock(herdlet_base::clock::wall_now().0, Path::new("/run/systemd")),
     ];
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));

@@ -12,15 +12,14 @@ use std::{
 };
 
 use anyhow::Context as _;
-use herdlet_api_types::InstanceId;
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    drivers::{safe_fs::Dir, task::Availability},
+use herdlet_agent::{
     instance::{Instance, Options},
-    paths::Paths,
     state_db::StateDir,
 };
+use herdlet_api_types::InstanceId;
+use herdlet_base::{paths::Paths, safe_fs::Dir};
+use herdlet_driver::Availability;
+use serde::{Deserialize, Serialize};
 
 /// What a guard looks after.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -136,13 +135,13 @@ fn remove_dir(dir: &Path) -> anyhow::Result<()> {
     }
     Dir::open(parent)
         .and_then(|parent| parent.remove_tree(name))
-        .map_err(|error| anyhow::anyhow!("{}", crate::error::in_full(&error)))
+        .map_err(|error| anyhow::anyhow!("{}", herdlet_base::error::in_full(&error)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::{
+    use herdlet_base::{
         mounts::kernel::{self, Access},
         privileges::{Mounting, Privileges},
     };

@@ -4,10 +4,10 @@ use std::{process::ExitCode, time::Duration};
 
 use herdlet::{
     cli::{self, Command},
-    drivers::artifact::unpack,
-    guard, memory, run, serve,
-    telemetry::logs,
+    guard, run, serve,
 };
+use herdlet_agent::{memory, telemetry::logs};
+use herdlet_storage::artifact::unpack;
 
 /// How long tasks of the runtime that can't be stopped (a commit on a hung disk) may keep the process.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            herdlet::tell!("herdlet: failed to start: {error}");
+            herdlet_base::tell!("herdlet: failed to start: {error}");
             return 1.into();
         }
     };
@@ -76,6 +76,6 @@ async fn execute(command: Command) -> u8 {
 
 fn init_logs() {
     if let Err(error) = logs::init_for_command() {
-        herdlet::tell!("herdlet: failed to {error}");
+        herdlet_base::tell!("herdlet: failed to {error}");
     }
 }

@@ -16,6 +16,13 @@ use std::{
 
 use anyhow::Context as _;
 use futures_util::future::join_all;
+use herdlet_agent::{
+    agent::{self, Agent},
+    instance::{Instance, Options},
+    publish::ReadModel,
+    requests::Requests,
+    state_db::{Alone, StateDb, StateDir},
+};
 use herdlet_api_types::{
     JobKey,
     api::VariableTexts,
@@ -24,31 +31,25 @@ use herdlet_api_types::{
     task::TaskStatus,
     view::{AllocView, ConvergenceState},
 };
+use herdlet_base::{durable, interrupt::interrupted, paths::Paths, user::guests};
+use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
+use herdlet_driver::Availability;
+use herdlet_manifest::{
+    hcl::Variables,
+    manifests::{self, Drivers, Set},
+};
 use herdlet_plan::{
     event::{Command, Reply},
     job::feasibility,
 };
+use herdlet_services::catalog::Catalogs;
 
 use crate::{
-    agent::{self, Agent},
-    config::{START_PRESSURE_LIMIT, artifact::Limits},
-    desired::{
-        hcl::Variables,
-        manifests::{self, Drivers, Set},
-    },
-    drivers::{catalog::Catalogs, task::Availability, user::guests},
-    durable,
     guard::{Charge, Guard},
-    instance::{Instance, Options},
-    interrupt::interrupted,
-    paths::Paths,
-    publish::ReadModel,
-    requests::Requests,
     run::{
         output::Output,
         told::{Told, exit_code},
     },
-    state_db::{Alone, StateDb, StateDir},
 };
 
 /// What to run.
@@ -82,20 +83,20 @@ pub async fn run(options: RunOptions) -> u8 {
     let set = match set {
         Ok(set) => set,
         Err(problems) => {
-            crate::tell!("{problems}");
+            herdlet_base::tell!("{problems}");
             return AGENT_FAILED;
         }
     };
     for warning in &set.warnings {
-        crate::tell!("warning: {warning}");
+        herdlet_base::tell!("warning: {warning}");
     }
     for warning in guests::without_effect(&options.task_dir_users) {
-        crate::tell!("warning: {warning}");
+        herdlet_base::tell!("warning: {warning}");
     }
     match run_set(options, set).await {
         Ok(code) => code,
         Err(error) => {
-            crate::tell!("herdlet: failed to run: {error:#}");
+            herdlet_base::tell!("herdlet: failed to run: {error:#}");
             AGENT_FAILED
         }
     }
@@ -120,7 +121,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         raw_exec: Availability::Enabled,
         leash: Some(leash),
     })?;
-    if let crate::drivers::cgroup::Isolation::None { why } = &instance.isolation {
+    if let herdlet_process::cgroup::Isolation::None { why } = &instance.isolation {
         tracing::info!(why, "isolation: none; tasks are held by their process tree only");
     }
     let ineffective = instance.isolation.ineffective();
@@ -132,10 +133,10 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
     }
     if let Some(warning) = ineffective.warning(&jobs) {
-        crate::tell!("warning: {warning}");
+        herdlet_base::tell!("warning: {warning}");
     }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {
-        crate::tell!("warning: {warning}");
+        herdlet_base::tell!("warning: {warning}");
     }
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     forget_others(&agent, &jobs).await?;
@@ -351,12 +352,12 @@ impl Trouble {
             requests.until_degraded().await;
             self.told = requests.degraded();
             if let Some(why) = &self.told {
-                crate::tell!("waiting: {why}");
+                herdlet_base::tell!("waiting: {why}");
             }
         } else {
             requests.until_able().await;
             self.told = None;
-            crate::tell!("the state can be written again");
+            herdlet_base::tell!("the state can be written again");
         }
     }
 }

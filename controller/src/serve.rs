@@ -18,46 +18,45 @@ use std::{
 
 use anyhow::Context as _;
 use axum::Router;
+use herdlet_agent::{
+    agent::{
+        self, Agent, Orphans, Parts,
+        folder::{FolderSource, FolderStatus},
+    },
+    gc::Collector,
+    instance::{Instance, Options},
+    planner::Input,
+    requests::Requests,
+    state_db::{ClaimError, StateDb, StateDir},
+    telemetry::{Format, Measured, Telemetry, logs},
+};
+use herdlet_api::{
+    dns::{self, Sockets, Zone},
+    http::{
+        self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token,
+        Vitals,
+    },
+};
+use herdlet_base::{clock, error::in_full, ownership};
+use herdlet_config::{Config, Flags, Surroundings, host_name};
+use herdlet_driver::Availability;
+use herdlet_manifest::manifests::{DriverRules, Drivers};
+use herdlet_node::{
+    self,
+    member::{Joined, Member},
+};
 use herdlet_plan::event::Command;
+use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::{Inbox, Metrics, off_thread};
+use herdlet_services::catalog::Consul;
+use herdlet_storage::{alloc_dir, artifact::unpack::Barrier, volume::HostVolumes};
 use tokio::{
     sync::oneshot,
     task::{JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    agent::{
-        self, Agent, Orphans, Parts,
-        folder::{FolderSource, FolderStatus},
-    },
-    clock,
-    config::{Config, Flags, Surroundings, host_name},
-    consul_config,
-    desired::manifests::{DriverRules, Drivers},
-    dns::{self, Sockets, Zone},
-    doctor,
-    drivers::{
-        alloc_dir, artifact::unpack::Barrier, catalog::Consul, cgroup::Isolation, task::Availability,
-        volume::HostVolumes,
-    },
-    error::in_full,
-    gc::Collector,
-    http::{
-        self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token,
-        Vitals,
-    },
-    instance::{Instance, Options},
-    node::{
-        self,
-        member::{Joined, Member},
-    },
-    ownership,
-    planner::Input,
-    requests::Requests,
-    state_db::{ClaimError, StateDb, StateDir},
-    telemetry::{Format, Measured, Telemetry, logs},
-};
+use crate::{consul_config, doctor};
 
 use ending::Signals;
 use readiness::Readiness;
@@ -72,12 +71,12 @@ pub async fn run_agent(flags: Flags) -> u8 {
     let config = match Config::load_trusted(flags, &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
-            crate::tell!("herdlet: failed to {}", in_full(&error));
+            herdlet_base::tell!("herdlet: failed to {}", in_full(&error));
             return USAGE;
         }
     };
     if let Err(error) = logs::init(&config.log_level, config.log_format) {
-        crate::tell!("herdlet: failed to {error}");
+        herdlet_base::tell!("herdlet: failed to {error}");
         return USAGE;
     }
     logs::tell_panics();
@@ -206,7 +205,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
             .join(&config, &mut agent, Drivers::built_in(), &shared)
             .await
             .context("join the cluster")?;
-        let router = node::http::router(Arc::clone(&now.api));
+        let router = herdlet_node::http::router(Arc::clone(&now.api));
         let access = Access::Cluster(Arc::clone(&now.api) as Arc<dyn http::Tokens>);
         faces.spawn(open.serve(listener, router, access));
         warning::of_open_node(listens, &now.api, &closing);

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdlet_agent::memory;
 use herdlet_nomad::identity::Identity;
 use herdlet_rpc::{address::Address, tls::ClientTls};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,8 +24,6 @@ use tokio_util::sync::CancellationToken;
 use behaviour::Behaviour;
 pub use figures::Figures;
 use node::Ground;
-
-use crate::memory;
 
 /// What to simulate.
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@
 //!                           ▲
 //!                           └─────── Reports::report          wire: what is said
 //! ```
+#![warn(missing_docs)]
 
 pub mod decide;
 pub mod identity;

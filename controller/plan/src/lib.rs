@@ -5,6 +5,7 @@
 //!
 //! Read [`parts`] first.
 #![no_std]
+#![warn(missing_docs)]
 
 extern crate alloc as std_alloc;
 

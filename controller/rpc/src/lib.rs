@@ -19,6 +19,7 @@
 //! - [`error`]: what can go wrong, and what a server means by its errors.
 //!
 //! Versions 1.1 to 2.0 of Nomad speak alike here.
+#![warn(missing_docs)]
 
 pub mod address;
 pub mod call;

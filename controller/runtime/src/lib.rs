@@ -24,6 +24,7 @@
 //! There is no timer tick: without an event and without a due wake nothing runs. Wakes are kept in a sorted set with
 //! one alarm instead of a timer wheel, so that the simulator and the agent share the queue, any deadline is legal, and
 //! the alarm can be set on `CLOCK_BOOTTIME`, which goes on while the machine is suspended.
+#![warn(missing_docs)]
 
 pub mod backoff;
 pub mod clock;

@@ -44,7 +44,7 @@
 //! left alone inside a cgroup, and killed without one.
 //!
 //! The program ignores all signals but SIGKILL and SIGSTOP.
-
+#![warn(missing_docs)]
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(shim_program, no_main)]
 #![cfg_attr(shim_program, no_builtins)]

@@ -7,20 +7,18 @@ use std::path::Path;
 
 use clap::Args;
 use herdlet_api_types::api::AgentStatus;
-use serde::Serialize;
-
-use super::{
+use herdlet_base::error::in_full;
+use herdlet_cli::{
     Address, Client,
     failure::{FAILED, Failure, USAGE},
     output::{Output, Reader},
     show::{self, styled},
     style,
 };
-use crate::{
-    config::{Config, Flags, Surroundings, host_name},
-    doctor::{self, Finding, Verdict},
-    error::in_full,
-};
+use herdlet_config::{Config, Flags, Surroundings, host_name};
+use serde::Serialize;
+
+use crate::doctor::{self, Finding, Verdict};
 
 /// Arguments of `herdlet doctor`.
 #[derive(Debug, Clone, Args)]

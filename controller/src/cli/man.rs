@@ -6,8 +6,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _};
+use herdlet_cli::failure::Failure;
 
-use super::{Cli, failure::Failure};
+use super::Cli;
 
 /// Arguments of `herdlet man`.
 #[derive(Debug, Clone, Args)]

@@ -8,10 +8,11 @@ mod flags;
 
 use std::ffi::OsString;
 
+use crate::cli::Cli;
 use clap::{ArgAction, Command, CommandFactory as _};
+use herdlet_manifest::yaml::nearest;
 
-use super::{Cli, words};
-use crate::desired::yaml::nearest;
+use super::words;
 use flags::Meaning;
 
 /// A verb of Nomad's and what it is here.
@@ -381,7 +382,7 @@ mod tests {
             let usage = verb.usage.replace(['[', ']'], "").replace("COUNT", "3").replace("VERSION", "3");
             let theirs = format!("herdlet {} {} {usage}", verb.noun, verb.verb);
             let Said::Translated(ours) = translate(&args(&theirs)) else { panic!("{theirs}") };
-            assert!(super::super::parse(ours.clone()).is_ok(), "{theirs}: {ours:?}");
+            assert!(crate::cli::parse(ours.clone()).is_ok(), "{theirs}: {ours:?}");
         }
     }
 

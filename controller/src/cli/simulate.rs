@@ -3,20 +3,18 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use herdlet_rpc::address::Address;
-
-use super::{
+use herdlet_base::error::in_full;
+use herdlet_cli::{
     failure::{Failure, USAGE},
     output::{Output, Reader},
 };
-use crate::{
-    config::RpcTls,
-    error::in_full,
-    node::servers,
-    simulate::{
-        self, Options,
-        behaviour::{Behaviour, Span},
-    },
+use herdlet_config::RpcTls;
+use herdlet_node::servers;
+use herdlet_rpc::address::Address;
+
+use crate::simulate::{
+    self, Options,
+    behaviour::{Behaviour, Span},
 };
 
 /// Arguments of `herdlet simulate`.
@@ -123,7 +121,7 @@ pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
     };
     let end = async {
         tokio::select! {
-            () = crate::interrupt::interrupted() => {}
+            () = herdlet_base::interrupt::interrupted() => {}
             () = after(length) => {}
         }
     };

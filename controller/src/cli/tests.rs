@@ -5,9 +5,10 @@ use herdlet_api_types::{
     AllocId,
     view::{AllocView, JobView},
 };
+use herdlet_cli::{Address, AddressError, target};
+use herdlet_manifest::fixture::{alloc_view, ended, job, job_view};
 
 use super::*;
-use crate::test_views::{alloc_view, ended, job, job_view};
 
 fn parsed(line: &str) -> Result<Cli, u8> {
     parse(line.split_whitespace().map(OsString::from))

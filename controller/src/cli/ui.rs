@@ -19,13 +19,10 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use clap::Args;
+use herdlet_agent::telemetry::Telemetry;
+use herdlet_api::http::{Access, Admission, Face, Limits, Listener, Names, serve};
+use herdlet_cli::{Connection, client::Client, failure::Failure, show};
 use tokio_util::sync::CancellationToken;
-
-use super::{Connection, client::Client, failure::Failure, show};
-use crate::{
-    http::{Access, Admission, Face, Limits, Listener, Names, serve},
-    telemetry::Telemetry,
-};
 
 /// Arguments of `herdlet ui`.
 #[derive(Debug, Clone, Args)]
@@ -69,8 +66,8 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     show::out(&format!("{address}\n"));
     // Gone with the command.
     let _note = if args.no_open { None } else { open(&address) };
-    crate::tell!("The address works once. Ctrl-C closes it.");
-    crate::interrupt::interrupted().await;
+    herdlet_base::tell!("The address works once. Ctrl-C closes it.");
+    herdlet_base::interrupt::interrupted().await;
     closing.cancel();
     let _ = serving.await;
     Ok(0)
@@ -191,7 +188,7 @@ fn open(address: &str) -> Option<tempfile::NamedTempFile> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Address;
+    use herdlet_cli::Address;
 
     fn door() -> Door {
         let client = Client::new(Address::Unix("/nowhere".into()), None).unwrap();

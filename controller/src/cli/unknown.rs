@@ -4,14 +4,12 @@
 
 use std::ffi::OsString;
 
+use crate::cli::Cli;
 use clap::{Command, CommandFactory as _};
+use herdlet_cli::failure::{Failure, USAGE};
+use herdlet_manifest::yaml::nearest;
 
-use super::{
-    Cli,
-    failure::{Failure, USAGE},
-    words,
-};
-use crate::desired::yaml::nearest;
+use super::words;
 
 /// What others call it, and what it is here.
 const ELSEWHERE: [(&[&str], &str); 17] = [

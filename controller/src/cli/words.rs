@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use clap::ValueEnum as _;
-
-use super::style::When;
+use herdlet_cli::style::When;
 
 /// Flags before the command that take a value.
 const WITH_VALUE: [&str; 6] =

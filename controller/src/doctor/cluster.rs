@@ -5,6 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
+use herdlet_base::error::in_full;
+use herdlet_config::{Cluster, Config};
+use herdlet_driver::Availability;
+use herdlet_node::servers;
 use herdlet_nomad::wire::QueryOptions;
 use herdlet_rpc::{
     address::Address,
@@ -14,14 +18,9 @@ use herdlet_rpc::{
     serve::Unserved,
     tls::ClientTls,
 };
+use herdlet_services::catalog::ConsulReader;
 
 use super::Finding;
-use crate::{
-    config::{Cluster, Config},
-    drivers::{catalog::ConsulReader, task::Availability},
-    error::in_full,
-    node::servers,
-};
 
 /// How long a server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -103,10 +102,8 @@ mod tests {
     use herdlet_nomad_server::{Cluster as StandIn, Settings};
 
     use super::*;
-    use crate::{
-        config::{Flags, Surroundings},
-        doctor::Verdict,
-    };
+    use crate::doctor::Verdict;
+    use herdlet_config::{Flags, Surroundings};
 
     fn config(flags: Flags) -> Config {
         let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "here" };
@@ -174,7 +171,7 @@ mod tests {
         let mut config = config(Flags { state_dir: Some("/".into()), servers, ..Flags::default() });
         let [authority, certificate, key] = [(); 3].map(|()| "/nowhere.pem".into());
         config.cluster.as_mut().unwrap().tls =
-            Some(crate::config::RpcTls { authority, certificate, key, verify_server_hostname: true });
+            Some(herdlet_config::RpcTls { authority, certificate, key, verify_server_hostname: true });
         let finding = cluster(&config).await.remove(0);
         let said = "failed to read /nowhere.pem: No such file or directory (os error 2)";
         assert_eq!((finding.verdict, finding.message.as_str()), (Verdict::Failure, said));

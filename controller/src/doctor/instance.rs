@@ -2,8 +2,11 @@
 //!
 //! In: the config. Out: a finding if an agent would refuse; none otherwise. Nothing is claimed.
 
+use herdlet_agent::state_db::StateDir as Claimed;
+use herdlet_base::error::in_full;
+use herdlet_config::Config;
+
 use super::{Finding, StateDir};
-use crate::{config::Config, error::in_full, state_db::StateDir as Claimed};
 
 pub(super) fn instance(config: &Config, state_dir: StateDir<'_>) -> Option<Finding> {
     let state = match state_dir {

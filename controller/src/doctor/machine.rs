@@ -4,21 +4,17 @@
 
 use std::{fs, path::Path};
 
+use herdlet_base::privileges::{Mounting, Ownership, Privileges};
+use herdlet_config::Config;
+use herdlet_driver::limits::Controller;
+use herdlet_process::cgroup::Mounts;
+use herdlet_storage::artifact::unpack::Barrier;
 use rustix::{
     fs::{Access, CWD, Mode, OFlags, ResolveFlags},
     process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open},
 };
 
 use super::{Finding, may};
-use crate::{
-    config::Config,
-    drivers::{
-        artifact::unpack::Barrier,
-        cgroup::Mounts,
-        limits::Controller,
-        privileges::{Mounting, Ownership, Privileges},
-    },
-};
 
 /// Below it tasks can hardly be started.
 const DESCRIPTORS_MIN: u64 = 256;

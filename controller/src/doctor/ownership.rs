@@ -4,12 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Finding, StateDir};
-use crate::{
-    config::Config,
+use herdlet_base::{
     error::in_full,
     ownership::{self, OwnershipError},
 };
+use herdlet_config::Config;
+
+use super::{Finding, StateDir};
 
 const CHECK: &str = "ownership";
 

@@ -9,16 +9,14 @@ use std::{
     time::Duration,
 };
 
+use herdlet_api::http::{Tls, Token};
 use herdlet_api_types::{AllocId, InstanceId, job::Provider};
+use herdlet_base::error::in_full;
+use herdlet_config::Config;
+use herdlet_manifest::manifests::{Drivers, read_folder};
+use herdlet_services::catalog::{Consul, ServiceOwner, check_service_token};
 
 use super::Finding;
-use crate::{
-    config::Config,
-    desired::manifests::{Drivers, read_folder},
-    drivers::catalog::{Consul, ServiceOwner, check_service_token},
-    error::in_full,
-    http::{Tls, Token},
-};
 
 /// How long Consul may take to answer.
 const CONSUL_MAX: Duration = Duration::from_secs(3);
@@ -39,7 +37,8 @@ pub(super) fn listener(config: &Config) -> Option<Finding> {
             "set `tls` in the config",
         ),
         (Ok(_), Ok(tls)) => {
-            let warnings = tls.as_ref().map(|tls| tls.warnings(crate::clock::wall_now())).unwrap_or_default();
+            let warnings =
+                tls.as_ref().map(|tls| tls.warnings(herdlet_base::clock::wall_now())).unwrap_or_default();
             let found = format!("{address}, {}", if tls.is_some() { "with TLS" } else { "without TLS" });
             if warnings.is_empty() {
                 Finding::ok("listen", found)

@@ -4,13 +4,13 @@
 
 use std::{fs, path::Path};
 
+use herdlet_base::{
+    acl::{Acl, AclError},
+    error::in_full,
+};
 use rustix::fs::Access;
 
 use super::{Finding, StateDir, may};
-use crate::{
-    drivers::acl::{Acl, AclError},
-    error::in_full,
-};
 
 /// Less of a disk is soon full of logs.
 const DISK_GOOD: u64 = 1 << 30;

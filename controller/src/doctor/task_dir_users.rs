@@ -2,8 +2,10 @@
 //!
 //! In: the config. Out: a finding for each name that has no effect; none where the config names nobody.
 
+use herdlet_base::user::guests;
+use herdlet_config::Config;
+
 use super::Finding;
-use crate::{config::Config, drivers::user::guests};
 
 const CHECK: &str = "task_dir_users";
 

@@ -1,11 +1,12 @@
 //! What is said of machines that this one is not.
 
+use herdlet_config::{File, Flags, Surroundings};
+
 use super::{
     machine::{CLOCK_MIN, descriptors},
     peers::{unfit_tokens, wants_consul},
     *,
 };
-use crate::config::{File, Flags, Surroundings};
 
 fn config(change: impl FnOnce(&mut Flags)) -> Config {
     let mut flags = Flags { state_dir: Some("/".into()), ..Flags::default() };
@@ -153,7 +154,7 @@ fn the_token_and_certificates_are_read_as_an_agent_would() {
     std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(judged("127.0.0.1:1"), Some(Verdict::Ok));
     assert_eq!(judged("0.0.0.0:1"), Some(Verdict::Warning), "in plain text to others");
-    let files = crate::config::TlsFiles { certificate: token.clone(), key: token.clone(), clients: None };
+    let files = herdlet_config::TlsFiles { certificate: token.clone(), key: token.clone(), clients: None };
     let finding = listener(&Config { tls: Some(files), ..on("0.0.0.0:1") }).unwrap();
     assert!(finding.verdict == Verdict::Failure && finding.message.contains("there is no certificate in it"));
     assert!(listener(&config(|_| {})).is_none());

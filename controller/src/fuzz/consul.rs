@@ -2,7 +2,7 @@
 //!
 //! The bytes are four answers, parted by zero bytes: services, checks, what the agent says of itself, and an index header.
 
-use crate::drivers::catalog::feed_consul;
+use herdlet_services::catalog::feed_consul;
 
 pub(super) fn feed(data: &[u8]) {
     let mut parts = data.split(|byte| *byte == 0);

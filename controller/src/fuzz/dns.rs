@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use domain::base::{Message, iana::Rcode, opt::AllOptData};
+use herdlet_agent::publish::ReadModel;
+use herdlet_api::dns::{Over, Zone, answer};
 use herdlet_api_types::service::Registration;
+use herdlet_manifest::fixture::{alloc_view, job, registration};
 use herdlet_plan::turn::View;
 use herdlet_runtime::{CommitIndex, Gate, Publisher as _};
-
-use crate::{
-    dns::{Over, Zone, answer},
-    drivers::catalog::{BuiltIn, ServiceOwner},
-    publish::ReadModel,
-    test_views::{alloc_view, job, registration},
-};
+use herdlet_services::catalog::{BuiltIn, ServiceOwner};
 
 /// Whatever is asked, an answer can be read to its end, has room where it goes, and asks what the query did.
 pub(super) fn feed(data: &[u8]) {

@@ -3,13 +3,13 @@
 use std::sync::LazyLock;
 
 use herdlet_api_types::{job::Job, volume::Volume};
-use herdlet_plan::event::{Command, Event};
-
-use super::state::{NOW, plan_all, settings, stored};
-use crate::desired::{
+use herdlet_manifest::{
     manifests::{Drivers, Set, job_to_yaml, parse, volume_to_yaml},
     yaml::Problems,
 };
+use herdlet_plan::event::{Command, Event};
+
+use super::state::{NOW, plan_all, settings, stored};
 
 static DRIVERS: LazyLock<Drivers> = LazyLock::new(Drivers::built_in);
 
@@ -102,9 +102,9 @@ pub(super) fn placed(name: &str, data: &[u8], problems: &Problems) {
 
 pub(super) fn hcl_seeds() -> Vec<Vec<u8>> {
     [
-        include_str!("../desired/manifests/nomad/corpus/batch.nomad.hcl"),
-        include_str!("../desired/manifests/nomad/corpus/lone.nomad.hcl"),
-        include_str!("../desired/manifests/nomad/corpus/service.nomad.hcl"),
+        include_str!("../../manifest/src/manifests/nomad/corpus/batch.nomad.hcl"),
+        include_str!("../../manifest/src/manifests/nomad/corpus/lone.nomad.hcl"),
+        include_str!("../../manifest/src/manifests/nomad/corpus/service.nomad.hcl"),
     ]
     .map(|text| text.as_bytes().to_vec())
     .into()
@@ -118,16 +118,16 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         include_str!("../../../manifests/volume.yaml"),
         include_str!("../../../manifests/web-consul.yaml"),
         include_str!("../../../manifests/web.yaml"),
-        include_str!("../desired/manifests/tests/web.written.yaml"),
-        include_str!("../desired/yaml/tests/golden/foreign.yaml"),
-        include_str!("../desired/yaml/tests/golden/slips.yaml"),
-        include_str!("../desired/manifests/nomad/corpus/batch.json"),
-        include_str!("../desired/manifests/nomad/corpus/lone.json"),
-        include_str!("../desired/manifests/nomad/corpus/service.json"),
+        include_str!("../../manifest/src/manifests/tests/web.written.yaml"),
+        include_str!("../../manifest/src/yaml/tests/golden/foreign.yaml"),
+        include_str!("../../manifest/src/yaml/tests/golden/slips.yaml"),
+        include_str!("../../manifest/src/manifests/nomad/corpus/batch.json"),
+        include_str!("../../manifest/src/manifests/nomad/corpus/lone.json"),
+        include_str!("../../manifest/src/manifests/nomad/corpus/service.json"),
     ]
     .map(|text| text.as_bytes().to_vec())
     .into();
-    let bad = include_str!("../desired/manifests/tests/bad.txt").split("### ").skip(1);
+    let bad = include_str!("../../manifest/src/manifests/tests/bad.txt").split("### ").skip(1);
     let bad = bad.filter_map(|case| Some(case.split_once('\n')?.1.split_once("\n>>>\n")?.0));
     seeds.extend(bad.map(|text| text.as_bytes().to_vec()));
     seeds

@@ -1,10 +1,9 @@
 //! What a node of a cluster reads that others have written: Nomad's agent files, what its client has left, and where servers are.
 
+use herdlet_config::agent_file;
+use herdlet_node::{moving, servers::srv};
+
 use super::manifest::placed;
-use crate::{
-    config::agent_file,
-    node::{moving, servers::srv},
-};
 
 /// Agent files in HCL1 or JSON: whatever they are, what is told of them has a place.
 pub(super) fn feed_agent(data: &[u8]) {

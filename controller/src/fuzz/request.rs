@@ -3,31 +3,25 @@
 
 use std::{sync::Arc, time::Duration};
 
+use herdlet_agent::{gc::Collector, publish::ReadModel, requests::Requests, telemetry::Telemetry};
+use herdlet_api::http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router};
 use herdlet_api_types::UnixNanos;
+use herdlet_base::paths::Paths;
+use herdlet_config::gc::Rules;
+use herdlet_driver::Registry;
+use herdlet_manifest::{
+    fixture::{alloc_view, job, job_view},
+    manifests::Drivers,
+};
 use herdlet_plan::turn::View;
 use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
+use herdlet_services::catalog::{BuiltIn, Consul};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::watch,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-
-use crate::{
-    config::gc::Rules,
-    desired::manifests::Drivers,
-    drivers::{
-        catalog::{BuiltIn, Consul},
-        task::Registry,
-    },
-    gc::Collector,
-    http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
-    paths::Paths,
-    publish::ReadModel,
-    requests::Requests,
-    telemetry::Telemetry,
-    test_views::{alloc_view, job, job_view},
-};
 
 /// A client that says nothing more is listened to for so long; longer than the longest blocking query.
 const PATIENCE: Duration = Duration::from_secs(1_000);

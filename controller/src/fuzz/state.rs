@@ -11,6 +11,14 @@ use std::{
     sync::Arc,
 };
 
+use herdlet_agent::state_db::{
+    accepted::{
+        EndedFile, JobFile, KeptAllocation, Read, VolumeFile, files,
+        rebuild::{self, Scope, Sources},
+    },
+    code::{self, Table},
+    load::Loaded,
+};
 use herdlet_api_types::{
     AllocId, Duration, InstanceId, UnixNanos,
     alloc::Allocation,
@@ -30,15 +38,6 @@ use herdlet_plan::{
     world::{Settings, World},
 };
 use serde::{Serialize, de::DeserializeOwned};
-
-use crate::state_db::{
-    accepted::{
-        EndedFile, JobFile, KeptAllocation, Read, VolumeFile, files,
-        rebuild::{self, Scope, Sources},
-    },
-    code::{self, Table},
-    load::Loaded,
-};
 
 pub(super) const NOW: Now =
     Now { boot: BootId(7), boot_ns: 5_000_000_000, wall: UnixNanos(1_700_000_000_000_000_000) };

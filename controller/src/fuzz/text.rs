@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use herdlet_agent::telemetry;
+use herdlet_api::http;
 use herdlet_api_types::{
     AllocId, Duration, UnixNanos,
     alloc::{Allocation, Desired},
@@ -10,12 +12,12 @@ use herdlet_api_types::{
     manifest::scalar::Span,
     parse_duration,
 };
+use herdlet_base::{paths, signal};
+use herdlet_cli::Address;
 use herdlet_plan::{
     env::{self, Inputs, NodeFacts, TaskEnv},
     interpolate::{OUTPUT_BYTES_MAX, interpolate_config},
 };
-
-use crate::{cli::Address, drivers::signal, http, paths, telemetry};
 
 pub(super) fn feed(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };

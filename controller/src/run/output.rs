@@ -2,16 +2,15 @@
 
 use std::{collections::BTreeSet, io::Write, sync::Arc};
 
+use herdlet_agent::{
+    logs::{Follower, LogFiles, Stream},
+    publish::ReadModel,
+};
 use herdlet_api_types::{AllocId, job::Job};
+use herdlet_base::paths::Paths;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
-};
-
-use crate::{
-    logs::{Follower, LogFiles, Stream},
-    paths::Paths,
-    publish::ReadModel,
 };
 
 /// A line longer than this is printed in pieces.

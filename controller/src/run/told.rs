@@ -4,14 +4,13 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
+use herdlet_agent::publish::ReadModel;
 use herdlet_api_types::{
     AllocId,
     job::Job,
     task::{ExitResult, TaskPhase, TaskStatus},
     view::{AllocView, TaskView},
 };
-
-use crate::publish::ReadModel;
 
 /// Exit code for a task that could not be run, as shells have it.
 const CANNOT_RUN: u8 = 126;
@@ -42,13 +41,13 @@ impl Told {
         let key = (view.spec.id, task.name.clone());
         if task.restarts > 0 && self.restarts.insert((key.0, key.1.clone(), task.restarts)) {
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
-            crate::tell!("{name} restarting (restart {}){exit}", task.restarts);
+            herdlet_base::tell!("{name} restarting (restart {}){exit}", task.restarts);
         }
         if !view.spec.job.kind.completes()
             && task.phase == TaskPhase::Running
             && self.running.insert((key.0, key.1.clone(), task.attempt))
         {
-            crate::tell!("{name} running after {}", format_elapsed(began));
+            herdlet_base::tell!("{name} running after {}", format_elapsed(began));
         }
         if task.state == TaskStatus::Dead && self.ended.insert(key) {
             let stopped = task.exit.as_ref().is_some_and(|exit| exit.signal != 0);
@@ -61,11 +60,11 @@ impl Told {
             };
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
             let outcome = if task.failed { "gave up after" } else { "converged in" };
-            crate::tell!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
+            herdlet_base::tell!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
             if task.failed
                 && let Some(event) = task.events.last()
             {
-                crate::tell!("  {}: {}", event.kind.as_str(), event.message);
+                herdlet_base::tell!("  {}: {}", event.kind.as_str(), event.message);
             }
         }
     }

@@ -5,14 +5,12 @@
 use std::{io, sync::OnceLock};
 
 use anyhow::Context as _;
+use herdlet_config::{Cluster, DrainOnShutdown};
+use herdlet_node::member::Joined;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::notify;
-use crate::{
-    config::{Cluster, DrainOnShutdown},
-    node::member::Joined,
-};
 
 /// Signals that end the agent, heard from the beginning of its life.
 pub(super) struct Signals {

@@ -9,11 +9,11 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use herdlet_agent::{agent::folder::FolderSource, publish::ReadModel, requests::Requests, telemetry::Gauges};
 use herdlet_runtime::{BootClock, Clock as _, Gate};
 use sd_notify::NotifyState;
 
 use super::notify;
-use crate::{agent::folder::FolderSource, publish::ReadModel, requests::Requests, telemetry::Gauges};
 
 /// So long READY=1 is held back at most. systemd's own patience is 90 s where a unit does not say otherwise.
 const READY_WAIT_MAX: Duration = Duration::from_secs(30);

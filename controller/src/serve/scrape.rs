@@ -7,17 +7,16 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use herdlet_plan::job::capacity::Room;
-use herdlet_runtime::{BootClock, Clock as _};
-
-use crate::{
+use herdlet_agent::{
     agent::{Agent, folder::FolderStatus},
-    drivers::cgroup::Isolation,
     executor::Kind,
-    http::Tls,
-    node::member::Joined,
     telemetry::{Format, Host, KindFigures, Measured, Sources, Telemetry},
 };
+use herdlet_api::http::Tls;
+use herdlet_node::member::Joined;
+use herdlet_plan::job::capacity::Room;
+use herdlet_process::cgroup::Isolation;
+use herdlet_runtime::{BootClock, Clock as _};
 
 /// What metrics read beside the agent.
 pub(super) struct Scraped {

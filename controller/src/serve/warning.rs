@@ -4,15 +4,12 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use herdlet_api::http::Listener;
+use herdlet_base::user::guests;
+use herdlet_config::HostPort;
+use herdlet_node::{acl::Acl, http::NodeApi};
 use herdlet_nomad::wire::Secret;
 use tokio_util::sync::CancellationToken;
-
-use crate::{
-    config::HostPort,
-    drivers::user::guests,
-    http::Listener,
-    node::{acl::Acl, http::NodeApi},
-};
 
 /// Between two tries to learn whether the cluster has ACLs.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);

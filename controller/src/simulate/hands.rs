@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use herdlet_agent::planner::{Do, Input};
 use herdlet_api_types::{AllocId, job::JobType, task::ExitResult};
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Recovered, Verb},
@@ -17,7 +18,6 @@ use herdlet_runtime::{Executor, Inbox};
 use tokio::{task::AbortHandle, time::sleep};
 
 use super::behaviour::Fate;
-use crate::planner::{Do, Input};
 
 /// The code with which a task ends that is stopped: 128 + SIGINT.
 const STOPPED: i32 = 130;

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdlet_agent::{agent, planner::Planner, publish::ReadModel};
 use herdlet_api_types::{InstanceId, alloc::ClientStatus};
+use herdlet_base::error::in_full;
+use herdlet_node::{placed::Reading, previous, runner};
 use herdlet_nomad::{
     identity::Identity,
     session::{self, Contact, Session},
@@ -38,13 +41,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Figures, Options, behaviour::Fate, hands::Hands};
-use crate::{
-    agent,
-    error::in_full,
-    node::{placed::Reading, previous, runner},
-    planner::Planner,
-    publish::ReadModel,
-};
 
 /// A node that nobody hears for so long is not ready.
 const PING: Duration = Duration::from_secs(1);
@@ -154,7 +150,7 @@ fn described(options: &Options) -> Node {
     let mut attributes: std::collections::BTreeMap<String, String> =
         drivers.values().flat_map(|info| info.attributes.clone()).collect();
     let own = [
-        ("nomad.version", crate::fingerprint::NOMAD_VERSION),
+        ("nomad.version", herdlet_fingerprint::NOMAD_VERSION),
         ("kernel.name", "linux"),
         ("cpu.arch", "amd64"),
         ("simulated", "true"),

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use herdlet::state_db::code;
+use herdlet_agent::state_db::code;
 use herdlet_api_types::{alloc::Allocation, job::Job};
 use herdlet_plan::{record::RecordValue, state::Durable};
 use herdlet_shim::record::{Process, Record, State};

@@ -236,7 +236,8 @@ fn the_alerts_are_about_metrics_that_exist_and_prometheus_understands_them() {
     let expressions: String = text.lines().filter(|line| line.trim_start().starts_with("expr:")).collect();
     let words = expressions.split(|char: char| char != '_' && !char.is_ascii_alphanumeric());
     let named: BTreeSet<&str> = words.filter(|word| word.starts_with("herdlet_")).collect();
-    let known: BTreeSet<&str> = herdlet::telemetry::names::ALL.iter().map(|metric| metric.name).collect();
+    let known: BTreeSet<&str> =
+        herdlet_agent::telemetry::names::ALL.iter().map(|metric| metric.name).collect();
     assert!(named.len() > 5 && named.is_subset(&known), "{named:?}");
     if let Some(promtool) = environment::component(environment::PROMTOOL) {
         let told = Command::new(promtool).args(["check", "rules", alerts]).output().unwrap();

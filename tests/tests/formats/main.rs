@@ -12,9 +12,9 @@ mod records;
 mod schema;
 mod wire_names;
 
-use std::{fs, path::PathBuf};
+use herdlet_agent::telemetry::names;
 
-use herdlet::telemetry::names;
+use std::{fs, path::PathBuf};
 
 /// The workspace.
 fn root() -> PathBuf {

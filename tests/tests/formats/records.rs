@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, fs};
 
-use herdlet::state_db::code::{self, Unreadable};
+use herdlet_agent::state_db::code::{self, Unreadable};
 use herdlet_api_types::{alloc::Allocation, job::Job};
 use herdlet_plan::{
     job::JobState,

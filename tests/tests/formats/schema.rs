@@ -1,6 +1,6 @@
 //! Fields of manifests with their types and allowed values, without the texts that explain them.
 
-use herdlet::desired::manifests;
+use herdlet_manifest::manifests;
 use serde_json::Value;
 
 use super::assert_golden;

@@ -2,17 +2,17 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use herdlet::{
+use herdlet_agent::{
     agent::{self, Agent},
-    config::{START_PRESSURE_LIMIT, artifact::Limits},
-    desired::manifests::Drivers,
-    drivers::{artifact::unpack::Unpacker, catalog::ConsulConfig, task::Availability},
     instance::{self, Instance},
-    node::{acknowledged, join::join, previous::mover::Mover, report},
-    paths::Paths,
     state_db::{StateDb, StateDir},
 };
 use herdlet_api_types::{InstanceId, UnixNanos, view::AllocView};
+use herdlet_base::paths::Paths;
+use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
+use herdlet_driver::Availability;
+use herdlet_manifest::manifests::Drivers;
+use herdlet_node::{acknowledged, join::join, previous::mover::Mover, report};
 use herdlet_nomad::{
     identity::Identity,
     session::{Contact, Options, Session},
@@ -28,6 +28,8 @@ use herdlet_rpc::{
     serve::Unserved,
 };
 use herdlet_runtime::{BootClock, Clock as _, TokioClock};
+use herdlet_services::catalog::ConsulConfig;
+use herdlet_storage::artifact::unpack::Unpacker;
 use herdlet_tests::e2e::host;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -1,0 +1,453 @@
+//! The agent: wires sources, planner, hands, eyes and faces together, in the order of starting and of stopping.
+//!
+//! ```text
+//!  start   lock ─► directories, drivers ─► database ─► world ─► loop ─► eyes ─► API ─► sources ─► complete ─► READY=1
+//!  stop    API ─► sources, eyes ─► loop (flushes its commits) ─► database. Tasks run on.
+//! ```
+
+mod closing;
+mod eyes;
+pub mod folder;
+mod orphans;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use futures_util::{StreamExt as _, stream::BoxStream};
+use herdlet_api_types::{
+    InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
+};
+use herdlet_base::clock::boot_id;
+use herdlet_config::artifact::Limits;
+use herdlet_driver::{AttemptId, Health, Registry, TaskNotice};
+use herdlet_fingerprint;
+use herdlet_plan::{
+    env::NodeFacts,
+    event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
+    job::capacity::Room,
+    op::{Part, TaskPart},
+    state::{AllocState, TaskState},
+    time::{BootId, Now},
+    turn::{Drifted, Note},
+    world::{Settings, World},
+};
+use herdlet_process::{
+    attempts::Notice,
+    cgroup::{self, Isolation},
+};
+use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
+use herdlet_services::catalog::ConsulConfig;
+use herdlet_storage::{artifact::Fetcher, identity::Signer};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    executor::{
+        self, Executor, pressure,
+        scripts::InTasks,
+        services::{self, Services, sweep_consul, task_index},
+    },
+    instance::Instance,
+    memory,
+    planner::{Answer, Input, NoteSink, Planner},
+    publish::ReadModel,
+    requests::Requests,
+    server_tokens::ServerTokens,
+    state_db::Opened,
+    watch::{clock, drift},
+};
+use eyes::Eyes;
+use orphans::{Extent, Memory, reconcile_found};
+
+pub use closing::close_left_open;
+pub use orphans::{Orphans, Tally};
+
+/// Room in the inbox: a burst beyond it makes senders wait, never the loop.
+const INBOX_LEN: usize = 4_096;
+
+/// How long a driver may take to say what it can do. Nomad's bound for all of them is 50 s; ours look at this process only.
+const FINGERPRINT_MAX: Duration = Duration::from_secs(5);
+
+/// What an agent is built from.
+pub struct Parts {
+    /// The open instance.
+    pub instance: Instance,
+    /// The open state database, and what was in it.
+    pub state: Opened,
+    /// What this machine is.
+    pub node: NodeFacts,
+    /// The planner's settings.
+    pub settings: Settings,
+    /// Host volumes of the config.
+    pub volumes: Vec<Volume>,
+    /// Where a Consul agent is.
+    pub consul: ConsulConfig,
+    /// Above so many percent of pressure, starts of lower priority wait.
+    pub start_pressure_limit: u8,
+    /// Users who may enter the directories of every allocation.
+    pub task_dir_users: Vec<String>,
+    /// What tasks may fetch before they start.
+    pub artifacts: Limits,
+    /// Counts what the planner notes.
+    pub notes: NoteSink,
+}
+
+/// A running agent.
+pub struct Agent {
+    /// Where events and requests go.
+    pub inbox: Inbox<Input>,
+    /// Where requests are made.
+    pub requests: Requests,
+    /// What the agent shows.
+    pub model: Arc<ReadModel>,
+    /// Follows and ends the loop.
+    pub handle: runtime::Handle,
+    /// What operations work with.
+    pub context: Arc<executor::Context>,
+    /// How its tasks are held together.
+    pub isolation: Isolation,
+    /// What was found at the start and belongs to nothing.
+    pub orphans: Orphans,
+    /// Live operations and their figures.
+    pub operations: runtime::Operations<executor::OpKey, executor::Kind, herdlet_plan::action::Outcome>,
+    eyes: Eyes,
+    /// Cancelled when the loop has ended, by a panic too.
+    ended: CancellationToken,
+}
+
+impl Agent {
+    /// Starts the loop and the eyes. Desired state comes next, through the inbox; [`Agent::complete_after`] says
+    /// that it was all.
+    ///
+    /// # Errors
+    /// When keys or catalogues can't be prepared.
+    pub async fn start(parts: Parts) -> anyhow::Result<Self> {
+        Self::start_by(parts, BootClock).await
+    }
+
+    /// The same by another clock: what the planner decides follows it.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub async fn start_by(parts: Parts, clock: impl Clock) -> anyhow::Result<Self> {
+        let Parts {
+            instance,
+            state,
+            node,
+            mut settings,
+            volumes,
+            consul,
+            start_pressure_limit,
+            task_dir_users,
+            artifacts,
+            notes,
+        } = parts;
+        let node = with_fingerprints(node, &instance.drivers).await;
+        settings.node = node.clone();
+        let host_ip = settings.host_ip.clone();
+        let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
+        for damaged in &damaged {
+            tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
+        }
+        let now = by(clock.now());
+        let (world, unusable) = World::restore(settings, now, records);
+        for unusable in &unusable {
+            tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
+        }
+        let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
+        let memory = Memory::new(&world, forgotten, extent);
+        instance.attempts.set_earlier(begun_earlier(&world));
+        let (found, orphans) = reconcile_found(&instance, &memory).await;
+        let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
+        let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
+        let model = Arc::new(ReadModel::default());
+        let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
+        let (services, news) = Services::new(instance.id.clone(), &consul, Arc::new(scripts))?;
+        let context = Arc::new(executor::Context {
+            instance: instance.id.clone(),
+            paths: instance.paths.clone(),
+            node,
+            host_ip,
+            privileges: instance.privileges,
+            task_dir_users,
+            drivers: instance.drivers.clone(),
+            signer,
+            server_tokens: Arc::new(ServerTokens::new(instance.paths.clone())),
+            cluster: OnceLock::new(),
+            services,
+            artifacts: Arc::new(Fetcher::new(artifacts)),
+            host_env: executor::inheritable(std::env::vars()),
+            cgroup_parent: instance.isolation.cgroups().map(|_| cgroup::as_told(&instance.cgroup_parent)),
+        });
+        services::restore_built_in(&context, now.boot, world.allocations());
+        model.history().begin(BootClock.now().boot_ns);
+        model.history().adopt(world.allocations().map(|(spec, _)| spec.id));
+        let notes = remembered(notes, &model);
+        let pace = Pace::new(move || pressure::is_above(start_pressure_limit));
+        let executor = Executor::new(Arc::clone(&context), inbox.clone(), pace);
+        let operations = executor.operations();
+        let (runtime, handle) = Runtime::new(Shell {
+            world: Planner::new(world, now.boot, Arc::clone(&notes)),
+            arrivals,
+            store,
+            executor,
+            publisher: model.publisher(),
+            clock,
+            settings: runtime::Settings::default(),
+        });
+        let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone());
+        let ended = CancellationToken::new();
+        let tell_end = ended.clone().drop_guard();
+        tokio::spawn(async move {
+            runtime.run().await;
+            drop(tell_end);
+        });
+        for event in found.into_iter().chain(volumes.into_iter().map(wanted_volume)) {
+            inbox.send(Input::Event(event)).await.context("reach the loop")?;
+        }
+        let mut eyes = Eyes::default();
+        eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
+        eyes.open(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone(), Arc::clone(&notes)));
+        for (_, driver) in instance.drivers.iter() {
+            eyes.open(follow_driver(driver.events(), inbox.clone()));
+        }
+        eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.open(clock::watch(inbox.clone()));
+        eyes.open(memory::give_back_after_changes(Arc::clone(&model)));
+        Ok(Self {
+            inbox,
+            requests,
+            model,
+            handle,
+            context,
+            isolation: instance.isolation,
+            orphans,
+            operations,
+            eyes,
+            ended,
+        })
+    }
+
+    /// Once `all_said` resolves, every source has said all it knows: from then on what none of them named may be removed.
+    pub fn complete_after(&mut self, all_said: impl Future<Output = ()> + Send + 'static) {
+        let (context, model, inbox) =
+            (Arc::clone(&self.context), Arc::clone(&self.model), self.inbox.clone());
+        self.watch(async move {
+            all_said.await;
+            let complete = Event::Desired(DesiredChange::Complete);
+            if inbox.send(Input::Event(complete)).await.is_err() {
+                return;
+            }
+            // A request is answered after what was sent before it, so that the read model holds all that is wanted.
+            let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
+            if request(&inbox, nothing).await.is_ok() {
+                sweep_consul(context, model).await;
+            }
+        });
+    }
+
+    /// Resolves when something has ended that the agent can't go on without, and says what: it can only end, and be started
+    /// again. May be dropped while waiting.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => anyhow::anyhow!("go on: the loop has ended by itself"),
+            how = self.eyes.panicked() => anyhow::anyhow!("go on: a part of the agent has ended: {how}"),
+        }
+    }
+
+    /// Runs something beside the agent that ends with it.
+    pub fn watch(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
+        self.eyes.open(eye);
+    }
+
+    /// Stops the agent; its tasks run on.
+    pub async fn stop(self) {
+        self.eyes.close().await;
+        self.handle.shutdown.cancel();
+        // The loop flushes its commits within its own limit.
+        if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
+            tracing::error!("the loop did not end in time; what was not answered may not be durable");
+        }
+    }
+}
+
+/// Asks the planner for something and waits until it is durable.
+///
+/// # Errors
+/// When the loop ended before it could be committed.
+pub async fn request(inbox: &Inbox<Input>, command: Command) -> anyhow::Result<Answer> {
+    let (sender, answer) = oneshot::channel();
+    inbox.send(Input::Request(command, sender)).await.context("the agent is shutting down")?;
+    answer.await.context("the agent went down before the request was durable")
+}
+
+/// What an answer refuses, as an error.
+///
+/// # Errors
+/// When the request was refused.
+pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
+    if let Reply::Refused(Refusal::NotFound(why) | Refusal::Conflict(why)) = answer.reply {
+        anyhow::bail!("{why}");
+    }
+    Ok(answer.reply)
+}
+
+/// The attempts that an agent before this one may have begun.
+fn begun_earlier(world: &World) -> BTreeSet<AttemptId> {
+    let of_alloc = |(spec, state): (&Arc<Allocation>, &AllocState)| {
+        let attempt = |(index, task): (u16, &TaskState)| {
+            let first = state.maybe_begun.contains(&index).then_some(1);
+            let attempt = task.live_attempt().or(first)?;
+            Some(AttemptId { alloc: spec.id, task: task.name.to_string(), attempt })
+        };
+        (0..).zip(&state.durable.tasks).filter_map(attempt).collect::<Vec<_>>()
+    };
+    world.allocations().flat_map(of_alloc).collect()
+}
+
+fn wanted_volume(volume: Volume) -> Event {
+    Event::Desired(DesiredChange::Volume(Box::new(volume)))
+}
+
+/// What the drivers say of themselves at start becomes attributes of the node.
+async fn with_fingerprints(mut node: NodeFacts, drivers: &Registry) -> NodeFacts {
+    for (name, driver) in drivers.iter() {
+        // A driver answers at once with its present state; one that doesn't must not hold up the agent.
+        let first = tokio::time::timeout(FINGERPRINT_MAX, driver.fingerprint().into_future()).await;
+        let Ok((Some(fingerprint), _)) = first else {
+            tracing::warn!(driver = name, "the driver does not say whether it works");
+            continue;
+        };
+        match fingerprint.health {
+            Health::Healthy => node.attributes.extend(fingerprint.attributes),
+            Health::Undetected => {
+                tracing::info!(driver = name, why = fingerprint.description, "the driver is not offered");
+            }
+            Health::Unhealthy => {
+                tracing::warn!(driver = name, why = fingerprint.description, "the driver does not work here");
+            }
+        }
+    }
+    node
+}
+
+/// Word from a driver about its tasks becomes events of theirs.
+async fn follow_driver(mut notices: BoxStream<'static, TaskNotice>, inbox: Inbox<Input>) {
+    while let Some(notice) = notices.next().await {
+        let TaskNotice { id, message, .. } = notice;
+        let event = Event::Driver { alloc: id.alloc, task: id.task, message };
+        if inbox.send(Input::Event(event)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Differences and what became of them are shown for a while, beside being counted.
+fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
+    let model = Arc::clone(model);
+    Arc::new(move |note| {
+        match note {
+            Note::DriftDetected { of, by } => {
+                model.history().drift_found(UnixNanos(BootClock.now().wall_ns), of, *by);
+            }
+            Note::DriftRepaired { of, took_ns } => {
+                let now_ns = BootClock.now().boot_ns;
+                model.history().drift_repaired(now_ns, of, took_ns.unwrap_or_default());
+            }
+            Note::DriftDropped { of } => model.history().drift_dropped(of),
+            Note::TaskRestart { .. }
+            | Note::OutOfMemory { .. }
+            | Note::Disruption { .. }
+            | Note::Converged { .. }
+            | Note::Reconciled { .. } => {}
+        }
+        notes(note);
+    })
+}
+
+/// Ends of attempts and drift of their cgroups become events; what was put right already is counted.
+async fn follow_attempts(
+    mut notices: tokio::sync::mpsc::Receiver<Notice>,
+    model: Arc<ReadModel>,
+    inbox: Inbox<Input>,
+    notes: NoteSink,
+) {
+    while let Some(notice) = notices.recv().await {
+        let event = match notice {
+            Notice::Exited { id, result } => {
+                Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }
+            }
+            Notice::Repaired { id, kind, what } => {
+                tracing::info!(attempt = %id, what, "repaired without touching the task");
+                let Some(view) = model.alloc(&id.alloc) else { continue };
+                let (job, name) = (view.spec.job_key.clone(), view.spec.name());
+                let of = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
+                notes(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
+                notes(&Note::DriftRepaired { of, took_ns: None });
+                continue;
+            }
+            Notice::Drift { id } => {
+                let Some(index) = task_index(&model, id.alloc, &id.task) else { continue };
+                Event::Drift {
+                    alloc: id.alloc,
+                    part: Part::Task(index, TaskPart::Process),
+                    by: Noticed::Event,
+                }
+            }
+        };
+        if inbox.send(Input::Event(event)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The present, by the machine's clocks.
+pub fn now() -> Now {
+    by(BootClock.now())
+}
+
+fn by(now: runtime::Now) -> Now {
+    Now { boot: BootId(boot_id()), boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
+}
+
+/// The planner's settings where the config says nothing.
+pub fn planner_settings(instance: InstanceId) -> Settings {
+    Settings {
+        instance,
+        max_kill_timeout: herdlet_api_types::Duration::from_secs(30),
+        dynamic_ports: herdlet_plan::limits::DYNAMIC_PORTS,
+        host_ip: "127.0.0.1".to_owned(),
+        node: NodeFacts::default(),
+        room: Room::ENDLESS,
+        reserved_ports: BTreeSet::new(),
+        start_offline: false,
+    }
+}
+
+/// What this machine is to a job that somebody runs here and now. Its id is the instance's.
+pub fn node_facts(instance: &Instance) -> NodeFacts {
+    NodeFacts {
+        id: instance.id.0.clone(),
+        name: "local".to_owned(),
+        datacenter: "dc1".to_owned(),
+        region: "global".to_owned(),
+        pool: NODE_POOL.to_owned(),
+        attributes: herdlet_fingerprint::attributes(herdlet_fingerprint::room(&instance.paths.state)),
+        ..NodeFacts::default()
+    }
+}
+
+/// Where the environment says that a Consul agent is.
+///
+/// # Errors
+/// When the address makes no sense.
+pub fn consul_from_env() -> anyhow::Result<ConsulConfig> {
+    let variable = |name: &str| std::env::var(name).ok();
+    ConsulConfig::resolve(None, None, variable).context("read CONSUL_HTTP_ADDR")
+}

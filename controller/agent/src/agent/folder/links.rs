@@ -1,0 +1,83 @@
+//! The links on the way to a folder: where one of them is replaced, as releases are rolled out, the folder is another one.
+//!
+//! In: a path. Out: word that it may lead elsewhere. It must not know what the folder is for.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use futures_util::future::select_all;
+use herdlet_base::directory::{DirectoryWatch, Interests};
+
+/// A path leads through so many links at most; the kernel follows as many.
+const LINKS_MAX: usize = 40;
+
+/// Watches of the directories that hold the links.
+pub(super) struct Links(Vec<DirectoryWatch>);
+
+impl Links {
+    /// Those that can be watched.
+    pub(super) fn on_the_way_to(path: &Path) -> Self {
+        let holders = holders_of_links(path);
+        Self(
+            holders.iter().filter_map(|holder| DirectoryWatch::open(holder, Interests::Names).ok()).collect(),
+        )
+    }
+
+    /// Waits until something changed beside one of them, or where it lies is gone: the way to the folder may be another one, also
+    /// where that leads to the same folder.
+    pub(super) async fn changed(&self) {
+        match self.0.is_empty() {
+            true => std::future::pending().await,
+            false => drop(select_all(self.0.iter().map(|holder| Box::pin(holder.changed()))).await),
+        }
+    }
+}
+
+/// The directories with the links that lead to `path`: where one of these is replaced, it leads elsewhere.
+fn holders_of_links(path: &Path) -> BTreeSet<PathBuf> {
+    let mut holders = BTreeSet::new();
+    let Ok(path) = std::path::absolute(path) else { return holders };
+    let parts = |path: &Path| path.iter().rev().map(ToOwned::to_owned).collect::<Vec<_>>();
+    let (mut at, mut rest, mut left) = (PathBuf::new(), parts(&path), LINKS_MAX);
+    while let Some(part) = rest.pop() {
+        if part == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&part);
+        match std::fs::read_link(&next) {
+            Ok(target) if left > 0 => {
+                left -= 1;
+                holders.insert(at.clone());
+                if target.is_absolute() {
+                    at.clear();
+                }
+                rest.extend(parts(&target));
+            }
+            Ok(_) | Err(_) => at = next,
+        }
+    }
+    holders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_on_the_way_are_known_by_the_directories_that_hold_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        std::fs::create_dir_all(at("releases/7/jobs")).unwrap();
+        std::os::unix::fs::symlink("releases/7", at("current")).unwrap();
+        std::os::unix::fs::symlink(at("current"), at("releases/newest")).unwrap();
+        std::os::unix::fs::symlink("round", at("round")).unwrap();
+        let holders = |name: &str| Vec::from_iter(holders_of_links(&at(name)));
+        assert_eq!(holders("releases/7/jobs"), Vec::<PathBuf>::new());
+        assert_eq!(holders("current/jobs"), [at("")]);
+        assert_eq!(holders("releases/newest/../7/jobs").len(), 2);
+        assert_eq!(holders("round").len(), 1, "one that leads nowhere ends");
+    }
+}

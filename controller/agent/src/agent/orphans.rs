@@ -1,0 +1,248 @@
+//! What is found at a start and belongs to nothing that is known: attempts, and directories of allocations.
+//!
+//! In: the instance, and what its database remembers of allocations. Out: word for the planner of the attempts of known ones; of the
+//! others, what is certain to be a leak is removed, the rest is left alone, told in the log and counted.
+//!
+//! | the allocation | its attempts | its directory |
+//! | --- | --- | --- |
+//! | is known | are told to the planner | is the planner's |
+//! | was forgotten, and the database names it: a power cut has brought its directory back | are removed, unless they run | is removed once no attempt is left |
+//! | is unknown, without a directory | are removed: what is forgotten loses its directory before | |
+//! | is unknown, with a directory | are left alone | is left alone: a lost database is rebuilt from it |
+//!
+//! Where something of the database was lost, nothing is removed: it may be wanted. How the database comes to name what it has
+//! forgotten, and why that can be relied on, is told in [`crate::state_db`].
+
+use std::collections::BTreeSet;
+
+use herdlet_api_types::AllocId;
+use herdlet_base::{error::in_full, paths::alloc_ids};
+use herdlet_driver::{AttemptId, Leftover, TaskDriver};
+use herdlet_plan::{event::Event, world::World};
+use herdlet_storage::alloc_dir::{AllocDir, close_unused, sweep_came};
+
+use crate::instance::Instance;
+
+/// What was found of this instance and belongs to no allocation.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Orphans {
+    /// Attempts.
+    pub attempts: Tally,
+    /// Directories of allocations.
+    pub alloc_dirs: Tally,
+}
+
+/// How many of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tally {
+    /// So many are still there.
+    pub left: u64,
+    /// So many were removed.
+    pub removed: u64,
+}
+
+impl Tally {
+    fn count(&mut self, done: &Done) {
+        match done {
+            Done::Removed => self.removed += 1,
+            Done::Left => self.left += 1,
+        }
+    }
+}
+
+enum Done {
+    Removed,
+    Left,
+}
+
+/// What the database remembers of allocations.
+pub(super) struct Memory {
+    pub(super) known: BTreeSet<AllocId>,
+    /// Those of the known ones whose tasks have ended for good.
+    pub(super) ended: BTreeSet<AllocId>,
+    /// It names them as forgotten.
+    pub(super) forgotten: BTreeSet<AllocId>,
+    pub(super) extent: Extent,
+}
+
+/// How much of what was stored is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All of it.
+    Whole,
+    /// Something may be missing: what the database doesn't know may be wanted, and is left to an operator.
+    Part,
+}
+
+/// How the database stands to an allocation.
+enum Standing {
+    Known,
+    Forgotten,
+    Unknown,
+}
+
+impl Memory {
+    pub(super) fn new(world: &World, forgotten: BTreeSet<AllocId>, extent: Extent) -> Self {
+        let ended = world.allocations().filter(|(_, state)| state.durable.status.is_terminal());
+        Self {
+            known: world.allocations().map(|(spec, _)| spec.id).collect(),
+            ended: ended.map(|(spec, _)| spec.id).collect(),
+            forgotten,
+            extent,
+        }
+    }
+
+    fn of(&self, id: &AllocId) -> Standing {
+        if self.known.contains(id) {
+            Standing::Known
+        } else if self.extent == Extent::Whole && self.forgotten.contains(id) {
+            Standing::Forgotten
+        } else {
+            Standing::Unknown
+        }
+    }
+
+    /// How far to go with an attempt of an allocation that is not known; none where it may be wanted.
+    fn leak(&self, id: &AllocId, has_directory: bool) -> Option<Leftover> {
+        match (self.of(id), self.extent) {
+            (Standing::Known, _) | (_, Extent::Part) => None,
+            (Standing::Forgotten | Standing::Unknown, Extent::Whole) if !has_directory => {
+                Some(Leftover::Kill)
+            }
+            (Standing::Forgotten, Extent::Whole) => Some(Leftover::MainMustBeGone),
+            (Standing::Unknown, Extent::Whole) => None,
+        }
+    }
+}
+
+/// Looks for attempts and directories, and removes what is certain to be a leak.
+pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Vec<Event>, Orphans) {
+    let mut events = Vec::new();
+    let mut orphans = Orphans::default();
+    let mut used = Used::Only(BTreeSet::new());
+    for (name, driver) in instance.drivers.iter() {
+        let found = match driver.found().await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(driver = name, error = error.why(), "failed to list attempts");
+                used = Used::Any;
+                continue;
+            }
+        };
+        for id in found {
+            if let Standing::Known = memory.of(&id.alloc) {
+                used.insert(id.alloc);
+                events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
+                continue;
+            }
+            let done = attempt(instance, memory, driver.as_ref(), &id).await;
+            orphans.attempts.count(&done);
+            if let Done::Left = done {
+                used.insert(id.alloc);
+            }
+        }
+    }
+    for id in alloc_ids(&instance.paths.allocs()) {
+        if (memory.ended.contains(&id) || !used.has(&id))
+            && let Err(error) = close_unused(&instance.paths, id)
+        {
+            tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
+        }
+        let done = match memory.of(&id) {
+            Standing::Known => continue,
+            Standing::Forgotten if !used.has(&id) => alloc_dir(instance, id).await,
+            Standing::Forgotten | Standing::Unknown => {
+                tracing::warn!(alloc = %id, "a directory of an unknown allocation exists; it is left alone");
+                Done::Left
+            }
+        };
+        orphans.alloc_dirs.count(&done);
+    }
+    if memory.extent == Extent::Whole
+        && let Err(error) = sweep_came(&instance.paths, |id| memory.known.contains(id))
+    {
+        tracing::warn!(%error, "failed to remove disks that have come for what is not there any more");
+    }
+    (events, orphans)
+}
+
+/// Allocations of which attempts are left.
+enum Used {
+    Only(BTreeSet<AllocId>),
+    /// Nobody could tell.
+    Any,
+}
+
+impl Used {
+    fn insert(&mut self, id: AllocId) {
+        match self {
+            Self::Only(allocs) => {
+                allocs.insert(id);
+            }
+            Self::Any => {}
+        }
+    }
+
+    fn has(&self, id: &AllocId) -> bool {
+        match self {
+            Self::Only(allocs) => allocs.contains(id),
+            Self::Any => true,
+        }
+    }
+}
+
+/// Removes the attempt of an allocation that is not known, where that is certain to be right.
+async fn attempt(instance: &Instance, memory: &Memory, driver: &dyn TaskDriver, id: &AttemptId) -> Done {
+    let has_directory = instance.paths.alloc(&id.alloc).exists();
+    let Some(leftover) = memory.leak(&id.alloc, has_directory) else {
+        tracing::warn!(attempt = %id, "an unknown attempt exists; it is left alone");
+        return Done::Left;
+    };
+    tracing::warn!(attempt = %id, "removing an attempt that belongs to no allocation");
+    match driver.destroy(id, leftover).await {
+        Ok(()) => Done::Removed,
+        Err(error) => {
+            tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
+            Done::Left
+        }
+    }
+}
+
+/// Removes the directory of a forgotten allocation.
+async fn alloc_dir(instance: &Instance, id: AllocId) -> Done {
+    tracing::info!(alloc = %id, "removing the directory of a forgotten allocation, as after a power cut");
+    let dir = AllocDir::new(&instance.paths, id);
+    let why = match herdlet_runtime::off_thread(move || dir.down_without_others_mounts()).await {
+        Ok(Ok(())) => return Done::Removed,
+        Ok(Err(error)) => in_full(&error),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(alloc = %id, error = why, "failed to remove it; it is tried again at the next start");
+    Done::Left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_certain_to_be_forgotten_is_taken_for_a_leak() {
+        let [known, forgotten, unknown] = [1, 2, 3].map(|byte| AllocId::from_hash([byte; 16]));
+        let memory = |extent| Memory {
+            known: [known].into(),
+            ended: BTreeSet::new(),
+            forgotten: [known, forgotten].into(),
+            extent,
+        };
+        let whole = memory(Extent::Whole);
+        let leaks = |memory: &Memory, has_directory| {
+            [known, forgotten, unknown].map(|id| memory.leak(&id, has_directory))
+        };
+        assert_eq!(leaks(&whole, true), [None, Some(Leftover::MainMustBeGone), None]);
+        assert_eq!(leaks(&whole, false), [None, Some(Leftover::Kill), Some(Leftover::Kill)]);
+        assert!(matches!(whole.of(&forgotten), Standing::Forgotten));
+        let part = memory(Extent::Part);
+        assert_eq!((leaks(&part, true), leaks(&part, false)), ([None; 3], [None; 3]));
+        assert!(matches!(part.of(&forgotten), Standing::Unknown), "its directory stays too");
+    }
+}

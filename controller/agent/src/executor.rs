@@ -1,0 +1,449 @@
+//! The hands of the planner: carries out actions through the drivers and reports how they ended.
+//!
+//! In go actions, each released by the committer when it may begin. Out come outcomes, through the inbox. It translates
+//! between the planner's words and the drivers', and holds no `if` about *whether* something is done, only about *how*.
+//!
+//! - [`artifacts`]: what tasks have fetched.
+//! - [`identities`]: tokens that servers sign.
+//! - [`process`]: starts, stops and finds task attempts through their task driver.
+//! - [`pressure`]: whether the machine is under pressure, by which starts are paced.
+//! - [`places`]: directories, mounts, tokens, volumes.
+//! - [`services`]: registrations and checks.
+//! - [`scripts`]: commands of checks.
+
+pub mod artifacts;
+pub mod identities;
+pub mod places;
+pub mod pressure;
+pub mod process;
+pub mod scripts;
+pub mod services;
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    num::NonZeroU32,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use herdlet_api_types::{
+    InstanceId,
+    alloc::Allocation,
+    job::{Provider, Task},
+};
+use herdlet_base::{paths::Paths, privileges::Privileges, sight::Class};
+use herdlet_driver::Registry;
+use herdlet_plan::{
+    action::{Action, FailureClass, Outcome, Verb},
+    env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
+    event::Event,
+    op::{Op, Part, Subject, Target, TaskPart},
+};
+use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
+use herdlet_storage::{artifact::Fetcher, identity::Signer};
+
+use self::identities::Cluster;
+use crate::{
+    planner::{Do, Input},
+    server_tokens::ServerTokens,
+};
+use tokio_util::sync::CancellationToken;
+
+/// What operations work with.
+pub struct Context {
+    /// This instance.
+    pub instance: InstanceId,
+    /// Where things are.
+    pub paths: Paths,
+    /// What this machine is.
+    pub node: NodeFacts,
+    /// The address of this machine at which services are registered that name none.
+    pub host_ip: String,
+    /// What we may do on it.
+    pub privileges: Privileges,
+    /// Users who may enter the directories of every allocation, as those of its tasks may.
+    pub task_dir_users: Vec<String>,
+    /// Task drivers.
+    pub drivers: Registry,
+    /// Signs workload identities.
+    pub signer: Signer,
+    /// Tokens of servers' allocations.
+    pub server_tokens: Arc<ServerTokens>,
+    /// The cluster, once this is a node of one.
+    pub cluster: OnceLock<Box<dyn Cluster>>,
+    /// Catalogues and checks.
+    pub services: services::Services,
+    /// Fetches what tasks want before they start.
+    pub artifacts: Arc<Fetcher>,
+    /// The agent's own variables that tasks may inherit.
+    pub host_env: Variables,
+    /// The cgroup below which tasks are, as they are told it; none where they are held without.
+    pub cgroup_parent: Option<String>,
+}
+
+/// Starts actions as operations.
+pub struct Executor {
+    context: Arc<Context>,
+    operations: Operations<OpKey, Kind, Outcome>,
+}
+
+/// Under which key an operation is alone: its target; signals never wait for one another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpKey {
+    target: Target,
+    signal: Option<u64>,
+}
+
+/// Kinds of work, each with its own permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Looks at all but catalogues: they change nothing.
+    Look,
+    /// Directories, mounts, tokens, volumes.
+    Place,
+    /// Downloads, and identities that servers sign: they may take long.
+    Download,
+    /// Starts of processes.
+    Start,
+    /// Stops and removals of processes; they mostly wait.
+    Stop,
+    /// Requests to a Consul.
+    Catalog,
+    /// The built-in catalogue and checks: they wait for nothing.
+    BuiltIn,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Look, Self::Place, Self::Download, Self::Start, Self::Stop, Self::Catalog, Self::BuiltIn];
+
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Place => "place",
+            Self::Download => "download",
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Catalog => "catalog",
+            Self::BuiltIn => "built_in",
+        }
+    }
+}
+
+impl Executor {
+    /// Operations report to `inbox`; starts keep to the pace.
+    pub fn new(context: Arc<Context>, inbox: Inbox<Input>, starts: Pace) -> Self {
+        let permits = Permits::new(limit_of).paced(BTreeMap::from([(Kind::Start, starts)]));
+        Self { context, operations: Operations::new(inbox, permits) }
+    }
+
+    /// The live operations and figures, to look at.
+    pub fn operations(&self) -> Operations<OpKey, Kind, Outcome> {
+        self.operations.clone()
+    }
+}
+
+impl runtime::Executor<Do> for Executor {
+    fn start(&mut self, mut actions: Vec<Do>) {
+        // What begins at once begins in this order.
+        actions.sort_by_key(|Do(action)| Reverse(priority_of(&action.subject)));
+        for Do(action) in actions {
+            let key = OpKey {
+                target: action.op.target.clone(),
+                signal: matches!(action.verb, Verb::Signal { .. }).then_some(action.op.generation),
+            };
+            if action.verb == Verb::Withdraw {
+                self.operations.cancel(&key);
+                continue;
+            }
+            let request = Request {
+                key,
+                generation: action.op.generation,
+                kind: kind_of(&action),
+                priority: priority_of(&action.subject),
+                deadline: duration(action.timeout),
+            };
+            let context = Arc::clone(&self.context);
+            self.operations.start(request, |token| perform(context, action, token));
+        }
+    }
+}
+
+impl From<Report<OpKey, Outcome>> for Input {
+    fn from(report: Report<OpKey, Outcome>) -> Self {
+        let outcome = match report.outcome {
+            runtime::Outcome::Done(outcome) => outcome,
+            runtime::Outcome::Overdue => Outcome::Overdue,
+            runtime::Outcome::Panicked(message) => retry(format!("carry it out: it panicked: {message}")),
+            runtime::Outcome::Cancelled => retry("begin: it was taken back".to_owned()),
+            runtime::Outcome::Refused => retry("begin: an earlier operation has not ended".to_owned()),
+        };
+        Self::Event(Event::Outcome(Op { target: report.key.target, generation: report.generation }, outcome))
+    }
+}
+
+/// So many requests to catalogues may begin at once after a quiet time,
+const CATALOG_BURST: u32 = 256;
+/// and one more in each such period.
+const CATALOG_PERIOD: Duration = Duration::from_millis(2);
+
+/// How many operations of a kind run at once. Starts gain nothing beyond a handful on two cores; stops mostly wait for
+/// their tasks, so many may.
+fn limit_of(kind: Kind) -> Limit {
+    let concurrent = match kind {
+        Kind::Look => 16,
+        Kind::Place => 8,
+        // Each is one task's and mostly waits; a server that hangs must not keep others' tasks from starting.
+        Kind::Download => 64,
+        Kind::Start => 8,
+        Kind::Stop => 1_024,
+        // They wait for a Consul that may hang, and share what they ask it; the requests have bounds of their own.
+        Kind::Catalog => 1_024,
+        Kind::BuiltIn => 1_024,
+    };
+    let rate = match kind {
+        // A node with thousands of services must not drown its Consul agent (whose own limit is about this) when it starts.
+        Kind::Catalog => {
+            Some(Rate { burst: NonZeroU32::MIN.saturating_add(CATALOG_BURST - 1), period: CATALOG_PERIOD })
+        }
+        Kind::Look | Kind::Place | Kind::Download | Kind::Start | Kind::Stop | Kind::BuiltIn => None,
+    };
+    Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate }
+}
+
+async fn perform(context: Arc<Context>, action: Action, token: CancellationToken) -> Outcome {
+    let Action { subject, verb, mounts, .. } = action;
+    let place = PlaceVerb::of(&verb);
+    match (subject, place) {
+        (Subject::Alloc(alloc, Part::Services), None) if verb == Verb::Ask => {
+            services::ask(&context, &alloc, None).await
+        }
+        (Subject::Alloc(alloc, Part::Task(index, TaskPart::Services)), None) if verb == Verb::Ask => {
+            services::ask(&context, &alloc, Workload::of(&alloc, index).as_ref()).await
+        }
+        (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
+        (Subject::Alloc(alloc, Part::Dir), Some(verb)) => places::alloc_dir(&context, &alloc, verb).await,
+        (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
+            services::group_services(&context, &alloc, verb).await
+        }
+        (Subject::Alloc(alloc, Part::Checks), Some(verb)) => {
+            services::group_checks(&context, &alloc, verb).await
+        }
+        (Subject::Alloc(alloc, Part::Task(index, part)), place) => {
+            let Some(task) = Workload::of(&alloc, index) else {
+                return fatal("find the task: the allocation has no such task".to_owned());
+            };
+            match (part, place) {
+                (TaskPart::Dir, Some(verb)) => places::task_dir(&context, &task, verb).await,
+                (TaskPart::Artifacts, Some(verb)) => {
+                    artifacts::artifacts(&context, &task, verb, &token).await
+                }
+                (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
+                (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
+                (TaskPart::Services, Some(verb)) => services::task_services(&context, &task, verb).await,
+                (TaskPart::Checks, Some(verb)) => services::task_checks(&context, &task, verb).await,
+                (TaskPart::Process | TaskPart::Prestop, None) => {
+                    process::perform(&context, &task, &verb).await
+                }
+                (_, _) => fatal(format!("{verb:?}: this part knows no such verb")),
+            }
+        }
+        (_, None) => fatal(format!("{verb:?}: this part knows no such verb")),
+    }
+}
+
+/// What can be done to a part that is no process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceVerb {
+    /// Bring it up.
+    Up,
+    /// Take it down.
+    Down,
+    /// See what is there.
+    Look,
+}
+
+impl PlaceVerb {
+    fn of(verb: &Verb) -> Option<Self> {
+        match verb {
+            Verb::Up => Some(Self::Up),
+            Verb::Down => Some(Self::Down),
+            Verb::Look => Some(Self::Look),
+            Verb::Ask
+            | Verb::Start { .. }
+            | Verb::Withdraw
+            | Verb::Recover { .. }
+            | Verb::Stop { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Signal { .. } => None,
+        }
+    }
+}
+
+/// A task of an allocation.
+#[derive(Clone)]
+pub struct Workload {
+    /// The allocation.
+    pub alloc: Arc<Allocation>,
+    /// The task's index in its group.
+    index: usize,
+}
+
+impl Workload {
+    /// The task at `index`.
+    pub fn of(alloc: &Arc<Allocation>, index: u16) -> Option<Self> {
+        let index = usize::from(index);
+        alloc.group()?.tasks.get(index)?;
+        Some(Self { alloc: Arc::clone(alloc), index })
+    }
+
+    /// The task of that name.
+    pub fn named(alloc: &Arc<Allocation>, name: &str) -> Option<Self> {
+        let index = alloc.group()?.tasks.iter().position(|task| task.name == name)?;
+        Some(Self { alloc: Arc::clone(alloc), index })
+    }
+
+    /// Its specification.
+    pub fn task(&self) -> Option<&Task> {
+        self.alloc.group()?.tasks.get(self.index)
+    }
+}
+
+impl Context {
+    /// The task's environment as its program sees it, without tokens.
+    pub fn task_env(&self, workload: &Workload, tokens: &Variables) -> TaskEnv {
+        let name = workload.task().map_or("", |task| task.name.as_str());
+        let dir = self.paths.task(&workload.alloc.id, name);
+        let dirs = TaskDirs {
+            alloc: self.paths.shared(&workload.alloc.id).to_string_lossy().into_owned(),
+            task: dir.join("local").to_string_lossy().into_owned(),
+            secrets: dir.join("secrets").to_string_lossy().into_owned(),
+        };
+        env::build(&Inputs {
+            task: workload.task(),
+            dirs: Some(&dirs),
+            host_env: &self.host_env,
+            tokens,
+            cgroup_parent: self.cgroup_parent.as_deref(),
+            ..Inputs::new(&workload.alloc, &self.node)
+        })
+    }
+
+    /// The environment that group services are resolved with.
+    pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
+        env::build(&Inputs::new(alloc, &self.node))
+    }
+}
+
+/// What of the agent's own environment a task may inherit: nothing that is about the agent itself.
+pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
+    const OWN: [&str; 6] = ["HERDLET_", "NOMAD_", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID"];
+    vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
+}
+
+/// An allocation's is its job's. Volumes come first: those of any priority may wait for them.
+fn priority_of(subject: &Subject) -> u8 {
+    match subject {
+        Subject::Alloc(alloc, _) => alloc.job.priority,
+        Subject::Volume(_) => u8::MAX,
+    }
+}
+
+fn kind_of(action: &Action) -> Kind {
+    match (&action.verb, &action.op.target) {
+        // Taking back is no operation; it is about a start.
+        (Verb::Start { .. } | Verb::Withdraw, _) => Kind::Start,
+        (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
+            Kind::Stop
+        }
+        // Looks too: those that wait for a Consul must not keep others from looking at processes, nor services from the built-in
+        // catalogue or checks from being made.
+        (
+            Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Recover { .. },
+            Target::Alloc(_, part @ (Part::Services | Part::Task(_, TaskPart::Services))),
+        ) if is_for_consul(&action.subject, *part) => Kind::Catalog,
+        (
+            Verb::Up | Verb::Down | Verb::Look,
+            Target::Alloc(
+                _,
+                Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
+            ),
+        ) => Kind::BuiltIn,
+        (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
+        (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Artifacts))) => Kind::Download,
+        (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Identity))) if is_servers(&action.subject) => {
+            Kind::Download
+        }
+        (Verb::Up | Verb::Down, _) => Kind::Place,
+    }
+}
+
+/// Whether it is an allocation of servers.
+fn is_servers(subject: &Subject) -> bool {
+    match subject {
+        Subject::Alloc(alloc, _) => alloc.server.is_some(),
+        Subject::Volume(_) => false,
+    }
+}
+
+/// Whether a Consul is to hold any of the services of this part, or none at all: then what it may still hold is taken back.
+fn is_for_consul(subject: &Subject, part: Part) -> bool {
+    let Subject::Alloc(alloc, _) = subject else { return false };
+    part.services(alloc).is_some_and(|services| {
+        services.is_empty() || services.iter().any(|service| service.provider == Provider::Consul)
+    })
+}
+
+/// A wish of the planner as a standard duration; a negative one is none.
+pub(crate) fn duration(duration: herdlet_api_types::Duration) -> Duration {
+    Duration::from_nanos(duration.as_nanos().max(0).unsigned_abs())
+}
+
+pub(crate) fn retry(why: String) -> Outcome {
+    Outcome::Failed { class: FailureClass::Retry, why }
+}
+
+pub(crate) fn fatal(why: String) -> Outcome {
+    Outcome::Failed { class: FailureClass::Fatal, why }
+}
+
+/// Why something can't even be tried.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Whether trying again may help.
+    pub class: Class,
+    /// Reads after "failed to".
+    pub why: String,
+}
+
+impl Refusal {
+    pub(crate) fn of(class: Class, error: &(dyn std::error::Error + 'static)) -> Self {
+        Self { class, why: herdlet_base::error::in_full(error) }
+    }
+}
+
+/// What has no class of its own will not work as specified.
+impl From<&str> for Refusal {
+    fn from(why: &str) -> Self {
+        Self { class: Class::Fatal, why: why.to_owned() }
+    }
+}
+
+impl From<Refusal> for Outcome {
+    fn from(Refusal { class, why }: Refusal) -> Self {
+        let class = match class {
+            Class::Retry => FailureClass::Retry,
+            Class::Fatal => FailureClass::Fatal,
+        };
+        Self::Failed { class, why }
+    }
+}
+
+/// A place's failure in the planner's words.
+pub(crate) fn failed(class: Class, error: &(dyn std::error::Error + 'static)) -> Outcome {
+    Refusal::of(class, error).into()
+}

@@ -1,0 +1,96 @@
+//! What a task has fetched, through [`herdlet_storage::artifact`].
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use herdlet_api_types::job::Artifact;
+use herdlet_base::{artifact::place::Dirs, error::in_full, privileges::Ownership, user};
+use herdlet_plan::{
+    action::{FailureClass, Outcome},
+    env::{TaskEnv, Variables},
+};
+use herdlet_storage::artifact::{self, ArtifactError, Recipient, Resolved, Verdict};
+use tokio_util::sync::CancellationToken;
+
+use crate::executor::{Context, PlaceVerb, Refusal, Workload, places, retry};
+
+/// Fetches what a task wants, or sees whether it has been fetched. What was fetched goes with the task's directory.
+pub async fn artifacts(
+    context: &Arc<Context>,
+    workload: &Workload,
+    verb: PlaceVerb,
+    cancelled: &CancellationToken,
+) -> Outcome {
+    let name = workload.task().map_or("", |task| task.name.as_str());
+    let id = &workload.alloc.id;
+    let dirs = Dirs { task: context.paths.task(id, name), shared: context.paths.shared(id) };
+    match verb {
+        PlaceVerb::Down => Outcome::Done,
+        PlaceVerb::Look => {
+            let wanted = resolved(workload, &context.task_env(workload, &Variables::new()));
+            let looking = herdlet_runtime::off_thread(move || artifact::look(&wanted, &dirs));
+            match looking.await {
+                Ok(Ok(true)) => Outcome::Present,
+                // Bringing it up tells why it can't be.
+                Ok(Ok(false) | Err(ArtifactError::Outside(_))) => Outcome::Absent,
+                Ok(Err(error)) => retry(in_full(&error)),
+                Err(error) => retry(format!("look at artifacts: {error}")),
+            }
+        }
+        PlaceVerb::Up => {
+            let recipient = match recipient(context, workload, dirs).await {
+                Ok(recipient) => recipient,
+                Err(refusal) => return refusal.into(),
+            };
+            let tokens = match places::env_tokens(context, workload).await {
+                Ok(tokens) => tokens,
+                Err(refusal) => return refusal.into(),
+            };
+            let wanted = resolved(workload, &context.task_env(workload, &tokens));
+            match context.artifacts.up(wanted, recipient, cancelled).await {
+                Ok(()) => Outcome::Done,
+                Err(error) => {
+                    let class = match error.verdict() {
+                        Verdict::TryAgain => FailureClass::Retry,
+                        Verdict::Failed => FailureClass::Recoverable,
+                        Verdict::Never => FailureClass::Fatal,
+                    };
+                    Outcome::Failed { class, why: in_full(&error) }
+                }
+            }
+        }
+    }
+}
+
+async fn recipient(context: &Arc<Context>, workload: &Workload, dirs: Dirs) -> Result<Recipient, Refusal> {
+    let name = workload.task().and_then(|task| task.user.clone());
+    let found = herdlet_runtime::off_thread(move || user::credentials(name.as_deref())).await;
+    let found = found.map_err(|error| Refusal {
+        class: herdlet_base::sight::Class::Retry,
+        why: format!("look up the user: {error}"),
+    })?;
+    let user = found.map_err(|error| Refusal::of(error.class(), &error))?;
+    let user = match context.privileges.ownership {
+        Ownership::Anybody => user,
+        Ownership::OwnOnly => None,
+    };
+    Ok(Recipient { dirs, user })
+}
+
+/// What a task wants, with its variables replaced.
+fn resolved(workload: &Workload, env: &TaskEnv) -> Vec<Resolved> {
+    let texts = |texts: &BTreeMap<String, String>| {
+        texts.iter().map(|(key, value)| (key.clone(), env.interpolate(value))).collect()
+    };
+    let artifacts = workload.task().map_or(&[][..], |task| &task.artifacts);
+    let resolved = artifacts.iter().map(|written| Resolved {
+        digest: artifact::digest_of(written),
+        artifact: Artifact {
+            source: env.interpolate(&written.source),
+            options: texts(&written.options),
+            headers: texts(&written.headers),
+            destination: env.interpolate(&written.destination),
+            ..written.clone()
+        },
+    });
+    resolved.collect()
+}

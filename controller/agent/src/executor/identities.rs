@@ -1,0 +1,127 @@
+//! Identities of tasks that servers sign when they are asked (1.7 and later): all but the default one, which comes with the allocation.
+//!
+//! In: a task's `identities`, and a [`Cluster`]. Out: tokens, kept for the next agent ([`crate::server_tokens`]). When half of a token's life
+//! is over another one is asked for; what happens to the task then is the planner's decision.
+
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use herdlet_api_types::{
+    AllocId, UnixNanos, alloc::Allocation, job::Task, manifest::defaults::DEFAULT_IDENTITY,
+};
+use herdlet_base::{clock, sight::Class};
+use herdlet_nomad::wire::Secret;
+use herdlet_runtime::off_thread;
+use herdlet_storage::identity::{Given, Token};
+
+use super::{Context, Refusal};
+use crate::server_tokens::{Identities, KeptIdentity, ServerTokens};
+
+/// What a cluster does for allocations that its servers have placed here. Implemented by the node, which knows servers.
+pub trait Cluster: Send + Sync {
+    /// Has servers sign identities. Bounded in time.
+    ///
+    /// # Errors
+    /// Why they are not signed, and whether it helps to ask again.
+    fn sign(&self, request: SignRequest) -> BoxFuture<'static, Result<Vec<SignedIdentity>, Refusal>>;
+}
+
+/// Identities of one task that are to be signed.
+#[derive(Debug, Clone)]
+pub struct SignRequest {
+    /// The allocation.
+    pub alloc: AllocId,
+    /// Since when servers know it.
+    pub create_index: u64,
+    /// The task.
+    pub task: String,
+    /// Names of the identities.
+    pub identities: Vec<String>,
+}
+
+/// An identity that servers have signed.
+#[derive(Debug, Clone)]
+pub struct SignedIdentity {
+    /// Its name.
+    pub name: String,
+    /// The token.
+    pub token: Secret,
+    /// When another one is to be asked for; none: it doesn't expire.
+    pub renew_at: Option<UnixNanos>,
+}
+
+/// Asks servers for the identities of a task that are missing or due. Nothing is asked where all are there.
+///
+/// # Errors
+/// What keeps the task from getting them.
+pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) -> Result<(), Refusal> {
+    let Some(server) = &alloc.server else { return Ok(()) };
+    let names: Vec<&String> = named(task).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let tokens = Arc::clone(&context.server_tokens);
+    let mut kept = tokens.identities(alloc.id, &task.name).map_err(|error| keeping(&error))?;
+    let now = clock::wall_now().0;
+    let is_wanting = |name: &&&String| kept.get(**name).is_none_or(|kept| is_due(kept, now));
+    let wanted: Vec<String> = names.iter().filter(is_wanting).map(|name| (*name).clone()).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let retry = |why: String| Refusal { class: Class::Retry, why };
+    let cluster = context.cluster.get();
+    let cluster = cluster.ok_or_else(|| retry("ask servers for identities: none is known".to_owned()))?;
+    let request = SignRequest {
+        alloc: alloc.id,
+        create_index: server.create_index,
+        task: task.name.clone(),
+        identities: wanted.clone(),
+    };
+    for SignedIdentity { name, token, renew_at } in cluster.sign(request).await? {
+        kept.insert(name, KeptIdentity { token, renew_at: renew_at.map(|at| at.0) });
+    }
+    if let Some(missing) = wanted.iter().find(|name| kept.get(*name).is_none_or(|kept| is_due(kept, now))) {
+        return Err(retry(format!(
+            "get identity {missing:?} of servers: it is not among what they have signed"
+        )));
+    }
+    // What the job doesn't name any more goes.
+    kept.retain(|name, _| names.contains(&name));
+    let (id, task) = (alloc.id, task.name.clone());
+    let written = off_thread(move || tokens.keep_identities(id, &task, &kept)).await;
+    written.map_err(io::Error::other).flatten().map_err(|error| keeping(&error))
+}
+
+fn keeping(error: &io::Error) -> Refusal {
+    Refusal { class: Class::Retry, why: format!("keep identities that servers have signed: {error}") }
+}
+
+/// All tokens of a task that servers have signed, by the identity's name.
+///
+/// # Errors
+/// When they can't be read.
+pub fn given(tokens: &ServerTokens, id: AllocId, task: &Task) -> io::Result<BTreeMap<String, Given>> {
+    let mut given = BTreeMap::new();
+    if let Some(token) = tokens.of_task(id, &task.name)? {
+        given.insert(DEFAULT_IDENTITY.to_owned(), Given { token, renew_in: None });
+    }
+    if named(task).next().is_none() {
+        return Ok(given);
+    }
+    let now = clock::wall_now().0;
+    let kept: Identities = tokens.identities(id, &task.name)?;
+    for (name, kept) in kept {
+        let left = |at: i64| Duration::from_nanos(u64::try_from(at.saturating_sub(now)).unwrap_or_default());
+        let token = Token::given(kept.token.reveal().to_owned());
+        given.insert(name, Given { token, renew_in: kept.renew_at.map(left) });
+    }
+    Ok(given)
+}
+
+fn is_due(kept: &KeptIdentity, now: i64) -> bool {
+    kept.renew_at.is_some_and(|at| at <= now)
+}
+
+fn named(task: &Task) -> impl Iterator<Item = &String> {
+    task.identities.iter().map(|identity| &identity.name).filter(|name| *name != DEFAULT_IDENTITY)
+}

@@ -1,0 +1,318 @@
+//! Directories, mounts, tokens and volumes, through their drivers. All of those block, so they run on the blocking pool.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use herdlet_api_types::{
+    UnixNanos,
+    alloc::Allocation,
+    job::{Identity, Task},
+    volume::Volume,
+};
+use herdlet_base::{
+    clock::wall_now,
+    mounts::kernel::Access,
+    sight::{Class, Sight},
+    user::{self, UserError},
+};
+use herdlet_plan::{
+    action::{MountSource, Outcome},
+    claims::{Claims, Grant},
+    env::Variables,
+};
+use herdlet_storage::{
+    access::TaskUsers,
+    alloc_dir::{AllocDir, heritage::Heritage},
+    identity::{Given, IdentityError, TaskTokens, WantedToken},
+    mounts::{Binding, Destination, TaskMounts},
+    payload,
+    task_dir::TaskDir,
+    volume::HostVolumes,
+};
+
+use super::identities;
+use crate::{
+    executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, retry},
+    state_db::accepted::KeptAllocation,
+};
+
+/// The allocation directory.
+pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
+    let heritage = alloc.predecessor().map(|previous| {
+        let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
+        Heritage { previous, tasks: tasks.map(|task| task.name.clone()).collect() }
+    });
+    let dir = AllocDir::new(&context.paths, alloc.id).inheriting(heritage);
+    let (context, alloc) = (Arc::clone(context), Arc::clone(alloc));
+    blocking(move || {
+        let users = match used_by(verb, || task_users(&context, &alloc)) {
+            Ok(users) => users,
+            Err(error) => return failed(error.class(), &error),
+        };
+        let dir = dir.used_by(users);
+        let result = match verb {
+            PlaceVerb::Up => match KeptAllocation::bytes_of(&alloc) {
+                Ok(spec) => dir.up(&spec).map(|()| Outcome::Done),
+                Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
+            },
+            PlaceVerb::Down => dir.down().map(|()| Outcome::Done),
+            PlaceVerb::Look => dir.look().map(seen),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// A task's directory.
+pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    let dir = TaskDir::new(task_path(context, workload), context.privileges);
+    let (context, workload) = (Arc::clone(context), workload.clone());
+    blocking(move || {
+        let user = workload.task().and_then(|task| task.user.as_deref());
+        let users = match used_by(verb, || task_users(&context, &workload.alloc)?.of_task(user)) {
+            Ok(users) => users,
+            Err(error) => return failed(error.class(), &error),
+        };
+        let dir = dir.used_by(users);
+        let result = match verb {
+            PlaceVerb::Up => dir.up().map(|()| Outcome::Done),
+            PlaceVerb::Down => dir.down().map(|()| Outcome::Done),
+            PlaceVerb::Look => dir.look().map(seen),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// The users for `verb`. An inspection also works while name services fail; a removal needs no users.
+fn used_by(
+    verb: PlaceVerb,
+    find: impl FnOnce() -> Result<TaskUsers, UserError>,
+) -> Result<TaskUsers, UserError> {
+    match verb {
+        PlaceVerb::Up => find(),
+        PlaceVerb::Look => Ok(find().unwrap_or_else(|_| TaskUsers::unknown())),
+        PlaceVerb::Down => Ok(TaskUsers::default()),
+    }
+}
+
+/// The users of an allocation's tasks, and those who may enter every allocation.
+fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserError> {
+    users_of(alloc, &context.task_dir_users)
+}
+
+/// The same, where `guests` may enter every allocation.
+pub(crate) fn users_of(alloc: &Allocation, guests: &[String]) -> Result<TaskUsers, UserError> {
+    TaskUsers::find(own_users(alloc))?.and_guests(guests.iter().map(String::as_str))
+}
+
+/// Names of those who may write to what the tasks of an allocation share, as [`task_users`].
+pub(super) fn writers(context: &Context, alloc: &Allocation) -> Vec<String> {
+    own_users(alloc).map(str::to_owned).chain(context.task_dir_users.iter().cloned()).collect()
+}
+
+fn own_users(alloc: &Allocation) -> impl Iterator<Item = &str> {
+    let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
+    tasks.filter_map(|task| task.user.as_deref())
+}
+
+/// Where a task's volumes appear.
+pub async fn mounts(
+    context: &Arc<Context>,
+    workload: &Workload,
+    sources: &[MountSource],
+    verb: PlaceVerb,
+) -> Outcome {
+    let mounts = TaskMounts::new(task_path(context, workload), context.privileges);
+    let bindings: Result<Vec<Binding>, _> = sources
+        .iter()
+        .map(|source| {
+            Ok(Binding {
+                source: PathBuf::from(&source.path),
+                destination: Destination::parse(&source.destination)?,
+                access: if source.read_only { Access::ReadOnly } else { Access::ReadWrite },
+            })
+        })
+        .collect();
+    let bindings = match bindings {
+        Ok(bindings) => bindings,
+        Err(error) => {
+            let error: herdlet_storage::mounts::MountError = error;
+            return failed(error.class(), &error);
+        }
+    };
+    blocking(move || {
+        let result = match verb {
+            PlaceVerb::Up => mounts.up(&bindings).map(|()| Outcome::Done),
+            PlaceVerb::Down => mounts.down(&bindings).map(|()| Outcome::Done),
+            PlaceVerb::Look => mounts.look(&bindings).map(seen),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// A volume of the machine.
+pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVerb) -> Outcome {
+    let volumes = HostVolumes::new(context.paths.clone(), context.privileges);
+    let volume = Arc::clone(volume);
+    blocking(move || {
+        let result = match verb {
+            PlaceVerb::Up => {
+                volumes.up(&volume).map(|path| Outcome::Volume { path: path.to_string_lossy().into_owned() })
+            }
+            PlaceVerb::Down => volumes.purge(&volume).map(|()| Outcome::Done),
+            PlaceVerb::Look => volumes.look(&volume).map(seen),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// A task's token files. They go with its directory.
+pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    if verb == PlaceVerb::Up
+        && let Some(task) = workload.task()
+        && let Err(refusal) = identities::sign(context, &workload.alloc, task).await
+    {
+        return refusal.into();
+    }
+    let (context, workload) = (Arc::clone(context), workload.clone());
+    blocking(move || {
+        let result = with_tokens(&context, &workload, |tokens, wanted| match verb {
+            PlaceVerb::Up => tokens
+                .up(wanted)
+                .map(|issued| Outcome::Issued { renew_in: issued.renew_in.map(planner_duration) }),
+            PlaceVerb::Down => Ok(Outcome::Done),
+            PlaceVerb::Look => tokens.look(wanted).map(|sight| match sight {
+                Sight::Present => Outcome::Issued { renew_in: tokens.renew_in(wanted).map(planner_duration) },
+                Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
+            }),
+        });
+        match result {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => failed(error.class(), &error),
+            Err(refusal) => refusal.into(),
+        }
+    })
+    .await
+}
+
+/// Puts the payload that the job was dispatched with where the task wants it.
+pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), Refusal> {
+    let Some(file) = workload.task().and_then(|task| task.dispatch_payload.clone()) else { return Ok(()) };
+    let dispatched = workload.alloc.job.dispatched();
+    let Some((payload, _)) = dispatched.filter(|(payload, _)| !payload.is_empty()) else { return Ok(()) };
+    let bytes = STANDARD.decode(payload).map_err(|error| Refusal {
+        class: Class::Fatal,
+        why: format!("write the payload: it is not base64: {error}"),
+    })?;
+    let user = workload.task().and_then(|task| task.user.clone());
+    let dir = TaskDir::new(task_path(context, workload), context.privileges);
+    let privileges = context.privileges;
+    let writing = herdlet_runtime::off_thread(move || {
+        let owner = user::credentials(user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
+        let owner = owner.map(|owner| (owner.uid, owner.gid));
+        payload::write(&dir, Path::new(&file), &bytes, owner, privileges)
+            .map_err(|error| Refusal::of(error.class(), &error))
+    });
+    let failed = |error| Refusal { class: Class::Retry, why: format!("write the payload: {error}") };
+    writing.await.map_err(failed)?
+}
+
+/// Fresh tokens for a task's environment, by identity name.
+pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<Variables, Refusal> {
+    let (context, workload) = (Arc::clone(context), workload.clone());
+    let made = herdlet_runtime::off_thread(move || {
+        with_tokens(&context, &workload, |tokens, wanted| {
+            let names =
+                wanted.iter().filter(|token| token.identity.env).map(|token| token.identity.name.clone());
+            let made = tokens.env(wanted)?;
+            Ok(names.zip(made).map(|(name, (_, token))| (name, token.reveal().to_owned())).collect())
+        })
+    });
+    match made.await {
+        Ok(Ok(Ok(variables))) => Ok(variables),
+        Ok(Ok(Err(error))) => Err(Refusal::of(error.class(), &error)),
+        Ok(Err(refusal)) => Err(refusal),
+        Err(error) => Err(Refusal { class: Class::Retry, why: format!("sign tokens: {error}") }),
+    }
+}
+
+/// Calls `act` with the task's token files and what they should say.
+fn with_tokens<T>(
+    context: &Context,
+    workload: &Workload,
+    act: impl FnOnce(&TaskTokens<'_>, &[WantedToken]) -> Result<T, IdentityError>,
+) -> Result<Result<T, IdentityError>, Refusal> {
+    let task = workload.task().ok_or("find the task")?;
+    let owner =
+        user::credentials(task.user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
+    let dir = TaskDir::new(task_path(context, workload), context.privileges);
+    let wanted: Vec<WantedToken> = match &workload.alloc.server {
+        None => task.identities.iter().map(|of| wanted_token(&workload.alloc, task, of, None)).collect(),
+        // What servers have not signed they would not take from us either.
+        Some(_) => {
+            let mut given =
+                identities::given(&context.server_tokens, workload.alloc.id, task).map_err(|error| {
+                    let why = format!("read the tokens that servers have signed: {error}");
+                    Refusal { class: Class::Retry, why }
+                })?;
+            let wanted =
+                |of: &Identity| Some(wanted_token(&workload.alloc, task, of, Some(given.remove(&of.name)?)));
+            task.identities.iter().filter_map(wanted).collect()
+        }
+    };
+    let tokens = TaskTokens {
+        signer: &context.signer,
+        task_dir: &dir,
+        task: &task.name,
+        owner: owner.map(|owner| (owner.uid, owner.gid)),
+        privileges: context.privileges,
+    };
+    Ok(act(&tokens, &wanted))
+}
+
+fn wanted_token(
+    alloc: &Arc<Allocation>,
+    task: &Task,
+    identity: &Identity,
+    given: Option<Given>,
+) -> WantedToken {
+    let issued_at: UnixNanos = wall_now();
+    let token_id = uuid::Uuid::new_v4().to_string();
+    let claims = Claims::new(&Grant { alloc, task, identity, issued_at, token_id: &token_id, issuer: None });
+    WantedToken {
+        identity: identity.clone(),
+        claims: serde_json::to_value(claims).unwrap_or_default(),
+        given,
+    }
+}
+
+fn task_path(context: &Context, workload: &Workload) -> PathBuf {
+    let name = workload.task().map_or("", |task| task.name.as_str());
+    context.paths.task(&workload.alloc.id, name)
+}
+
+fn seen(sight: Sight) -> Outcome {
+    match sight {
+        Sight::Present => Outcome::Present,
+        Sight::Absent => Outcome::Absent,
+        Sight::Foreign { why } => Outcome::Foreign { why },
+        Sight::Lost { why } => Outcome::Lost { why },
+    }
+}
+
+fn planner_duration(duration: std::time::Duration) -> herdlet_api_types::Duration {
+    herdlet_api_types::Duration(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+}
+
+async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
+    match herdlet_runtime::off_thread(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => retry(format!("carry it out: {error}")),
+    }
+}

@@ -1,0 +1,155 @@
+//! Task attempts, through their task driver.
+
+use std::sync::Arc;
+
+use herdlet_base::{paths, sight};
+use herdlet_driver::{
+    self, AttemptId, Class, DriverError, KillDefaults, Leftover, Recovery, StopRequest, TaskConfig, TaskDirs,
+    TaskDriver,
+};
+use herdlet_plan::{
+    action::{FailureClass, Outcome, Recovered, Verb},
+    interpolate::interpolate_config,
+};
+
+use crate::executor::{Context, Refusal, Workload, duration, fatal, places};
+
+/// Carries out a verb on an attempt.
+pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -> Outcome {
+    let Some(task) = workload.task() else { return fatal("find the task".to_owned()) };
+    let Some(driver) = context.drivers.get(&task.driver) else {
+        return fatal(format!("find the driver: there is no driver \"{}\" on this node", task.driver));
+    };
+    let attempt_id = |attempt: u32| AttemptId { alloc: workload.alloc.id, task: task.name.clone(), attempt };
+    match verb {
+        Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
+            Ok(config) => start(driver.as_ref(), config).await,
+            Err(refusal) => refusal.into(),
+        },
+        Verb::Recover { attempt } => recover(context, workload, driver.as_ref(), attempt_id(*attempt)).await,
+        Verb::Stop { attempt, signal, grace } => {
+            let how = StopRequest { signal: signal.clone(), grace: duration(*grace) };
+            done(driver.stop(&attempt_id(*attempt), how).await)
+        }
+        Verb::Destroy { attempt } => done(driver.destroy(&attempt_id(*attempt), Leftover::Kill).await),
+        Verb::Signal { attempt, signal } => done(driver.signal(&attempt_id(*attempt), signal).await),
+        Verb::Prestop { attempt } => prestop(workload, driver.as_ref(), &attempt_id(*attempt)).await,
+        Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Withdraw => {
+            fatal(format!("{verb:?} a process: there is no such thing"))
+        }
+    }
+}
+
+/// What an attempt is started with. The payload is written before each: it is there after a power cut too.
+async fn prepared(context: &Arc<Context>, workload: &Workload, attempt: u32) -> Result<TaskConfig, Refusal> {
+    places::payload(context, workload).await?;
+    config(context, workload, attempt).await
+}
+
+/// What the driver is told about an attempt: everything interpolated.
+pub async fn config(
+    context: &Arc<Context>,
+    workload: &Workload,
+    attempt: u32,
+) -> Result<TaskConfig, Refusal> {
+    let task = workload.task().ok_or("find the task")?;
+    let tokens = places::env_tokens(context, workload).await?;
+    let env = context.task_env(workload, &tokens);
+    let config = interpolate_config(&task.config, &env)
+        .map_err(|error| Refusal { class: sight::Class::Fatal, why: format!("parse config: {error}") })?;
+    let alloc = &workload.alloc;
+    let labels = [
+        ("namespace", alloc.job_key.namespace.to_string()),
+        ("job", alloc.job_key.id.to_string()),
+        ("group", alloc.group.clone()),
+        ("node", context.node.name.clone()),
+        ("instance", context.instance.0.clone()),
+    ];
+    Ok(TaskConfig {
+        id: AttemptId { alloc: alloc.id, task: task.name.clone(), attempt },
+        labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        env: env.variables().iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        config,
+        user: task.user.clone(),
+        users: places::writers(context, alloc),
+        resources: task.resources.clone(),
+        dirs: TaskDirs {
+            task: context.paths.task(&alloc.id, &task.name),
+            shared: context.paths.shared(&alloc.id),
+            logs: context.paths.logs(&alloc.id),
+            log_name: paths::encode(&task.name),
+        },
+        logs: task.logs.clone(),
+        kill: KillDefaults { signal: task.kill_signal.clone(), timeout: duration(task.kill_timeout) },
+        mounts: Vec::new(),
+        devices: Vec::new(),
+        network: None,
+        dns: None,
+    })
+}
+
+async fn start(driver: &dyn TaskDriver, config: TaskConfig) -> Outcome {
+    match driver.start(config).await {
+        Ok(_started) => Outcome::Done,
+        Err(error) => start_failed(&error),
+    }
+}
+
+async fn recover(
+    context: &Arc<Context>,
+    workload: &Workload,
+    driver: &dyn TaskDriver,
+    id: AttemptId,
+) -> Outcome {
+    // Without its configuration an attempt can still be watched and stopped, so an error here is not one of recovery.
+    let config = config(context, workload, id.attempt).await.ok();
+    match driver.recover(Recovery { id, config, handle: None }).await {
+        Ok(recovered) => Outcome::Recovered(match recovered {
+            herdlet_driver::Recovered::NotStarted => Recovered::NotStarted,
+            herdlet_driver::Recovered::Running => Recovered::Running,
+            herdlet_driver::Recovered::Exited(result) => Recovered::Exited(result),
+            herdlet_driver::Recovered::Lost { why } => Recovered::Lost { why },
+        }),
+        Err(error) if error.class() == Class::Gone => Outcome::Recovered(Recovered::NotStarted),
+        Err(error) => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
+    }
+}
+
+async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -> Outcome {
+    let Some(prestop) = workload.task().and_then(|task| task.prestop.as_ref()) else { return Outcome::Done };
+    let command: Vec<String> = std::iter::once(&prestop.command).chain(&prestop.args).cloned().collect();
+    match driver.exec(id, &command, duration(prestop.timeout)).await {
+        Ok(outcome) if outcome.exit.code == 0 => Outcome::Done,
+        Ok(outcome) => fatal(format!("run {}: it ended with code {}", prestop.command, outcome.exit.code)),
+        Err(error) => match error.class() {
+            Class::Retry => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
+            Class::Gone | Class::Recoverable | Class::Fatal | Class::NoProgram => fatal(error.why()),
+        },
+    }
+}
+
+/// An attempt that is gone has nothing left to be done to it.
+fn done(result: Result<(), DriverError>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(error) => match error.class() {
+            Class::Gone => Outcome::Done,
+            Class::Retry | Class::Recoverable => {
+                Outcome::Failed { class: FailureClass::Retry, why: error.why() }
+            }
+            Class::Fatal | Class::NoProgram => {
+                Outcome::Failed { class: FailureClass::Fatal, why: error.why() }
+            }
+        },
+    }
+}
+
+fn start_failed(error: &DriverError) -> Outcome {
+    let class = match error.class() {
+        Class::Retry => FailureClass::Retry,
+        Class::Recoverable | Class::Gone => FailureClass::Recoverable,
+        Class::Fatal => FailureClass::Fatal,
+        Class::NoProgram => FailureClass::NoProgram,
+    };
+    Outcome::Failed { class, why: error.why() }
+}

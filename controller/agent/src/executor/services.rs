@@ -1,0 +1,377 @@
+//! Registrations and checks, through the catalogues.
+//!
+//! Services of an allocation's group and of each of its tasks are resolved anew for every operation; they are functions of
+//! the specification, so taking back needs no memory of what was registered.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use herdlet_api_types::{
+    AllocId, InstanceId,
+    alloc::Allocation,
+    job::{Provider, Task},
+    service::{CheckResult, Registration},
+    view::AllocView,
+};
+use herdlet_base::sight::Sight;
+use herdlet_plan::{
+    action::Outcome,
+    env::Variables,
+    event::{Event, Noticed},
+    op::{Part, TaskIndex, TaskPart},
+    registration::{self, Origin, RegistrationError},
+    state::{AllocState, Run, TaskState},
+    time::BootId,
+};
+use herdlet_runtime::Inbox;
+use herdlet_services::{
+    catalog::{BuiltIn, CatalogError, CatalogEvent, Catalogs, Consul, ConsulConfig, ServiceOwner},
+    checks::{CheckReport, Checks, Heard, Scripts},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    executor::{Context, PlaceVerb, Workload, retry},
+    planner::Input,
+    publish::ReadModel,
+};
+
+/// Room for results that the loop has not taken yet; a check waits rather than lose one.
+const REPORTS_LEN: usize = 1_024;
+
+/// Catalogues and checks.
+#[derive(Debug)]
+pub struct Services {
+    /// Where services are registered.
+    pub catalogs: Catalogs,
+    /// The checks that the agent itself makes.
+    pub checks: Checks,
+}
+
+/// What catalogues and checks tell.
+pub struct News {
+    reports: mpsc::Receiver<Heard>,
+    events: mpsc::Receiver<CatalogEvent>,
+    sender: mpsc::Sender<CatalogEvent>,
+    consul: Arc<Consul>,
+}
+
+impl Services {
+    /// Catalogues and checks of this instance. Nothing is asked or registered yet.
+    ///
+    /// # Errors
+    /// When no HTTP client can be made.
+    pub fn new(
+        instance: InstanceId,
+        consul: &ConsulConfig,
+        scripts: Arc<dyn Scripts>,
+    ) -> anyhow::Result<(Self, News)> {
+        let consul = Arc::new(Consul::new(consul, instance).context("prepare the Consul catalogue")?);
+        let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
+        let (sender, events) = mpsc::channel(REPORTS_LEN);
+        let checks = Checks::new(report_sender, scripts, Arc::clone(&consul));
+        let built_in = Arc::new(BuiltIn::new(sender.clone()));
+        let catalogs = Catalogs { built_in, consul: Arc::clone(&consul) };
+        Ok((Self { catalogs, checks }, News { reports, events, sender, consul }))
+    }
+}
+
+impl News {
+    /// Turns news into events for the planner until the agent ends.
+    pub async fn follow(mut self, model: Arc<ReadModel>, inbox: Inbox<Input>) {
+        let watch = Arc::clone(&self.consul).watch(self.sender, CancellationToken::new());
+        tokio::pin!(watch);
+        loop {
+            let event = tokio::select! {
+                Some(heard) = self.reports.recv() => match heard.if_current() {
+                    Some(report) => check_event(report),
+                    None => continue,
+                },
+                Some(event) = self.events.recv() => match event {
+                    CatalogEvent::Check(report) => check_event(report),
+                    CatalogEvent::Changed(owner) => {
+                        let Some(part) = services_part(&owner, &model) else { continue };
+                        Event::Drift { alloc: owner.alloc, part, by: Noticed::Event }
+                    }
+                },
+                () = &mut watch => return,
+            };
+            if inbox.send(Input::Event(event)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The group's services.
+pub async fn group_services(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
+    let (owner, resolved) = of_group(context, alloc);
+    carry_out(context, &owner, resolved, verb).await
+}
+
+/// A task's services.
+pub async fn task_services(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    let Some(task) = workload.task() else { return retry("find the task".to_owned()) };
+    let (owner, resolved) = of_task(context, workload, task);
+    carry_out(context, &owner, resolved, verb).await
+}
+
+/// Fills the built-in catalogue with what it held for the agent before this one, so that whoever asks as soon as it answers finds what
+/// runs. What of it is no longer so the planner takes back.
+pub fn restore_built_in<'w>(
+    context: &Context,
+    boot: BootId,
+    allocs: impl Iterator<Item = (&'w Arc<Allocation>, &'w AllocState)>,
+) {
+    let built_in = &context.services.catalogs.built_in;
+    for (alloc, state) in allocs {
+        let durable = &state.durable;
+        let runs =
+            |known: &&TaskState| matches!(known.run, Run::Running { boot: since, .. } if since == boot);
+        if durable.stop.is_some()
+            || durable.restart.is_some()
+            || !durable.tasks.iter().any(|known| runs(&known))
+        {
+            continue;
+        }
+        let fill = |(owner, resolved): (ServiceOwner, Resolved)| {
+            let of_it = resolved.registrations.into_iter().filter(|one| one.provider == Provider::Nomad);
+            built_in.up(&owner, of_it.collect());
+        };
+        fill(of_group(context, alloc));
+        for known in durable.tasks.iter().filter(runs) {
+            let Some(workload) = Workload::named(alloc, &known.name) else { continue };
+            if let Some(task) = workload.task() {
+                fill(of_task(context, &workload, task));
+            }
+        }
+    }
+}
+
+/// Whether Consul answers. What it holds is not looked at: nothing of this was ever sent to it.
+pub async fn ask(context: &Context, alloc: &Arc<Allocation>, task: Option<&Workload>) -> Outcome {
+    let (owner, resolved) = match task.and_then(|workload| Some((workload, workload.task()?))) {
+        Some((workload, task)) => of_task(context, workload, task),
+        None => of_group(context, alloc),
+    };
+    match context.services.catalogs.ask(&owner, &resolved.registrations).await {
+        Ok(()) => Outcome::Absent,
+        Err(error) => refused(&error),
+    }
+}
+
+/// The group's checks.
+pub async fn group_checks(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
+    let (owner, resolved) = of_group(context, alloc);
+    checks(context, &owner, &resolved.registrations, verb)
+}
+
+/// A task's checks.
+pub async fn task_checks(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    let Some(task) = workload.task() else { return retry("find the task".to_owned()) };
+    let (owner, resolved) = of_task(context, workload, task);
+    checks(context, &owner, &resolved.registrations, verb)
+}
+
+/// Removes from Consul what this instance registered and no live allocation wants, now and whenever more of it is seen. To be called once
+/// all that is wanted is known. Without a configured Consul and without users of one nothing is asked.
+pub async fn sweep_consul(context: Arc<Context>, model: Arc<ReadModel>) {
+    let consul = &context.services.catalogs.consul;
+    loop {
+        let (keep, used) = wanted_in_consul(&context, &model.allocs());
+        // A crash may have left entries of a job that is gone; but a machine without Consul is not asked for one.
+        if used || consul.is_named() {
+            sweep_until_done(&context, &model, keep).await;
+        }
+        consul.until_leftovers().await;
+        // What is only on its way is gone by then, or wanted.
+        tokio::time::sleep(LEFTOVERS_PAUSE).await;
+    }
+}
+
+/// Tries again with growing delays until there is nothing left that nobody wants.
+async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: BTreeSet<String>) {
+    let mut said = None;
+    let delays = ExponentialBuilder::new().with_min_delay(SWEEP_AGAIN_MIN).with_max_delay(SWEEP_AGAIN_MAX);
+    for delay in delays.with_jitter().without_max_times().build() {
+        match context.services.catalogs.consul.sweep(&keep).await {
+            Ok(0) => return,
+            Ok(count) => {
+                tracing::info!(count, "removed services from Consul that no allocation wants any more");
+                return;
+            }
+            Err(error) => {
+                let why = error.to_string();
+                // The same again is no news.
+                if said.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        error = why,
+                        "failed to look for services in Consul that nobody wants any more; it is tried again"
+                    );
+                    said = Some(why);
+                }
+            }
+        }
+        tokio::time::sleep(delay).await;
+        (keep, _) = wanted_in_consul(context, &model.allocs());
+    }
+}
+
+/// After so long what is left in Consul is looked at once more before it is removed.
+const LEFTOVERS_PAUSE: Duration = Duration::from_secs(1);
+
+/// First delay after a failed removal; later ones double up to [`SWEEP_AGAIN_MAX`], which jitter doubles at most.
+const SWEEP_AGAIN_MIN: Duration = Duration::from_millis(500);
+const SWEEP_AGAIN_MAX: Duration = Duration::from_secs(15);
+
+/// Ids of what live allocations may want in Consul, and whether any allocation wants one.
+fn wanted_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
+    let mut keep = BTreeSet::new();
+    let mut used = false;
+    for view in views {
+        let Some(group) = view.spec.group() else { continue };
+        used |= group.all_services().any(|(_, service)| service.provider == Provider::Consul);
+        if view.status.is_terminal() {
+            continue;
+        }
+        let (_, resolved) = of_group(context, &view.spec);
+        keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
+        for task in &group.tasks {
+            let Some(workload) = Workload::named(&view.spec, &task.name) else { continue };
+            let (_, resolved) = of_task(context, &workload, task);
+            keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
+        }
+    }
+    (keep, used)
+}
+
+/// Services that could be resolved, and why others could not.
+struct Resolved {
+    registrations: Vec<Registration>,
+    broken: Vec<String>,
+}
+
+fn of_group(context: &Context, alloc: &Allocation) -> (ServiceOwner, Resolved) {
+    let env = context.group_env(alloc);
+    let workload = registration::Workload {
+        alloc,
+        task: None,
+        env: &env,
+        driver_network: None,
+        alloc_network: None,
+        instance: &context.instance,
+        origin: Origin::Standalone,
+    };
+    let resolved = resolved(context, registration::registrations(&workload));
+    (ServiceOwner { alloc: alloc.id, task: None }, resolved)
+}
+
+fn of_task(context: &Context, workload: &Workload, task: &Task) -> (ServiceOwner, Resolved) {
+    let env = context.task_env(workload, &Variables::new());
+    let registrations = registration::registrations(&registration::Workload {
+        alloc: &workload.alloc,
+        task: Some(task),
+        env: &env,
+        driver_network: None,
+        alloc_network: None,
+        instance: &context.instance,
+        origin: Origin::Standalone,
+    });
+    let resolved = resolved(context, registrations);
+    (ServiceOwner { alloc: workload.alloc.id, task: Some(task.name.clone()) }, resolved)
+}
+
+/// Where none is said, a Consul registers its own address, and the built-in catalogue this machine's.
+fn resolved(context: &Context, results: Vec<Result<Registration, RegistrationError>>) -> Resolved {
+    let mut resolved = Resolved { registrations: Vec::new(), broken: Vec::new() };
+    for result in results {
+        match result {
+            Ok(mut registration) => {
+                if registration.provider == Provider::Nomad && registration.address.is_empty() {
+                    registration.address.clone_from(&context.host_ip);
+                }
+                resolved.registrations.push(registration);
+            }
+            Err(error) => resolved.broken.push(error.to_string()),
+        }
+    }
+    resolved
+}
+
+async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, verb: PlaceVerb) -> Outcome {
+    let catalogs = &context.services.catalogs;
+    let Resolved { registrations, broken } = resolved;
+    match verb {
+        PlaceVerb::Up => match (catalogs.up(owner, &registrations).await, broken.is_empty()) {
+            (Ok(()), true) if registrations.iter().any(|one| one.provider == Provider::Consul) => {
+                checking(&registrations)
+            }
+            (Ok(()), true) => Outcome::Done,
+            (Ok(()), false) => retry(broken.join("; ")),
+            (Err(error), _) => refused(&error),
+        },
+        PlaceVerb::Down => match catalogs.down(owner, &registrations).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => refused(&error),
+        },
+        PlaceVerb::Look => match catalogs.look(owner, &registrations).await {
+            Ok(Sight::Present) => Outcome::Present,
+            Ok(Sight::Absent) => Outcome::Absent,
+            Ok(Sight::Foreign { why } | Sight::Lost { why }) => Outcome::Foreign { why },
+            Err(error) => refused(&error),
+        },
+    }
+}
+
+/// Whatever a catalogue says, it is tried again: registrations never fail a task.
+fn refused(error: &CatalogError) -> Outcome {
+    retry(error.to_string())
+}
+
+fn checks(
+    context: &Context,
+    owner: &ServiceOwner,
+    registrations: &[Registration],
+    verb: PlaceVerb,
+) -> Outcome {
+    let checks = &context.services.checks;
+    match verb {
+        PlaceVerb::Up => {
+            checks.up(owner, registrations);
+            checking(registrations)
+        }
+        PlaceVerb::Down => {
+            checks.down(owner);
+            Outcome::Done
+        }
+        PlaceVerb::Look => match checks.look(owner, registrations) {
+            Sight::Present => Outcome::Present,
+            Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
+        },
+    }
+}
+
+/// All checks of an owner, whoever makes them.
+fn checking(registrations: &[Registration]) -> Outcome {
+    let of = |one: &Registration| -> Vec<CheckResult> {
+        one.checks.iter().map(|check| CheckResult::pending(one, check)).collect()
+    };
+    Outcome::Checking(registrations.iter().flat_map(of).collect())
+}
+
+fn check_event(report: CheckReport) -> Event {
+    Event::Check { alloc: report.alloc, result: report.result }
+}
+
+fn services_part(owner: &ServiceOwner, model: &ReadModel) -> Option<Part> {
+    let Some(task) = &owner.task else { return Some(Part::Services) };
+    task_index(model, owner.alloc, task).map(|index| Part::Task(index, TaskPart::Services))
+}
+
+/// A task's index in its group.
+pub(crate) fn task_index(model: &ReadModel, alloc: AllocId, task: &str) -> Option<TaskIndex> {
+    let view = model.alloc(&alloc)?;
+    TaskIndex::try_from(view.tasks.iter().position(|known| *known.name == *task)?).ok()
+}

@@ -1,0 +1,173 @@
+//! Garbage collection: jobs that are over and directories of allocations that have ended are given up, by age, number and how full
+//! the disk is.
+//!
+//! In: what is published, the disk, the rules. Out: requests to the planner, which gives up only what has really ended. It sleeps
+//! until something changes or the next job is due; the disk, which tells nobody that it fills, is looked at every `gc_interval`
+//! while there is something to collect.
+
+pub mod choose;
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+
+use herdlet_api_types::{
+    AllocId, JobKey,
+    gc::{Due, Ended},
+};
+use herdlet_base::clock;
+use herdlet_config::gc::Rules;
+use herdlet_plan::event::{Command, Reply};
+use herdlet_runtime::off_thread;
+
+use self::choose::{Choice, Seen, Usage, What, choose, next_due};
+use crate::{
+    publish::ReadModel,
+    requests::{RequestError, Requests},
+    telemetry::Telemetry,
+};
+
+/// Changes come in bursts: one look serves them all.
+const QUIET_TIME: Duration = Duration::from_secs(1);
+
+/// What somebody asks to collect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Jobs that are over, and directories of allocations.
+    All,
+    /// Directories of allocations.
+    Allocs,
+    /// One allocation's directory.
+    Alloc(AllocId),
+}
+
+/// What collects.
+pub struct Collector {
+    /// When something is collected.
+    pub rules: Rules,
+    /// What is shown.
+    pub model: Arc<ReadModel>,
+    /// Where requests go.
+    pub requests: Requests,
+    /// Where the directories of allocations are.
+    pub alloc_dirs: PathBuf,
+    /// Where it is counted.
+    pub telemetry: Telemetry,
+}
+
+impl std::fmt::Debug for Collector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collector").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+impl Collector {
+    /// All that has ended: what is due first.
+    pub async fn ended(&self) -> Vec<Ended> {
+        self.look(&self.rules).await.into_iter().map(|choice| choice.ended).collect()
+    }
+
+    /// Collects what of this has ended, due or not, and says what that was.
+    ///
+    /// # Errors
+    /// When it is not known to be durable.
+    pub async fn collect_now(&self, scope: Scope) -> Result<Vec<Ended>, RequestError> {
+        let rules = match scope {
+            // With its rules turned to nothing a job goes with its allocations, which then are not named.
+            Scope::All => Rules { job_gc_threshold: herdlet_api_types::Duration::ZERO, ..self.rules },
+            Scope::Allocs | Scope::Alloc(_) => self.rules,
+        };
+        let mut choices = self.look(&rules).await;
+        choices.retain(|choice| match (&choice.what, scope) {
+            (_, Scope::All) | (What::Alloc(_), Scope::Allocs) => true,
+            (What::Alloc(id), Scope::Alloc(wanted)) => *id == wanted,
+            (What::Job(_), Scope::Allocs | Scope::Alloc(_)) => false,
+        });
+        for Choice { ended, .. } in &mut choices {
+            (ended.due, ended.message) = (Some(Due::Request), "collected by request".to_owned());
+        }
+        self.collect(choices).await
+    }
+
+    /// Collects what is due, for as long as the agent runs.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            let version = self.model.version();
+            let choices = self.look(&self.rules).await;
+            let due: Vec<Choice> =
+                choices.iter().filter(|choice| choice.ended.due.is_some()).cloned().collect();
+            let is_due = !due.is_empty();
+            if let Err(error) = self.collect(due).await {
+                tracing::debug!(%error, "failed to collect what has ended");
+            }
+            let rest = self.rest(&choices, is_due);
+            tokio::select! {
+                () = self.model.changed(version) => {}
+                () = tokio::time::sleep(rest) => {}
+            }
+            tokio::time::sleep(QUIET_TIME).await;
+        }
+    }
+
+    /// So long nothing becomes due by itself. What was not collected although it was due is tried again later.
+    fn rest(&self, choices: &[Choice], is_due: bool) -> Duration {
+        let interval = self.rules.gc_interval.to_std();
+        let looks_at_disk = choices.iter().any(|choice| matches!(choice.what, What::Alloc(_)));
+        let job = next_due(&self.rules, choices, clock::wall_now()).map(|left| left.to_std());
+        let disk = (looks_at_disk || is_due).then_some(interval);
+        job.into_iter().chain(disk).min().unwrap_or(Duration::MAX)
+    }
+
+    async fn look(&self, rules: &Rules) -> Vec<Choice> {
+        // A disk may take its time to answer.
+        let path = self.alloc_dirs.clone();
+        let usage = off_thread(move || usage(&path)).await.unwrap_or_default();
+        let (jobs, allocs) = (self.model.jobs(), self.model.allocs());
+        let owners = self.requests.owners();
+        let is_owned = |key: &JobKey| owners.owns(key);
+        choose(
+            rules,
+            &Seen { jobs: &jobs, allocs: &allocs, is_owned: &is_owned, usage, now: clock::wall_now() },
+        )
+    }
+
+    async fn collect(&self, choices: Vec<Choice>) -> Result<Vec<Ended>, RequestError> {
+        if choices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (mut jobs, mut allocs) = (Vec::new(), Vec::new());
+        for choice in &choices {
+            match &choice.what {
+                What::Job(key) => jobs.push(key.clone()),
+                What::Alloc(id) => allocs.push(*id),
+            }
+        }
+        let reply = self.requests.ask(Command::Collect { jobs, allocs }).await?.reply;
+        let Reply::Collected { jobs, allocs, .. } = reply else { return Ok(Vec::new()) };
+        let (jobs, allocs): (BTreeSet<JobKey>, BTreeSet<AllocId>) =
+            (jobs.into_iter().collect(), allocs.into_iter().collect());
+        let collected = choices.into_iter().filter(|choice| match &choice.what {
+            What::Job(key) => jobs.contains(key),
+            What::Alloc(id) => allocs.contains(id),
+        });
+        let collected: Vec<Ended> = collected.map(|choice| choice.ended).collect();
+        for Ended { kind, name, due, message, .. } in &collected {
+            tracing::info!(kind = kind.as_str(), name, why = message, "collected");
+            self.telemetry.collected(*kind, due.unwrap_or(Due::Request));
+        }
+        Ok(collected)
+    }
+}
+
+/// How full the disk is below which this lies; empty where it doesn't tell.
+fn usage(path: &std::path::Path) -> Usage {
+    let Ok(disk) = rustix::fs::statvfs(path) else { return Usage::default() };
+    // Of what is there for us: blocks kept for root are as good as used.
+    let percent = |used: u64, free: u64| {
+        let all = used.saturating_add(free);
+        let percent = used.saturating_mul(100).div_ceil(all.max(1));
+        u8::try_from(percent).unwrap_or(100)
+    };
+    Usage {
+        disk: percent(disk.f_blocks.saturating_sub(disk.f_bfree), disk.f_bavail),
+        inodes: percent(disk.f_files.saturating_sub(disk.f_ffree), disk.f_favail),
+    }
+}

@@ -1,0 +1,195 @@
+//! What is collected, and why: a decision from what is shown.
+//!
+//! In: jobs, allocations, how full the disk is, the rules. Out: all that has ended, in the order in which it would be collected,
+//! with what is due named. Of allocations those that failed go last: their logs are the ones that somebody wants to read. What is left
+//! alone because planning it panicked is never chosen: the planner would not give it up, and nothing else would be chosen.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use herdlet_api_types::{
+    AllocId, Duration, JobKey, UnixNanos,
+    alloc::{ClientStatus, Desired},
+    gc::{Due, Ended, EndedKind},
+    task::TaskStatus,
+    view::{AllocView, ConvergenceState, JobView},
+};
+use herdlet_config::gc::Rules;
+
+/// How full the disk is on which directories of allocations are, in percent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of its bytes.
+    pub disk: u8,
+    /// Of its inodes.
+    pub inodes: u8,
+}
+
+/// What the decision is made from.
+#[expect(missing_debug_implementations, reason = "has a closure")]
+pub struct Seen<'s> {
+    /// All jobs.
+    pub jobs: &'s [Arc<JobView>],
+    /// All allocations.
+    pub allocs: &'s [Arc<AllocView>],
+    /// Whether a folder of manifests says that the job is wanted: forgotten, it would run again.
+    pub is_owned: &'s dyn Fn(&JobKey) -> bool,
+    /// How full the disk is.
+    pub usage: Usage,
+    /// The present.
+    pub now: UnixNanos,
+}
+
+/// Something that has ended, and what has to be asked for to collect it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// As shown.
+    pub ended: Ended,
+    /// Which.
+    pub what: What,
+}
+
+/// A job or an allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// A job.
+    Job(JobKey),
+    /// An allocation.
+    Alloc(AllocId),
+}
+
+/// All that has ended, what is due first.
+pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
+    let mut of_job: BTreeMap<&JobKey, Vec<&AllocView>> = BTreeMap::new();
+    for view in seen.allocs {
+        of_job.entry(&view.spec.job_key).or_default().push(view);
+    }
+    let mut choices = Vec::new();
+    for job in seen.jobs {
+        let allocs = of_job.get(&job.key).map(Vec::as_slice).unwrap_or_default();
+        if is_over(job, allocs) && !(seen.is_owned)(&job.key) {
+            choices.push(over(rules, seen.now, job, allocs));
+        }
+    }
+    choices.sort_by_key(|choice| choice.ended.ended_at);
+    // What a job leaves goes with it.
+    for choice in &choices {
+        if let (What::Job(key), Some(_)) = (&choice.what, choice.ended.due) {
+            of_job.remove(key);
+        }
+    }
+    let mut ended: Vec<&AllocView> =
+        of_job.into_values().flatten().filter(|view| can_be_collected(view)).collect();
+    ended.sort_by_key(|view| (has_failed(view), ended_at(view), view.spec.id));
+    let excess = ended.len().saturating_sub(usize::try_from(rules.gc_max_allocs).unwrap_or(usize::MAX));
+    let full = fullness(rules, seen.usage);
+    let count = ended.len();
+    choices.extend(ended.into_iter().enumerate().map(|(at, view)| {
+        let (due, message) = if at < excess {
+            (Some(Due::Count), format!("{count} have ended, gc_max_allocs is {}", rules.gc_max_allocs))
+        } else if let Some((due, message)) = full.clone().filter(|_| at == excess) {
+            // One after the other: the disk is looked at in between.
+            (Some(due), message)
+        } else {
+            (
+                None,
+                format!(
+                    "stays until more than gc_max_allocs ({}) have ended, or the disk is full",
+                    rules.gc_max_allocs
+                ),
+            )
+        };
+        let ended = Ended {
+            kind: EndedKind::Alloc,
+            namespace: view.spec.job_key.namespace.to_string(),
+            name: view.spec.name(),
+            id: view.spec.id.to_string(),
+            ended_at: ended_at(view),
+            failed: has_failed(view),
+            due,
+            message,
+        };
+        Choice { ended, what: What::Alloc(view.spec.id) }
+    }));
+    choices.sort_by_key(|choice| choice.ended.due.is_none());
+    choices
+}
+
+/// When the next job is due that is not yet.
+pub fn next_due(rules: &Rules, choices: &[Choice], now: UnixNanos) -> Option<Duration> {
+    let jobs =
+        choices.iter().filter(|choice| matches!(choice.what, What::Job(_)) && choice.ended.due.is_none());
+    jobs.map(|choice| left(rules, now, choice.ended.ended_at)).min()
+}
+
+fn over(rules: &Rules, now: UnixNanos, job: &JobView, allocs: &[&AllocView]) -> Choice {
+    // What was over before may have been stopped only now.
+    let ended_at = allocs.iter().map(|view| ended_at(view)).fold(job.submit_time, UnixNanos::max);
+    let left = left(rules, now, ended_at);
+    let threshold = rules.job_gc_threshold;
+    let (due, message) = if left == Duration::ZERO {
+        (Some(Due::Age), format!("is over for longer than job_gc_threshold ({threshold})"))
+    } else {
+        (None, format!("stays for {} more (job_gc_threshold is {threshold})", whole_seconds(left)))
+    };
+    let ended = Ended {
+        kind: EndedKind::Job,
+        namespace: job.key.namespace.to_string(),
+        name: job.key.id.to_string(),
+        id: job.key.id.to_string(),
+        ended_at,
+        failed: job.convergence.state == ConvergenceState::Failed,
+        due,
+        message,
+    };
+    Choice { ended, what: What::Job(job.key.clone()) }
+}
+
+/// How much longer a job stays. A clock that was set back keeps it longer, and never collects early.
+fn left(rules: &Rules, now: UnixNanos, ended_at: UnixNanos) -> Duration {
+    let age = now.0.saturating_sub(ended_at.0);
+    Duration(rules.job_gc_threshold.0.saturating_sub(age).max(0))
+}
+
+fn whole_seconds(span: Duration) -> Duration {
+    const SECOND: i64 = 1_000_000_000;
+    Duration((span.0 / SECOND).max(1) * SECOND)
+}
+
+/// Why directories have to go for the sake of the disk.
+fn fullness(rules: &Rules, usage: Usage) -> Option<(Due, String)> {
+    let told = |due, used: u8, of: &str, name: &str, threshold: u8| {
+        let message = format!("{used} % of the disk{of} are used, {name} is {threshold}");
+        (used > threshold).then_some((due, message))
+    };
+    let Rules { gc_disk_usage_threshold: disk, gc_inode_usage_threshold: inodes, .. } = *rules;
+    told(Due::Disk, usage.disk, "", "gc_disk_usage_threshold", disk)
+        .or_else(|| told(Due::Inodes, usage.inodes, "'s inodes", "gc_inode_usage_threshold", inodes))
+}
+
+/// Whether the job has done all that it ever will.
+fn is_over(job: &JobView, allocs: &[&AllocView]) -> bool {
+    let ends = job.job.ends() && !job.deleting && !job.quarantined;
+    let verdict = matches!(job.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed);
+    ends && verdict && allocs.iter().all(|view| has_ended(view) && !view.quarantined)
+}
+
+fn has_ended(view: &AllocView) -> bool {
+    view.status.is_terminal() && view.tasks.iter().all(|task| task.state == TaskStatus::Dead)
+}
+
+fn can_be_collected(view: &AllocView) -> bool {
+    has_ended(view) && !view.quarantined && !view.collected && view.spec.desired != Desired::Gone
+}
+
+fn has_failed(view: &AllocView) -> bool {
+    view.status == ClientStatus::Failed
+}
+
+/// When its last task ended; one that never had any ended when it last changed.
+fn ended_at(view: &AllocView) -> UnixNanos {
+    let tasks = view.tasks.iter().map(|task| task.finished_at).max();
+    tasks.filter(|at| at.0 > 0).unwrap_or(view.modify_time)
+}
+
+#[cfg(test)]
+mod tests;

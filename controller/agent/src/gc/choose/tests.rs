@@ -1,0 +1,159 @@
+//! What is chosen, by example.
+
+use herdlet_api_types::{
+    job::{Job, JobType},
+    view::Reason,
+};
+use herdlet_manifest::fixture::{THEN, alloc_view, job, job_view};
+
+use super::*;
+
+const HOUR: i64 = 3_600 * 1_000_000_000;
+
+/// A batch job, and an allocation of it for each of these: when it ended, in hours, and whether it failed.
+fn batch(id: &str, ended: &[(i64, bool)]) -> (Arc<JobView>, Vec<Arc<AllocView>>) {
+    let mut spec = Job::clone(&job(id, "g", "t"));
+    spec.kind = JobType::Batch;
+    let spec = Arc::new(spec);
+    let alloc = |(index, (hours, failed)): (usize, &(i64, bool))| {
+        let index = u8::try_from(index).unwrap();
+        let mut view = alloc_view(&spec, u32::from(index), id.as_bytes()[0].wrapping_mul(16) + index);
+        view.status = if *failed { ClientStatus::Failed } else { ClientStatus::Complete };
+        view.tasks[0].state = TaskStatus::Dead;
+        view.tasks[0].finished_at = UnixNanos(THEN.0 + hours * HOUR);
+        Arc::new(view)
+    };
+    (Arc::new(job_view(&spec, 0)), ended.iter().enumerate().map(alloc).collect())
+}
+
+fn chosen(rules: Rules, jobs: &[Arc<JobView>], allocs: &[Arc<AllocView>], hours: i64) -> Vec<Ended> {
+    let now = UnixNanos(THEN.0 + hours * HOUR);
+    let seen = Seen { jobs, allocs, is_owned: &|key| &*key.id == "owned", usage: Usage::default(), now };
+    choose(&rules, &seen).into_iter().map(|choice| choice.ended).collect()
+}
+
+fn told(chosen: &[Ended]) -> Vec<(&str, Option<Due>)> {
+    chosen.iter().map(|ended| (ended.name.as_str(), ended.due)).collect()
+}
+
+#[test]
+fn a_job_stays_for_as_long_as_the_rules_say_and_goes_with_its_allocations() {
+    let (job, allocs) = batch("backup", &[(0, false), (1, false)]);
+    let early = chosen(Rules::default(), &[Arc::clone(&job)], &allocs, 2);
+    assert_eq!(told(&early), [("backup", None), ("backup.g[0]", None), ("backup.g[1]", None)]);
+    assert_eq!(
+        early[0].message, "stays for 3h0m0s more (job_gc_threshold is 4h0m0s)",
+        "its last task ended at one"
+    );
+    let late = chosen(Rules::default(), &[job], &allocs, 5);
+    assert_eq!(told(&late), [("backup", Some(Due::Age))]);
+    assert_eq!(late[0].message, "is over for longer than job_gc_threshold (4h0m0s)");
+}
+
+#[test]
+fn what_is_not_over_or_would_run_again_stays() {
+    let (owned, owned_allocs) = batch("owned", &[(0, false)]);
+    let (running, running_allocs) = batch("running", &[(0, false), (0, false)]);
+    let mut running_allocs = running_allocs;
+    let going = Arc::make_mut(&mut running_allocs[1]);
+    (going.status, going.tasks[0].state) = (ClientStatus::Running, TaskStatus::Running);
+    let (waiting, waiting_allocs) = batch("waiting", &[(0, true)]);
+    let mut waiting = JobView::clone(&waiting);
+    (waiting.convergence.state, waiting.convergence.reason) =
+        (ConvergenceState::Waiting, Some(Reason::Backoff));
+    let service = Arc::new(job_view(&job("web", "g", "t"), 0));
+    let jobs = [owned, running, Arc::new(waiting), service];
+    let allocs = [owned_allocs, running_allocs, waiting_allocs].concat();
+    let chosen = chosen(Rules::default(), &jobs, &allocs, 500);
+    assert!(chosen.iter().all(|ended| ended.kind == EndedKind::Alloc && ended.due.is_none()), "{chosen:?}");
+    assert_eq!(chosen.len(), 3);
+}
+
+#[test]
+fn what_is_stopped_is_over_whatever_it_was() {
+    let stopped = |mut text: Job| {
+        text.stop = true;
+        Arc::new(job_view(&Arc::new(text), 1))
+    };
+    let service = Job::clone(&job("web", "g", "t"));
+    let (_, batch) = batch("web", &[(0, false)]);
+    let parent = Job { parameterized: Some(Default::default()), ..Job::clone(&job("import", "g", "t")) };
+    let jobs = [stopped(service), stopped(parent)];
+    let over = chosen(Rules::default(), &jobs, &batch, 5);
+    assert_eq!(told(&over), [("web", Some(Due::Age)), ("import", Some(Due::Age))]);
+    let mut running = batch;
+    Arc::make_mut(&mut running[0]).tasks[0].state = TaskStatus::Running;
+    assert_eq!(told(&chosen(Rules::default(), &jobs[..1], &running, 5)), []);
+}
+
+#[test]
+fn the_oldest_directories_go_first_and_failures_last() {
+    let (job, allocs) = batch("j", &[(1, true), (3, false), (2, false), (4, false)]);
+    let rules = Rules { gc_max_allocs: 2, job_gc_threshold: Duration::MAX, ..Rules::default() };
+    let chosen = chosen(rules, &[job], &allocs, 5);
+    let allocs: Vec<_> = chosen.iter().filter(|ended| ended.kind == EndedKind::Alloc).cloned().collect();
+    assert_eq!(
+        told(&allocs),
+        [("j.g[2]", Some(Due::Count)), ("j.g[1]", Some(Due::Count)), ("j.g[3]", None), ("j.g[0]", None)]
+    );
+    assert_eq!(allocs[0].message, "4 have ended, gc_max_allocs is 2");
+}
+
+#[test]
+fn a_disk_that_fills_takes_one_after_the_other() {
+    let (job, allocs) = batch("j", &[(1, false), (2, false)]);
+    let due = |disk, inodes| {
+        let (now, usage) = (UnixNanos(THEN.0 + 3 * HOUR), Usage { disk, inodes });
+        let jobs = [Arc::clone(&job)];
+        let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
+        let first = choose(&Rules::default(), &seen);
+        let due = first.iter().filter(|choice| choice.ended.due.is_some());
+        due.map(|choice| (choice.ended.name.clone(), choice.ended.message.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(due(95, 95), []);
+    let told = |message: &str| vec![("j.g[0]".to_owned(), message.to_owned())];
+    assert_eq!(due(96, 99), told("96 % of the disk are used, gc_disk_usage_threshold is 95"));
+    assert_eq!(due(10, 96), told("96 % of the disk's inodes are used, gc_inode_usage_threshold is 95"));
+}
+
+/// Planning the oldest of three had panicked. With the disk full it was chosen each time and never given up, and nothing else was chosen.
+#[test]
+fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
+    let (job, mut allocs) = batch("j", &[(1, false), (2, false), (3, true)]);
+    Arc::make_mut(&mut allocs[0]).quarantined = true;
+    let due = |job: &Arc<JobView>, hours: i64| {
+        let (now, usage) = (UnixNanos(THEN.0 + hours * HOUR), Usage { disk: 99, inodes: 0 });
+        let jobs = [Arc::clone(job)];
+        let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
+        let chosen = choose(&Rules::default(), &seen);
+        let told = |choice: &Choice| (choice.ended.name.clone(), choice.ended.due);
+        chosen.iter().map(told).collect::<Vec<_>>()
+    };
+    let others = [("j.g[1]".to_owned(), Some(Due::Disk)), ("j.g[2]".to_owned(), None)];
+    assert_eq!(due(&job, 4), others, "the job is not over either: it has one that is left alone");
+    assert_eq!(due(&job, 500), others);
+    let left_alone = Arc::new(JobView { quarantined: true, ..JobView::clone(&job) });
+    Arc::make_mut(&mut allocs[0]).quarantined = false;
+    let now = UnixNanos(THEN.0 + 500 * HOUR);
+    let jobs = [left_alone];
+    let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage: Usage::default(), now };
+    let chosen = choose(&Rules::default(), &seen);
+    assert!(chosen.iter().all(|choice| choice.ended.kind == EndedKind::Alloc), "{chosen:?}");
+    assert_eq!(chosen.len(), 3, "what such a job has left can go");
+}
+
+#[test]
+fn the_next_job_is_waited_for_and_a_clock_that_was_set_back_collects_nothing() {
+    let ((a, a_allocs), (b, b_allocs)) = (batch("a", &[(0, false)]), batch("b", &[(1, false)]));
+    let allocs = [a_allocs, b_allocs].concat();
+    let due = |hours: i64| {
+        let (now, jobs) = (UnixNanos(THEN.0 + hours * HOUR), [Arc::clone(&a), Arc::clone(&b)]);
+        let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage: Usage::default(), now };
+        let choices = choose(&Rules::default(), &seen);
+        let due = choices.iter().filter(|choice| choice.ended.due.is_some()).count();
+        (due, next_due(&Rules::default(), &choices, now))
+    };
+    assert_eq!(due(3), (0, Some(Duration::from_secs(3_600))));
+    assert_eq!(due(4), (1, Some(Duration::from_secs(3_600))));
+    assert_eq!(due(-100).0, 0);
+}

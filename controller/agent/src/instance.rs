@@ -1,0 +1,148 @@
+//! One instance on this machine: its directories, its cgroups, its drivers. Shared by the agent, and by the guard that tidies
+//! up after a private one.
+//!
+//! In: where its state and its runtime things are. Out: what the agent works with. It starts nothing.
+
+use std::{os::fd::OwnedFd, path::Path, sync::Arc};
+
+use anyhow::Context as _;
+use futures_util::future::join_all;
+use herdlet_api_types::InstanceId;
+use herdlet_base::{
+    clock::wall_now,
+    durable,
+    paths::{Paths, alloc_ids},
+    privileges::Privileges,
+};
+use herdlet_driver::{Availability, Leftover, Registry};
+use herdlet_process::{
+    attempts::{Attempts, Notice},
+    cgroup::{self, Isolation},
+    mock::Mock,
+    raw_exec::{self, RawExec},
+    supervisor::Program,
+};
+use herdlet_storage::alloc_dir::{self, AllocDir};
+use tokio::sync::mpsc;
+
+/// How an instance is opened.
+#[derive(Debug)]
+pub struct Options {
+    /// The instance's id.
+    pub instance: InstanceId,
+    /// Where things are.
+    pub paths: Paths,
+    /// Topmost cgroup.
+    pub cgroup_parent: String,
+    /// Whether `raw_exec` tasks may be run.
+    pub raw_exec: Availability,
+    /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
+    pub leash: Option<OwnedFd>,
+}
+
+/// An open instance.
+pub struct Instance {
+    /// Its id.
+    pub id: InstanceId,
+    /// Where things are.
+    pub paths: Paths,
+    /// What we may do on this machine.
+    pub privileges: Privileges,
+    /// Whether tasks are held by cgroups.
+    pub isolation: Isolation,
+    /// The cgroup below which they are, where they are.
+    pub cgroup_parent: String,
+    /// Task drivers by name.
+    pub drivers: Registry,
+    /// The records of attempts.
+    pub attempts: Arc<Attempts>,
+    /// Ends of attempts, and drift of their cgroups.
+    pub notices: mpsc::Receiver<Notice>,
+}
+
+impl Instance {
+    /// Prepares directories, cgroups and drivers. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When a directory can't be made or watched. Missing cgroups are no error: see [`Isolation::None`].
+    pub fn open(options: Options) -> anyhow::Result<Self> {
+        let Options { instance, paths, cgroup_parent, raw_exec, leash } = options;
+        let made = |path: &Path| format!("failed to make directory {}", path.display());
+        durable::make_passage(&paths.state).with_context(|| made(&paths.state))?;
+        durable::make_passage(&paths.allocs()).with_context(|| made(&paths.allocs()))?;
+        durable::make_dir(&paths.runtime).with_context(|| made(&paths.runtime))?;
+        let isolation = Isolation::detect(&cgroup::Setup {
+            parent: cgroup_parent.clone(),
+            instance: instance.0.clone(),
+            runtime: paths.runtime.clone(),
+        });
+        let (sender, notices) = mpsc::channel(1_024);
+        let attempts = Attempts::open(&paths.attempts(), sender).context("open the attempts directory")?;
+        let mock = Mock::new(Arc::clone(&attempts), Arc::new(wall_now)).context("prepare the driver mock")?;
+        let mut drivers = Registry::new().with(Arc::new(mock));
+        let programs = paths.state.join("bin");
+        // Where it was offered once, its tasks may still run: they are looked after, whatever the config says now.
+        if raw_exec == Availability::Enabled || programs.exists() {
+            durable::make_dir(&programs).with_context(|| made(&programs))?;
+            let program = Program::install(&programs).context("install the supervisor")?;
+            let setup = raw_exec::Setup {
+                attempts: Arc::clone(&attempts),
+                program,
+                isolation: isolation.clone(),
+                leash,
+                starts: raw_exec,
+            };
+            drivers = drivers.with(Arc::new(RawExec::new(setup)));
+        }
+        Ok(Self {
+            id: instance,
+            paths,
+            privileges: Privileges::probe(),
+            isolation,
+            cgroup_parent,
+            drivers,
+            attempts,
+            notices,
+        })
+    }
+
+    /// Ends and removes everything the instance has on this machine but its state directory: processes, mounts, cgroups,
+    /// allocation directories, records. What resists is named in the error; the rest is gone.
+    ///
+    /// # Errors
+    /// When something is left.
+    pub async fn remove_all(&self) -> anyhow::Result<()> {
+        let mut left = Vec::new();
+        for (name, driver) in self.drivers.iter() {
+            let found = match driver.found().await {
+                Ok(found) => found,
+                Err(error) => {
+                    left.push(format!("attempts of driver {name}: {}", error.why()));
+                    continue;
+                }
+            };
+            // All at once: each waits for its own processes to go.
+            let destroyed = found.into_iter().map(|id| async move {
+                driver.destroy(&id, Leftover::Kill).await.map_err(|error| (id, error))
+            });
+            let failures = join_all(destroyed).await.into_iter().filter_map(Result::err);
+            left.extend(failures.map(|(id, error)| format!("attempt {id}: {}", error.why())));
+        }
+        if let Some(cgroups) = self.isolation.cgroups()
+            && let Err(error) = cgroups.remove().await
+        {
+            left.push(format!("cgroups: {}", herdlet_base::error::in_full(&error)));
+        }
+        for id in alloc_ids(&self.paths.allocs()) {
+            let dir = AllocDir::new(&self.paths, id);
+            if let Err(error) = dir.down() {
+                left.push(herdlet_base::error::in_full(&error));
+            }
+        }
+        if let Err(error) = alloc_dir::sweep(&self.paths) {
+            left.push(herdlet_base::error::in_full(&error));
+        }
+        anyhow::ensure!(left.is_empty(), "could not remove: {}", left.join("; "));
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! The agent: runs the planner, carries out its actions, stores its state, publishes what is so.
+//!
+//! In: desired state, events. Out: actions on this machine, a read model, metrics. Front ends and clusters are built on it; it knows none of
+//! them.
+
+pub mod agent;
+pub mod executor;
+pub mod gc;
+pub mod history;
+pub mod instance;
+pub mod logs;
+pub mod memory;
+pub mod overview;
+pub mod planner;
+pub mod publish;
+pub mod requests;
+pub mod server_tokens;
+pub mod state_db;
+pub mod telemetry;
+pub mod watch;

@@ -1,0 +1,533 @@
+//! A task's log files, read from any place and followed over rotations.
+//!
+//! In: an allocation's logs directory and the name its files begin with, `<task>.stdout` or `<task>.stderr`. Out: bytes in
+//! order. The directory is writable by the task: only regular files are read, links are not followed, and what is not named
+//! `<stem>.<number>` is passed over, but for the times of such a file (`since`). So is a number that the supervisor can't have come to.
+
+mod since;
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::FileExt,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use herdlet_base::{
+    directory::{DirectoryWatch, Interests},
+    paths,
+    safe_fs::{Dir, FsError, open_logs},
+};
+use herdlet_shim::rotation::{self, Name};
+use rustix::fs::{Mode, OFlags};
+
+/// Largest piece handed out at once, as Nomad's frames.
+pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+
+/// So many names of the directory are listed. Those of all logs of an allocation are some hundreds; a task can plant any number, and then
+/// its own logs may be among those that are not seen.
+const NAMES_MAX: usize = 65_536;
+
+/// A directory that changed within this time may change again without its time telling: the kernel's clock for files is coarse.
+/// In tests longer than any takes.
+const SETTLED_AFTER: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 2 });
+
+/// Which of a task's streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    /// Its name in file names and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// One stream of one task.
+#[derive(Debug, Clone)]
+pub struct LogFiles {
+    dir: PathBuf,
+    stem: String,
+}
+
+impl LogFiles {
+    /// The files of `task` in `dir`.
+    pub fn new(dir: PathBuf, task: &str, stream: Stream) -> Self {
+        Self { dir, stem: format!("{}.{}", paths::encode(task), stream.as_str()) }
+    }
+
+    /// Whether there is a directory for them. It comes before a task begins and goes with its allocation.
+    ///
+    /// # Errors
+    /// When that can't be told.
+    pub fn has_dir(&self) -> io::Result<bool> {
+        self.dir.try_exists()
+    }
+
+    /// Numbers of the files that are there and are the log's own, ascending.
+    ///
+    /// # Errors
+    /// When the directory can't be read. One that does not exist has no files.
+    pub fn indexes(&self) -> io::Result<Vec<u64>> {
+        Ok(self.list()?.indexes)
+    }
+
+    fn list(&self) -> io::Result<Listing> {
+        let Some(dir) = self.open_dir()? else { return Ok(Listing::default()) };
+        // Asked before the names are read: what comes later than these changes it.
+        let changed = Changed::of(&dir)?;
+        let names = self.names(&dir, NAMES_MAX)?;
+        let Ok(own) = rotation::own(|visit: &mut dyn FnMut(Name)| {
+            names.iter().for_each(|name| visit(*name));
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let Some((first, last)) = own else { return Ok(Listing { changed, indexes: Vec::new() }) };
+        let mut indexes: Vec<u64> = names
+            .into_iter()
+            .filter_map(|name| match name {
+                Name::Log(index) => (first..=last).contains(&index).then_some(u64::from(index)),
+                Name::Marks(_) => None,
+            })
+            .collect();
+        indexes.sort_unstable();
+        Ok(Listing { changed, indexes })
+    }
+
+    /// What the first `names_max` names in the directory say of this stream.
+    fn names(&self, dir: &Dir, names_max: usize) -> io::Result<Vec<Name>> {
+        let mut names = Vec::new();
+        let mut left = names_max;
+        let listed = dir.each_name(|name| {
+            let more = left > 0;
+            if more {
+                left -= 1;
+                names.extend(Name::of(name.to_bytes(), self.stem.as_bytes()));
+            } else {
+                tracing::debug!(dir = %self.dir.display(), names_max, "more names in a log directory than are listed");
+            }
+            more
+        });
+        listed.map(|()| names).map_err(io_error)
+    }
+
+    fn open_dir(&self) -> io::Result<Option<Dir>> {
+        match open_logs(&self.dir) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(io_error(error)),
+        }
+    }
+
+    /// Opens one of the files for reading.
+    ///
+    /// # Errors
+    /// When it is not there, is a link, or is no regular file.
+    pub fn open(&self, index: u64) -> io::Result<File> {
+        self.open_named(&format!("{}.{index}", self.stem))
+    }
+
+    fn open_named(&self, name: &str) -> io::Result<File> {
+        let path = self.dir.join(name);
+        let dir = open_logs(&self.dir).map_err(io_error)?;
+        // Non-blocking, so that a fifo somebody planted can't hold us up before it is seen to be one.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::empty())?);
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is not a regular file", path.display()),
+            ))
+        }
+    }
+
+    /// Where the last `lines` lines begin: file number and offset. `None` where there are no files.
+    ///
+    /// # Errors
+    /// When the files can't be read.
+    pub fn tail(&self, lines: u64) -> io::Result<Option<(u64, u64)>> {
+        let mut left = lines;
+        let indexes = self.indexes()?;
+        for (position, index) in indexes.iter().enumerate().rev() {
+            let file = match self.open(*index) {
+                Ok(file) => file,
+                Err(error) if is_no_log(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let newest = position + 1 == indexes.len();
+            if let Some(offset) = tail_offset(&file, &mut left, newest)? {
+                return Ok(Some((*index, offset)));
+            }
+        }
+        Ok(indexes.first().map(|first| (*first, 0)))
+    }
+}
+
+/// Which files a log has.
+#[derive(Debug, Default)]
+struct Listing {
+    /// None where the same names may be listed differently a moment later.
+    changed: Option<Changed>,
+    /// Ascending.
+    indexes: Vec<u64>,
+}
+
+/// A directory and when names in it last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Changed {
+    file: (u64, u64),
+    at: Duration,
+}
+
+impl Changed {
+    /// None where that was only just.
+    fn of(dir: &Dir) -> io::Result<Option<Self>> {
+        let stat = dir.stat().map_err(io_error)?;
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
+        let at = Duration::new(seconds, u32::try_from(stat.st_mtime_nsec).unwrap_or_default());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok((now.abs_diff(at) > SETTLED_AFTER).then_some(Self { file: (stat.st_dev, stat.st_ino), at }))
+    }
+}
+
+/// Reads a stream from some place on, to the end of the newest file or beyond as it grows.
+pub struct Follower {
+    files: LogFiles,
+    watch: Option<DirectoryWatch>,
+    current: Option<(u64, File)>,
+    /// The one before, read to its end. Where it grows, the current one is not what the supervisor went on in.
+    before: Option<(u64, File)>,
+    start: (u64, u64),
+    listing: Listing,
+    /// How often the directory was listed.
+    listings: u64,
+}
+
+/// One piece of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Number of the file it is from.
+    pub index: u64,
+    /// Where in the file it ends.
+    pub end_offset: u64,
+    /// The bytes, never empty.
+    pub bytes: Vec<u8>,
+}
+
+impl Follower {
+    /// Starts at `start`, a file number and an offset; a file that is gone means the oldest one that is there.
+    pub fn new(files: LogFiles, start: (u64, u64)) -> Self {
+        Self {
+            files,
+            watch: None,
+            current: None,
+            before: None,
+            start,
+            listing: Listing::default(),
+            listings: 0,
+        }
+    }
+
+    /// The next piece that is there now; `None` at the end of what was written.
+    ///
+    /// # Errors
+    /// When the files can't be read.
+    pub fn read(&mut self) -> io::Result<Option<Chunk>> {
+        loop {
+            if self.current.is_none() {
+                self.current = self.open_first()?;
+            }
+            let Some((index, file)) = &mut self.current else { return Ok(None) };
+            let index = *index;
+            if let Some(chunk) = chunk(index, file)? {
+                return Ok(Some(chunk));
+            }
+            if let Some((index, file)) = &mut self.before
+                && let Some(chunk) = chunk(*index, file)?
+            {
+                return Ok(Some(chunk));
+            }
+            // Its end: the next file, if there is one, was begun after the last byte of this one was written. But bytes
+            // may have come between our read and the look for the next file, so read once more before moving on.
+            let Some(next) = self.open_from(index.saturating_add(1))? else { return Ok(None) };
+            if next.0 == index {
+                return Ok(None);
+            }
+            if let Some((index, file)) = &mut self.current
+                && let Some(chunk) = chunk(*index, file)?
+            {
+                return Ok(Some(chunk));
+            }
+            self.before = self.current.replace(next);
+        }
+    }
+
+    /// Waits until something may have been written since the last [`Follower::read`].
+    ///
+    /// # Errors
+    /// When the directory can't be watched.
+    pub async fn changed(&mut self) -> io::Result<()> {
+        match &self.watch {
+            Some(watch) => {
+                let changed = watch.changed().await;
+                if changed.is_err() {
+                    // It may come again.
+                    self.watch = None;
+                }
+                changed
+            }
+            None => {
+                // What was written before the watch was there is found by one more read.
+                self.watch = Some(DirectoryWatch::open(&self.files.dir, Interests::Writes)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn open_first(&mut self) -> io::Result<Option<(u64, File)>> {
+        let Some((index, mut file)) = self.open_from(self.start.0)? else { return Ok(None) };
+        if index == self.start.0 {
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(self.start.1.min(length)))?;
+        }
+        Ok(Some((index, file)))
+    }
+
+    /// The first of the files from number `from` on that can be read, and its number. One that was rotated away since they
+    /// were listed, and what a task has planted among them, is passed over.
+    ///
+    /// # Errors
+    /// When the directory can't be read.
+    fn open_from(&mut self, from: u64) -> io::Result<Option<(u64, File)>> {
+        self.list()?;
+        for index in self.listing.indexes.iter().copied().filter(|index| *index >= from) {
+            match self.files.open(index) {
+                Ok(file) => return Ok(Some((index, file))),
+                Err(error) if is_no_log(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lists the files, unless no name has changed since that was done.
+    fn list(&mut self) -> io::Result<()> {
+        let changed = self.files.open_dir()?.as_ref().map(Changed::of).transpose()?.flatten();
+        if changed.is_none() || changed != self.listing.changed {
+            self.listing = self.files.list()?;
+            self.listings += 1;
+        }
+        Ok(())
+    }
+}
+
+/// As the errors of files are.
+fn io_error(error: FsError) -> io::Error {
+    let kind = if error.is_missing() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+    io::Error::new(kind, error)
+}
+
+/// What comes next in a file; none at its end.
+fn chunk(index: u64, file: &mut File) -> io::Result<Option<Chunk>> {
+    let mut bytes = vec![0; CHUNK_BYTES_MAX];
+    let count = file.read(&mut bytes)?;
+    if count == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(count);
+    Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }))
+}
+
+/// Whether this is said of something that is no log file, or is none any more.
+fn is_no_log(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.kind() == io::ErrorKind::InvalidInput
+        || error.raw_os_error() == Some(libc::ELOOP)
+        || error.raw_os_error() == Some(libc::ENXIO)
+}
+
+/// Where the last `left` lines of a file begin; `None` if it has fewer, and then `left` is what the files before it owe.
+fn tail_offset(file: &File, left: &mut u64, newest: bool) -> io::Result<Option<u64>> {
+    let mut end = file.metadata()?.len();
+    let mut buffer = vec![0; CHUNK_BYTES_MAX];
+    // The newline at the very end closes the last line, it does not begin one more.
+    let mut skip_last = newest;
+    if *left == 0 {
+        return Ok(Some(end));
+    }
+    while end > 0 {
+        let from = end.saturating_sub(CHUNK_BYTES_MAX as u64);
+        let length = usize::try_from(end - from).unwrap_or(CHUNK_BYTES_MAX);
+        let piece = &mut buffer[..length];
+        file.read_exact_at(piece, from)?;
+        for (at, byte) in piece.iter().enumerate().rev() {
+            if *byte != b'\n' || std::mem::take(&mut skip_last) {
+                skip_last = false;
+                continue;
+            }
+            *left -= 1;
+            if *left == 0 {
+                return Ok(Some(from + at as u64 + 1));
+            }
+        }
+        end = from;
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn files(dir: &Path) -> LogFiles {
+        LogFiles::new(dir.to_owned(), "t", Stream::Stdout)
+    }
+
+    fn write(dir: &Path, index: u64, text: &str) {
+        std::fs::write(dir.join(format!("t.stdout.{index}")), text).unwrap();
+    }
+
+    #[test]
+    fn odd_names_links_and_fifos_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 3, "x");
+        for odd in ["t.stdout.x", "t.stdout.03", "t.stdout.", "t.stdout", "tt.stdout.1"] {
+            std::fs::write(dir.path().join(odd), "secret").unwrap();
+        }
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.4")).unwrap();
+        let files = files(dir.path());
+        assert_eq!(files.indexes().unwrap(), [3, 4]);
+        assert!(files.open(3).is_ok());
+        assert!(files.open(4).is_err());
+    }
+
+    // One planted link ended every reading of the stream.
+    #[tokio::test]
+    async fn what_a_task_plants_among_its_logs_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 1, "one\n");
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.0")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.2")).unwrap();
+        std::fs::create_dir(dir.path().join("t.stdout.3")).unwrap();
+        write(dir.path(), 4, "four\n");
+        write(dir.path(), u64::MAX, "planted\n");
+        let mut follower = Follower::new(files(dir.path()), (0, 0));
+        for text in ["one\n", "four\n"] {
+            assert_eq!(follower.read().unwrap().unwrap().bytes, text.as_bytes());
+        }
+        assert_eq!(follower.read().unwrap(), None);
+        assert_eq!(files(dir.path()).tail(1).unwrap(), Some((1, 4)), "the end of what is read before");
+    }
+
+    // `t.stdout.999999` hid all that was written after it was there: the reader had gone on to it, and stayed.
+    #[tokio::test]
+    async fn a_file_with_a_number_beyond_all_others_hides_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let append = |index: u64, text: &str| {
+            let path = dir.path().join(format!("t.stdout.{index}"));
+            let mut file = File::options().append(true).create(true).open(path).unwrap();
+            std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        };
+        let marks =
+            |index: u64| std::fs::write(dir.path().join(format!("t.stdout.{index}.times")), []).unwrap();
+        append(0, "one\n");
+        marks(0);
+        append(999_999, "planted\n");
+        let own = files(dir.path());
+        assert_eq!(own.indexes().unwrap(), [0]);
+        assert_eq!(own.tail(1).unwrap(), Some((0, 0)));
+        let mut follower = Follower::new(own, (0, 0));
+        let mut said = || {
+            let mut said = Vec::new();
+            while let Some(chunk) = follower.read().unwrap() {
+                said.extend(chunk.bytes);
+            }
+            String::from_utf8(said).unwrap()
+        };
+        assert_eq!(said(), "one\n");
+        append(0, "two\n");
+        assert_eq!(said(), "two\n");
+        // The next number might be the supervisor's: it is read, and what the log says after it too.
+        append(1, "planted\n");
+        assert_eq!(said(), "planted\n");
+        append(0, "three\n");
+        assert_eq!(said(), "three\n");
+        // Later the supervisor comes to that number as well.
+        append(1, "four\n");
+        marks(1);
+        append(2, "five\n");
+        marks(2);
+        assert_eq!(said(), "four\nfive\n");
+    }
+
+    // 300,000 planted names made one reading take 14 s, and each of a follower as long.
+    #[test]
+    fn names_are_listed_up_to_a_bound_and_not_again_while_none_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        for index in 0..30 {
+            write(dir.path(), index, "");
+        }
+        let own = files(dir.path());
+        assert_eq!(own.names(&own.open_dir().unwrap().unwrap(), 10).unwrap().len(), 10);
+        let settle = || {
+            let long_ago = rustix::fs::Timespec { tv_sec: 1_000_000, tv_nsec: 0 };
+            let times = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
+            rustix::fs::utimensat(rustix::fs::CWD, dir.path(), &times, rustix::fs::AtFlags::empty()).unwrap();
+        };
+        settle();
+        let mut follower = Follower::new(own, (29, 0));
+        for line in ["one\n", "two\n", "three\n"] {
+            write(dir.path(), 29, line);
+            follower.current.take();
+            assert_eq!(follower.read().unwrap().unwrap().bytes, line.as_bytes());
+            assert_eq!(follower.read().unwrap(), None);
+        }
+        assert_eq!(follower.listings, 1);
+        // What changes a name is listed each time, as long as another change might not show.
+        write(dir.path(), 30, "next\n");
+        assert_eq!(follower.read().unwrap().unwrap().bytes, b"next\n");
+        assert_eq!(follower.read().unwrap(), None);
+        assert_eq!(follower.listings, 3);
+    }
+
+    #[test]
+    fn the_tail_goes_over_file_borders() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 0, "a\nb\n");
+        write(dir.path(), 1, "c\nd\n");
+        let files = files(dir.path());
+        assert_eq!(files.tail(1).unwrap(), Some((1, 2)));
+        assert_eq!(files.tail(2).unwrap(), Some((0, 4)), "the end of one file is the beginning of the next");
+        assert_eq!(files.tail(3).unwrap(), Some((0, 2)));
+        assert_eq!(files.tail(9).unwrap(), Some((0, 0)));
+        assert_eq!(files.tail(0).unwrap(), Some((1, 4)));
+    }
+
+    #[tokio::test]
+    async fn a_follower_moves_on_without_a_gap() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 3, "one\n");
+        let mut follower = Follower::new(files(dir.path()), (0, 0));
+        assert_eq!(follower.read().unwrap().unwrap().bytes, b"one\n");
+        assert_eq!(follower.read().unwrap(), None);
+        follower.changed().await.unwrap();
+        write(dir.path(), 4, "two\n");
+        follower.changed().await.unwrap();
+        assert_eq!(
+            follower.read().unwrap().unwrap(),
+            Chunk { index: 4, end_offset: 4, bytes: b"two\n".to_vec() }
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! How the process uses its memory: one heap for all threads, and what is no longer needed is given back.
+//!
+//! In: when something changed. Out: nothing but a smaller process, once nothing has changed for some seconds, or now and then
+//! where changes don't cease. It must not know what the memory was used for.
+//!
+//! The GNU allocator gives each thread a heap of its own that grows by one system call for each page and is rarely given back.
+//! This process has few threads at work at a time: one heap is faster for it, and a third of the size after a burst. With
+//! another C library the heap is left alone.
+//!
+//! Most of an idle agent is its own code that only the start, or the last burst of work, has needed. It is unmapped: it stays
+//! in the page cache for as long as the machine has room, and comes back page by page where it is run again.
+
+use std::{sync::Arc, time::Duration};
+
+use rustix::process::DumpableBehavior;
+
+use crate::publish::ReadModel;
+
+/// So long without a change before free memory is given back: often the next change needs it again.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Where changes don't cease it is given back all the same after so long: what a burst among them left is not kept for ever.
+const UNREST_MAX: Duration = Duration::from_secs(120);
+
+/// While changes come they are looked at this far apart: each need not wake anybody.
+const PACE: Duration = Duration::from_secs(1);
+
+/// And once more after so long without a change: what an attempt leaves behind is kept for a minute.
+const REST: Duration = Duration::from_secs(70);
+
+/// Chooses one heap. To be called before there are other threads.
+pub fn use_one_heap() {
+    #[cfg(target_env = "gnu")]
+    gnu::use_one_heap();
+}
+
+/// Closes this process to core files and debuggers, and its `/proc` to other processes of its user: its memory holds tokens and the
+/// environments of tasks. A limit of core files would be inherited by tasks; this ends with the execution of a program.
+pub fn close_to_others() {
+    // No kernel refuses it. A sandbox may, and then all is as it was.
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
+/// Gives memory back after the start and after each burst of changes. Ends with whoever runs it.
+pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
+    loop {
+        quiet(&model).await;
+        let version = model.version();
+        let _ = herdlet_runtime::off_thread(give_back).await;
+        if tokio::time::timeout(REST, model.changed(version)).await.is_err() {
+            let _ = herdlet_runtime::off_thread(give_back).await;
+            model.changed(version).await;
+        }
+    }
+}
+
+/// Waits until nothing has changed for [`QUIET`], at most for [`UNREST_MAX`].
+async fn quiet(model: &ReadModel) {
+    let unrest = async {
+        while tokio::time::timeout(QUIET, model.changed(model.version())).await.is_ok() {
+            tokio::time::sleep(PACE).await;
+        }
+    };
+    let _ = tokio::time::timeout(UNREST_MAX, unrest).await;
+}
+
+/// Gives back what is free now. Blocks.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    gnu::give_back();
+    match std::fs::read_to_string("/proc/self/maps") {
+        Ok(maps) => code::own(&maps).for_each(code::unmap),
+        Err(error) => tracing::debug!(%error, "failed to find the code that is mapped"),
+    }
+}
+
+#[expect(unsafe_code, reason = "advice on memory has no safe interface")]
+mod code {
+    use std::ops::Range;
+
+    /// Where this program's code is mapped: what may be executed and not written, of the file in which this function is.
+    pub(super) fn own(maps: &str) -> impl Iterator<Item = Range<usize>> {
+        let here = own as *const () as usize;
+        let code = move |line: &str| {
+            let mut fields = line.split_ascii_whitespace();
+            let (from, to) = fields.next()?.split_once('-')?;
+            let range = usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?;
+            (fields.next()? == "r-xp" && range.contains(&here)).then_some(range)
+        };
+        maps.lines().filter_map(code)
+    }
+
+    pub(super) fn unmap(code: Range<usize>) {
+        // SAFETY: these pages hold what the file holds, and the next access maps them again. That they can't be written to now
+        // doesn't say that they never were: the dynamic linker would have, for relocations in code, but this is a
+        // position-independent executable without any (no `DT_TEXTREL`). Breakpoints that a debugger has put there are lost;
+        // they are its own affair.
+        unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) };
+    }
+}
+
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "settings of the allocator have no safe interface")]
+mod gnu {
+    /// Buffers from this size on are mappings of their own, gone when they are freed.
+    const MAPPED_BYTES_MIN: i32 = 128 << 10;
+    /// The heap grows by at least so much.
+    const STEP_BYTES: i32 = 256 << 10;
+
+    pub(super) fn use_one_heap() {
+        let settings = [
+            (libc::M_ARENA_MAX, 1),
+            // Said, because it would grow with the buffers that are freed, up to 32 MiB.
+            (libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN),
+            (libc::M_TRIM_THRESHOLD, 2 * STEP_BYTES),
+            (libc::M_TOP_PAD, STEP_BYTES),
+        ];
+        for (name, value) in settings {
+            // SAFETY: takes two numbers; a setting that is refused is as it was. It is unsafe where other threads allocate
+            // (mallopt(3): MT-Unsafe init const:mallopt): the caller has seen to it that there are none yet.
+            unsafe { libc::mallopt(name, value) };
+        }
+    }
+
+    pub(super) fn give_back() {
+        // SAFETY: may be called at any time from any thread; it touches only memory that is free.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_plan::turn::View;
+    use herdlet_runtime::{CommitIndex, Publisher as _};
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// A change every second for so long; how long memory was kept since the first one.
+    async fn kept_while_busy_for(seconds: u64) -> Duration {
+        let model = Arc::new(ReadModel::default());
+        let mut publisher = model.publisher();
+        let changes = tokio::spawn(async move {
+            for index in 1..=seconds {
+                publisher.offer(CommitIndex(index), vec![View::VolumeGone("a".to_owned())]);
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let began = Instant::now();
+        quiet(&model).await;
+        changes.abort();
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_given_back_when_changes_have_ceased_not_among_them() {
+        assert_eq!(kept_while_busy_for(0).await, QUIET);
+        let kept = kept_while_busy_for(30).await;
+        assert!(kept > Duration::from_secs(30) && kept <= Duration::from_secs(30) + PACE + QUIET, "{kept:?}");
+        assert_eq!(kept_while_busy_for(100_000).await, UNREST_MAX);
+    }
+
+    #[test]
+    fn code_that_was_given_back_still_runs() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert_eq!(code::own(&maps).count(), 1, "{maps}");
+        for _ in 0..3 {
+            give_back();
+        }
+        assert_eq!(
+            code::own("7f0000000000-7f0000001000 rw-p 00000000 00:00 0\nrubbish\n- r-xp\n").count(),
+            0
+        );
+    }
+}

@@ -1,0 +1,441 @@
+//! The read model: what the agent shows, made from committed state only.
+//!
+//! In go views, released by the committer once they are durable. Out come snapshots for the API, the metrics and the eyes,
+//! and word of every change. Readers share a lock held for the copy of a few pointers; the loop never waits for them.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+};
+
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos,
+    view::{AllocView, JobView, VolumeView},
+};
+use herdlet_plan::turn::View;
+use herdlet_runtime::{BootClock, Clock as _, CommitIndex, Now, Publisher};
+use tokio::sync::{broadcast, watch};
+
+use crate::history::{Change, History};
+
+/// How many changes a slow follower may lag behind before it is told to read everything anew, and how many are kept for one
+/// that comes back.
+const CHANGES_LEN: usize = 1_024;
+
+/// Something that is shown has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// What.
+    pub object: Object,
+    /// The commit that made it so.
+    pub index: u64,
+}
+
+/// An object that is shown.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Object {
+    /// A job.
+    Job(JobKey),
+    /// An allocation.
+    Alloc(AllocId),
+    /// A volume.
+    Volume(String),
+}
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub struct ReadModel {
+    objects: RwLock<Objects>,
+    reached: watch::Sender<Reached>,
+    changes: broadcast::Sender<Changed>,
+    history: History,
+    recent: Mutex<Recent>,
+}
+
+/// How far the model has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Reached {
+    /// The last commit that changed anything shown.
+    index: u64,
+    /// Grows with every change, also with one that needed no commit; never below the index.
+    version: u64,
+}
+
+/// The last changes, oldest first.
+#[derive(Debug, Default)]
+struct Recent {
+    changes: VecDeque<Changed>,
+    /// All changes from this commit on are among them; none before the first.
+    from: Option<u64>,
+    max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Objects {
+    jobs: BTreeMap<JobKey, Arc<JobView>>,
+    allocs: BTreeMap<AllocId, Arc<AllocView>>,
+    volumes: BTreeMap<String, Arc<VolumeView>>,
+}
+
+/// An allocation's view before and after; none where it is not shown.
+type Transition = (Option<Arc<AllocView>>, Option<Arc<AllocView>>);
+
+/// What is told of a transition, as it was when that came.
+struct Scene {
+    before: Option<Arc<AllocView>>,
+    after: Option<Arc<AllocView>>,
+    job: Option<Arc<JobView>>,
+    previous: Option<Arc<AllocView>>,
+}
+
+/// Why a prefix names no allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PrefixError {
+    /// None begins with it.
+    None,
+    /// These do.
+    Ambiguous(Vec<AllocId>),
+}
+
+impl Default for ReadModel {
+    fn default() -> Self {
+        Self::with_room_for(CHANGES_LEN)
+    }
+}
+
+impl ReadModel {
+    /// Whose followers may lag behind by so many changes, and which remembers no more than those of what has happened lately.
+    pub fn with_room_for(changes: usize) -> Self {
+        Self {
+            objects: RwLock::default(),
+            reached: watch::Sender::default(),
+            changes: broadcast::Sender::new(changes),
+            history: History::with_room_for(changes),
+            recent: Mutex::new(Recent { max: changes, ..Recent::default() }),
+        }
+    }
+
+    /// The end that the committer writes to.
+    pub fn publisher(self: &Arc<Self>) -> ModelPublisher {
+        ModelPublisher(Arc::clone(self))
+    }
+
+    /// The last commit that changed anything shown.
+    pub fn index(&self) -> u64 {
+        self.reached.borrow().index
+    }
+
+    /// What a reader has seen who reads now: a number that grows with every change, and is never below the index.
+    pub fn version(&self) -> u64 {
+        self.reached.borrow().version
+    }
+
+    /// Waits until something has changed after `version`.
+    pub async fn changed(&self, version: u64) {
+        // Ends without one only with the model.
+        let _ = self.reached.subscribe().wait_for(|now| now.version > version).await;
+    }
+
+    /// The changes since commit `index`, that commit's included; none where some of them are no longer known.
+    pub fn since(&self, index: u64) -> Option<Vec<Changed>> {
+        let recent = self.recent();
+        let known = recent.from.is_some_and(|from| index >= from);
+        known.then(|| recent.changes.iter().filter(|change| change.index >= index).cloned().collect())
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has happened lately.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Every change from now on. A receiver that lags must read everything anew.
+    pub fn changes(&self) -> broadcast::Receiver<Changed> {
+        self.changes.subscribe()
+    }
+
+    /// All jobs, by key.
+    pub fn jobs(&self) -> Vec<Arc<JobView>> {
+        self.read(|objects| objects.jobs.values().cloned().collect())
+    }
+
+    /// A job.
+    pub fn job(&self, key: &JobKey) -> Option<Arc<JobView>> {
+        self.read(|objects| objects.jobs.get(key).cloned())
+    }
+
+    /// The children of a job, by their ids, which begin with its own.
+    pub fn children(&self, parent: &JobKey) -> Vec<Arc<JobView>> {
+        let first = JobKey { namespace: Arc::clone(&parent.namespace), id: format!("{}/", parent.id).into() };
+        self.read(|objects| {
+            let below = objects
+                .jobs
+                .range(first.clone()..)
+                .take_while(|(key, _)| key.namespace == first.namespace && key.id.starts_with(&*first.id));
+            let children = below.map(|(_, view)| view);
+            children.filter(|view| view.job.parent_id() == Some(&*parent.id)).cloned().collect()
+        })
+    }
+
+    /// All allocations, by id.
+    pub fn allocs(&self) -> Vec<Arc<AllocView>> {
+        self.read(|objects| objects.allocs.values().cloned().collect())
+    }
+
+    /// The allocations of a job, by group, index and age.
+    pub fn allocs_of(&self, key: &JobKey) -> Vec<Arc<AllocView>> {
+        let mut allocs: Vec<_> = self.read(|objects| {
+            objects.allocs.values().filter(|view| view.spec.job_key == *key).cloned().collect()
+        });
+        allocs.sort_by(|a, b| {
+            let order = |view: &AllocView| (view.spec.index, view.spec.create_index);
+            a.spec.group.cmp(&b.spec.group).then(order(a).cmp(&order(b)))
+        });
+        allocs
+    }
+
+    /// An allocation.
+    pub fn alloc(&self, id: &AllocId) -> Option<Arc<AllocView>> {
+        self.read(|objects| objects.allocs.get(id).cloned())
+    }
+
+    /// The one allocation whose id begins with `prefix` (hyphens may be left out).
+    ///
+    /// # Errors
+    /// When none or several do.
+    pub fn alloc_by_prefix(&self, prefix: &str) -> Result<Arc<AllocView>, PrefixError> {
+        let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
+        let wanted = plain(prefix);
+        let mut found: Vec<_> = self.read(|objects| {
+            objects
+                .allocs
+                .values()
+                .filter(|view| plain(&view.spec.id.to_string()).starts_with(&wanted))
+                .cloned()
+                .collect()
+        });
+        match found.len() {
+            0 => Err(PrefixError::None),
+            1 => found.pop().ok_or(PrefixError::None),
+            _ => Err(PrefixError::Ambiguous(found.iter().map(|view| view.spec.id).collect())),
+        }
+    }
+
+    /// All volumes, by name.
+    pub fn volumes(&self) -> Vec<Arc<VolumeView>> {
+        self.read(|objects| objects.volumes.values().cloned().collect())
+    }
+
+    fn remember(&self, view: &View, now: Now) {
+        match view {
+            View::Job(view) => self.history.job(view),
+            View::JobGone(key) => self.history.job_gone(key, now.boot_ns),
+            View::Alloc(_) | View::AllocGone(_) | View::Volume(_) | View::VolumeGone(_) => {}
+        }
+    }
+
+    fn tell(&self, at: UnixNanos, scene: &Scene) {
+        let Scene { before, after, job, previous } = scene;
+        match (before, after) {
+            (before, Some(after)) => {
+                let before = before.as_deref();
+                let (job, previous) = (job.as_deref(), previous.as_deref());
+                self.history.alloc(at, Change { before, after, job, previous });
+                tell_transitions(before, after);
+            }
+            (Some(last), None) => self.history.alloc_gone(at, last),
+            (None, None) => {}
+        }
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Objects) -> T) -> T {
+        look(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Writes to the read model.
+#[derive(Debug)]
+pub struct ModelPublisher(Arc<ReadModel>);
+
+impl Publisher<View> for ModelPublisher {
+    fn offer(&mut self, index: CommitIndex, views: Vec<View>) {
+        let now = BootClock.now();
+        let mut changed = Vec::with_capacity(views.len());
+        let mut transitions: Vec<Transition> = Vec::new();
+        let scenes: Vec<Scene> = {
+            let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
+            for view in views {
+                self.0.remember(&view, now);
+                let (object, transition) = objects.put(view);
+                changed.push(Changed { object, index: index.0 });
+                transitions.extend(transition);
+            }
+            transitions.into_iter().map(|transition| objects.scene(transition)).collect()
+        };
+        // Without the lock: whoever takes the log may be slow.
+        for scene in scenes {
+            self.0.tell(UnixNanos(now.wall_ns), &scene);
+        }
+        self.0.recent().extend(&changed, index.0);
+        self.0.reached.send_modify(|reached| {
+            reached.index = index.0.max(reached.index);
+            reached.version = index.0.max(reached.version + 1);
+        });
+        for change in changed {
+            // Nobody may be following.
+            let _ = self.0.changes.send(change);
+        }
+    }
+
+    fn compact(views: &mut Vec<View>) {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut kept: Vec<View> =
+            std::mem::take(views).into_iter().rev().filter(|view| seen.insert(object_of(view))).collect();
+        kept.reverse();
+        *views = kept;
+    }
+}
+
+impl Objects {
+    /// With all that came together: an allocation is shown before its job.
+    fn scene(&self, (before, after): Transition) -> Scene {
+        let spec = after.as_ref().map(|view| &view.spec);
+        let job = spec.and_then(|spec| self.jobs.get(&spec.job_key)).cloned();
+        let previous = spec.and_then(|spec| self.allocs.get(&spec.previous?)).cloned();
+        Scene { before, after, job, previous }
+    }
+
+    /// What was put; of an allocation also how it looked before, and looks now.
+    fn put(&mut self, view: View) -> (Object, Option<Transition>) {
+        let object = object_of(&view);
+        let mut transition = None;
+        match view {
+            View::Job(view) => {
+                self.jobs.insert(view.key.clone(), view);
+            }
+            View::JobGone(key) => {
+                self.jobs.remove(&key);
+            }
+            View::Alloc(view) => {
+                transition = Some((self.allocs.insert(view.spec.id, Arc::clone(&view)), Some(view)));
+            }
+            View::AllocGone(id) => {
+                transition = Some((self.allocs.remove(&id), None));
+            }
+            View::Volume(view) => {
+                self.volumes.insert(view.spec.name.clone(), Arc::from(view));
+            }
+            View::VolumeGone(name) => {
+                self.volumes.remove(&name);
+            }
+        }
+        (object, transition)
+    }
+}
+
+impl Recent {
+    fn extend(&mut self, changed: &[Changed], index: u64) {
+        self.from.get_or_insert(index);
+        for change in changed {
+            if self.changes.len() >= self.max
+                && let Some(oldest) = self.changes.pop_front()
+            {
+                self.from = Some(oldest.index.saturating_add(1));
+            }
+            self.changes.push_back(change.clone());
+        }
+    }
+}
+
+/// One line for each transition of a task or an allocation; nothing for what only looks different.
+fn tell_transitions(before: Option<&AllocView>, after: &AllocView) {
+    let alloc = || after.spec.name();
+    for (index, task) in after.tasks.iter().enumerate() {
+        let known = before.and_then(|before| before.tasks.get(index));
+        if known.is_some_and(|known| known.phase == task.phase && known.attempt == task.attempt) {
+            continue;
+        }
+        let event = task.events.last().map(|event| event.message.as_str()).unwrap_or_default();
+        tracing::info!(
+            alloc = alloc(),
+            task = &*task.name,
+            attempt = task.attempt,
+            event,
+            "task is {}",
+            task.phase
+        );
+    }
+    if before.is_none_or(|before| before.convergence.state != after.convergence.state) {
+        let (state, why) = (after.convergence.state.as_str(), after.convergence.message.as_str());
+        tracing::info!(alloc = alloc(), why, "allocation is {state}");
+    }
+}
+
+fn object_of(view: &View) -> Object {
+    match view {
+        View::Job(view) => Object::Job(view.key.clone()),
+        View::JobGone(key) => Object::Job(key.clone()),
+        View::Alloc(view) => Object::Alloc(view.spec.id),
+        View::AllocGone(id) => Object::Alloc(*id),
+        View::Volume(view) => Object::Volume(view.spec.name.clone()),
+        View::VolumeGone(name) => Object::Volume(name.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_blocking_reader_wakes_with_the_commit_it_waits_for_or_in_time() {
+        let model = Arc::new(ReadModel::default());
+        let patience = Duration::from_secs(5);
+        assert!(tokio::time::timeout(patience, model.changed(0)).await.is_err());
+        let waiting = tokio::spawn({
+            let model = Arc::clone(&model);
+            async move { model.changed(3).await }
+        });
+        tokio::task::yield_now().await;
+        model.publisher().offer(CommitIndex(3), vec![View::VolumeGone("a".to_owned())]);
+        assert!(!waiting.is_finished());
+        model.publisher().offer(CommitIndex(7), vec![View::VolumeGone("b".to_owned())]);
+        tokio::time::timeout(patience, waiting).await.unwrap().unwrap();
+        // What needed no commit is a change as well.
+        model.publisher().offer(CommitIndex(7), vec![View::VolumeGone("c".to_owned())]);
+        assert_eq!((model.index(), model.version()), (7, 8));
+        model.publisher().offer(CommitIndex(8), vec![View::VolumeGone("d".to_owned())]);
+        assert_eq!((model.index(), model.version()), (8, 9));
+    }
+
+    #[test]
+    fn recent_changes_are_told_again_as_far_as_they_are_known() {
+        let model = Arc::new(ReadModel::default());
+        assert_eq!(model.since(0), None, "nothing was shown yet");
+        let change = |index: u64| {
+            let view = View::VolumeGone(index.to_string());
+            model.publisher().offer(CommitIndex(index), vec![view]);
+        };
+        (5..8).for_each(change);
+        let since = |index| Some(model.since(index)?.iter().map(|change| change.index).collect::<Vec<_>>());
+        assert_eq!(since(4), None);
+        assert_eq!(since(5), Some(vec![5, 6, 7]));
+        assert_eq!(since(9), Some(vec![]));
+        (8..8 + CHANGES_LEN as u64).for_each(change);
+        assert_eq!(since(7), None, "the oldest were dropped");
+        assert_eq!(since(8).unwrap().len(), CHANGES_LEN);
+    }
+
+    #[test]
+    fn of_many_views_of_one_object_only_the_last_is_kept() {
+        let gone = |name: &str| View::VolumeGone(name.to_owned());
+        let mut views = vec![gone("a"), gone("b"), gone("a")];
+        ModelPublisher::compact(&mut views);
+        let names: Vec<Object> = views.iter().map(object_of).collect();
+        assert_eq!(names, [Object::Volume("b".to_owned()), Object::Volume("a".to_owned())]);
+    }
+}

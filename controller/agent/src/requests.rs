@@ -1,0 +1,256 @@
+//! Requests to the planner, answered in bounded time.
+//!
+//! In: a command. Out: the planner's answer once it is durable, or why there is none. While the store can't write, a request
+//! waits at the door and is withheld after [`STORE_WAIT_MAX`]: the planner never hears of it. One that was taken before the
+//! store began to fail can't be taken back: that it is open is what its answer says. A job that a
+//! folder of manifests owns is refused here. Beyond that it must not know what a command means.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use herdlet_manifest::owners::{Owner, Owners};
+use herdlet_plan::event::Command;
+use herdlet_runtime::{Handle, Inbox, StoreHealth};
+use tokio::{
+    sync::{oneshot, watch},
+    time::sleep,
+};
+
+use crate::planner::{Answer, Input};
+
+/// So long a request waits for a store that can't write: longer than a disk that stalls for a moment, shorter than people
+/// wait without wondering.
+pub const STORE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Where requests are made; cheap to clone.
+#[derive(Clone)]
+pub struct Requests {
+    inbox: Inbox<Input>,
+    store: watch::Receiver<StoreHealth>,
+    state: Arc<Path>,
+    owners: Arc<Owners>,
+}
+
+/// Why a request has no answer. The sentences stand alone.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// It was not taken, and never will be.
+    #[error("not accepted, nothing was changed: {0}; ask again then")]
+    Withheld(String),
+    /// It was taken, and is not durable: it can't be said whether it ever takes effect.
+    #[error(
+        "accepted but not stored, so whether it takes effect is open: it does, perhaps in part already, if the state can be \
+         written before the agent ends, and else is forgotten: {0}; then see what holds: herdlet status"
+    )]
+    Open(String),
+    /// It was not taken: a folder of manifests says otherwise.
+    #[error(transparent)]
+    Owned(#[from] Owner),
+    /// The loop has ended.
+    #[error("the agent is shutting down")]
+    Down,
+    /// The loop goes on without having answered: a defect, which it has logged.
+    #[error(
+        "the agent failed to carry it out because of a defect, and nothing was changed; its log says more"
+    )]
+    Lost,
+}
+
+impl Requests {
+    /// Requests to the loop behind `inbox`, whose state is in the directory `state`.
+    pub fn new(inbox: Inbox<Input>, handle: &Handle, state: PathBuf) -> Self {
+        Self::to(inbox, handle.store_health.clone(), state)
+    }
+
+    pub fn to(inbox: Inbox<Input>, store: watch::Receiver<StoreHealth>, state: PathBuf) -> Self {
+        Self { inbox, store, state: state.into(), owners: Arc::default() }
+    }
+
+    /// What folders of manifests own: requests that go against them are refused.
+    pub fn owners(&self) -> Arc<Owners> {
+        Arc::clone(&self.owners)
+    }
+
+    /// Asks for something and waits until it is durable; while the store can't write, at most [`STORE_WAIT_MAX`].
+    ///
+    /// # Errors
+    /// [`RequestError`], which says what is known of the request's effect.
+    pub async fn ask(&self, command: Command) -> Result<Answer, RequestError> {
+        self.owners.allow(&command)?;
+        let mut store = self.store.clone();
+        let mut late = Box::pin(sleep(STORE_WAIT_MAX));
+        if !waits_for_nothing(&command) {
+            tokio::select! {
+                biased;
+                able = store.wait_for(|health| *health == StoreHealth::Ok) => {
+                    able.map(drop).map_err(|_| RequestError::Down)?;
+                }
+                () = &mut late => return Err(RequestError::Withheld(self.trouble())),
+            }
+        }
+        let (sender, answer) = oneshot::channel();
+        let sent = self.inbox.send(Input::Request(command, sender)).await;
+        sent.map_err(|_| RequestError::Down)?;
+        tokio::select! {
+            biased;
+            answer = answer => match answer {
+                Ok(answer) => Ok(answer),
+                Err(_) if self.inbox.is_closed() => Err(RequestError::Down),
+                Err(_) => Err(RequestError::Lost),
+            },
+            () = async { late.await; self.until_degraded().await } => Err(RequestError::Open(self.trouble())),
+        }
+    }
+
+    /// Waits until the state can't be written; for ever where the loop has ended.
+    pub async fn until_degraded(&self) {
+        let mut store = self.store.clone();
+        if store.wait_for(|health| *health != StoreHealth::Ok).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the state can be written; for ever where the loop has ended.
+    pub async fn until_able(&self) {
+        let mut store = self.store.clone();
+        if store.wait_for(|health| *health == StoreHealth::Ok).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What keeps the state from being written, and what to do about it; none while it can be.
+    pub fn degraded(&self) -> Option<String> {
+        match &*self.store.borrow() {
+            StoreHealth::Ok => None,
+            StoreHealth::Degraded { failures, error, .. } => Some(trouble(&self.state, *failures, error)),
+        }
+    }
+
+    fn trouble(&self) -> String {
+        self.degraded().unwrap_or_else(|| "the state could not be written for a moment".to_owned())
+    }
+}
+
+/// It changes nothing, so its answer waits for no commit.
+fn waits_for_nothing(command: &Command) -> bool {
+    match command {
+        Command::Explain { .. } => true,
+        Command::Apply { .. }
+        | Command::Stop { .. }
+        | Command::Start { .. }
+        | Command::Delete { .. }
+        | Command::DeleteVersion { .. }
+        | Command::Dispatch { .. }
+        | Command::ForceLaunch { .. }
+        | Command::Revert { .. }
+        | Command::ApplyWithCounts { .. }
+        | Command::Scale { .. }
+        | Command::DeleteVolume { .. }
+        | Command::StopAlloc { .. }
+        | Command::SkipShutdownDelay { .. }
+        | Command::Collect { .. }
+        | Command::Restart { .. }
+        | Command::Signal { .. }
+        | Command::PromoteDeployment { .. }
+        | Command::SetAllocHealth { .. }
+        | Command::FailDeployment { .. } => false,
+    }
+}
+
+fn trouble(state: &Path, failures: u32, error: &str) -> String {
+    let tries = match failures {
+        0 => String::new(),
+        1 => " (1 failed try)".to_owned(),
+        failures => format!(" ({failures} failed tries)"),
+    };
+    format!(
+        "the state in {} can't be written{tries}: {error}; see that its disk has room, is writable and sound: it is tried \
+         again by itself every few seconds",
+        state.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use herdlet_api_types::{AllocId, JobKey};
+    use herdlet_plan::event::Reply;
+    use herdlet_runtime::{Arrivals, CommitIndex, Now};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    struct Ground {
+        requests: Requests,
+        store: watch::Sender<StoreHealth>,
+        arrivals: Arrivals<Input>,
+    }
+
+    fn ground(health: StoreHealth) -> Ground {
+        let (inbox, arrivals) = Inbox::with_capacity(4);
+        let store = watch::Sender::new(health);
+        Ground { requests: Requests::to(inbox, store.subscribe(), "/var/lib/x".into()), store, arrivals }
+    }
+
+    fn full() -> StoreHealth {
+        let error = "write the state database: No space left on device (os error 28)".to_owned();
+        StoreHealth::Degraded { since: Now { boot_ns: 0, wall_ns: 0 }, failures: 3, error }
+    }
+
+    fn delete() -> Command {
+        Command::Delete { job: JobKey { namespace: "default".into(), id: "web".into() } }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_to_a_store_that_cannot_write_is_withheld_in_time_with_the_cause() {
+        let Ground { requests, store: _store, mut arrivals } = ground(full());
+        let began = Instant::now();
+        let error = requests.ask(delete()).await.unwrap_err();
+        assert_eq!(began.elapsed(), STORE_WAIT_MAX);
+        let said = error.to_string();
+        assert!(matches!(error, RequestError::Withheld(_)), "{said}");
+        for part in ["nothing was changed", "/var/lib/x", "No space left on device", "has room"] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert!(arrivals.take().is_none(), "the planner never hears of it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_was_taken_before_the_store_failed_is_said_to_be_open() {
+        let Ground { requests, store, mut arrivals } = ground(StoreHealth::Ok);
+        let began = Instant::now();
+        let asked = tokio::spawn(async move { requests.ask(delete()).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let taken = arrivals.take();
+        assert!(taken.is_some());
+        store.send_replace(full());
+        let error = asked.await.unwrap().unwrap_err();
+        assert!(matches!(error, RequestError::Open(_)), "{error}");
+        assert_eq!(began.elapsed(), STORE_WAIT_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_commit_of_a_sound_store_is_waited_for() {
+        let Ground { requests, store: _store, mut arrivals } = ground(StoreHealth::Ok);
+        let asked = tokio::spawn(async move { requests.ask(delete()).await });
+        tokio::time::sleep(STORE_WAIT_MAX * 3).await;
+        let Some(Input::Request(_, sender)) = arrivals.take() else { panic!("no request") };
+        sender.send(Answer { reply: Reply::Accepted { index: 7 }, index: CommitIndex(7) }).unwrap();
+        assert_eq!(asked.await.unwrap().unwrap().index, CommitIndex(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_is_asked_whatever_the_state_of_the_store() {
+        let Ground { requests, store: _store, mut arrivals } = ground(full());
+        let explain = Command::Explain { alloc: AllocId::from_hash([1; 16]) };
+        let asked = tokio::spawn(async move { requests.ask(explain).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(arrivals.take());
+        let error = asked.await.unwrap().unwrap_err();
+        assert!(matches!(error, RequestError::Lost), "{error}");
+    }
+}

@@ -1,0 +1,291 @@
+//! The state directory is ours: one agent at a time, of no older release than what wrote it.
+//!
+//! In: a path. Out: a [`StateDir`], which holds the lock until the process ends. A directory of a newer format is refused
+//! before anything in it is touched.
+//!
+//! - `alone`: the instance itself is ours too.
+//! - `location`: no tasks of the instance run where this agent would not see them.
+
+mod alone;
+mod location;
+
+use std::{
+    fs::File,
+    io::{self, Seek, Write},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use herdlet_api_types::InstanceId;
+use herdlet_base::{
+    durable,
+    ownership::{self, OwnershipError},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{FlockOperation, flock},
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+use thiserror::Error;
+
+pub use alone::{Alone, Holder};
+pub use location::{Elsewhere, LivingError};
+
+use super::{code::FORMAT, file};
+
+/// Why a state directory can't be used. The sentences read after "failed to".
+#[derive(Debug, Error)]
+pub enum ClaimError {
+    /// Another agent has it.
+    #[error("use the state directory {}: another agent{} is using it", path.display(), said_pid(pid))]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// Its process id, where it is known.
+        pid: Option<u32>,
+    },
+    /// Another agent has the same instance, with another state directory.
+    #[error(
+        "use the state directory {}: another agent{} is running its instance, {} ({locked} is taken); if this one is a copy, {OWN_INSTANCE}",
+        path.display(), said_holder(holder), instance.0
+    )]
+    InstanceInUse {
+        /// The state directory.
+        path: PathBuf,
+        /// What of the instance the other one holds.
+        locked: String,
+        /// The instance that both are of.
+        instance: InstanceId,
+        /// The other agent.
+        holder: Option<Holder>,
+    },
+    /// Tasks of the instance run elsewhere.
+    #[error("use the state directory {}: {elsewhere}", path.display())]
+    Elsewhere {
+        /// The state directory.
+        path: PathBuf,
+        /// What was found.
+        elsewhere: Box<Elsewhere>,
+    },
+    /// It can't be found out whether tasks of the instance run elsewhere.
+    #[error(
+        "use the state directory {}: it is not known whether tasks of its instance run elsewhere, because {why}; this agent would start them a \
+         second time", path.display()
+    )]
+    Unknown {
+        /// The state directory.
+        path: PathBuf,
+        /// What failed.
+        why: Box<LivingError>,
+    },
+    /// It was written by a newer release; nothing was touched.
+    #[error(
+        "read {0}: it has format {found}, this release knows {FORMAT} at most; nothing was changed; if no newer release has run here, \
+         the file is damaged: remove {0}, the database knows as well", path.display()
+    )]
+    Newer {
+        /// What has the newer format.
+        path: PathBuf,
+        /// That format.
+        found: u64,
+    },
+    /// Somebody else could change it.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
+    /// There is state, but nothing says whose.
+    #[error(
+        "find out whose state is in {}: its file `instance` can't be read ({why}) and the database can't tell; restore the \
+         file (16 hexadecimal characters), or start with a new, empty --state-dir", path.display()
+    )]
+    NoInstance {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with the file.
+        why: String,
+    },
+    /// The file system refused.
+    #[error("{operation} {}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// What to do for an instance of its own. Nothing is to be removed: volumes of the host may be mounted below `alloc`.
+const OWN_INSTANCE: &str = "for an instance of its own start the agent with a new, empty --state-dir";
+
+/// The file that says whose a directory is.
+const INSTANCE: &str = "instance";
+
+/// A state directory that no other agent can use while this lives.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    instance: InstanceId,
+    /// Held, never read.
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the directory (0711) unless it is there, locks it and finds out, or draws, which instance it is of.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; see its variants.
+    pub fn claim(path: &Path) -> Result<Self, ClaimError> {
+        let format_path = path.join("format");
+        // What somebody else has prepared is not touched.
+        ownership::check_if_there(path)?;
+        refuse_newer(&format_path)?;
+        // Tasks of other users pass through it to their own directories.
+        durable::make_passage(path).map_err(io_error("make the state directory", path))?;
+        // By now nobody can prepare it any more.
+        ownership::check(path)?;
+        ownership::check_kept(path)?;
+        let lock = lock(path)?;
+        let instance = instance(path)?;
+        if !format_path.exists() {
+            durable::write(&format_path, format!("{FORMAT}\n").as_bytes())
+                .map_err(io_error("write", &format_path))?;
+        }
+        Ok(Self { path: path.to_owned(), instance, _lock: lock })
+    }
+
+    /// Whose directory `path` is, as its file says; claims nothing.
+    pub fn instance_in(path: &Path) -> Option<InstanceId> {
+        parse_instance(std::fs::read_to_string(path.join(INSTANCE)).ok()?.trim())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whose it is.
+    pub fn instance(&self) -> &InstanceId {
+        &self.instance
+    }
+}
+
+/// The plain file says the format too, because even opening a database may write to it.
+fn refuse_newer(path: &Path) -> Result<(), ClaimError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => match text.trim().parse() {
+            Ok(found) if found > u64::from(FORMAT) => Err(ClaimError::Newer { path: path.to_owned(), found }),
+            // The database says it once more: a damaged file keeps nobody from starting.
+            Ok(_) | Err(_) => Ok(()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(ClaimError::Io { operation: "read", path: path.to_owned(), source }),
+    }
+}
+
+/// A lock of flock(2) ends with the process, however that ends. The number in the file is for people.
+fn lock(dir: &Path) -> Result<File, ClaimError> {
+    let path = dir.join("lock");
+    let mut file = durable::open_in_place(&path).map_err(io_error("open", &path))?;
+    let take = || flock(&file, FlockOperation::NonBlockingLockExclusive);
+    if let Err(error) = take() {
+        if error != Errno::WOULDBLOCK {
+            return Err(io_error("lock", &path)(error.into()));
+        }
+        let pid = holder(&path);
+        // One that was killed a moment ago may not be quite gone.
+        let ended = pid.is_none_or(ends);
+        // Nor may a process that it was starting: until its program begins, that one holds the lock too.
+        let given_up = Instant::now() + BEGIN_MAX;
+        while take().is_err() {
+            if !ended || Instant::now() > given_up {
+                return Err(ClaimError::InUse { path: dir.to_owned(), pid });
+            }
+            // Nothing tells of the end of a lock but a wait for it that has no limit.
+            let _ = poll(&mut [], Some(&PAUSE));
+        }
+    }
+    if durable::has_other_names(&file).map_err(io_error("inspect", &path))? {
+        return Ok(file);
+    }
+    let written =
+        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    written.map_err(io_error("write", &path))?;
+    Ok(file)
+}
+
+/// The process that says it has the lock.
+fn holder(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// How long an agent may take to be gone after it was killed.
+const END_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// How long a process may take to begin its program, after which it holds the lock no longer.
+const BEGIN_MAX: Duration = Duration::from_secs(2);
+/// Between two looks at whether it has.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+/// Whether another process ends within [`END_MAX`], or has ended.
+fn ends(pid: u32) -> bool {
+    let other = i32::try_from(pid).ok().filter(|_| pid != std::process::id()).and_then(Pid::from_raw);
+    match other.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        Some(Ok(end)) => {
+            poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&END_MAX)).is_ok_and(|ready| ready > 0)
+        }
+        // No such process, or the number is our own by now.
+        Some(Err(_)) | None => true,
+    }
+}
+
+/// Reads the instance's id; where the file is lost asks the database; draws one where there is no state at all.
+fn instance(dir: &Path) -> Result<InstanceId, ClaimError> {
+    let path = dir.join(INSTANCE);
+    // Whatever its bytes are: the database knows as well.
+    let why = match std::fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
+        Ok(text) => match parse_instance(text.trim()) {
+            Some(instance) => return Ok(instance),
+            None => "it does not hold 16 hexadecimal characters".to_owned(),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "it is missing".to_owned(),
+        Err(error) => return Err(io_error("read", &path)(error)),
+    };
+    let known = file::peek_instance(&dir.join("state.db")).and_then(|text| parse_instance(&text));
+    let instance = match known {
+        Some(instance) => instance,
+        None if path.exists() || dir.join("state.db").exists() || dir.join("accepted").exists() => {
+            return Err(ClaimError::NoInstance { path: dir.to_owned(), why });
+        }
+        None => draw_instance(dir)?,
+    };
+    durable::write(&path, format!("{instance}\n").as_bytes()).map_err(io_error("write", &path))?;
+    Ok(instance)
+}
+
+fn parse_instance(text: &str) -> Option<InstanceId> {
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    (text.len() == 16 && text.bytes().all(hex)).then(|| InstanceId(text.to_owned()))
+}
+
+fn draw_instance(dir: &Path) -> Result<InstanceId, ClaimError> {
+    let mut bytes = [0; 8];
+    aws_lc_rs::rand::fill(&mut bytes)
+        .map_err(|error| io_error("draw an instance id for", dir)(io::Error::other(error.to_string())))?;
+    Ok(InstanceId(format!("{:016x}", u64::from_be_bytes(bytes))))
+}
+
+fn said_holder(holder: &Option<Holder>) -> String {
+    holder.as_ref().map(|holder| format!(" ({holder})")).unwrap_or_default()
+}
+
+fn said_pid(pid: &Option<u32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ClaimError {
+    let path = path.to_owned();
+    move |source| ClaimError::Io { operation, path, source }
+}

@@ -1,0 +1,269 @@
+//! Where an instance lives on this machine. Claims end with the agent, but its tasks run on: a copy of the state directory, or another
+//! runtime directory, would start each of them a second time.
+//!
+//! In: the runtime directory and cgroups of this start, the file `location`, which the last start wrote, and the processes of this
+//! machine. Out: nothing, or why this agent must not start. Only what still runs counts: after a reboot, or once all tasks have ended, an
+//! instance may live anywhere.
+//!
+//! ```text
+//! runtime directory, state directory              refused while tasks run that
+//! same             , the recorded one             have their logs in another state directory of the instance
+//! same             , moved (the old one is gone)  do so, or are nowhere to be seen, but have processes in the recorded cgroups
+//! another          , any                          are there, or in the recorded cgroups and not in the new runtime directory
+//! any              , a copy (the old one is there) are there, or in the recorded cgroups
+//! ```
+//!
+//! - `living`: what runs.
+//! - `elsewhere`: what is said of it.
+
+mod elsewhere;
+mod living;
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::InstanceId;
+use herdlet_base::{clock::boot_id, durable};
+use serde::{Deserialize, Serialize};
+
+pub use elsewhere::Elsewhere;
+use elsewhere::{Running, Why};
+pub use living::LivingError;
+use living::{Supervisor, Tree, count_recorded, without_links};
+
+use super::{ClaimError, StateDir, io_error};
+
+/// The file, in the state directory.
+const FILE: &str = "location";
+
+/// As it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Location {
+    instance: InstanceId,
+    boot: u64,
+    state: Directory,
+    runtime: PathBuf,
+    /// None where tasks are held by their process tree.
+    cgroups: Option<PathBuf>,
+}
+
+/// A directory, told from its copies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Directory {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+/// A start that is judged.
+#[derive(Debug, Clone, Copy)]
+struct Start<'s> {
+    state: &'s Path,
+    instance: &'s InstanceId,
+    runtime: &'s Path,
+}
+
+/// What was found of an instance.
+struct Found {
+    recorded: Option<Location>,
+    supervisors: Vec<Supervisor>,
+}
+
+impl Start<'_> {
+    fn find(self) -> Result<Found, ClaimError> {
+        let recorded = Location::read(&self.state.join(FILE));
+        // What ran before a reboot runs no more.
+        let recorded = recorded.filter(|found| found.instance == *self.instance && found.boot == boot_id());
+        let runtime = recorded.as_ref().map(|recorded| &*recorded.runtime);
+        let supervisors = Supervisor::list(self.instance, runtime).map_err(self.unknown())?;
+        Ok(Found { recorded, supervisors })
+    }
+
+    fn judge(self, found: &Found) -> Result<Option<Elsewhere>, ClaimError> {
+        let by_record = match &found.recorded {
+            Some(recorded) => self.judge_recorded(recorded, found)?,
+            None => None,
+        };
+        Ok(by_record.or_else(|| self.judge_seen(&found.supervisors)))
+    }
+
+    /// By where the last start was.
+    fn judge_recorded(self, recorded: &Location, found: &Found) -> Result<Option<Elsewhere>, ClaimError> {
+        let Self { state, runtime, .. } = self;
+        let here = Directory::of(state).map_err(io_error("inspect", state))?;
+        let is_moved = !recorded.state.is(&here);
+        let is_copy =
+            is_moved && Directory::of(&recorded.state.path).is_ok_and(|found| recorded.state.is(&found));
+        let count = |runtime: &Path| match found.count_in(runtime) {
+            0 => count_recorded(runtime).map_err(self.unknown()),
+            count => Ok(count),
+        };
+        let is_other = !is_same(&recorded.runtime, runtime);
+        // With the same runtime directory records count only where the state directory is another one.
+        let there = if is_copy || is_other || is_moved { count(&recorded.runtime)? } else { 0 };
+        let tasks = (there > 0).then_some(Running::Tasks(there));
+        let in_cgroups = || recorded.cgroups.clone().filter(|tree| is_populated(tree)).map(Running::Cgroups);
+        let judged = if is_copy {
+            tasks.or_else(in_cgroups).map(|running| (running, Why::Copy(recorded.state.path.clone())))
+        } else if is_other {
+            let running = match tasks {
+                Some(tasks) => Some(tasks),
+                None if count(runtime)? == 0 => in_cgroups(),
+                None => None,
+            };
+            running.map(|running| (running, Why::Runtime(runtime.to_owned())))
+        } else if is_moved && there == 0 {
+            in_cgroups().map(|running| (running, Why::Unseen { file: state.join(FILE) }))
+        } else {
+            None
+        };
+        Ok(judged.map(|(running, why)| self.elsewhere(running, &recorded.runtime, why)))
+    }
+
+    /// By what runs, for a directory that holds no record of its last start, or whose path another one has taken. Where some tasks run
+    /// here as well nothing is refused: no agent could be started for them otherwise.
+    fn judge_seen(self, supervisors: &[Supervisor]) -> Option<Elsewhere> {
+        let running = Running::Tasks(supervisors.len());
+        let mut other = None;
+        for supervisor in supervisors {
+            match supervisor.tree(self.state, self.instance) {
+                Tree::Ours => {
+                    other = None;
+                    break;
+                }
+                Tree::Other(path) => other = other.or(Some((supervisor, path))),
+                Tree::Unknown => {}
+            }
+        }
+        if let Some((supervisor, path)) = other {
+            return Some(self.elsewhere(running, supervisor.runtime(), Why::Copy(path)));
+        }
+        let first = supervisors.first()?;
+        let is_here = supervisors.iter().any(|supervisor| supervisor.is_in(self.runtime));
+        (!is_here).then(|| self.elsewhere(running, first.runtime(), Why::Runtime(self.runtime.to_owned())))
+    }
+
+    fn elsewhere(self, running: Running, runtime: &Path, why: Why) -> Elsewhere {
+        Elsewhere { instance: self.instance.clone(), running, runtime: runtime.to_owned(), why }
+    }
+
+    fn unknown(self) -> impl Fn(LivingError) -> ClaimError {
+        let path = self.state.to_owned();
+        move |why| ClaimError::Unknown { path: path.clone(), why: Box::new(why) }
+    }
+
+    fn refused(self, elsewhere: Elsewhere) -> ClaimError {
+        ClaimError::Elsewhere { path: self.state.to_owned(), elsewhere: Box::new(elsewhere) }
+    }
+
+    /// Tasks know the path of their directories by their environment.
+    fn warn_of_a_move(self, found: &Found) {
+        let Some(recorded) = &found.recorded else { return };
+        if found.supervisors.is_empty() || is_same(&recorded.state.path, self.state) {
+            return;
+        }
+        tracing::warn!(
+            from = %recorded.state.path.display(), to = %self.state.display(), tasks = found.supervisors.len(),
+            "the state directory was moved; tasks that run know only its old path ($NOMAD_TASK_DIR and the like) until each is restarted"
+        );
+    }
+}
+
+impl Found {
+    fn count_in(&self, runtime: &Path) -> usize {
+        self.supervisors.iter().filter(|supervisor| supervisor.is_in(runtime)).count()
+    }
+}
+
+impl StateDir {
+    /// Makes sure that no tasks of the instance run elsewhere. To be called once the claims are made, before anything is adopted.
+    ///
+    /// # Errors
+    /// [`ClaimError::Elsewhere`], [`ClaimError::Unknown`].
+    pub(super) fn check_location(&self, runtime: &Path) -> Result<(), ClaimError> {
+        let start = Start { state: &self.path, instance: &self.instance, runtime };
+        let found = start.find()?;
+        let Some(elsewhere) = start.judge(&found)? else {
+            start.warn_of_a_move(&found);
+            return Ok(());
+        };
+        // An agent that runs, in another network namespace, is named rather than its tasks.
+        if let Some(tree) = found.recorded.as_ref().and_then(|recorded| recorded.cgroups.as_ref()) {
+            self.lock_cgroups(tree)?;
+        }
+        Err(start.refused(elsewhere))
+    }
+
+    /// Whether an agent would refuse the state directory `state` with this runtime directory because of tasks elsewhere. Claims nothing.
+    ///
+    /// # Errors
+    /// As [`Self::claim_runtime`].
+    pub fn inspect_location(state: &Path, runtime: &Path) -> Result<(), ClaimError> {
+        let Some(instance) = Self::instance_in(state) else { return Ok(()) };
+        let start = Start { state, instance: &instance, runtime };
+        let elsewhere = start.judge(&start.find()?)?;
+        elsewhere.map_or(Ok(()), |elsewhere| Err(start.refused(elsewhere)))
+    }
+
+    /// Stores where the instance lives now, before its tasks start. A disk that takes nothing keeps no agent from starting: the last
+    /// location is checked the next time.
+    pub fn keep_location(&self, runtime: &Path, cgroups: Option<&Path>) {
+        let file = self.path.join(FILE);
+        let kept = Directory::of(&self.path).and_then(|state| {
+            let location = Location {
+                instance: self.instance.clone(),
+                boot: boot_id(),
+                state,
+                // A link to it may be gone by the next start.
+                runtime: without_links(runtime),
+                cgroups: cgroups.map(Path::to_owned),
+            };
+            if Location::read(&file).as_ref() == Some(&location) {
+                return Ok(());
+            }
+            durable::write(&file, &serde_json::to_vec(&location)?)
+        });
+        if let Err(error) = kept {
+            tracing::warn!(
+                path = %file.display(), %error,
+                "failed to store where this instance runs; until the next start a copy of the state directory is not recognized by it"
+            );
+        }
+    }
+}
+
+impl Location {
+    /// None where there is none, or a damaged one: it protects against a mistake, and must not keep an agent from its tasks.
+    fn read(file: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(file).ok()?).ok()
+    }
+}
+
+impl Directory {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::metadata(path)?;
+        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino() })
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+/// Whether two paths lead to one directory. One that is gone can't be another's.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let found = || Some((Directory::of(one).ok()?, Directory::of(other).ok()?));
+    one == other || found().is_some_and(|(one, other)| one.is(&other))
+}
+
+/// Whether processes run below a cgroup (`cgroup.events`, cgroups(7)).
+fn is_populated(tree: &Path) -> bool {
+    let events = fs::read_to_string(tree.join("cgroup.events")).unwrap_or_default();
+    events.lines().any(|line| line == "populated 1")
+}
+
+#[cfg(test)]
+mod tests;

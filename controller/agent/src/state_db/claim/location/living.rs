@@ -1,0 +1,195 @@
+//! What of an instance still runs on this machine, and where: supervisors with their runtime directories and logs.
+//!
+//! In: the instance, and paths. Out: living supervisors. They are found among the processes of this machine, since records can be removed under
+//! them; records are read as well.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::InstanceId;
+use herdlet_base::{
+    error::in_full,
+    ownership::{self, OwnershipError},
+};
+use herdlet_process::{
+    attempts::Supervised,
+    supervisor::{PidFd, ProcessError, RecordsError, RuntimeDir},
+};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+
+use super::super::{INSTANCE, parse_instance};
+
+/// The directory of records, in a runtime directory.
+pub(super) const ATTEMPTS: &str = "attempts";
+/// From logs up to the state directory (`alloc/ID/alloc/logs`), and what tasks may have put between.
+const LEVELS_MAX: usize = 16;
+
+/// Why it is not known what runs. Reads after "because ".
+#[derive(Debug, thiserror::Error)]
+pub enum LivingError {
+    /// Processes can't be listed.
+    #[error("processes can't be inspected: {0}")]
+    Processes(io::Error),
+    /// Others could have changed the records.
+    #[error("the runtime directory that its last start used is not trusted any more: {}{}", in_full(.0), restored(.0))]
+    Exposed(OwnershipError),
+    /// The records can't be listed.
+    #[error("its last start's records can't be read: {}", in_full(.0))]
+    Records(RecordsError),
+    /// A process can't be opened.
+    #[error("a supervisor can't be inspected: {}", in_full(.0))]
+    Supervisor(ProcessError),
+}
+
+fn restored(error: &OwnershipError) -> String {
+    error.restoring().map(|command| format!("; to use it again run `{command}`")).unwrap_or_default()
+}
+
+/// A supervisor of the instance.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    pid: u32,
+    found: Supervised,
+}
+
+/// In which state directory the logs of a supervisor are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Tree {
+    /// In this one.
+    Ours,
+    /// In another one of the instance.
+    Other(PathBuf),
+    /// Nowhere to be found, as after a removal.
+    Unknown,
+}
+
+impl Supervisor {
+    /// All of the instance, and all that have their records in `runtime`.
+    pub(super) fn list(instance: &InstanceId, runtime: Option<&Path>) -> Result<Vec<Self>, LivingError> {
+        let of_instance = Path::new(&instance.0).join(ATTEMPTS);
+        let recorded = runtime.map(|runtime| without_links(runtime).join(ATTEMPTS));
+        let is_its = |found: &Supervised| {
+            found.dir.ends_with(&of_instance)
+                || found.made_at.as_ref().is_some_and(|path| path.ends_with(&of_instance))
+                || recorded.as_deref().is_some_and(|attempts| found.is_of(attempts))
+        };
+        let mut list = Vec::new();
+        for entry in fs::read_dir("/proc").map_err(LivingError::Processes)? {
+            let name = entry.map_err(LivingError::Processes)?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let found = Supervised::of(pid).map_err(LivingError::Processes)?;
+            list.extend(found.filter(is_its).map(|found| Self { pid, found }));
+        }
+        Ok(list)
+    }
+
+    /// Its runtime directory.
+    pub(super) fn runtime(&self) -> &Path {
+        self.found.dir.parent().unwrap_or(&self.found.dir)
+    }
+
+    /// Whether its records are, or were, in this runtime directory.
+    pub(super) fn is_in(&self, runtime: &Path) -> bool {
+        let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let attempts = without_links(runtime).join(ATTEMPTS);
+        let held = id(&self.descriptor(herdlet_shim::FD_RUNTIME));
+        self.found.is_of(&attempts) || held.is_some() && held == id(&attempts)
+    }
+
+    /// Climbs from the logs, which no path names for sure: they may have been moved, and another directory may be at their old path.
+    pub(super) fn tree(&self, state: &Path, instance: &InstanceId) -> Tree {
+        let Ok(ours) = fs::metadata(state) else { return Tree::Unknown };
+        let Ok(mut dir) = open_dir(CWD, &self.descriptor(herdlet_shim::FD_LOGS)) else {
+            return Tree::Unknown;
+        };
+        let mut other = None;
+        for _ in 0..LEVELS_MAX {
+            let Ok(found) = fstat(&dir) else { return Tree::Unknown };
+            if (found.st_dev, found.st_ino) == (ours.dev(), ours.ino()) {
+                return Tree::Ours;
+            }
+            // A removed directory still leads to what it was in.
+            if found.st_nlink == 0 {
+                return Tree::Unknown;
+            }
+            if other.is_none() && is_state_of(&dir, instance) {
+                other = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok();
+            }
+            let Ok(parent) = open_dir(&dir, Path::new("..")) else { break };
+            dir = parent;
+        }
+        other.map_or(Tree::Unknown, Tree::Other)
+    }
+
+    fn descriptor(&self, fd: i32) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid))
+    }
+}
+
+/// How many living supervisors the records of a runtime directory name. None of a directory that is another user's.
+pub(super) fn count_recorded(runtime: &Path) -> Result<usize, LivingError> {
+    let attempts = runtime.join(ATTEMPTS);
+    let Ok(found) = fs::symlink_metadata(&attempts) else { return Ok(0) };
+    match ownership::check(&attempts) {
+        Ok(()) => {}
+        // As where a removed directory lay in /tmp.
+        Err(error) if error.is_absent() || found.uid() != rustix::process::geteuid().as_raw() => {
+            return Ok(0);
+        }
+        Err(error) => return Err(LivingError::Exposed(error)),
+    }
+    let listed = RuntimeDir::open(&attempts).and_then(|records| records.list());
+    let records = listed.map_err(LivingError::Records)?.into_iter().filter_map(|listed| listed.record.ok());
+    let mut count = 0;
+    for record in records {
+        match PidFd::open(record.shim) {
+            Ok(Some(_)) => count += 1,
+            Ok(None) | Err(ProcessError::Unverifiable { .. }) => {}
+            Err(
+                error @ (ProcessError::Open { .. } | ProcessError::Signal { .. } | ProcessError::Tree { .. }),
+            ) => {
+                return Err(LivingError::Supervisor(error));
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Whether a directory is a state directory of the instance. Tasks may lay such files into their own directories.
+fn is_state_of(dir: &OwnedFd, instance: &InstanceId) -> bool {
+    let is_ours = |fd: &OwnedFd| {
+        fstat(fd).is_ok_and(|found| {
+            found.st_uid == rustix::process::geteuid().as_raw() && found.st_mode & 0o022 == 0
+        })
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = openat(dir, INSTANCE, flags, Mode::empty()) else { return false };
+    if !is_ours(dir) || !is_ours(&file) {
+        return false;
+    }
+    let mut text = String::new();
+    let read = fs::File::from(file).take(instance.0.len() as u64 + 1).read_to_string(&mut text);
+    read.is_ok() && parse_instance(text.trim()).as_ref() == Some(instance)
+}
+
+fn open_dir(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    openat(at.as_fd(), path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The path that the kernel shows, also where the end of it is gone.
+pub(super) fn without_links(path: &Path) -> PathBuf {
+    let real = |there: &Path| {
+        let rest = path.strip_prefix(there).ok()?;
+        let real = fs::canonicalize(there).ok()?;
+        // Nothing is joined to a whole path: that would end it with a slash.
+        Some(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
+    };
+    path.ancestors().find_map(real).unwrap_or_else(|| path.to_owned())
+}

@@ -1,0 +1,168 @@
+//! Where an instance may start while something of it runs. This process stands for a supervisor.
+
+use herdlet_process::{
+    process_tree,
+    supervisor::{Process, Record, RuntimeDir, State},
+};
+
+use super::*;
+
+/// A state directory that was claimed, and a runtime directory with the record of a task.
+struct Bench {
+    dir: tempfile::TempDir,
+    state: StateDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::claim(&dir.path().join("state")).unwrap();
+        let bench = Self { dir, state };
+        for runtime in ["run", "other"] {
+            fs::create_dir_all(bench.path(runtime).join("attempts")).unwrap();
+        }
+        bench.state.keep_location(&bench.path("run"), None);
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A task whose supervisor is this process, or one that has ended.
+    fn put(&self, runtime: &str, start_ticks: u64) {
+        let records = RuntimeDir::open(&self.path(runtime).join("attempts")).unwrap();
+        let shim = Process { pid: std::process::id(), start_ticks };
+        records.put("a.t.1", &Record { state: State::Running, shim, ..Record::claimed() }).unwrap();
+    }
+
+    fn put_living(&self) {
+        self.put("run", process_tree::look(std::process::id()).unwrap().unwrap().start_ticks);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Location)) {
+        let file = self.path("state").join(FILE);
+        let mut location = Location::read(&file).unwrap();
+        change(&mut location);
+        fs::write(file, serde_json::to_vec(&location).unwrap()).unwrap();
+    }
+
+    #[track_caller]
+    fn starts(&self, runtime: &str) {
+        self.state.check_location(&self.path(runtime)).unwrap();
+    }
+
+    fn refusal(&self, runtime: &str) -> String {
+        self.state.check_location(&self.path(runtime)).unwrap_err().to_string()
+    }
+}
+
+#[test]
+fn a_runtime_directory_is_changed_only_once_all_tasks_have_ended() {
+    let bench = Bench::new();
+    bench.starts("other");
+    bench.put_living();
+    bench.starts("run");
+    let refused = bench.refusal("other");
+    assert!(refused.contains("1 task still runs whose records are in the runtime directory"), "{refused}");
+    assert!(refused.contains(&*bench.path("run").to_string_lossy()), "{refused}");
+    // The same one under another name.
+    std::os::unix::fs::symlink("run", bench.path("link")).unwrap();
+    bench.starts("link");
+    bench.put("run", 1);
+    bench.starts("other");
+}
+
+#[test]
+fn nothing_that_was_before_a_reboot_or_of_another_instance_keeps_an_agent_from_starting() {
+    let bench = Bench::new();
+    bench.put_living();
+    bench.refusal("other");
+    bench.change(|location| location.boot ^= 1);
+    bench.starts("other");
+    bench.state.keep_location(&bench.path("run"), None);
+    bench.refusal("other");
+    bench.change(|location| location.instance = InstanceId("0".repeat(16)));
+    bench.starts("other");
+    // A damaged file, and none, as after an upgrade.
+    fs::write(bench.path("state").join(FILE), "{").unwrap();
+    bench.starts("other");
+    fs::remove_file(bench.path("state").join(FILE)).unwrap();
+    bench.starts("other");
+}
+
+#[test]
+fn a_copy_does_not_start_while_tasks_of_its_original_run_and_a_moved_directory_does() {
+    let bench = Bench::new();
+    let original = bench.path("original");
+    fs::create_dir(&original).unwrap();
+    bench.change(|location| location.state = Directory::of(&original).unwrap());
+    bench.starts("run");
+    bench.starts("other");
+    bench.put_living();
+    for runtime in ["run", "other"] {
+        let refused = bench.refusal(runtime);
+        assert!(refused.contains(&format!("it is a copy of {}", original.display())), "{refused}");
+        assert!(
+            refused.contains("for an instance of its own start the agent with a new, empty"),
+            "{refused}"
+        );
+        // Volumes of the host are mounted in both while tasks run.
+        assert!(!refused.contains("remove"), "{refused}");
+    }
+    // As after a move to another file system.
+    fs::remove_dir(&original).unwrap();
+    bench.starts("run");
+    assert!(bench.refusal("other").contains("1 task still runs"));
+}
+
+#[test]
+fn processes_without_a_record_that_can_be_seen_keep_a_copy_in_another_mount_namespace_from_starting() {
+    let bench = Bench::new();
+    // As cgroup.events of a cgroup with a process.
+    let tree = bench.path("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+    bench.change(|location| location.cgroups = Some(tree.clone()));
+    // The runtime directory was lost, and is made again.
+    bench.starts("run");
+    assert!(bench.refusal("other").contains("processes still run in the cgroup"));
+    bench.change(|location| location.state.inode ^= 1);
+    let refused = bench.refusal("run");
+    assert!(
+        refused.contains("the directory was moved or copied") && refused.contains("/location"),
+        "{refused}"
+    );
+    fs::write(tree.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
+    bench.starts("run");
+    bench.starts("other");
+}
+
+#[test]
+fn records_that_others_could_have_changed_are_no_proof_that_nothing_runs() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bench = Bench::new();
+    bench.put_living();
+    let set_mode = |mode| fs::set_permissions(bench.path("run"), fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o777);
+    let refused = bench.refusal("other");
+    let repair = format!("to use it again run `chmod o-w {}`", bench.path("run").display());
+    for part in
+        ["it is not known whether tasks of its instance run elsewhere", "everybody could change it", &repair]
+    {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    set_mode(0o755);
+    assert!(bench.refusal("other").contains("1 task still runs"));
+    fs::remove_dir_all(bench.path("run")).unwrap();
+    bench.starts("other");
+}
+
+#[test]
+fn a_path_whose_end_is_gone_is_the_one_that_the_kernel_shows() {
+    let bench = Bench::new();
+    std::os::unix::fs::symlink("run", bench.path("link")).unwrap();
+    let real = fs::canonicalize(bench.path("run")).unwrap();
+    assert_eq!(without_links(&bench.path("link")), real);
+    assert_eq!(without_links(&bench.path("link/a/b")), real.join("a/b"));
+}

@@ -1,0 +1,207 @@
+//! Reading the database back: every record that can be read, and those that can't with their bytes.
+//!
+//! In: an open database. Out: [`Loaded`], which is put in order (versions attached, halves without their other half taken out)
+//! before anybody gets it. It must not know where lost records are found again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Job};
+use herdlet_plan::{
+    job::JobState,
+    record::{Meta, RecordKey, RecordValue},
+    shared::volume::VolumeState,
+    state::Durable,
+};
+use redb::Database;
+use serde::de::DeserializeOwned;
+
+use super::{
+    code::{self, FORMAT, Table, Unreadable},
+    file::{self, Broken, META_FORMAT, META_INDEX, META_INSTANCE},
+    forgotten::Names,
+};
+
+/// What a database holds.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The database was completely written once.
+    pub finished: bool,
+    /// Number of the last commit.
+    pub(crate) index: u64,
+    /// Whose it is.
+    pub(crate) instance: Option<String>,
+    pub(crate) meta: Meta,
+    pub(crate) jobs: BTreeMap<JobKey, JobState>,
+    pub(crate) versions: BTreeMap<(JobKey, u64), Arc<Job>>,
+    pub(crate) volumes: BTreeMap<String, VolumeState>,
+    pub(crate) specs: BTreeMap<AllocId, Allocation>,
+    pub(crate) states: BTreeMap<AllocId, Durable>,
+    /// What it names as forgotten.
+    pub(crate) forgotten: Names,
+    /// Records that are not among the above.
+    pub(crate) aside: Vec<Aside>,
+}
+
+/// A record that can't be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Aside {
+    pub(crate) table: Table,
+    pub(crate) place: String,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) why: String,
+}
+
+impl Aside {
+    /// Its key, if it has one.
+    pub(crate) fn key(&self) -> Option<RecordKey> {
+        code::key_at(self.table, &self.place)
+    }
+
+    /// It told of an allocation, or nobody knows of what.
+    pub(crate) fn is_of_an_allocation(&self) -> bool {
+        match self.key() {
+            Some(RecordKey::AllocSpec(_) | RecordKey::AllocState(_)) | None => true,
+            Some(RecordKey::Meta | RecordKey::Job(_) | RecordKey::JobVersion(..) | RecordKey::Volume(_)) => {
+                false
+            }
+        }
+    }
+}
+
+impl Loaded {
+    /// Reads all tables.
+    pub(crate) fn read(db: &Database) -> Result<Self, Broken> {
+        let mut loaded = Self::default();
+        for table in Table::ALL {
+            for (place, bytes) in file::entries(db, table)? {
+                loaded.take(table, &place, bytes)?;
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Takes in one record.
+    pub fn take(&mut self, table: Table, place: &str, bytes: Vec<u8>) -> Result<(), Broken> {
+        match (table, place) {
+            (Table::Meta, META_FORMAT) => {
+                self.finished = true;
+                let format = file::number(&bytes).unwrap_or(0);
+                return if format > u64::from(FORMAT) { Err(Broken::Newer(format)) } else { Ok(()) };
+            }
+            (Table::Meta, META_INDEX) => {
+                self.index = file::number(&bytes).unwrap_or(0);
+                return Ok(());
+            }
+            (Table::Meta, META_INSTANCE) => {
+                self.instance = String::from_utf8(bytes).ok();
+                return Ok(());
+            }
+            (Table::Meta | Table::Spec | Table::State | Table::Acks | Table::Forgotten, _) => {}
+        }
+        if table == Table::Forgotten
+            && let (Some(key), Some(commit)) = (code::key_at(Table::State, place), file::number(&bytes))
+        {
+            self.forgotten.insert(key, commit);
+            return Ok(());
+        }
+        let read = match code::key_at(table, place) {
+            Some(RecordKey::Meta) => code::decode(&bytes).map(|meta| self.meta = meta),
+            Some(RecordKey::Job(key)) => keep(&mut self.jobs, key, &bytes, |key, job| job.key == *key),
+            Some(RecordKey::JobVersion(key, version)) => {
+                keep(&mut self.versions, (key, version), &bytes, |(key, _), job: &Arc<Job>| job.key() == *key)
+            }
+            Some(RecordKey::Volume(name)) => {
+                keep(&mut self.volumes, name, &bytes, |name, volume| volume.spec.name == *name)
+            }
+            Some(RecordKey::AllocSpec(id)) => keep(&mut self.specs, id, &bytes, |id, spec| spec.id == *id),
+            // It doesn't say whose it is.
+            Some(RecordKey::AllocState(id)) => keep(&mut self.states, id, &bytes, |_, _| true),
+            None => Err(Unreadable::Damaged("there is no such record".to_owned())),
+        };
+        match read {
+            Ok(()) => Ok(()),
+            Err(Unreadable::Newer(format)) => Err(Broken::Newer(u64::from(format))),
+            Err(Unreadable::Damaged(why)) => {
+                self.aside.push(Aside { table, place: place.to_owned(), bytes, why });
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes out what can't be used for want of its other half, and attaches the jobs. Says what was taken out.
+    pub fn put_in_order(&mut self) -> Vec<RecordKey> {
+        let mut out: Vec<RecordKey> = Vec::new();
+        let versions = &self.versions;
+        self.jobs.retain(|key, state| {
+            let usable = versions.contains_key(&(key.clone(), state.version));
+            if !usable {
+                out.push(RecordKey::Job(key.clone()));
+            }
+            usable
+        });
+        self.specs.retain(|id, spec| {
+            let job = match &spec.server {
+                Some(server) => Some(&server.job),
+                None => versions.get(&(spec.job_key.clone(), spec.job_version)),
+            };
+            match job.filter(|job| job.group(&spec.group).is_some()).cloned() {
+                Some(job) => {
+                    spec.job = job;
+                    true
+                }
+                None => {
+                    out.push(RecordKey::AllocSpec(*id));
+                    false
+                }
+            }
+        });
+        let specs: BTreeSet<AllocId> = self.specs.keys().copied().collect();
+        self.states.retain(|id, _| {
+            let usable = specs.contains(id);
+            if !usable {
+                out.push(RecordKey::AllocState(*id));
+            }
+            usable
+        });
+        out
+    }
+
+    /// All records, in the order of their keys.
+    pub fn into_records(self) -> BTreeMap<RecordKey, RecordValue> {
+        // The planner numbers changes from where the commits are: what it makes next is newer than all that was shown.
+        let meta = Meta { index: self.meta.index.max(self.index) };
+        let meta = [(RecordKey::Meta, RecordValue::Meta(meta))];
+        let jobs =
+            self.jobs.into_iter().map(|(key, job)| (RecordKey::Job(key), RecordValue::Job(job.into())));
+        let versions = self.versions.into_iter();
+        let versions = versions
+            .map(|((key, version), job)| (RecordKey::JobVersion(key, version), RecordValue::JobVersion(job)));
+        let volumes = self.volumes.into_iter();
+        let volumes =
+            volumes.map(|(name, state)| (RecordKey::Volume(name), RecordValue::Volume(state.into())));
+        let specs = self.specs.into_iter();
+        let specs = specs.map(|(id, spec)| (RecordKey::AllocSpec(id), RecordValue::AllocSpec(spec.into())));
+        let states = self.states.into_iter();
+        let states =
+            states.map(|(id, state)| (RecordKey::AllocState(id), RecordValue::AllocState(state.into())));
+        meta.into_iter().chain(jobs).chain(versions).chain(volumes).chain(specs).chain(states).collect()
+    }
+}
+
+/// Takes in what says of itself that it is what its place says: the rest of the agent goes by the one or by the other.
+fn keep<K: Ord, V: DeserializeOwned>(
+    into: &mut BTreeMap<K, V>,
+    key: K,
+    bytes: &[u8],
+    is_of: impl Fn(&K, &V) -> bool,
+) -> Result<(), Unreadable> {
+    let value = code::decode(bytes)?;
+    if !is_of(&key, &value) {
+        return Err(Unreadable::Damaged("it says that it is something else than its place says".to_owned()));
+    }
+    into.insert(key, value);
+    Ok(())
+}

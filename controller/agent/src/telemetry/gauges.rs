@@ -1,0 +1,161 @@
+//! What the read model comes to in numbers, worked out when somebody looks.
+//!
+//! So a stuck node still ages, an idle one stays idle, and nothing is kept up to date for nobody.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::{
+    alloc::{ClientStatus, Desired},
+    service::CheckStatus,
+    task::TaskStatus,
+    view::{AllocView, Convergence, ConvergenceState, Reason},
+    volume::VolumeStatus,
+};
+
+use herdlet_plan::job::capacity::Room;
+
+use crate::publish::ReadModel;
+
+const STATES: [ConvergenceState; 4] = [
+    ConvergenceState::Converged,
+    ConvergenceState::Progressing,
+    ConvergenceState::Waiting,
+    ConvergenceState::Failed,
+];
+
+const REASONS: [Reason; 11] = [
+    Reason::Dependency,
+    Reason::Capacity,
+    Reason::Constraint,
+    Reason::Port,
+    Reason::Backoff,
+    Reason::Health,
+    Reason::Promotion,
+    Reason::Operation,
+    Reason::Delay,
+    Reason::Manifest,
+    Reason::Error,
+];
+
+/// A deadline that passes wakes the loop, whose turn takes a moment; what is not done after that is late.
+const OVERDUE_GRACE_NS: u64 = 1_000_000_000;
+
+/// Numbers of one moment.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    pub(super) objects: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) unconverged: BTreeMap<(&'static str, &'static str), u64>,
+    pub overdue: BTreeMap<&'static str, u64>,
+    /// In nanoseconds.
+    pub(crate) lag_ns: u64,
+    pub(super) versions: BTreeMap<(String, String), u64>,
+    pub(super) allocations: BTreeMap<&'static str, u64>,
+    pub(super) tasks: BTreeMap<&'static str, u64>,
+    /// What live allocations have taken of the machine.
+    pub(super) allocated: Room,
+    pub(super) checks: BTreeMap<(String, String, String, String, &'static str), u64>,
+}
+
+impl Gauges {
+    /// Reads the model at `now_ns` of the boot clock: the wall clock may have been set since something began.
+    pub fn of(model: &ReadModel, now_ns: u64) -> Self {
+        let mut gauges = Self::default();
+        for kind in ["job", "alloc", "volume"] {
+            STATES.iter().for_each(|state| {
+                gauges.objects.insert((kind, state.as_str()), 0);
+            });
+            REASONS.iter().for_each(|reason| {
+                gauges.unconverged.insert((kind, reason.as_str()), 0);
+            });
+            gauges.overdue.insert(kind, 0);
+        }
+        for job in model.jobs() {
+            gauges.count("job", &job.convergence, now_ns);
+            gauges.versions.insert((job.key.namespace.to_string(), job.key.id.to_string()), job.version);
+        }
+        for status in
+            [ClientStatus::Pending, ClientStatus::Running, ClientStatus::Complete, ClientStatus::Failed]
+        {
+            gauges.allocations.insert(status.as_str(), 0);
+        }
+        for state in [TaskStatus::Pending, TaskStatus::Running, TaskStatus::Dead] {
+            gauges.tasks.insert(state.as_str(), 0);
+        }
+        for alloc in model.allocs() {
+            if is_wanted(&alloc) {
+                gauges.count("alloc", &alloc.convergence, now_ns);
+            }
+            *gauges.allocations.entry(alloc.status.as_str()).or_default() += 1;
+            if let Some(group) = alloc.spec.group().filter(|_| !alloc.status.is_terminal()) {
+                gauges.allocated = gauges.allocated.plus(Room::of(group));
+            }
+            for task in &alloc.tasks {
+                *gauges.tasks.entry(task.state.as_str()).or_default() += 1;
+            }
+            for check in &alloc.checks {
+                let job = &alloc.spec.job_key;
+                for status in CheckStatus::ALL {
+                    let labels = (
+                        job.namespace.to_string(),
+                        job.id.to_string(),
+                        check.service.clone(),
+                        check.check.clone(),
+                        status.as_str(),
+                    );
+                    *gauges.checks.entry(labels).or_default() += u64::from(check.status == status);
+                }
+            }
+        }
+        for volume in model.volumes() {
+            gauges.volume(&volume.status);
+        }
+        gauges
+    }
+
+    /// How many jobs have converged, and how many there are.
+    pub fn jobs(&self) -> (u64, u64) {
+        let jobs = || self.objects.iter().filter(|((kind, _), _)| *kind == "job");
+        let converged = ConvergenceState::Converged.as_str();
+        (
+            jobs().filter(|((_, state), _)| *state == converged).map(|(_, n)| n).sum(),
+            jobs().map(|(_, n)| n).sum(),
+        )
+    }
+
+    fn count(&mut self, kind: &'static str, convergence: &Convergence, now_ns: u64) {
+        *self.objects.entry((kind, convergence.state.as_str())).or_default() += 1;
+        if convergence.state == ConvergenceState::Converged {
+            return;
+        }
+        let reason = convergence.reason.unwrap_or(Reason::Operation);
+        *self.unconverged.entry((kind, reason.as_str())).or_default() += 1;
+        if convergence.overdue_at.is_some_and(|at| at.boot_ns.saturating_add(OVERDUE_GRACE_NS) < now_ns) {
+            *self.overdue.entry(kind).or_default() += 1;
+        }
+        // Nothing more will be done about a failed one: it would age for ever and hide what is under way.
+        if convergence.state != ConvergenceState::Failed && convergence.since.boot_ns > 0 {
+            self.lag_ns = self.lag_ns.max(now_ns.saturating_sub(convergence.since.boot_ns));
+        }
+    }
+
+    /// A volume has no verdict of its own: its status says as much.
+    fn volume(&mut self, status: &VolumeStatus) {
+        let (state, reason) = match status {
+            VolumeStatus::Ready { .. } => (ConvergenceState::Converged, None),
+            VolumeStatus::Pending => (ConvergenceState::Progressing, Some(Reason::Operation)),
+            VolumeStatus::Failed { .. } => (ConvergenceState::Waiting, Some(Reason::Backoff)),
+        };
+        *self.objects.entry(("volume", state.as_str())).or_default() += 1;
+        if let Some(reason) = reason {
+            *self.unconverged.entry(("volume", reason.as_str())).or_default() += 1;
+        }
+    }
+}
+
+/// An allocation that has gone as it should is no part of what is wanted, though it may be shown for a while.
+fn is_wanted(view: &AllocView) -> bool {
+    match view.spec.desired {
+        Desired::Run => true,
+        Desired::Stop | Desired::Gone => view.convergence.state != ConvergenceState::Converged,
+    }
+}

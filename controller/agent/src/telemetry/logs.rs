@@ -1,0 +1,251 @@
+//! Logs: what is written to stderr, in which form.
+//!
+//! In: directives, a format, and what stderr is. Out: the process's subscriber. Events go to stderr, and to whoever listens
+//! through the API ([`super::monitor`]); where stderr is systemd's journal, text goes to it with fields ([`super::journal`]), or, where it
+//! does not listen, as lines with priorities: it has times of its own. It must not know what is logged.
+//!
+//! Directives are those of `RUST_LOG` (`info`, `info,herdlet=debug`, `herdlet[start{alloc=…}]=trace`), but a lone word must
+//! be a level: elsewhere a slip in it (`inof`) is taken for a module, and silences everything else.
+
+use std::{fmt, path::Path};
+
+use herdlet_config::{
+    LogFormat,
+    log_filter::{check_directives, directives_from_env, env_set, parse},
+};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::{
+    Layer as _,
+    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    layer::SubscriberExt as _,
+    registry::LookupSpan,
+    util::{SubscriberInitExt as _, TryInitError},
+};
+
+use super::journal::{self, Journal, priority};
+
+/// What commands log unless they are told otherwise. Of sessions with servers `simulate` has thousands, and tells itself what keeps them.
+const COMMAND_DIRECTIVES: &str = "warn,herdlet_nomad=error,herdlet_rpc=error";
+
+/// What stderr is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sink {
+    /// A terminal that shows colours.
+    Colours,
+    /// A terminal without colours, a file, a pipe.
+    Plain,
+    /// The journal of systemd.
+    Journal,
+}
+
+/// Why logs can't be set up. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The directives make no sense.
+    #[error("read the log level: {0}")]
+    Directives(String),
+    /// The process has a subscriber already.
+    #[error("set up logs")]
+    Taken(#[source] TryInitError),
+}
+
+/// Makes logs go to stderr from now on.
+///
+/// # Errors
+/// When the directives make no sense, or the process logs already.
+pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
+    let sink = Sink::of_stderr(variable);
+    subscriber(directives, format, sink, Path::new(journal::SOCKET), std::io::stderr)?
+        .try_init()
+        .map_err(LogError::Taken)
+}
+
+/// The same for commands, which have no config and whose own output is what counts: `HERDLET_LOG_FORMAT` and
+/// [`directives_from_env`], else only what went wrong is told. What makes no sense is left out.
+///
+/// # Errors
+/// When the process logs already.
+pub fn init_for_command() -> Result<(), LogError> {
+    let directives = directives_from_env(variable).filter(|text| check_directives(text).is_ok());
+    let format = variable("HERDLET_LOG_FORMAT").and_then(|name| name.parse().ok()).unwrap_or_default();
+    init(directives.as_deref().unwrap_or(COMMAND_DIRECTIVES), format)
+}
+
+/// Lets every panic of the process be logged where it happens, whoever catches it.
+pub fn tell_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let backtrace = std::backtrace::Backtrace::capture();
+        tracing::error!(thread = thread.name(), %backtrace, "a defect: {panic}");
+    }));
+}
+
+impl Sink {
+    /// What our stderr is. `JOURNAL_STREAM` names the journal's end (systemd.exec(5)); children inherit the variable, so it
+    /// is compared with what stderr really is.
+    pub fn of_stderr(env: impl Fn(&str) -> Option<String>) -> Self {
+        let stderr = std::io::stderr();
+        let stat = rustix::fs::fstat(&stderr);
+        let journal = stat.is_ok_and(|stat| {
+            env("JOURNAL_STREAM").is_some_and(|named| named == format!("{}:{}", stat.st_dev, stat.st_ino))
+        });
+        if journal {
+            return Self::Journal;
+        }
+        let set = env_set(&env);
+        let forced = set("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+        let refused = set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb");
+        if forced || (rustix::termios::isatty(&stderr) && !refused) { Self::Colours } else { Self::Plain }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+type BoxedSubscriber = Box<dyn Subscriber + Send + Sync>;
+
+/// A subscriber that writes to `writer`, or to the journal at `socket`.
+fn subscriber<W>(
+    directives: &str,
+    format: LogFormat,
+    sink: Sink,
+    socket: &Path,
+    writer: W,
+) -> Result<BoxedSubscriber, LogError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filter = parse(directives).map_err(LogError::Directives)?;
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(sink == Sink::Colours);
+    let layer = match (format, sink) {
+        // Whoever reads JSON reads its fields, the time among them, wherever it comes from.
+        (LogFormat::Json, Sink::Colours | Sink::Plain | Sink::Journal) => {
+            layer.with_ansi(false).json().flatten_event(true).boxed()
+        }
+        (LogFormat::Text, Sink::Colours | Sink::Plain) => layer.boxed(),
+        (LogFormat::Text, Sink::Journal) => match Journal::connect(socket) {
+            Ok(journal) => journal.boxed(),
+            Err(_) => {
+                let line =
+                    tracing_subscriber::fmt::format().without_time().with_level(false).with_ansi(false);
+                layer.event_format(Prioritised(line)).boxed()
+            }
+        },
+    };
+    Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer())))
+}
+
+/// Writes the priority before the line, as sd-daemon(3) has it: the journal takes it off and keeps it as a field.
+struct Prioritised<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+    N: for<'w> FormatFields<'w> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn written(directives: &str, format: LogFormat, sink: Sink) -> String {
+        let written = Written::default();
+        let writer = written.clone();
+        let nobody = Path::new("/nonexistent/journal");
+        let subscriber = subscriber(directives, format, sink, nobody, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(alloc = "a1", "started");
+            tracing::warn!("\u{1b}[31mslow");
+        });
+        let bytes = written.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn directives_say_what_is_written() {
+        let lines = |directives| written(directives, LogFormat::Text, Sink::Plain).lines().count();
+        assert_eq!(lines("info"), 2);
+        assert_eq!(lines(COMMAND_DIRECTIVES), 1);
+        assert_eq!(lines("off"), 0);
+        assert_eq!(lines("warn,other=trace"), 1);
+    }
+
+    #[test]
+    fn the_journal_gets_priorities_and_neither_times_nor_colours() {
+        let text = written("info", LogFormat::Text, Sink::Journal);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "<6>herdlet::telemetry::logs::tests: started alloc=\"a1\"");
+        assert!(lines[1].starts_with("<4>"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn colours_are_for_terminals_and_escapes_of_others_for_nobody() {
+        assert!(!written("info", LogFormat::Text, Sink::Plain).contains('\u{1b}'));
+        let coloured = written("info", LogFormat::Text, Sink::Colours);
+        assert!(coloured.contains('\u{1b}'));
+        assert!(!coloured.contains("\u{1b}[31mslow"), "{coloured}");
+    }
+
+    #[test]
+    fn a_json_line_is_an_object_with_its_fields() {
+        let text = written("info", LogFormat::Json, Sink::Journal);
+        let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!(line["alloc"], "a1");
+        assert_eq!(line["message"], "started");
+        assert_eq!(line["level"], "INFO");
+        assert!(line["timestamp"].is_string());
+    }
+
+    #[test]
+    fn a_slip_in_a_level_is_told_and_not_taken_for_a_module() {
+        for good in ["info", "WARN", "info,herdlet=debug", "herdlet=off", "herdlet[start{task=web}]=trace"] {
+            check_directives(good).unwrap();
+        }
+        let wrong = |text| check_directives(text).unwrap_err();
+        assert!(wrong("inof").ends_with("\"inof\" is no level, did you mean info?"), "{}", wrong("inof"));
+        assert!(wrong("info,herdlet=loud").ends_with("\"loud\" is no level"));
+        assert!(check_directives("").is_err());
+        assert!(check_directives("info,").is_err());
+    }
+
+    #[test]
+    fn our_own_variables_come_before_the_one_of_everybody() {
+        let env = |set: &'static [(&str, &str)]| {
+            move |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        let read = |set| directives_from_env(env(set));
+        assert_eq!(read(&[("RUST_LOG", "debug")]).as_deref(), Some("debug"));
+        assert_eq!(read(&[("RUST_LOG", "debug"), ("HERDLET_LOG", "trace")]).as_deref(), Some("trace"));
+        assert_eq!(read(&[("RUST_LOG", "debug"), ("HERDLET_LOG", "??")]).as_deref(), Some("??"));
+        assert_eq!(read(&[("RUST_LOG", "serde")]), None);
+    }
+}

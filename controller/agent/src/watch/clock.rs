@@ -1,0 +1,74 @@
+//! Word that somebody has set the wall clock.
+//!
+//! In: nothing but the kernel, which ends the wait of a timer on the wall clock when that is set (timerfd_create(2),
+//! `TFD_TIMER_CANCEL_ON_SET`). Out: an event for each time. Nothing happens meanwhile.
+
+use std::{io, time::Duration};
+
+use herdlet_base::ready;
+use herdlet_plan::event::Event;
+use herdlet_runtime::Inbox;
+use rustix::{
+    fd::OwnedFd,
+    io::Errno,
+    time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    },
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::planner::Input;
+
+/// Where there is no timer to be had, there may be one later.
+const RETRY_PERIOD: Duration = Duration::from_secs(30);
+
+/// Tells each time; until the agent ends.
+pub async fn watch(inbox: Inbox<Input>) {
+    loop {
+        let Err(error) = follow(&inbox).await else { return };
+        tracing::warn!(%error, "failed to follow the wall clock; it is tried again");
+        tokio::time::sleep(RETRY_PERIOD).await;
+    }
+}
+
+/// Ends well when the agent does.
+async fn follow(inbox: &Inbox<Input>) -> io::Result<()> {
+    let timer = timer()?;
+    loop {
+        // Also at the beginning: nobody has looked before.
+        if inbox.send(Input::Event(Event::ClockSet)).await.is_err() {
+            return Ok(());
+        }
+        was_set(&timer).await?;
+        arm(timer.get_ref())?;
+    }
+}
+
+async fn was_set(timer: &AsyncFd<OwnedFd>) -> io::Result<()> {
+    loop {
+        let mut ready = timer.readable().await?;
+        let read = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut [0_u8; 8])?));
+        match read {
+            Ok(Err(error)) if error.raw_os_error() == Some(Errno::CANCELED.raw_os_error()) => return Ok(()),
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(_)) | Err(_) => {}
+        }
+    }
+}
+
+fn timer() -> io::Result<AsyncFd<OwnedFd>> {
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    let timer = timerfd_create(TimerfdClockId::Realtime, flags)?;
+    arm(&timer)?;
+    ready::register(timer, Interest::READABLE)
+}
+
+/// Its own time is never reached: only that the clock is set ends the wait.
+fn arm(timer: &OwnedFd) -> io::Result<()> {
+    let never = Timespec { tv_sec: i64::MAX / 2_000_000_000, tv_nsec: 0 };
+    let once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+    timerfd_settime(timer, flags, &Itimerspec { it_interval: once, it_value: never })?;
+    Ok(())
+}

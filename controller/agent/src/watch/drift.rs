@@ -1,0 +1,437 @@
+//! Drift of what the agent has made: mounts and directories, by the kernel's own events and by a rare look.
+//!
+//! In: the mount table, the directories of live allocations, and those of their volumes. Out: events that ask the planner
+//! to look. It repairs nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use herdlet_api_types::{
+    AllocId,
+    alloc::Desired,
+    job::VolumeMount,
+    task::TaskPhase,
+    view::{AllocView, TaskView, VolumeView},
+    volume::VolumeStatus,
+};
+use herdlet_base::{
+    acl::Acl,
+    directory::{Interests, Subscription, identity},
+    mounts::table::MountWatch,
+    paths::{self, Paths},
+};
+use herdlet_plan::{
+    alloc::volumes::volume_name,
+    event::{Event, Noticed},
+    op::{Part, TaskIndex, TaskPart},
+};
+use herdlet_runtime::Inbox;
+use herdlet_storage::{alloc_dir, mounts::Destination, task_dir};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use tokio::{
+    sync::{Notify, broadcast::error::RecvError},
+    task::JoinError,
+    time::MissedTickBehavior,
+};
+
+use crate::{
+    planner::Input,
+    publish::{Changed, Object, ReadModel},
+};
+
+/// One look serves a burst of changes.
+const BURST: Duration = Duration::from_millis(20);
+
+/// How often directories are looked at: for what could not be watched.
+pub const LOOK_PERIOD: Duration = Duration::from_secs(30);
+
+/// Follows the mount table below the allocations until the agent ends.
+pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
+    loop {
+        let Err(error) = follow_mounts(&paths, &model, &inbox).await else { return };
+        tracing::warn!(%error, "failed to follow the mount table; it is tried again");
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+/// Until the agent ends, or the mount table can't be read.
+async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -> io::Result<()> {
+    let mut watch = MountWatch::open(&paths.allocs())?;
+    loop {
+        for change in watch.changed().await? {
+            let Some((alloc, part)) = part_at(change.point(), paths, model) else {
+                watch.forget(change.point());
+                continue;
+            };
+            if inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Event })).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Watches the directories of live allocations, and those of their volumes, and looks at all of them every [`LOOK_PERIOD`];
+/// asks the planner only about what is not as it was made.
+pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
+    let mut changes = model.changes();
+    let watched = Arc::new(Watched::default());
+    let mut look = tokio::time::interval(LOOK_PERIOD);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let by = tokio::select! {
+            change = changes.recv() => match change {
+                Ok(Changed { object: Object::Alloc(id), .. }) => {
+                    watched.shown(id);
+                    continue;
+                }
+                Ok(Changed { object: Object::Job(_) | Object::Volume(_), .. }) => continue,
+                Err(RecvError::Lagged(_)) => {
+                    watched.doubt(model.allocs().iter().map(|view| view.spec.id));
+                    continue;
+                }
+                Err(RecvError::Closed) => return,
+            },
+            () = watched.told.notified() => {
+                // Whoever deletes a tree deletes many entries.
+                tokio::time::sleep(BURST).await;
+                Noticed::Event
+            }
+            _ = look.tick() => {
+                watched.doubt(model.allocs().iter().map(|view| view.spec.id));
+                Noticed::Look
+            }
+        };
+        let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
+        // A disk that hangs holds up this look and nothing else.
+        let missing = herdlet_runtime::off_thread(move || eyes.look(&at, &shown)).await;
+        let missing = match missing.map_err(JoinError::try_into_panic) {
+            Ok(missing) => missing,
+            // An eye that panics ends the agent.
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // The async runtime goes down.
+            Err(Err(_)) => return,
+        };
+        for (alloc, part) in missing {
+            if inbox.send(Input::Event(Event::Drift { alloc, part, by })).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Directories that are watched, by the allocation that they are of.
+#[derive(Default)]
+struct Watched {
+    subscribed: Mutex<BTreeMap<AllocId, Subscribed>>,
+    due: Arc<Mutex<BTreeMap<AllocId, Due>>>,
+    told: Arc<Notify>,
+}
+
+/// Why an allocation is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// It is shown differently: tasks may have started or ended, and there is more or less to watch.
+    Shown,
+    /// Something of it may be missing.
+    Doubted,
+}
+
+/// What is watched of an allocation.
+struct Subscribed {
+    /// What `dirs` was made from.
+    view: Arc<AllocView>,
+    dirs: Directories,
+    subscriptions: Vec<Subscription>,
+    /// What its directories were when nothing was missing in them.
+    whole: Option<Vec<Stamp>>,
+    /// Their access rights at the last inspection.
+    rights: Option<Vec<DirRights>>,
+}
+
+/// Which directory it is, when something in it came or went, and who may enter it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    links: u64,
+    changed: (i64, i64),
+    rights: DirRights,
+}
+
+/// Who may enter a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct DirRights {
+    mode: u32,
+    uid: u32,
+    /// None where the file system has no lists.
+    acl: Option<Acl>,
+}
+
+impl Watched {
+    fn shown(&self, id: AllocId) {
+        lock(&self.due).entry(id).or_insert(Due::Shown);
+        self.told.notify_one();
+    }
+
+    fn doubt(&self, ids: impl IntoIterator<Item = AllocId>) {
+        lock(&self.due).extend(ids.into_iter().map(|id| (id, Due::Doubted)));
+        self.told.notify_one();
+    }
+
+    /// Looks at what is due: begins to watch what runs now, stops where nothing runs any more.
+    fn look(&self, paths: &Paths, model: &ReadModel) -> Vec<(AllocId, Part)> {
+        let due = std::mem::take(&mut *lock(&self.due));
+        let volumes = sources(model);
+        let mut missing = Vec::new();
+        let mut subscribed = lock(&self.subscribed);
+        for (id, due) in due {
+            let view = model.alloc(&id);
+            let Some(view) = view.as_ref().filter(|view| view.tasks.iter().any(is_running)).cloned() else {
+                subscribed.remove(&id);
+                if view.is_some_and(|view| view.status.is_terminal()) {
+                    close_unused(paths, id);
+                }
+                continue;
+            };
+            let mut known = subscribed.remove(&id);
+            let is_new = !known.as_mut().is_some_and(|known| known.is_still_of(&view, paths, &volumes));
+            let mut known = match known {
+                Some(known) if !is_new => known,
+                // The new ones first, so that nothing is missed between the two.
+                before => {
+                    let known = self.subscribe(id, Directories::of(&view, paths, &volumes), view);
+                    drop(before);
+                    known
+                }
+            };
+            if is_new || due == Due::Doubted {
+                missing.extend(known.missing().into_iter().map(|part| (id, part)));
+            }
+            subscribed.insert(id, known);
+        }
+        missing
+    }
+
+    /// What can't be watched (it is missing, or there are no more watches) is only looked at.
+    fn subscribe(&self, id: AllocId, dirs: Directories, view: Arc<AllocView>) -> Subscribed {
+        let told = || {
+            let (due, told) = (Arc::clone(&self.due), Arc::clone(&self.told));
+            move || {
+                lock(&due).insert(id, Due::Doubted);
+                told.notify_one();
+            }
+        };
+        let entries = std::iter::once(&dirs.top).chain(dirs.mounts.iter().map(|mount| &mount.source));
+        let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, told())).collect();
+        let inside = [&dirs.top, &dirs.shared].into_iter().chain(dirs.tasks.iter().map(|(_, path)| path));
+        let inside = inside.map(|path| Subscription::new(path, Interests::Rights, told()));
+        let subscriptions = entries.into_iter().chain(inside).filter_map(Result::ok).collect();
+        Subscribed { view, dirs, subscriptions, whole: None, rights: None }
+    }
+}
+
+impl Subscribed {
+    /// Whether it watches all that there is to watch now.
+    fn is_still_of(
+        &mut self,
+        view: &Arc<AllocView>,
+        paths: &Paths,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> bool {
+        // Where volumes are may change while the allocation is shown as before.
+        let is_same = Arc::ptr_eq(&self.view, view) && self.dirs.mounts.is_empty();
+        if !is_same {
+            let dirs = Directories::of(view, paths, volumes);
+            if dirs.places() != self.dirs.places() {
+                return false;
+            }
+            (self.view, self.dirs, self.whole, self.rights) = (Arc::clone(view), dirs, None, None);
+        }
+        !self.subscriptions.iter().any(Subscription::is_over)
+    }
+
+    /// The parts that are not as they were made. Where nothing has come or gone since nothing was missing, nothing is.
+    fn missing(&mut self) -> Vec<Part> {
+        // Before the look: what changes meanwhile is seen by the next one.
+        let stamps = self.dirs.stamps();
+        if stamps.is_some() && stamps == self.whole {
+            return Vec::new();
+        }
+        let mut missing = self.dirs.missing();
+        let is_whole = missing.is_empty();
+        // They were right when the tasks started; what they should be is told by the parts' own looks.
+        if let (Some(stamps), Some(before)) = (&stamps, &self.rights) {
+            let parts = self.dirs.parts().zip(stamps.iter().zip(before));
+            missing.extend(parts.filter(|(_, (now, then))| now.rights != **then).map(|(part, _)| part));
+        }
+        self.rights = stamps.as_ref().map(|stamps| stamps.iter().map(|stamp| stamp.rights.clone()).collect());
+        self.whole = stamps.filter(|_| is_whole && self.dirs.mounts.is_empty());
+        missing
+    }
+}
+
+/// All that was made for an allocation whose tasks run.
+struct Directories {
+    top: PathBuf,
+    shared: PathBuf,
+    tasks: Vec<(TaskIndex, PathBuf)>,
+    mounts: Vec<Mounted>,
+}
+
+struct Mounted {
+    task: TaskIndex,
+    source: PathBuf,
+    point: PathBuf,
+}
+
+impl Directories {
+    fn of(view: &AllocView, paths: &Paths, volumes: &BTreeMap<String, PathBuf>) -> Self {
+        let id = view.spec.id;
+        let group = view.spec.group();
+        let mut dirs =
+            Self { top: paths.alloc(&id), shared: paths.shared(&id), tasks: Vec::new(), mounts: Vec::new() };
+        for (index, task) in (0..).zip(&view.tasks).filter(|(_, task)| is_running(task)) {
+            let path = paths.task(&id, &task.name);
+            let wanted = group.and_then(|group| group.tasks.get(usize::from(index)));
+            for mount in wanted.into_iter().flat_map(|wanted| &wanted.volume_mounts) {
+                let request = group.and_then(|group| group.volumes.get(&mount.volume));
+                let source = request.and_then(|request| volumes.get(&*volume_name(&view.spec, request)));
+                if let (Some(source), Ok(destination)) = (source, Destination::parse(&mount.destination)) {
+                    let point = path.join(destination.path());
+                    dirs.mounts.push(Mounted { task: index, source: source.clone(), point });
+                }
+            }
+            dirs.tasks.push((index, path));
+        }
+        dirs
+    }
+
+    /// All places that are watched; tasks that start later bring more.
+    fn places(&self) -> BTreeSet<PathBuf> {
+        let mounts = self.mounts.iter().map(|mount| &mount.source);
+        let tasks = self.tasks.iter().map(|(_, path)| path);
+        [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).cloned().collect()
+    }
+
+    /// The part that each of those is of that have stamps.
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        let tasks = self.tasks.iter().map(|(task, _)| Part::Task(*task, TaskPart::Dir));
+        [Part::Dir, Part::Dir].into_iter().chain(tasks)
+    }
+
+    /// None where one of them is missing.
+    fn stamps(&self) -> Option<Vec<Stamp>> {
+        let dirs = [&self.top, &self.shared].into_iter().chain(self.tasks.iter().map(|(_, path)| path));
+        dirs.map(|dir| Stamp::of(dir)).collect()
+    }
+
+    /// The parts that are not as they were made. Whether that matters is told by their own looks.
+    fn missing(&self) -> Vec<Part> {
+        let mut missing = Vec::new();
+        if !has_dirs(&self.shared, &alloc_dir::SHARED_DIRS)
+            || !self.top.join(alloc_dir::SPEC).exists()
+            || [&self.top, &self.shared].into_iter().any(|dir| is_open(dir))
+        {
+            missing.push(Part::Dir);
+        }
+        for (task, path) in &self.tasks {
+            if !has_dirs(path, &task_dir::DIRS) || is_open(path) {
+                missing.push(Part::Task(*task, TaskPart::Dir));
+            }
+        }
+        // An unmounted one is told by the mount table.
+        let shows_its_source = |mount: &Mounted| {
+            let source = identity(&mount.source);
+            source.is_some() && source == identity(&mount.point)
+        };
+        for mount in self.mounts.iter().filter(|mount| !shows_its_source(mount)) {
+            missing.push(Part::Task(mount.task, TaskPart::Mounts));
+        }
+        missing
+    }
+}
+
+impl Stamp {
+    fn of(dir: &Path) -> Option<Self> {
+        let dir = std::fs::File::open(dir).ok()?;
+        let about = dir.metadata().ok()?;
+        let acl = Acl::read(&dir).ok();
+        Some(Self {
+            rights: DirRights { mode: about.mode(), uid: about.uid(), acl },
+            device: about.dev(),
+            inode: about.ino(),
+            links: about.nlink(),
+            changed: (about.ctime(), about.ctime_nsec()),
+        })
+    }
+}
+
+/// Whether all of these are directories in `dir`, whose path is walked once.
+fn has_dirs(dir: &Path, names: &[&str]) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
+    names.iter().all(|name| {
+        rustix::fs::statat(&dir, *name, AtFlags::empty())
+            .is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Directory)
+    })
+}
+
+/// Whether others than those it is for may list it or write to it.
+fn is_open(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_ok_and(|about| about.mode() & 0o006 != 0)
+}
+
+/// An allocation that an older agent left may have ended before this one could close its directory around its tasks.
+fn close_unused(paths: &Paths, id: AllocId) {
+    if let Err(error) = alloc_dir::close_unused(paths, id) {
+        tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
+    }
+}
+
+fn is_running(task: &TaskView) -> bool {
+    task.phase == TaskPhase::Running
+}
+
+/// Where volumes that are ready have their data.
+fn sources(model: &ReadModel) -> BTreeMap<String, PathBuf> {
+    let ready = |view: Arc<VolumeView>| match &view.status {
+        VolumeStatus::Ready { path } => Some((view.spec.name.clone(), PathBuf::from(path))),
+        VolumeStatus::Pending | VolumeStatus::Failed { .. } => None,
+    };
+    model.volumes().into_iter().filter_map(ready).collect()
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The part that a mount point belongs to: a task's own tmpfs, or one of its volumes.
+fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, Part)> {
+    let below = point.strip_prefix(paths.allocs()).ok()?;
+    let mut names = below.components().map(|part| part.as_os_str().to_str());
+    let id = AllocId(names.next()??.parse().ok()?);
+    let task = paths::decode(names.next()??)?;
+    let entry = names.next()??;
+    // What is taken down is unmounted by ourselves.
+    let view = model.alloc(&id).filter(|view| view.spec.desired == Desired::Run)?;
+    let index = view.tasks.iter().position(|known| *known.name == *task && known.phase != TaskPhase::Dead)?;
+    let wanted = view.spec.group()?.tasks.get(index)?;
+    // One that was mounted above it hides it.
+    let is_at = |mount: &VolumeMount| {
+        let destination = Destination::parse(&mount.destination);
+        destination.is_ok_and(|at| paths.task(&id, &task).join(at.path()).starts_with(point))
+    };
+    let part = match entry {
+        "secrets" | "private" => TaskPart::Dir,
+        _ if wanted.volume_mounts.iter().any(is_at) => TaskPart::Mounts,
+        // What a task mounts itself is its own affair.
+        _ => return None,
+    };
+    Some((id, Part::Task(TaskIndex::try_from(index).ok()?, part)))
+}

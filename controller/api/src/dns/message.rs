@@ -1,0 +1,234 @@
+//! A query's message to its answer's.
+//!
+//! In: any bytes, over what they came, and what there is under names. Out: the answer, or none where there is nothing to answer.
+//! It must not know sockets.
+
+use std::{
+    collections::BTreeSet,
+    hash::{BuildHasher as _, Hash, RandomState},
+    net::IpAddr,
+    str::FromStr as _,
+};
+
+use domain::{
+    base::{
+        Message, MessageBuilder, Name, ParsedName, Question, RecordData as _, Rtype, Serial, ToName as _,
+        Ttl,
+        iana::{Class, Opcode, OptRcode},
+        message_builder::{AdditionalBuilder, AnswerBuilder, StaticCompressor},
+        name::ToLabelIter as _,
+    },
+    rdata::{A, Aaaa, Soa, Srv, ZoneRecordData},
+};
+
+use super::zone::{Found, Host, Place, ZONE, Zone, name_of};
+
+/// What a datagram holds where the asker says nothing (RFC 1035), and the least it may say (RFC 6891).
+const UDP_LEAST: u16 = 512;
+/// What it holds at most: no path cuts it into pieces (the DNS flag day of 2020).
+const UDP_MAX: u16 = 1_232;
+/// To an address that may not be the asker's goes at most so many times what came from it, as with QUIC (RFC 9000 §8.1): nobody can have us
+/// send more to others than he could send himself. What doesn't fit is cut off and marked so, and resolvers ask again by TCP.
+const AMPLIFICATION_MAX: usize = 3;
+/// Our own OPT record.
+const OPT_LEN: usize = 11;
+/// Whoever wants to know asks: what is listed changes with every check.
+const TTL: Ttl = Ttl::ZERO;
+
+type Bytes = Vec<u8>;
+type Target = StaticCompressor<Bytes>;
+type Data = ZoneRecordData<Bytes, Name<Bytes>>;
+
+/// Instances are all the same to who asks.
+const PRIORITY: u16 = 1;
+const WEIGHT: u16 = 1;
+
+/// How a query came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// In a datagram of this machine, as its answer will go.
+    Loopback,
+    /// In a datagram of another one, or so it says: its sender may have written somebody else's address on it.
+    Udp,
+    /// On a connection.
+    Tcp,
+}
+
+/// What is answered.
+struct Verdict {
+    code: OptRcode,
+    /// None where the query can't be told.
+    question: Option<(Name<Bytes>, Rtype)>,
+    found: Found,
+}
+
+/// The answer to a query. None to what is too short for one, or an answer itself.
+pub fn answer(query: &[u8], over: Over, zone: &Zone) -> Option<Bytes> {
+    let query = Message::from_octets(query).ok().filter(|query| !query.header().qr())?;
+    let opt = query.opt();
+    let limit = match (over, &opt) {
+        (Over::Tcp, _) => u16::MAX,
+        (Over::Loopback | Over::Udp, None) => UDP_LEAST,
+        (Over::Loopback | Over::Udp, Some(opt)) => opt.udp_payload_size().clamp(UDP_LEAST, UDP_MAX),
+    };
+    let limit = match over {
+        Over::Loopback | Over::Tcp => usize::from(limit),
+        Over::Udp => usize::from(limit).min(AMPLIFICATION_MAX * query.as_slice().len()),
+    };
+    let Verdict { code, question, found } = match &opt {
+        Some(opt) if opt.version() > 0 => Verdict::error(OptRcode::BADVERS),
+        Some(_) | None => judge(&query, zone),
+    };
+    let mut builder = MessageBuilder::from_target(StaticCompressor::new(Vec::new())).ok()?;
+    builder.set_push_limit(limit - opt.as_ref().map_or(0, |_| OPT_LEN));
+    let mut answer = builder.start_error(&query, code.rcode());
+    answer.header_mut().set_aa(found.is_ours());
+    let mut additional = match question {
+        Some((name, kind)) => write(answer, &name, kind, &found),
+        None => answer.additional(),
+    };
+    if opt.is_some() {
+        additional.clear_push_limit();
+        let written = additional.opt(|opt| {
+            opt.set_udp_payload_size(UDP_MAX);
+            opt.set_rcode(code);
+            Ok(())
+        });
+        written.ok()?;
+    }
+    Some(additional.finish().into_target())
+}
+
+impl Verdict {
+    fn error(code: OptRcode) -> Self {
+        Self { code, question: None, found: Found::Elsewhere }
+    }
+}
+
+fn judge(query: &Message<&[u8]>, zone: &Zone) -> Verdict {
+    if query.header().opcode() != Opcode::QUERY {
+        return Verdict::error(OptRcode::NOTIMP);
+    }
+    let Ok(question) = query.sole_question() else { return Verdict::error(OptRcode::FORMERR) };
+    let is_ours = matches!(question.qclass(), Class::IN | Class::ANY);
+    if !is_ours || matches!(question.qtype(), Rtype::AXFR | Rtype::IXFR) {
+        return Verdict::error(OptRcode::REFUSED);
+    }
+    let found = zone.look(&labels(&question));
+    let code = match found {
+        Found::Elsewhere => OptRcode::REFUSED,
+        Found::Unknown => OptRcode::SERVFAIL,
+        Found::Nothing => OptRcode::NXDOMAIN,
+        Found::Apex | Found::Name(_) => OptRcode::NOERROR,
+    };
+    Verdict { code, question: Some((question.qname().to_vec(), question.qtype())), found }
+}
+
+fn labels(question: &Question<ParsedName<&[u8]>>) -> Vec<String> {
+    let labels = question.qname().iter_labels().filter(|label| !label.is_root());
+    // What is no text is the name of nothing.
+    labels.map(|label| String::from_utf8_lossy(label.as_slice()).to_ascii_lowercase()).collect()
+}
+
+/// Writes the records that are asked for, as far as there is room; where there are none, who says so.
+fn write(
+    mut answer: AnswerBuilder<Target>,
+    name: &Name<Bytes>,
+    kind: Rtype,
+    found: &Found,
+) -> AdditionalBuilder<Target> {
+    let Records { asked, beside } = Records::of(kind, found);
+    let is_none = asked.is_empty() && found.is_ours();
+    if asked.into_iter().any(|record| answer.push((name, TTL, record)).is_err()) {
+        answer.header_mut().set_tc(true);
+    }
+    let mut authority = answer.authority();
+    if is_none && let (Some(zone), Some(record)) = (self::name(ZONE), start_of_authority()) {
+        // An answer without room for it says the same.
+        let _ = authority.push((zone, TTL, record));
+    }
+    let mut additional = authority.additional();
+    // Nobody was promised these: what is left out is asked for by its name.
+    let _ = beside.into_iter().try_for_each(|(name, record)| additional.push((name, TTL, record)));
+    additional
+}
+
+/// What is told of a name.
+#[derive(Default)]
+struct Records {
+    asked: Vec<Data>,
+    /// The addresses of what is pointed to.
+    beside: Vec<(Name<Bytes>, Data)>,
+}
+
+impl Records {
+    fn of(kind: Rtype, found: &Found) -> Self {
+        match found {
+            Found::Elsewhere | Found::Unknown | Found::Nothing => Self::default(),
+            Found::Apex if is_asked(kind, Rtype::SOA) => {
+                Self { asked: start_of_authority().into_iter().collect(), beside: Vec::new() }
+            }
+            Found::Apex => Self::default(),
+            Found::Name(places) => Self::to(kind, places),
+        }
+    }
+
+    fn to(kind: Rtype, places: &[Place]) -> Self {
+        let addresses = |is_meant: &dyn Fn(&Place) -> bool| {
+            let addresses =
+                places.iter().filter(|place| is_meant(place)).filter_map(|place| match place.host {
+                    Host::Address(address) => Some(address),
+                    Host::Name(_) => None,
+                });
+            // Instances may share one.
+            shuffled(addresses.collect::<BTreeSet<_>>())
+        };
+        let mut records = Self::default();
+        let of_kind = addresses(&|_| true).into_iter().map(address);
+        records.asked.extend(of_kind.filter(|record| is_asked(kind, record.rtype())));
+        if is_asked(kind, Rtype::SRV) {
+            records.asked.extend(shuffled(places.iter().collect()).into_iter().filter_map(service));
+            let targets = addresses(&|place| place.port.is_some()).into_iter();
+            records.beside.extend(targets.filter_map(|ip| Some((name(&name_of(ip))?, address(ip)))));
+        }
+        records
+    }
+}
+
+fn is_asked(kind: Rtype, one: Rtype) -> bool {
+    kind == one || kind == Rtype::ANY
+}
+
+/// In another order each time, so that those who take the first take turns.
+fn shuffled<T: Hash>(set: BTreeSet<T>) -> Vec<T> {
+    let mut all: Vec<T> = set.into_iter().collect();
+    let chance = RandomState::new();
+    all.sort_by_cached_key(|one| chance.hash_one(one));
+    all
+}
+
+fn address(address: IpAddr) -> Data {
+    match address {
+        IpAddr::V4(address) => A::new(address).into(),
+        IpAddr::V6(address) => Aaaa::new(address).into(),
+    }
+}
+
+/// None where it has no port, or lies at what is no name.
+fn service(place: &Place) -> Option<Data> {
+    let target = match &place.host {
+        Host::Address(address) => name(&name_of(*address))?,
+        Host::Name(host) => name(host)?,
+    };
+    Some(Srv::new(PRIORITY, WEIGHT, place.port?, target).into())
+}
+
+/// Of the zone. Its name server and its mailbox are names that nobody needs, but the record has to have.
+fn start_of_authority() -> Option<Data> {
+    let (server, mailbox) = (name(&format!("ns.{ZONE}"))?, name(&format!("hostmaster.{ZONE}"))?);
+    Some(Soa::new(server, mailbox, Serial(1), TTL, TTL, TTL, TTL).into())
+}
+
+fn name(text: &str) -> Option<Name<Bytes>> {
+    Name::from_str(text).ok()
+}

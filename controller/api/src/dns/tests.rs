@@ -1,0 +1,471 @@
+//! Queries as bytes, to the answers they get and over real sockets.
+
+use std::collections::BTreeSet;
+
+use domain::{
+    base::{Message, Rtype, iana::Rcode},
+    rdata::AllRecordData,
+};
+use herdlet_api_types::{
+    fixture,
+    service::{CheckResult, CheckStatus, RegisteredCheck},
+};
+use herdlet_manifest::fixture::{THEN, alloc_view, job, registration};
+use herdlet_plan::turn::View;
+use herdlet_runtime::{CommitIndex, Gate, Publisher as _};
+use herdlet_services::catalog::ServiceOwner;
+
+use super::*;
+
+const A: u16 = 1;
+const SOA: u16 = 6;
+const AAAA: u16 = 28;
+const SRV: u16 = 33;
+const ANY: u16 = 255;
+
+/// A zone to which instances are added.
+struct Ground {
+    zone: Arc<Zone>,
+    instances: u8,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let zone = Zone { model: Arc::default(), catalog: Arc::default(), restored: Gate::opened_before() };
+        Self { zone: Arc::new(zone), instances: 0 }
+    }
+
+    /// An instance, `NAMESPACE/NAME` at an address; with a status it has a check.
+    fn add(&mut self, service: &str, address: &str, status: Option<CheckStatus>) {
+        self.instances += 1;
+        let (namespace, name) = service.split_once('/').unwrap();
+        let mut view = alloc_view(&job("web", "g", "t"), 0, self.instances);
+        let mut one = registration(&view, name, &format!("s{}", self.instances));
+        one.job.namespace = namespace.into();
+        one.address = address.to_owned();
+        one.port = 8_000 + u16::from(self.instances);
+        if let Some(status) = status {
+            one.checks = vec![check()];
+            view.checks = vec![result(status)];
+        }
+        self.zone.catalog.up(&ServiceOwner { alloc: view.spec.id, task: None }, vec![one]);
+        self.zone.model.publisher().offer(CommitIndex(1), vec![View::Alloc(view.into())]);
+    }
+
+    fn ask(&self, query: &[u8], over: Over) -> Told {
+        Told::read(&answer(query, over, &self.zone).unwrap())
+    }
+
+    fn udp(&self, name: &str, kind: u16) -> Told {
+        self.ask(&query(name, kind), Over::Loopback)
+    }
+}
+
+fn check() -> RegisteredCheck {
+    fixture::registered_check("c1")
+}
+
+fn result(status: CheckStatus) -> CheckResult {
+    CheckResult { at: THEN, service: "web".to_owned(), ..fixture::check_result("c1", status) }
+}
+
+/// A query with recursion desired, as stub resolvers send it.
+fn query(name: &str, kind: u16) -> Vec<u8> {
+    let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        query.push(u8::try_from(label.len()).unwrap());
+        query.extend(label.as_bytes());
+    }
+    query.push(0);
+    query.extend(kind.to_be_bytes());
+    query.extend([0, 1]);
+    query
+}
+
+/// The same with an OPT record of that version that has room for so much.
+fn with_opt(mut query: Vec<u8>, version: u8, room: u16) -> Vec<u8> {
+    query[11] = 1;
+    query.extend([0, 0, 41]);
+    query.extend(room.to_be_bytes());
+    query.extend([0, version, 0, 0, 0, 0]);
+    query
+}
+
+/// An answer, record by record.
+#[derive(Debug)]
+struct Told {
+    len: usize,
+    rcode: Rcode,
+    flags: [bool; 3],
+    question: String,
+    answer: Vec<(String, String)>,
+    authority: Vec<(String, String)>,
+    additional: Vec<(String, String)>,
+    opt: Option<(u16, u16)>,
+}
+
+impl Told {
+    fn read(bytes: &[u8]) -> Self {
+        let message = Message::from_octets(bytes).unwrap();
+        let header = message.header();
+        assert!(header.qr() && header.id() == 0x1234 && header.rd() && !header.ra());
+        let [mut answer, mut authority, mut additional] = [const { Vec::new() }; 3];
+        let (mut answers, mut authorities) = (message.answer().unwrap(), message.authority().unwrap());
+        let read = |section: &mut domain::base::message::RecordSection<'_, _>, into: &mut Vec<_>| {
+            for record in section {
+                let record = record.unwrap();
+                if record.rtype() == Rtype::OPT {
+                    continue;
+                }
+                assert!(record.ttl().is_zero());
+                let owner = record.owner().to_string();
+                let data = record.to_record::<AllRecordData<_, _>>().unwrap().unwrap().into_data();
+                into.push((owner, data.to_string()));
+            }
+        };
+        read(&mut answers, &mut answer);
+        read(&mut authorities, &mut authority);
+        read(&mut message.additional().unwrap(), &mut additional);
+        Self {
+            len: bytes.len(),
+            rcode: header.rcode(),
+            flags: [header.aa(), header.tc(), header.qr()],
+            question: message.first_question().map(|one| one.qname().to_string()).unwrap_or_default(),
+            answer,
+            authority,
+            additional,
+            opt: message.opt().map(|opt| (opt.udp_payload_size(), opt.rcode(header).to_int())),
+        }
+    }
+
+    fn data(&self) -> Vec<&str> {
+        let mut data: Vec<&str> = self.answer.iter().map(|(_, data)| data.as_str()).collect();
+        data.sort_unstable();
+        data
+    }
+
+    fn is_truncated(&self) -> bool {
+        self.flags[1]
+    }
+
+    /// It says that there is nothing, and who says so.
+    fn is_nothing(&self, rcode: Rcode) -> bool {
+        let soa = [("herdlet".to_owned(), "ns.herdlet. hostmaster.herdlet. 1 0 0 0 0".to_owned())];
+        self.rcode == rcode && self.answer.is_empty() && self.flags[0] && self.authority == soa
+    }
+}
+
+#[test]
+fn a_name_leads_to_the_instances_that_are_listed() {
+    let mut ground = Ground::new();
+    ground.add("default/web", "192.0.2.1", None);
+    ground.add("default/web", "192.0.2.2", Some(CheckStatus::Success));
+    ground.add("default/web", "192.0.2.3", Some(CheckStatus::Failure));
+    ground.add("default/web", "192.0.2.4", Some(CheckStatus::Pending));
+    ground.add("default/web", "2001:db8::5", None);
+    ground.add("prod/web", "192.0.2.6", None);
+    let told = ground.udp("web.service.herdlet", A);
+    assert_eq!((told.rcode, told.data()), (Rcode::NOERROR, vec!["192.0.2.1", "192.0.2.2"]));
+    assert_eq!(told.flags, [true, false, true]);
+    assert!(told.authority.is_empty() && told.opt.is_none());
+    assert_eq!(ground.udp("web.default.service.herdlet", AAAA).data(), ["2001:db8::5"]);
+    assert_eq!(ground.udp("web.prod.service.herdlet", A).data(), ["192.0.2.6"]);
+    assert_eq!(ground.udp("a.web.prod.service.herdlet", A).data(), ["192.0.2.6"], "those with a tag");
+    assert_eq!(ground.udp("b.web.prod.service.herdlet", A).rcode, Rcode::NXDOMAIN);
+    // Whoever asks in a case of their own finds it in the answer (0x20).
+    let told = ground.udp("wEb.sERVICE.Herdlet", A);
+    assert_eq!(told.question, "wEb.sERVICE.Herdlet");
+    assert!(told.answer.iter().all(|(owner, _)| owner == "wEb.sERVICE.Herdlet"));
+    assert_eq!(told.answer.len(), 2);
+}
+
+#[test]
+fn service_records_point_to_names_that_have_addresses() {
+    let mut ground = Ground::new();
+    ground.add("default/web", "192.0.2.1", None);
+    ground.add("default/web", "192.0.2.1", None);
+    ground.add("default/web", "2001:db8::5", None);
+    ground.add("default/web", "db.example.org", None);
+    let told = ground.udp("web.service.herdlet", SRV);
+    let v6 = "20010db8000000000000000000000005.addr.herdlet";
+    let expected = [
+        "1 1 8001 c0000201.addr.herdlet".to_owned(),
+        "1 1 8002 c0000201.addr.herdlet".to_owned(),
+        format!("1 1 8003 {v6}"),
+        "1 1 8004 db.example.org".to_owned(),
+    ];
+    assert_eq!(told.data(), expected);
+    let beside: BTreeSet<_> = told.additional.into_iter().collect();
+    let first = ("c0000201.addr.herdlet".to_owned(), "192.0.2.1".to_owned());
+    assert_eq!(beside, BTreeSet::from([first, (v6.to_owned(), "2001:db8::5".to_owned())]));
+    assert_eq!(ground.udp("c0000201.ADDR.herdlet", A).data(), ["192.0.2.1"]);
+    assert_eq!(ground.udp(&v6.to_uppercase(), AAAA).data(), ["2001:db8::5"]);
+    assert!(ground.udp("c0000201.addr.herdlet", SRV).is_nothing(Rcode::NOERROR));
+    for wrong in ["c000020", "+0000201", "c000020g", "c0000201.x"] {
+        assert!(ground.udp(&format!("{wrong}.addr.herdlet"), A).is_nothing(Rcode::NXDOMAIN), "{wrong}");
+    }
+    assert_eq!(ground.udp("web.service.herdlet", A).data(), ["192.0.2.1"], "instances may share an address");
+    assert_eq!(ground.udp("web.service.herdlet", ANY).answer.len(), 6);
+}
+
+#[test]
+fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
+    let mut ground = Ground::new();
+    ground.add("default/web", "192.0.2.1", None);
+    ground.add("default/ill", "192.0.2.2", Some(CheckStatus::Failure));
+    ground.add("prod/db", "192.0.2.3", None);
+    for name in [
+        "nope.service.herdlet",
+        "web.nope.service.herdlet",
+        "x.herdlet",
+        "a.b.c.d.service.herdlet",
+        "x.addr.herdlet",
+    ] {
+        assert!(ground.udp(name, A).is_nothing(Rcode::NXDOMAIN), "{name}");
+    }
+    // Also names that only others lie below, and a service none of whose instances is listed.
+    for name in ["herdlet", "service.herdlet", "addr.herdlet", "prod.service.herdlet", "ill.service.herdlet"]
+    {
+        assert!(ground.udp(name, A).is_nothing(Rcode::NOERROR), "{name}");
+    }
+    for kind in [AAAA, 15, 65, 65_280] {
+        assert!(ground.udp("web.service.herdlet", kind).is_nothing(Rcode::NOERROR), "{kind}");
+    }
+    assert_eq!(ground.udp("herdlet", SOA).answer.len(), 1);
+    for name in ["", "example.org", "herdlet.example.org", "xherdlet"] {
+        let told = ground.udp(name, A);
+        assert_eq!((told.rcode, told.flags[0]), (Rcode::REFUSED, false), "{name}");
+        assert!(told.authority.is_empty());
+    }
+    for kind in [251, 252] {
+        assert_eq!(ground.udp("herdlet", kind).rcode, Rcode::REFUSED, "transfers");
+    }
+    let mut chaos = query("web.service.herdlet", A);
+    *chaos.last_mut().unwrap() = 3;
+    assert_eq!(ground.ask(&chaos, Over::Loopback).rcode, Rcode::REFUSED);
+}
+
+#[test]
+fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
+    let (opener, restored) = Gate::closed();
+    let zone = Zone { model: Arc::default(), catalog: Arc::default(), restored };
+    let rcode =
+        || Told::read(&answer(&query("web.service.herdlet", A), Over::Loopback, &zone).unwrap()).rcode;
+    assert_eq!(rcode(), Rcode::SERVFAIL);
+    opener.open();
+    assert_eq!(rcode(), Rcode::NXDOMAIN);
+}
+
+#[test]
+fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
+    let mut ground = Ground::new();
+    (1..=200).for_each(|at| ground.add("default/web", &format!("192.0.2.{at}"), None));
+    let plain = query("web.service.herdlet", A);
+    for (query, most) in [
+        (plain.clone(), 512),
+        (with_opt(plain.clone(), 0, 100), 512),
+        (with_opt(plain.clone(), 0, 800), 800),
+        (with_opt(plain.clone(), 0, 65_535), 1_232),
+    ] {
+        let told = ground.ask(&query, Over::Loopback);
+        assert!(told.is_truncated() && told.len <= most && told.len > most - 40, "{} of {most}", told.len);
+        assert_eq!(told.opt, (query.len() > plain.len()).then_some((1_232, 0)));
+    }
+    let told = ground.ask(&plain, Over::Tcp);
+    assert!(!told.is_truncated());
+    assert_eq!(told.answer.len(), 200);
+    // What is only beside the answer is left out silently.
+    let mut few = Ground::new();
+    (1..=8).for_each(|at| few.add("default/web", &format!("192.0.2.{at}"), None));
+    let told = few.udp("web.service.herdlet", SRV);
+    assert_eq!((told.answer.len(), told.is_truncated()), (8, false));
+    assert!(told.additional.len() < 8 && told.len <= 512);
+    let firsts: BTreeSet<String> =
+        (0..64).map(|_| ground.ask(&plain, Over::Tcp).answer.remove(0).1).collect();
+    assert!(firsts.len() > 8, "everybody has a turn at being the first");
+}
+
+#[test]
+fn what_is_no_query_is_refused_or_not_answered() {
+    let mut ground = Ground::new();
+    ground.add("default/web", "192.0.2.1", None);
+    let good = query("web.service.herdlet", A);
+    for len in 0..12 {
+        assert_eq!(answer(&good[..len], Over::Loopback, &ground.zone), None);
+    }
+    let changed = |at: usize, value: u8| {
+        let mut query = good.clone();
+        query[at] = value;
+        query
+    };
+    assert_eq!(answer(&changed(2, 0x81), Over::Loopback, &ground.zone), None, "an answer");
+    let rcode = |query: &[u8]| ground.ask(query, Over::Loopback).rcode;
+    for len in 12..good.len() {
+        assert_eq!(rcode(&good[..len]), Rcode::FORMERR, "{len}");
+    }
+    assert_eq!(rcode(&changed(2, 0x11)), Rcode::NOTIMP, "another opcode");
+    assert_eq!(rcode(&changed(5, 0)), Rcode::FORMERR, "no question");
+    assert_eq!(rcode(&changed(5, 2)), Rcode::FORMERR, "two of them, of which one is missing");
+    assert_eq!(rcode(&changed(3, 0x70)), Rcode::NOERROR, "bits that we don't know");
+    assert_eq!(rcode(&changed(12, 0xc0)), Rcode::FORMERR, "a name that points to itself");
+    let told = ground.ask(&with_opt(good.clone(), 1, 512), Over::Loopback);
+    assert_eq!((told.opt, told.answer.len()), (Some((1_232, 16)), 0), "BADVERS");
+}
+
+async fn exchanged(stream: &mut TcpStream, query: &[u8]) -> Told {
+    let length = u16::try_from(query.len()).unwrap();
+    stream.write_all(&[&length.to_be_bytes()[..], query].concat()).await.unwrap();
+    let mut answer = vec![0; usize::from(stream.read_u16().await.unwrap())];
+    stream.read_exact(&mut answer).await.unwrap();
+    Told::read(&answer)
+}
+
+/// What takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Whether the other side has hung up.
+async fn is_over(stream: &mut TcpStream) -> bool {
+    let end = tokio::time::timeout(PATIENCE, stream.read(&mut [0; 1])).await;
+    matches!(end, Ok(Ok(0) | Err(_)))
+}
+
+/// A query in a datagram whose sender wrote a victim's address on it had 19 times its size sent there.
+#[test]
+fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question() {
+    let mut ground = Ground::new();
+    for number in 0..64 {
+        ground.add("default/web", &format!("192.0.2.{number}"), None);
+    }
+    ground.add("default/one", "192.0.2.200", None);
+    let room = |query: Vec<u8>| {
+        let answer = answer(&query, Over::Udp, &ground.zone).unwrap();
+        let told = Told::read(&answer);
+        assert!(answer.len() <= 3 * query.len(), "{} for {}", answer.len(), query.len());
+        told
+    };
+    for kind in [A, AAAA, SRV, ANY, SOA] {
+        for name in
+            ["web.service.herdlet", "none.service.herdlet", "herdlet", "example.org", "c0000201.addr.herdlet"]
+        {
+            room(query(name, kind));
+            room(with_opt(query(name, kind), 0, 4_096));
+        }
+    }
+    // What is cut off is said to be, and is had whole by TCP, as by this machine's own resolver.
+    let many = with_opt(query("web.service.herdlet", A), 0, 4_096);
+    let told = room(many.clone());
+    assert!(told.is_truncated() && !told.answer.is_empty(), "as much as has room is there");
+    assert_eq!(ground.ask(&many, Over::Tcp).answer.len(), 64);
+    assert!(ground.ask(&many, Over::Loopback).answer.len() > told.answer.len());
+    let told = room(query("one.service.herdlet", A));
+    assert_eq!((told.is_truncated(), told.data()), (false, vec!["192.0.2.200"]), "a small answer is whole");
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_connections() {
+    let ground = Ground::new();
+    let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
+    let address = sockets.address().unwrap();
+    let limits = Limits { connections_max: 8, per_peer_max: 2, ..Limits::default() };
+    let closing = CancellationToken::new();
+    let server = tokio::spawn(serve(sockets, Arc::clone(&ground.zone), limits, closing.clone()));
+    let query = query("web.service.herdlet", A);
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        exchanged(&mut stream, &query).await;
+        held.push(stream);
+    }
+    assert!(is_over(&mut TcpStream::connect(address).await.unwrap()).await, "it has its share");
+    let other = tokio::net::TcpSocket::new_v4().unwrap();
+    other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    exchanged(&mut other.connect(address).await.unwrap(), &query).await;
+    closing.cancel();
+    server.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_taken_is_told_once_it_was_waited_for() {
+    let datagrams = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = datagrams.local_addr().unwrap();
+    let began = tokio::time::Instant::now();
+    let taken = Sockets::open(&address.to_string()).await.unwrap_err();
+    assert_eq!(taken.to_string(), format!("listen on {address} for DNS"));
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+    drop(datagrams);
+    Sockets::open(&address.to_string()).await.unwrap();
+}
+
+/// A server within these limits: its address, its task and what ends it.
+async fn serving(limits: Limits) -> (SocketAddr, tokio::task::JoinHandle<()>, CancellationToken) {
+    let mut ground = Ground::new();
+    ground.add("default/web", "192.0.2.1", None);
+    let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
+    let (address, closing) = (sockets.address().unwrap(), CancellationToken::new());
+    (address, tokio::spawn(serve(sockets, Arc::clone(&ground.zone), limits, closing.clone())), closing)
+}
+
+/// For ever, as far as a test is concerned.
+const LONG: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn it_answers_datagrams_and_connections_of_which_there_are_not_too_many() {
+    let limits = Limits { connections_max: 2, per_peer_max: 0, idle_max: LONG, connection_max: LONG };
+    let (address, server, closing) = serving(limits).await;
+    let query = query("web.service.herdlet", A);
+    let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    udp.send_to(b"?", address).await.unwrap();
+    udp.send_to(&query, address).await.unwrap();
+    let mut told = [0; 512];
+    let (length, from) = udp.recv_from(&mut told).await.unwrap();
+    assert_eq!((from, Told::read(&told[..length]).data()), (address, vec!["192.0.2.1"]));
+
+    let mut first = TcpStream::connect(address).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(exchanged(&mut first, &query).await.data(), ["192.0.2.1"]);
+    }
+    let mut second = TcpStream::connect(address).await.unwrap();
+    assert_eq!(exchanged(&mut second, &query).await.answer.len(), 1);
+    let mut third = TcpStream::connect(address).await.unwrap();
+    assert!(is_over(&mut third).await, "there are two already");
+    closing.cancel();
+    tokio::time::timeout(PATIENCE, server).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn connections_end_where_nothing_is_asked_nothing_makes_sense_or_their_time_is_over() {
+    let idle = Limits {
+        connections_max: 2,
+        per_peer_max: 0,
+        idle_max: Duration::from_millis(400),
+        connection_max: LONG,
+    };
+    let (address, ..) = serving(idle).await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    assert!(is_over(&mut silent).await, "nothing is asked");
+    // Whoever sends byte by byte, too much, or nothing that makes sense.
+    for bytes in [&[0, 40, 1][..], &[0xff, 0xff], &[0, 1, 1]] {
+        let mut bad = TcpStream::connect(address).await.unwrap();
+        bad.write_all(bytes).await.unwrap();
+        assert!(is_over(&mut bad).await, "{bytes:?}");
+    }
+    let short = Limits {
+        connections_max: 2,
+        per_peer_max: 0,
+        idle_max: LONG,
+        connection_max: Duration::from_secs(1),
+    };
+    let (address, ..) = serving(short).await;
+    let mut last = TcpStream::connect(address).await.unwrap();
+    let query = query("web.service.herdlet", A);
+    let question = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
+    let talks = async {
+        let mut answer = [0; 512];
+        while last.write_all(&question).await.is_ok()
+            && last.read(&mut answer).await.is_ok_and(|read| read > 0)
+        {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, talks).await.expect("it has its time and no more");
+}

@@ -1,0 +1,295 @@
+//! The local HTTP API: Nomad's paths and JSON where Nomad has them, `/v1/herdlet/…` for the rest.
+//!
+//! In: requests, from the unix socket or (with a token) from TCP. Out: what the read model shows, and requests to the planner,
+//! answered once they are durable. It decides nothing and knows no driver but by its trait.
+//!
+//! ```text
+//! reads ──► ReadModel          writes ──► Inbox ──► planner ──► commit ──► reply
+//! logs  ──► files              exec, stats ──► driver
+//! ```
+
+mod admission;
+mod agent;
+mod allocs;
+mod apply;
+mod auth;
+mod body;
+mod child_paths;
+mod deployments;
+mod dispatch;
+mod error;
+mod evaluations;
+mod event_stream;
+mod events;
+pub mod exec;
+mod filter;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+mod fs;
+mod gc;
+mod jobs;
+mod lingering;
+mod list;
+mod logs;
+mod monitor;
+mod namespaces;
+mod nodes;
+mod not_built;
+mod payload;
+mod query;
+mod register;
+mod restoring;
+mod scale;
+mod search;
+mod serve;
+mod services;
+mod stats;
+mod stream;
+mod target;
+mod tls;
+mod ui;
+mod unread;
+mod versions;
+mod volumes;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    middleware,
+    routing::{delete, get, post, put},
+};
+use herdlet_agent::{
+    gc::Collector,
+    publish::ReadModel,
+    requests::Requests,
+    telemetry::{Format, Measured},
+};
+use herdlet_api_types::UnixNanos;
+use herdlet_base::paths::Paths;
+use herdlet_driver::{Registry, limits::Ineffective};
+use herdlet_manifest::{manifests::Drivers, yaml::Problem};
+use herdlet_plan::{env::NodeFacts, job::capacity::Room};
+use herdlet_runtime::Gate;
+use herdlet_services::catalog::{BuiltIn, Consul};
+use tokio_util::sync::CancellationToken;
+
+pub use admission::{Access, Admission, Names, TokenVerdict, Tokens};
+pub use admission::{AllowedPage, Guess, LateToken, TOO_MANY, WrongToken};
+pub use auth::{Token, TokenError};
+pub use evaluations::Evaluations;
+#[cfg(any(test, fuzzing, feature = "fixture"))]
+pub use exec::input_frames as exec_input_frames;
+#[cfg(any(test, fuzzing, feature = "fixture"))]
+pub use serve::connection;
+pub use serve::{Face, Limits, Listener, ServeError, serve};
+pub(crate) use services::is_listed;
+pub use tls::{Tls, TlsError, Validity};
+
+/// Writes the page of metrics, with what tasks were measured to use.
+pub type MetricsPage = Box<dyn Fn(Format, Vec<Measured>) -> String + Send + Sync>;
+
+/// What the API works with.
+pub struct Shared {
+    /// Where requests go.
+    pub requests: Requests,
+    /// What is shown.
+    pub model: Arc<ReadModel>,
+    /// Opens once what was stored is shown.
+    pub restored: Gate,
+    /// Task drivers: commands executed in tasks, and statistics.
+    pub drivers: Registry,
+    /// What manifests must obey.
+    pub manifests: Drivers,
+    /// Where log files are.
+    pub paths: Paths,
+    /// Services registered in the built-in catalogue.
+    pub catalog: Arc<BuiltIn>,
+    /// The Consul agent that services are registered in where they ask for it.
+    pub consul: Arc<Consul>,
+    /// What became of changes, for those who look after them.
+    pub evaluations: Evaluations,
+    /// Collects what has ended.
+    pub gc: Arc<Collector>,
+    /// What is said of the agent itself.
+    pub facts: Facts,
+    /// How the agent is, asked anew for each answer.
+    pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
+    /// The public keys that check workload identities, as a JWK set (RFC 7517).
+    pub jwks: serde_json::Value,
+    /// The page of metrics, with what tasks were measured to use.
+    pub metrics: MetricsPage,
+    /// Held while a page is made: however many ask, the rest of the agent has a processor left.
+    pub measuring: tokio::sync::Mutex<()>,
+    /// Whether tasks are measured for it.
+    pub publish_allocation_metrics: bool,
+    /// Cancelled when the agent shuts down; ends every stream.
+    pub closing: CancellationToken,
+}
+
+/// What is said of the agent itself.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// This machine.
+    pub node: NodeFacts,
+    /// Instance id.
+    pub instance: String,
+    /// How tasks are held, for people.
+    pub isolation: String,
+    /// Limits of tasks that have no effect.
+    pub ineffective: Ineffective,
+    /// When the agent started.
+    pub started_at: UnixNanos,
+    /// The first and the last dynamic port.
+    pub dynamic_ports: (u16, u16),
+    /// Ports that no allocation gets, as Nomad writes them.
+    pub reserved_ports: String,
+    /// What the machine has, and what of it is kept from allocations.
+    pub room: (Room, Room),
+}
+
+/// How the agent is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// Why it is not ready; none when it is.
+    pub not_ready: Option<String>,
+    /// Why it is degraded; none when it is not.
+    pub degraded: Option<String>,
+    /// What somebody should see to before it hurts.
+    pub warnings: Vec<String>,
+    /// What is wrong with the manifests of followed folders.
+    pub manifest_problems: Vec<Problem>,
+    /// How servers see this machine, where it is a node of their cluster.
+    pub seen: Option<SeenByServers>,
+}
+
+/// How servers see a node, in Nomad's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenByServers {
+    /// `initializing` until it is registered, `ready`, or `disconnected`.
+    pub status: &'static str,
+    /// `eligible` for new work, or `ineligible`.
+    pub eligibility: &'static str,
+}
+
+/// Where the public keys of workload identities are. Nobody needs a token for it, as in Nomad: whoever is shown a task's
+/// token must be able to check it.
+const JWKS_PATH: &str = "/.well-known/jwks.json";
+
+/// Every endpoint. Whether a caller may use it was settled before: see [`serve`].
+pub fn router(shared: Arc<Shared>) -> Router {
+    let routes = Router::new()
+        .route("/v1/herdlet/apply", post(apply::apply).put(apply::apply))
+        .route("/v1/herdlet/plan", post(apply::plan).put(apply::plan))
+        .route("/v1/herdlet/jobs", get(jobs::views))
+        .route("/v1/herdlet/job/{job}/versions", get(versions::views))
+        .route("/v1/herdlet/job/{job}/start", post(jobs::start).put(jobs::start))
+        .route("/v1/herdlet/allocs", get(allocs::views))
+        .route("/v1/herdlet/volumes", get(volumes::views))
+        .route("/v1/herdlet/volume/{name}", delete(volumes::remove))
+        .route("/v1/herdlet/services", get(services::registrations))
+        .route("/v1/herdlet/status", get(agent::status))
+        .route("/v1/herdlet/overview", get(agent::overview))
+        .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
+        .route("/v1/herdlet/transitions", get(agent::transitions))
+        .route("/v1/herdlet/drift", get(agent::drift))
+        .route("/v1/herdlet/index", get(agent::index))
+        .route("/v1/herdlet/events", get(events::follow))
+        .route("/v1/herdlet/gc", get(gc::ended).post(gc::collect).put(gc::collect))
+        .route("/v1/jobs", get(jobs::list).post(register::register).put(register::register))
+        .route("/v1/jobs/parse", post(register::parse).put(register::parse))
+        .route(
+            "/v1/job/{job}",
+            get(jobs::read).delete(jobs::remove).post(register::update).put(register::update),
+        )
+        .route("/v1/job/{job}/plan", post(register::plan).put(register::plan))
+        .route("/v1/job/{job}/allocations", get(jobs::allocations))
+        .route("/v1/job/{job}/versions", get(versions::list))
+        .route("/v1/job/{job}/services", get(services::of_job))
+        .route("/v1/job/{job}/summary", get(jobs::summary))
+        .route("/v1/job/{job}/evaluations", get(evaluations::of_job))
+        .route("/v1/job/{job}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
+        .route("/v1/job/{job}/scale", get(scale::read).post(scale::scale).put(scale::scale))
+        .route("/v1/job/{job}/periodic/force", post(dispatch::force).put(dispatch::force))
+        .route("/v1/job/{job}/dispatch", post(dispatch::dispatch).put(dispatch::dispatch))
+        .route("/v1/evaluations", get(evaluations::list))
+        .route("/v1/evaluation/{eval}", get(evaluations::read))
+        .route("/v1/evaluation/{eval}/allocations", get(evaluations::allocations))
+        .route("/v1/job/{job}/revert", post(versions::revert).put(versions::revert))
+        .route("/v1/job/{job}/deployments", get(deployments::of_job))
+        .route("/v1/job/{job}/deployment", get(deployments::latest_of_job))
+        .route("/v1/deployments", get(deployments::list))
+        .route("/v1/deployment/{id}", get(deployments::read))
+        .route("/v1/deployment/allocations/{id}", get(deployments::allocations))
+        .route("/v1/deployment/promote/{id}", post(deployments::promote).put(deployments::promote))
+        .route("/v1/deployment/fail/{id}", post(deployments::fail).put(deployments::fail))
+        .route("/v1/deployment/pause/{id}", post(deployments::pause).put(deployments::pause))
+        .route(
+            "/v1/deployment/allocation-health/{id}",
+            post(deployments::set_health).put(deployments::set_health),
+        )
+        .route("/v1/allocations", get(allocs::list))
+        .route("/v1/allocation/{alloc}", get(allocs::read))
+        .route("/v1/allocation/{alloc}/stop", post(allocs::stop).put(allocs::stop))
+        .route("/v1/allocation/{alloc}/services", get(services::of_alloc))
+        .route("/v1/client/allocation/{alloc}/restart", post(allocs::restart).put(allocs::restart))
+        .route("/v1/client/allocation/{alloc}/signal", post(allocs::signal).put(allocs::signal))
+        .route("/v1/client/allocation/{alloc}/gc", get(gc::alloc).put(gc::alloc))
+        .route("/v1/client/allocation/{alloc}/checks", get(allocs::checks))
+        .route("/v1/client/allocation/{alloc}/stats", get(stats::read))
+        .route("/v1/client/allocation/{alloc}/exec", get(exec::open))
+        .route("/v1/client/gc", get(gc::client).put(gc::client))
+        .route("/v1/client/fs/logs/{alloc}", get(logs::read))
+        .route("/v1/client/fs/ls/{alloc}", get(fs::ls))
+        .route("/v1/client/fs/stat/{alloc}", get(fs::stat))
+        .route("/v1/client/fs/cat/{alloc}", get(fs::cat))
+        .route("/v1/client/fs/readat/{alloc}", get(fs::readat))
+        .route("/v1/client/fs/stream/{alloc}", get(fs::stream))
+        .route("/v1/services", get(services::list))
+        .route("/v1/service/{name}", get(services::read))
+        .route("/v1/service/{name}/{id}", delete(services::remove))
+        .route("/v1/nodes", get(nodes::list))
+        .route("/v1/node/{node}", get(nodes::read))
+        .route("/v1/node/{node}/allocations", get(nodes::allocations))
+        .route("/v1/namespaces", get(namespaces::list))
+        .route("/v1/namespace/{name}", get(namespaces::read))
+        .route("/v1/regions", get(nodes::regions))
+        .route("/v1/search", post(search::prefix).put(search::prefix))
+        .route("/v1/event/stream", get(event_stream::follow))
+        .route("/v1/agent/members", get(nodes::members))
+        .route("/v1/agent/monitor", get(monitor::follow))
+        .route("/v1/agent/self", get(agent::this))
+        .route("/v1/agent/health", get(agent::health))
+        .route("/v1/system/gc", put(gc::system))
+        .route("/v1/status/leader", get(nodes::leader))
+        .route("/v1/status/peers", get(nodes::peers))
+        .route("/v1/metrics", get(agent::metrics))
+        .route(JWKS_PATH, get(agent::jwks))
+        .merge(ui::pages())
+        .merge(probes())
+        .fallback(not_built::answer)
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))
+        .with_state(shared);
+    // Outside of the routes: what it makes of a path is what they see.
+    Router::new().fallback_service(routes).layer(middleware::map_request(child_paths::join))
+}
+
+/// `/metrics`, `/healthz`, `/readyz` and nothing else, for a listener that needs no token.
+pub fn metrics_router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/metrics", get(agent::metrics))
+        .merge(probes())
+        .fallback(error::no_such_resource)
+        .method_not_allowed_fallback(error::no_such_method)
+        .with_state(shared)
+}
+
+fn probes() -> Router<Arc<Shared>> {
+    Router::new().route("/healthz", get(agent::alive)).route("/readyz", get(agent::ready))
+}

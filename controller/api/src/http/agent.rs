@@ -1,0 +1,207 @@
+//! The agent itself: status, health, who it is, metrics.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Query, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use herdlet_agent::telemetry::Format;
+use herdlet_api_types::{
+    AllocId,
+    alloc::Desired,
+    api::{AgentStatus, ManifestProblem, Unconverged, VERSION},
+    view::{AllocView, Convergence, ConvergenceState},
+};
+use herdlet_manifest::yaml::Problem;
+use herdlet_runtime::{BootClock, Clock as _};
+use serde_json::{Value, json};
+
+use super::{
+    Shared,
+    error::ApiResult,
+    query::{Params, Read, Source},
+};
+use crate::reach::stats;
+
+/// So many objects are listed one by one; all are counted.
+const UNCONVERGED_LEN_MAX: usize = 1_000;
+
+pub(super) async fn status(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(status_of(shared))).await
+}
+
+/// The one screen.
+pub(super) async fn overview(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared
+        .answer(&read, |shared| Ok(herdlet_agent::overview::overview(&shared.model, BootClock.now().boot_ns)))
+        .await
+}
+
+/// The last changes of verdicts on allocations, newest first.
+pub(super) async fn transitions(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.filtered(Source::Model, &read, |shared| Ok(shared.model.history().transitions())).await
+}
+
+fn is_wanted(shared: &Shared, id: &AllocId) -> bool {
+    let wanted = |view: &AllocView| view.spec.desired == Desired::Run && !view.status.is_terminal();
+    shared.model.alloc(id).is_some_and(|view| wanted(&view))
+}
+
+/// The last differences from what was made, newest first.
+pub(super) async fn drift(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let drifts = |shared: &Shared| Ok(shared.model.history().drifts(|id| is_wanted(shared, id)));
+    shared.filtered(Source::Model, &read, drifts).await
+}
+
+/// The index that everything shown has come to, services included: with `index`, word of the next change and nothing else.
+pub(super) async fn index(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let look = |shared: &Shared| Ok(json!({ "Index": shared.index(Source::Services) }));
+    shared.answer_from(Source::Services, &read, look).await
+}
+
+fn status_of(shared: &Shared) -> AgentStatus {
+    let vitals = (shared.vitals)();
+    let (jobs, allocs) = (shared.model.jobs(), shared.model.allocs());
+    let of_jobs = jobs.iter().map(|view| Unconverged {
+        name: view.key.to_string(),
+        alloc: None,
+        convergence: view.convergence.clone(),
+    });
+    let of_allocs = allocs.iter().map(|view| Unconverged {
+        name: view.spec.name(),
+        alloc: Some(view.spec.id),
+        convergence: view.convergence.clone(),
+    });
+    let facts = shared.facts.clone();
+    AgentStatus {
+        version: VERSION.to_owned(),
+        node_id: facts.node.id,
+        node_name: facts.node.name,
+        instance: facts.instance,
+        isolation: facts.isolation,
+        missing_controllers: facts.ineffective.names(),
+        state_dir: shared.paths.state.to_string_lossy().into_owned(),
+        started_at: facts.started_at,
+        not_ready: vitals.not_ready,
+        degraded: vitals.degraded,
+        warnings: vitals.warnings,
+        manifest_problems: vitals.manifest_problems.into_iter().map(shown_problem).collect(),
+        index: shared.model.index(),
+        jobs: counts(jobs.iter().map(|view| &view.convergence)),
+        allocs: counts(allocs.iter().map(|view| &view.convergence)),
+        unconverged: of_jobs
+            .chain(of_allocs)
+            .filter(|one| one.convergence.state != ConvergenceState::Converged)
+            .take(UNCONVERGED_LEN_MAX)
+            .collect(),
+    }
+}
+
+fn shown_problem(problem: Problem) -> ManifestProblem {
+    let Problem { source, line, column, path, message } = problem;
+    ManifestProblem { source, line, column, path, message }
+}
+
+fn counts<'c>(of: impl Iterator<Item = &'c Convergence>) -> BTreeMap<String, usize> {
+    use ConvergenceState as C;
+    let mut counts: BTreeMap<String, usize> = [C::Converged, C::Progressing, C::Waiting, C::Failed]
+        .map(|state| (state.as_str().to_owned(), 0))
+        .into();
+    for convergence in of {
+        *counts.entry(convergence.state.as_str().to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// `GET /v1/agent/self`, as far as Nomad's clients look at it.
+pub(super) async fn this(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let (facts, node) = (&shared.facts, &shared.facts.node);
+    Json(json!({
+        "config": {
+            "Datacenter": node.datacenter, "Region": node.region, "NodeName": node.name,
+            "Version": { "Version": VERSION, "VersionPrerelease": "", "VersionMetadata": "herdlet" },
+            "Client": { "Enabled": true }, "Server": { "Enabled": false }, "ACL": { "Enabled": false },
+        },
+        "member": { "Name": node.name, "Addr": "", "Port": 0, "Tags": null, "Status": "alive" },
+        "stats": {
+            "client": {
+                "node_id": node.id, "known_servers": "", "last_heartbeat": "0", "heartbeat_ttl": "0",
+                "num_allocations": shared.model.allocs().len().to_string(),
+            },
+            "herdlet": { "version": VERSION, "instance": facts.instance, "isolation": facts.isolation },
+        },
+    }))
+}
+
+/// `GET /v1/agent/health`: whether the agent can do its work.
+pub(super) async fn health(
+    State(shared): State<Arc<Shared>>,
+    Query(asked): Query<BTreeMap<String, String>>,
+) -> Response {
+    if asked.get("type").is_some_and(|kind| kind == "server") {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "server not enabled").into_response();
+    }
+    let vitals = (shared.vitals)();
+    let wrong = vitals.not_ready.or(vitals.degraded);
+    let code = if wrong.is_none() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    let body =
+        json!({ "client": { "ok": wrong.is_none(), "message": wrong.unwrap_or_else(|| "ok".to_owned()) } });
+    (code, Json(body)).into_response()
+}
+
+/// The public keys of workload identities, for whoever is shown a task's token. The key stays as long as the state directory.
+pub(super) async fn jwks(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    ([(header::CACHE_CONTROL, "public, max-age=3600")], Json(shared.jwks.clone()))
+}
+
+/// It answers, so it lives.
+pub(super) async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the state was restored and every folder of manifests was read. Never fails because a job does.
+pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
+    match (shared.vitals)().not_ready {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+/// The page of metrics: in OpenMetrics where the caller asks for it, else in Prometheus' text format.
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::wanted(accept);
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    (headers, shared.page_of_metrics(format).await)
+}
+
+impl Shared {
+    /// The page of metrics, measured anew.
+    pub async fn page_of_metrics(&self, format: Format) -> String {
+        let _alone = self.measuring.lock().await;
+        let measured = if self.publish_allocation_metrics {
+            stats::measure_all(&self.reach()).await
+        } else {
+            Vec::new()
+        };
+        (self.metrics)(format, measured)
+    }
+}

@@ -1,0 +1,112 @@
+//! `POST /v1/herdlet/apply`: manifests become desired state, all or nothing; `…/plan`: what would come of that.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use herdlet_api_types::{
+    api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, PlanReply, PlannedJob},
+    job::Job,
+    volume::Volume,
+};
+use herdlet_manifest::{
+    hcl::Variables,
+    manifests::{self, Drivers, Set},
+    sets,
+    yaml::{Problem, Problems},
+};
+use herdlet_plan::{
+    event::{self, Command, Reply},
+    job::periodic::first_launch,
+};
+use herdlet_services::catalog::Catalogs;
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+    register,
+};
+
+pub(super) async fn apply(
+    State(shared): State<Arc<Shared>>,
+    body::Json(request): body::Json<ApplyRequest>,
+) -> ApiResult<Json<ApplyReply>> {
+    let set_name = request.set.clone();
+    let names: Vec<String> = request.files.iter().map(|file| file.name.clone()).collect();
+    let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
+    let mut jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let volumes: Vec<Volume> = set.volumes.into_iter().map(|loaded| loaded.object).collect();
+    if jobs.is_empty() && volumes.is_empty() {
+        return Err(ApiError::Problems(nothing(&names).into()));
+    }
+    if !set_name.is_empty() {
+        let name = sets::name(&set_name)?;
+        sets::join(&mut jobs, &name, |key| shared.model.job(key).filter(|view| !view.deleting))?;
+    }
+    let mut warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    // Asked at the same time: a Consul that hangs holds nothing up.
+    let asking = jobs.clone();
+    let (lacking, reply) =
+        tokio::join!(shared.lacking(&asking), shared.request(Command::Apply { jobs, volumes }));
+    let reply = reply?;
+    warnings.extend(lacking);
+    let Reply::Applied { index, jobs, volumes } = reply else { return Err(unexpected(reply)) };
+    Ok(Json(ApplyReply {
+        index,
+        jobs: jobs.into_iter().map(|job| applied_job(&shared, job)).collect(),
+        volumes,
+        warnings,
+    }))
+}
+
+impl Shared {
+    /// Warnings about jobs that want what this machine lacks: a Consul that answers, cgroups for their limits.
+    pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
+        let limits = self.facts.ineffective.warning(jobs);
+        Catalogs::lacking(&self.consul, jobs).await.into_iter().chain(limits).collect()
+    }
+}
+
+/// `POST /v1/herdlet/plan`: what would come of an apply.
+pub(super) async fn plan(
+    State(shared): State<Arc<Shared>>,
+    body::Json(request): body::Json<ApplyRequest>,
+) -> ApiResult<Json<PlanReply>> {
+    let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
+    let planned = |job: &Job| {
+        let unplaced = register::unplaced(&shared, job).into_iter();
+        PlannedJob {
+            job: job.key(),
+            unplaced: unplaced.map(|(group, (why, _))| (group, why)).collect(),
+            next_launch: first_launch(job, herdlet_base::clock::wall_now()),
+        }
+    };
+    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let warnings = shared.lacking(&jobs).await;
+    Ok(Json(PlanReply { jobs: jobs.iter().map(planned).collect(), warnings }))
+}
+
+fn nothing(names: &[String]) -> Problem {
+    let source = if names.is_empty() { "what was sent".to_owned() } else { names.join(", ") };
+    let message = "there is no manifest in it".to_owned();
+    Problem { source, line: 0, column: 0, path: String::new(), message }
+}
+
+/// Validation of megabytes takes a while: not on a thread that others share.
+async fn read(request: ApplyRequest, drivers: Drivers) -> ApiResult<Result<Set, Problems>> {
+    let reading = herdlet_runtime::off_thread(move || {
+        let texts = request.files.iter().map(|file| (file.name.as_str(), file.text.as_bytes()));
+        Variables::read(&request.variables)
+            .and_then(|variables| manifests::parse_all(texts, &drivers, &variables))
+    });
+    reading.await.map_err(|error| ApiError::Failed(format!("read the manifests: {error}")))
+}
+
+fn applied_job(shared: &Shared, applied: event::AppliedJob) -> AppliedJob {
+    let change = match applied.change {
+        event::JobChange::Created => JobChange::Created,
+        event::JobChange::Updated => JobChange::Updated,
+        event::JobChange::Unchanged => JobChange::Unchanged,
+    };
+    let next_launch = shared.model.job(&applied.job).and_then(|view| view.next_launch);
+    AppliedJob { job: applied.job, version: applied.version, change, next_launch }
+}

@@ -1,0 +1,122 @@
+//! The token of the API on TCP: read from its file, and compared with what callers send.
+
+use std::{
+    fmt,
+    io::Read,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use herdlet_base::ownership::{self, OwnershipError};
+use zeroize::Zeroizing;
+
+/// A shorter token could be guessed.
+const TOKEN_LEN_MIN: usize = 16;
+/// A longer one is a wrong file.
+const TOKEN_LEN_MAX: u64 = 4_096;
+
+/// The secret that callers on TCP must know.
+#[derive(Clone)]
+pub struct Token(Arc<Zeroizing<Vec<u8>>>);
+
+/// Why a token file can't be used. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It can't be read.
+    #[error("read token file {path}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Somebody else could change it.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
+    /// It is a directory.
+    #[error("use token file {path}: it is a directory; name the file in it that holds the token")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It is a FIFO, a socket or a device.
+    #[error("use token file {path}: it is not a regular file; name one that holds the token")]
+    Special {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Everybody may read it.
+    #[error("use token file {path}: everybody may read it; chmod 600 {path}")]
+    Public {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It holds no usable token.
+    #[error(
+        "use token file {path}: the token must have {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} visible characters"
+    )]
+    Unfit {
+        /// Which.
+        path: PathBuf,
+    },
+}
+
+impl Token {
+    /// Reads a token from a file; white space around it does not count.
+    ///
+    /// # Errors
+    /// When the file can't be read, is open to everybody or to changes by somebody else, or holds no usable token.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let failed = |source| TokenError::Read { path: path.to_owned(), source };
+        ownership::check_if_there(path)?;
+        // A FIFO that nobody writes to would hold up the start.
+        let mut options = std::fs::File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(TokenError::Directory { path: path.to_owned() });
+        }
+        if !metadata.is_file() {
+            return Err(TokenError::Special { path: path.to_owned() });
+        }
+        if metadata.mode() & 0o007 != 0 {
+            return Err(TokenError::Public { path: path.to_owned() });
+        }
+        let mut text = Zeroizing::new(Vec::new());
+        file.take(TOKEN_LEN_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+        let token = text.trim_ascii();
+        let fits = (TOKEN_LEN_MIN..=TOKEN_LEN_MAX as usize).contains(&token.len());
+        if !fits || !token.iter().all(u8::is_ascii_graphic) {
+            return Err(TokenError::Unfit { path: path.to_owned() });
+        }
+        Ok(Self(Arc::new(Zeroizing::new(token.to_vec()))))
+    }
+
+    /// Whether `given` is this token, in a time that doesn't tell how much of it is.
+    pub(super) fn is(&self, given: &[u8]) -> bool {
+        aws_lc_rs::constant_time::verify_slices_are_equal(&self.0, given).is_ok()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a FIFO that nobody has written to yet: a start must not wait for it without a word.
+    #[test]
+    fn a_fifo_is_no_token_file_and_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let refused = Token::read(&path).unwrap_err();
+        assert!(matches!(refused, TokenError::Special { .. }), "{refused}");
+    }
+}

@@ -1,0 +1,267 @@
+//! Evaluations: Nomad's word for what its scheduler makes of a change. Here a change is planned within the turn that accepts it,
+//! so by the time anybody asks, its evaluation is complete.
+//!
+//! In: word of each change that the API has accepted. Out: an id for the answer, and the newest evaluations for those who look
+//! after it, as Nomad's command line does. They are in memory only; Nomad forgets its own after a while too.
+
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use herdlet_api_types::{JobKey, UnixNanos, alloc::Desired, nomad, view::AllocView};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::{
+    Shared, allocs,
+    error::{ApiError, ApiResult},
+    list::Listed,
+    query::{Params, Read},
+};
+
+/// So many are kept; the oldest goes first.
+const KEPT_LEN: usize = 256;
+
+/// What led to an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trigger {
+    /// A version of the job was accepted, or somebody asked for an evaluation.
+    JobRegister,
+    /// The job is to stop.
+    JobDeregister,
+    /// A group has another count.
+    JobScaling,
+    /// A periodic job was launched by request.
+    PeriodicJob,
+    /// An allocation is to be stopped and replaced.
+    AllocStop,
+    /// An allocation has failed, and another will take its place.
+    AllocFailure,
+}
+
+impl Trigger {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::JobRegister => "job-register",
+            Self::JobDeregister => "job-deregister",
+            Self::JobScaling => "job-scaling",
+            Self::PeriodicJob => "periodic-job",
+            Self::AllocStop => "alloc-stop",
+            Self::AllocFailure => "alloc-failure",
+        }
+    }
+}
+
+/// What became of a change.
+#[derive(Debug)]
+pub(super) struct Evaluation {
+    id: String,
+    job: JobKey,
+    trigger: Trigger,
+    index: u64,
+    at: UnixNanos,
+    /// Until when it waits; none of one that is complete.
+    waits_until: Option<UnixNanos>,
+}
+
+impl Evaluation {
+    /// What follows an allocation that has failed. It is remembered with the allocation.
+    fn following(view: &AllocView) -> Option<Self> {
+        let is_open = view.spec.desired == Desired::Run;
+        Some(Self {
+            id: nomad::followup_eval_id(view)?,
+            job: view.spec.job_key.clone(),
+            trigger: Trigger::AllocFailure,
+            index: view.modify_index,
+            at: view.modify_time,
+            waits_until: view.reschedule_at.filter(|_| is_open),
+        })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn job(&self) -> &JobKey {
+        &self.job
+    }
+
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+}
+
+/// The newest evaluations.
+#[derive(Debug, Default)]
+pub struct Evaluations {
+    kept: Mutex<VecDeque<Arc<Evaluation>>>,
+    /// How many there have been. Changed while `kept` is held.
+    made: watch::Sender<u64>,
+}
+
+impl Evaluations {
+    /// A change of the job was accepted at `index`. The id of its evaluation.
+    pub(super) fn note(&self, job: &JobKey, trigger: Trigger, index: u64) -> String {
+        let id = uuid::Uuid::new_v4().to_string();
+        let at = herdlet_base::clock::wall_now();
+        let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at, waits_until: None };
+        let mut kept = self.kept();
+        if kept.len() == KEPT_LEN {
+            kept.pop_front();
+        }
+        kept.push_back(Arc::new(one));
+        self.made.send_modify(|made| *made += 1);
+        id
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Evaluation>> {
+        self.kept().iter().cloned().collect()
+    }
+
+    /// How many there have been.
+    pub(super) fn made(&self) -> u64 {
+        *self.made.borrow()
+    }
+
+    /// How many there were before a commit, as far as they are kept.
+    pub(super) fn made_before(&self, index: u64) -> u64 {
+        let kept = self.kept();
+        self.made() - kept.iter().filter(|one| one.index >= index).count() as u64
+    }
+
+    /// How many there have been, and which of those that are kept came after the first `seen`.
+    pub(super) fn after(&self, seen: u64) -> (u64, Vec<Arc<Evaluation>>) {
+        let kept = self.kept();
+        let made = self.made();
+        let new = usize::try_from(made.saturating_sub(seen)).unwrap_or(usize::MAX);
+        (made, kept.iter().skip(kept.len().saturating_sub(new)).cloned().collect())
+    }
+
+    /// Waits until there have been more than `made`.
+    pub(super) async fn changed(&self, made: u64) {
+        // Ends without one only with the evaluations.
+        let _ = self.made.subscribe().wait_for(|now| *now > made).await;
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Evaluation>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// The newest, and those of allocations that others follow.
+    fn evaluations(&self) -> Vec<Arc<Evaluation>> {
+        let mut all = self.evaluations.all();
+        let allocs = self.model.allocs();
+        all.extend(allocs.iter().filter_map(|view| Evaluation::following(view)).map(Arc::new));
+        all
+    }
+}
+
+impl Listed for Arc<Evaluation> {
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.job.namespace)
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.id)
+    }
+
+    fn create_index(&self) -> u64 {
+        self.index
+    }
+}
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.list(&read, |shared| Ok(shared.evaluations()), shown).await
+}
+
+pub(super) async fn of_job(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let of_job = |shared: &Shared| {
+        let mut found = shared.evaluations();
+        found.retain(|one| one.job == key);
+        Ok(found)
+    };
+    shared.list(&read, of_job, shown).await
+}
+
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(shown(shared, &find(shared, &id)?))).await
+}
+
+/// The allocations of the job that was changed: Nomad's own list those that the evaluation made or touched.
+pub(super) async fn allocations(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let of_job = |shared: &Shared| Ok(shared.model.allocs_of(&find(shared, &id)?.job));
+    shared.list(&read, of_job, allocs::stub).await
+}
+
+fn find(shared: &Shared, id: &str) -> ApiResult<Arc<Evaluation>> {
+    let found = shared.evaluations().into_iter().find(|one| one.id == id);
+    found.ok_or_else(|| ApiError::NotFound("eval not found".to_owned()))
+}
+
+pub(super) fn shown(shared: &Shared, one: &Arc<Evaluation>) -> Value {
+    let view = shared.model.job(&one.job);
+    nomad::evaluation(&nomad::Evaluated {
+        id: &one.id,
+        job: &one.job,
+        view: view.as_deref(),
+        trigger: one.trigger.as_str(),
+        index: one.index,
+        at: one.at,
+        waits_until: one.waits_until,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept() {
+        let evaluations = Evaluations::default();
+        let key = JobKey { namespace: "default".into(), id: "web".into() };
+        let first = evaluations.note(&key, Trigger::AllocStop, 1);
+        (2..=KEPT_LEN as u64).for_each(|index| drop(evaluations.note(&key, Trigger::AllocStop, index)));
+        assert_eq!(evaluations.all()[0].id, first);
+        evaluations.note(&key, Trigger::JobRegister, 999);
+        let all = evaluations.all();
+        assert_eq!((all.len(), all[0].index), (KEPT_LEN, 2));
+    }
+
+    #[test]
+    fn what_came_after_is_told_as_far_as_it_is_kept() {
+        let evaluations = Evaluations::default();
+        let key = JobKey { namespace: "default".into(), id: "web".into() };
+        for index in 1..=KEPT_LEN as u64 + 5 {
+            evaluations.note(&key, Trigger::JobRegister, index);
+        }
+        let made = KEPT_LEN as u64 + 5;
+        let after = |seen| evaluations.after(seen).1.iter().map(|one| one.index).collect::<Vec<_>>();
+        assert_eq!((evaluations.made(), evaluations.made_before(made - 1)), (made, made - 2));
+        assert_eq!(after(made - 2), [made - 1, made]);
+        assert_eq!((after(made), after(0).len()), (vec![], KEPT_LEN));
+    }
+}

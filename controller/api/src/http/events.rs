@@ -1,0 +1,110 @@
+//! `GET /v1/herdlet/events`: everything that is shown, then every change, a line of JSON each.
+//!
+//! `index=N` resumes: a reader who was told everything up to the present index gets only what comes after. Otherwise, and
+//! when a reader is too slow, a `reset` is followed by everything.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{extract::State, response::Response};
+use herdlet_agent::publish::{Changed, Object};
+use herdlet_api_types::api::Change;
+use serde::Deserialize;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+use super::{
+    Shared,
+    error::ApiResult,
+    query::{Params, from_text},
+    stream::{Gone, Pieces, streamed},
+};
+
+/// An idle stream says its index this often, so that a reader that is gone is noticed.
+const IDLE: Duration = Duration::from_secs(15);
+
+/// From where to resume.
+#[derive(Debug, Deserialize)]
+pub(super) struct Resume {
+    #[serde(default, deserialize_with = "from_text")]
+    index: u64,
+}
+
+pub(super) async fn follow(
+    State(shared): State<Arc<Shared>>,
+    Params(resume): Params<Resume>,
+) -> ApiResult<Response> {
+    let model = Arc::clone(&shared);
+    Ok(streamed(&shared, "application/x-ndjson", |pieces| tell(model, resume.index, pieces)))
+}
+
+async fn tell(shared: Arc<Shared>, resume: u64, pieces: Pieces) -> Result<(), Gone> {
+    // Subscribed before anything is read: what changes meanwhile is told twice rather than not at all.
+    let mut changes = shared.model.changes();
+    let mut index = shared.model.index();
+    if resume != index || index == 0 {
+        index = tell_all(&shared, &pieces).await?;
+    }
+    say(&pieces, &Change::Index(index)).await?;
+    loop {
+        let changed = match tokio::time::timeout(IDLE, changes.recv()).await {
+            Err(_) => {
+                say(&pieces, &Change::Index(index)).await?;
+                continue;
+            }
+            Ok(Ok(changed)) => changed,
+            Ok(Err(RecvError::Lagged(_))) => {
+                index = tell_all(&shared, &pieces).await?;
+                say(&pieces, &Change::Index(index)).await?;
+                continue;
+            }
+            Ok(Err(RecvError::Closed)) => return Ok(()),
+        };
+        index = index.max(changed.index);
+        say(&pieces, &now(&shared, changed)).await?;
+        // All changes of a commit, then its index: a reader may act on what belongs together.
+        loop {
+            match changes.try_recv() {
+                Ok(changed) => {
+                    index = index.max(changed.index);
+                    say(&pieces, &now(&shared, changed)).await?;
+                }
+                Err(TryRecvError::Lagged(_)) => index = tell_all(&shared, &pieces).await?,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        say(&pieces, &Change::Index(index)).await?;
+    }
+}
+
+async fn tell_all(shared: &Shared, pieces: &Pieces) -> Result<u64, Gone> {
+    let index = shared.model.index();
+    say(pieces, &Change::Reset).await?;
+    for job in shared.model.jobs() {
+        say(pieces, &Change::Job(job)).await?;
+    }
+    for volume in shared.model.volumes() {
+        say(pieces, &Change::Volume(volume)).await?;
+    }
+    for alloc in shared.model.allocs() {
+        say(pieces, &Change::Alloc(alloc)).await?;
+    }
+    Ok(index)
+}
+
+/// What an object is now, which may be newer than the change that is told.
+fn now(shared: &Shared, changed: Changed) -> Change {
+    match changed.object {
+        Object::Job(key) => shared.model.job(&key).map_or(Change::JobGone(key), Change::Job),
+        Object::Alloc(id) => shared.model.alloc(&id).map_or(Change::AllocGone(id), Change::Alloc),
+        Object::Volume(name) => {
+            let volumes = shared.model.volumes().into_iter();
+            let found = volumes.into_iter().find(|view| view.spec.name == name);
+            found.map_or(Change::VolumeGone(name), Change::Volume)
+        }
+    }
+}
+
+async fn say(pieces: &Pieces, change: &Change) -> Result<(), Gone> {
+    let Ok(mut line) = serde_json::to_vec(change) else { return Ok(()) };
+    line.push(b'\n');
+    Ok(pieces.send(line).await?)
+}

@@ -1,0 +1,62 @@
+//! Garbage collection by request: all that has ended, directories only, or one allocation's.
+//!
+//! In: Nomad's requests, and our own, which say what was collected. Out: what has ended, and when it is collected by itself.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use herdlet_agent::gc::Scope;
+use herdlet_api_types::gc::Ended;
+use serde_json::Value;
+
+use super::{
+    Shared,
+    error::{ApiError, ApiResult},
+    filter::Filter,
+    list::fitting,
+    query::{Params, Read},
+};
+
+/// All that has ended: what is due first.
+pub(super) async fn ended(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Json<Vec<Value>>> {
+    let filter = Filter::parse(&read.filter)?;
+    fitting(shared.gc.ended().await, &filter).map(Json)
+}
+
+/// Collects all that has ended, and says what that was.
+pub(super) async fn collect(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Vec<Ended>>> {
+    Ok(Json(shared.gc.collect_now(Scope::All).await?))
+}
+
+/// The same, as Nomad answers it.
+pub(super) async fn system(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
+    shared.gc.collect_now(Scope::All).await?;
+    Ok(Json(Value::Null))
+}
+
+/// Collects directories of allocations.
+pub(super) async fn client(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
+    shared.reach().collect_all().await?;
+    Ok(Json(Value::Null))
+}
+
+/// Collects one allocation's directory.
+pub(super) async fn alloc(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> ApiResult<Json<Value>> {
+    let alloc = shared.known_alloc(&id)?;
+    if shared.reach().collect(&alloc).await? {
+        return Ok(Json(Value::Null));
+    }
+    Err(ApiError::Conflict(format!(
+        "allocation {} has not ended; only what has ended is collected",
+        alloc.spec.name()
+    )))
+}

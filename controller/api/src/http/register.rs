@@ -1,0 +1,270 @@
+//! Jobs in Nomad's own form: registered, parsed, and compared with what there is.
+//!
+//! In: `{"Job": …}` as Nomad's clients send it, or the text of a job file. Out: what was accepted, the job in Nomad's JSON, or what
+//! a registration would change. What is wrong with a job comes back as problems with the path of each.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use herdlet_api_types::{
+    job::{Job, JobType},
+    nomad::{self, Updates},
+    rfc3339::rfc3339,
+    view::{AllocView, JobView, Unplaced},
+};
+use herdlet_manifest::{
+    manifests::{self, Loaded},
+    yaml::{Problem, Problems},
+};
+use herdlet_plan::{
+    event::Command,
+    job::{capacity::Room, feasibility, periodic::first_launch, same_work, scale},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult},
+    evaluations::Trigger,
+    jobs::reversioned,
+};
+
+/// A job to be registered or planned, in Nomad's words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Request {
+    job: Value,
+    enforce_index: bool,
+    preserve_counts: bool,
+    preserve_resources: bool,
+    diff: bool,
+}
+
+impl Request {
+    fn check(&self) -> ApiResult<()> {
+        for (asked, name) in
+            [(self.enforce_index, "EnforceIndex"), (self.preserve_resources, "PreserveResources")]
+        {
+            if asked {
+                return Err(ApiError::NotBuilt(format!("{name} is not built")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `POST /v1/jobs`.
+pub(super) async fn register(
+    State(shared): State<Arc<Shared>>,
+    body::Json(request): body::Json<Request>,
+) -> ApiResult<Json<Value>> {
+    accept(&shared, request, None).await
+}
+
+/// `POST /v1/job/ID`: the same of the job that the path names.
+pub(super) async fn update(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    body::Json(request): body::Json<Request>,
+) -> ApiResult<Json<Value>> {
+    accept(&shared, request, Some(id)).await
+}
+
+async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiResult<Json<Value>> {
+    request.check()?;
+    let (job, warnings) = read(shared, json!({ "Job": request.job }).to_string(), "job.json").await?;
+    named(&job, id.as_deref())?;
+    let key = job.key();
+    let warnings = with_lacking(shared, warnings, &job).await;
+    let command = if request.preserve_counts {
+        Command::ApplyWithCounts { job: job.into() }
+    } else {
+        Command::Apply { jobs: vec![job], volumes: Vec::new() }
+    };
+    let changed = shared.job_changed(command).await?;
+    let eval = shared.evaluations.note(&key, Trigger::JobRegister, changed.index);
+    Ok(Json(reversioned(&eval, changed, &warnings)))
+}
+
+/// The text of a job file, in Nomad's words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Text {
+    #[serde(rename = "JobHCL")]
+    job_hcl: String,
+    variables: String,
+}
+
+/// `POST /v1/jobs/parse`.
+pub(super) async fn parse(
+    State(shared): State<Arc<Shared>>,
+    body::Json(text): body::Json<Text>,
+) -> ApiResult<Json<Value>> {
+    if !text.variables.is_empty() {
+        return Err(ApiError::NotBuilt(
+            "Variables is not built; herdlet convert --var takes them".to_owned(),
+        ));
+    }
+    if text.job_hcl.trim().is_empty() {
+        return Err(ApiError::bad("Job spec is empty"));
+    }
+    let (job, _) = read(&shared, text.job_hcl, "job.hcl").await?;
+    Ok(Json(nomad::job(&job, 0)))
+}
+
+/// `POST /v1/job/ID/plan`: what a registration would do. Nothing is changed.
+pub(super) async fn plan(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    body::Json(request): body::Json<Request>,
+) -> ApiResult<Json<Value>> {
+    request.check()?;
+    let (job, warnings) = read(&shared, json!({ "Job": request.job }).to_string(), "job.json").await?;
+    named(&job, Some(&id))?;
+    let known = shared.model.job(&job.key()).filter(|view| !view.deleting);
+    let job = match &known {
+        Some(view) if request.preserve_counts => scale::with_counts_of(job, &view.job)?,
+        Some(_) | None => job,
+    };
+    let diff = request.diff.then(|| {
+        let old = known.as_deref().map(|view| nomad::job(&view.job, 0));
+        nomad::job_diff(old.as_ref(), &nomad::job(&job, 0))
+    });
+    let updates: Map<String, Value> = group_names(&job, known.as_deref())
+        .map(|group| {
+            // What makes children runs nothing by itself.
+            let own = if job.makes_children() { Updates::default() } else { updates(&shared, &job, group) };
+            (group.to_owned(), with_canaries(own, &job, group).shown())
+        })
+        .collect();
+    let warnings = with_lacking(&shared, warnings, &job).await;
+    let unplaced = unplaced(&shared, &job);
+    let failed = unplaced.iter().map(|(group, (why, count))| (group, why, *count));
+    Ok(Json(json!({
+        "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": nomad::failed_groups(failed),
+        "JobModifyIndex": known.map_or(0, |view| view.modify_index), "CreatedEvals": null, "Diff": diff,
+        "NextPeriodicLaunch": first_launch(&job, herdlet_base::clock::wall_now()).and_then(rfc3339), "Warnings": warnings, "Index": shared.model.index(),
+    })))
+}
+
+async fn with_lacking(shared: &Shared, warnings: String, job: &Job) -> String {
+    let lacking = shared.lacking(std::slice::from_ref(job)).await;
+    let known = Some(warnings).filter(|warnings| !warnings.is_empty());
+    known.into_iter().chain(lacking).collect::<Vec<_>>().join("\n")
+}
+
+/// Groups that can't be placed on this node now, by name: why, and how many of their allocations wait for it. Of a job that is
+/// dispatched this is so of its next child.
+pub(super) fn unplaced(shared: &Shared, job: &Job) -> BTreeMap<String, (Unplaced, u64)> {
+    let (total, reserved) = shared.facts.room;
+    let all = total.minus(reserved);
+    let mut taken = taken_by_others(shared, job);
+    let mut unplaced = BTreeMap::new();
+    for group in &job.groups {
+        let Updates { place, destructive_update, in_place_update, .. } = updates(shared, job, &group.name);
+        let missing = place + destructive_update;
+        let changed = missing + in_place_update;
+        if changed == 0 {
+            continue;
+        }
+        let wants = Room::of(group).times(missing);
+        let fits = feasibility::check(job, group, &shared.facts.node)
+            .and_then(|()| wants.check(all.minus(taken), all));
+        match fits {
+            Ok(()) => taken = taken.plus(wants),
+            Err(why) => {
+                unplaced.insert(group.name.clone(), (why, changed));
+            }
+        }
+    }
+    unplaced
+}
+
+/// What live allocations hold, but for those of this job that will be stopped or replaced for it.
+fn taken_by_others(shared: &Shared, job: &Job) -> Room {
+    let key = job.key();
+    let stays = |view: &AllocView| {
+        let count = job.group(&view.spec.group).map_or(0, |group| job.wanted(group));
+        view.spec.job_key != key
+            || view.spec.index < count && same_work(&view.spec.job, job, &view.spec.group)
+    };
+    let allocs = shared.model.allocs();
+    let live = allocs.iter().filter(|view| !view.status.is_terminal() && stays(view));
+    live.filter_map(|view| view.spec.group()).map(Room::of).fold(Room::default(), Room::plus)
+}
+
+/// Groups of the job, and those that it had.
+fn group_names<'j>(job: &'j Job, known: Option<&'j JobView>) -> impl Iterator<Item = &'j str> {
+    let old = known.into_iter().flat_map(|view| &view.job.groups);
+    let gone = old.filter(|group| job.group(&group.name).is_none());
+    job.groups.iter().chain(gone).map(|group| group.name.as_str())
+}
+
+/// What becomes of the allocations of a group once this is its job.
+fn updates(shared: &Shared, job: &Job, group: &str) -> Updates {
+    let count = job.group(group).filter(|_| !job.stop).map_or(0, |group| group.count);
+    let mut updates = Updates::default();
+    let live = shared.model.allocs_of(&job.key()).into_iter();
+    for view in live.filter(|view| {
+        view.spec.group == group && view.spec.desired == herdlet_api_types::alloc::Desired::Run
+    }) {
+        if view.spec.index >= count {
+            updates.stop += 1;
+        } else if *view.spec.job == *job {
+            updates.ignore += 1;
+        } else if same_work(&view.spec.job, job, group) {
+            updates.in_place_update += 1;
+        } else {
+            updates.destructive_update += 1;
+        }
+    }
+    let placed = updates.ignore + updates.in_place_update + updates.destructive_update;
+    updates.place = u64::from(count).saturating_sub(placed);
+    updates
+}
+
+/// What canaries stand beside is left as it is until they are promoted.
+fn with_canaries(updates: Updates, job: &Job, group: &str) -> Updates {
+    let update =
+        job.group(group).and_then(|group| group.update.as_ref()).filter(|_| job.kind == JobType::Service);
+    match update.map_or(0, |update| u64::from(update.canary)) {
+        0 => updates,
+        _ if updates.destructive_update == 0 => updates,
+        canary => Updates {
+            canary,
+            ignore: updates.ignore + updates.destructive_update,
+            destructive_update: 0,
+            ..updates
+        },
+    }
+}
+
+fn named(job: &Job, id: Option<&str>) -> ApiResult<()> {
+    match id {
+        Some(id) if id != job.id => Err(ApiError::bad("Job ID does not match request path")),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The one job in a text, and what is to be said of it. Reading takes a while: not on a thread that others share.
+async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<(Job, String)> {
+    let drivers = shared.manifests.clone();
+    let reading = herdlet_runtime::off_thread(move || manifests::parse(source, text.as_bytes(), &drivers));
+    let set = reading.await.map_err(|error| ApiError::Failed(format!("read the job: {error}")))?;
+    let set = set.map_err(ApiError::Problems)?;
+    let warnings = set.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let mut jobs = set.jobs.into_iter();
+    match (jobs.next(), jobs.next()) {
+        (Some(Loaded { object, .. }), None) if set.volumes.is_empty() => Ok((object, warnings)),
+        _ => Err(ApiError::Problems(not_one(source))),
+    }
+}
+
+fn not_one(source: &str) -> Problems {
+    let message = "there is not one job in it".to_owned();
+    Problem { source: source.to_owned(), line: 0, column: 0, path: "Job".to_owned(), message }.into()
+}

@@ -1,0 +1,193 @@
+//! The connections of a listener: a place for each, and what is served on it.
+//!
+//! In: what was accepted. Out: answers to its requests, each through [`admission`](crate::http::admission). Who finds no place is told
+//! so, as far as that costs little.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{Router, middleware};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Accepted, Face, Limits,
+    refusal::{FORBIDDEN, FULL, PEER_FULL, Refusal},
+};
+use crate::{
+    http::lingering::Lingering,
+    http::{
+        admission::{Caller, Gate, admit},
+        tls::Tls,
+        unread,
+    },
+    peer::{Peer, PeerPlace, PerPeer},
+};
+
+/// How long a peer may take to hear why it is not served.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
+
+/// Refusals sent at the same time. Further connections are closed without an answer: a client that connects faster than it is refused
+/// must not take all files.
+pub(crate) const REFUSALS_MAX: usize = 16;
+
+pub(super) struct Connections {
+    face: Face,
+    /// The address of the listener.
+    listener: Option<SocketAddr>,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+    places: Arc<Semaphore>,
+    per_peer: Arc<PerPeer>,
+    refusals: Arc<Semaphore>,
+}
+
+/// What a connection takes as long as it lasts.
+struct Taken {
+    _place: OwnedSemaphorePermit,
+    _of_peer: Option<PeerPlace>,
+}
+
+impl Connections {
+    pub(super) fn new(face: Face, listener: Option<SocketAddr>, closing: CancellationToken) -> Self {
+        let Limits { connections_max, per_peer_max, .. } = face.limits;
+        Self {
+            face,
+            listener,
+            closing,
+            tasks: TaskTracker::new(),
+            places: Arc::new(Semaphore::new(connections_max)),
+            per_peer: PerPeer::new(per_peer_max, connections_max),
+            refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+        }
+    }
+
+    pub(super) fn take(&self, accepted: Accepted) {
+        match accepted {
+            Accepted::Unix(stream) => match self.place(None) {
+                Ok(taken) => self.serve(stream, taken, Caller::Local),
+                Err(refusal) => self.refuse(stream, refusal),
+            },
+            Accepted::Tcp(stream, peer) => match self.place(Some(peer)) {
+                Ok(taken) => self.serve(stream, taken, Caller::Remote(peer)),
+                Err(refusal) => self.refuse(stream, refusal),
+            },
+            // No answer is possible before the handshake: without a free place the connection is closed.
+            Accepted::Tls(stream, peer, tls) => {
+                if let Ok(taken) = self.place(Some(peer)) {
+                    self.serve_tls(stream, taken, (peer, tls));
+                }
+            }
+            Accepted::Stranger(stream) => self.refuse(stream, FORBIDDEN),
+        }
+    }
+
+    /// Ends what is idle, and waits for the rest.
+    pub(super) async fn end(&self, within: Duration) {
+        self.tasks.close();
+        if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {
+            tracing::warn!(left = self.tasks.len(), "closing connections with requests under way");
+        }
+    }
+
+    fn place(&self, peer: Option<Peer>) -> Result<Taken, Refusal> {
+        let of_peer = match peer {
+            Some(peer) => Some(self.per_peer.take(peer).ok_or(PEER_FULL)?),
+            None => None,
+        };
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| FULL)?;
+        Ok(Taken { _place: place, _of_peer: of_peer })
+    }
+
+    fn serve<S>(&self, stream: S, taken: Taken, caller: Caller)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let connection = connection(stream, self.router(caller), self.face.limits, self.closing.clone());
+        self.tasks.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(taken);
+        });
+    }
+
+    /// A handshake takes no longer than a request's header may.
+    fn serve_tls(&self, stream: TcpStream, taken: Taken, (peer, tls): (Peer, Arc<Tls>)) {
+        let caller = if tls.verifies_clients() { Caller::Certified(peer) } else { Caller::Remote(peer) };
+        let (router, limits, closing) = (self.router(caller), self.face.limits, self.closing.clone());
+        self.tasks.spawn(async move {
+            match tokio::time::timeout(limits.header_max, tls.accept(stream)).await {
+                Ok(Ok(stream)) => {
+                    if let Err(error) = connection(stream, router, limits, closing).await {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+                Err(_) => tracing::debug!("a handshake took too long"),
+            }
+            drop(taken);
+        });
+    }
+
+    /// What answers on one connection. Layers around a router that is one service cost little.
+    fn router(&self, caller: Caller) -> Router {
+        let Face { router, access, admission, .. } = &self.face;
+        let gate = Gate {
+            access: access.clone(),
+            admission: Arc::clone(admission),
+            caller,
+            listener: self.listener,
+        };
+        Router::new()
+            .fallback_service(router.clone())
+            .layer(middleware::from_fn_with_state(gate, admit))
+            .layer(middleware::from_fn(unread::finish))
+    }
+
+    fn refuse<S>(&self, stream: S, refusal: Refusal)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
+        self.tasks.spawn(async move {
+            let _ = tokio::time::timeout(REFUSAL_MAX, refusal.tell(Lingering::new(stream))).await;
+            drop(place);
+        });
+    }
+}
+
+/// Serves one connection to its end; once `closing` is cancelled, only the request under way.
+pub async fn connection<S>(
+    stream: S,
+    router: Router,
+    limits: Limits,
+    closing: CancellationToken,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_max)
+        .max_headers(limits.fields_max)
+        .max_buf_size(limits.header_bytes_max)
+        .serve_connection(TokioIo::new(Lingering::new(stream)), TowerToHyperService::new(router))
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = &mut connection => ended,
+        () = closing.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The built-in catalogue of services, in Nomad's form.
+//!
+//! In: what the catalogue holds, what checks of it have said, and requests to delete an entry. Out: entries by name, of
+//! which usually those are shown that requests may be sent to. It must not know what is wanted: the planner has what was deleted
+//! put back where it is.
+
+mod choose;
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse as _, Response},
+};
+use herdlet_agent::publish::ReadModel;
+use herdlet_api_types::{
+    service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
+    task::TaskPhase,
+    view::AllocView,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use choose::Choice;
+
+use super::{
+    Shared,
+    error::{ApiError, ApiResult},
+    filter::Filter,
+    list::{Listed, fitting},
+    query::{INDEX, Params, Read, Source, flag},
+};
+
+impl Listed for Registration {
+    const SOURCE: Source = Source::Services;
+
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.job.namespace)
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.id)
+    }
+
+    /// Made with its allocation, and in no commit of its own: by id within one.
+    fn create_index(&self) -> u64 {
+        0
+    }
+}
+
+/// Everything the built-in catalogue holds, of every namespace, and how it is.
+pub(super) async fn registrations(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let views = |shared: &Shared| Ok(shared.catalog.all().into_iter().map(|one| view(shared, one)).collect());
+    shared.filtered(Source::Services, &read, views).await
+}
+
+/// Names and tags, by namespace. Filtered are the services of each, by `Namespace`, `ServiceName` and `Tags`.
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let filter = Filter::parse(&read.filter)?;
+    let stubs = |shared: &Shared| {
+        let mut found: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+        for registration in shared.catalog.all().into_iter().filter(|one| read.covers(&one.job.namespace)) {
+            let services = found.entry(registration.job.namespace.to_string()).or_default();
+            services.entry(registration.name).or_default().extend(registration.tags);
+        }
+        let mut stubs = Vec::new();
+        for (namespace, services) in found {
+            let services = fitting(of_namespace(&namespace, services), &filter)?;
+            if !services.is_empty() {
+                stubs.push(stub(&namespace, services));
+            }
+        }
+        Ok(stubs)
+    };
+    shared.answer_from(Source::Services, &read, stubs).await
+}
+
+/// Which instances of a service are asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wanted {
+    /// Also those that requests may not be sent to now.
+    #[serde(deserialize_with = "flag")]
+    all: bool,
+    /// So many of them, always the same for the same key: `NUMBER|KEY`.
+    choose: String,
+}
+
+/// Instances of one service that requests may be sent to, or all of them.
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    Params(read): Params<Read>,
+    Params(wanted): Params<Wanted>,
+) -> ApiResult<Response> {
+    let choice = Choice::parse(&wanted.choose)?;
+    let instances = |shared: &Shared| {
+        let mut found = shared.catalog.all();
+        found.retain(|one| one.name == name && (wanted.all || is_listed(&shared.model, one)));
+        Ok(found)
+    };
+    let chosen = |shown| match &choice {
+        Some(choice) => choice.of(shown),
+        None => shown,
+    };
+    shared.arranged(&read, instances, instance, chosen).await
+}
+
+/// Deletes one entry. As in Nomad its id alone names it; what still stands for something that runs comes back.
+pub(super) async fn remove(
+    State(shared): State<Arc<Shared>>,
+    Path((_, id)): Path<(String, String)>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    if !shared.catalog.remove(read.namespace(), &id).await {
+        return Err(ApiError::NotFound("service registration not found".to_owned()));
+    }
+    Ok([(INDEX, shared.index(Source::Services).to_string())].into_response())
+}
+
+/// What an allocation has registered, whatever its checks say.
+pub(super) async fn of_alloc(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let instances = |shared: &Shared| {
+        let alloc = shared.known_alloc(&id)?.spec.id;
+        Ok(shared.catalog.select(|one| one.alloc == alloc))
+    };
+    shared.list(&read, instances, instance).await
+}
+
+/// What a job has registered, whatever its checks say.
+pub(super) async fn of_job(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let instances = |shared: &Shared| {
+        shared.known_job(&key)?;
+        Ok(shared.catalog.select(|one| one.job == key))
+    };
+    shared.list(&read, instances, instance).await
+}
+
+/// Whether requests may be sent to an instance: one with checks takes them only once all of them have been made, and while none fails.
+pub(crate) fn is_listed(model: &ReadModel, registration: &Registration) -> bool {
+    let alloc = model.alloc(&registration.alloc);
+    alloc.is_some_and(|alloc| health(registration, &alloc).is_listed())
+}
+
+fn view(shared: &Shared, registration: Registration) -> ServiceView {
+    let Some(alloc) = shared.model.alloc(&registration.alloc) else {
+        return ServiceView { registration, health: ServiceHealth::Pending, results: Vec::new() };
+    };
+    let health = health(&registration, &alloc);
+    let results = results(&registration, &alloc).cloned().collect();
+    ServiceView { registration, health, results }
+}
+
+/// The last results of an instance's checks. What a check said that was changed a moment ago holds until it was made.
+fn results<'r>(
+    registration: &'r Registration,
+    alloc: &'r AllocView,
+) -> impl Iterator<Item = &'r CheckResult> {
+    registration.checks.iter().filter_map(|check| {
+        let is_its = |result: &&CheckResult| {
+            (&result.task, &result.service, &result.check)
+                == (&registration.task, &registration.name, &check.name)
+        };
+        let by_id = alloc.checks.iter().find(|result| result.id == check.id);
+        by_id.or_else(|| alloc.checks.iter().find(is_its))
+    })
+}
+
+/// What the checks of an instance said when they were last made. A task that is being stopped to be restarted may pass them until
+/// its end.
+fn health(registration: &Registration, alloc: &AllocView) -> ServiceHealth {
+    if registration.checks.is_empty() {
+        return ServiceHealth::Passing;
+    }
+    let said = |status| results(registration, alloc).filter(|result| result.status == status).count();
+    let is_its = |task: &str| registration.task.as_deref().is_none_or(|name| name == task);
+    let is_stopping = alloc.tasks.iter().any(|task| is_its(&task.name) && task.phase == TaskPhase::Stopping);
+    if said(CheckStatus::Failure) > 0 {
+        ServiceHealth::Critical
+    } else if said(CheckStatus::Success) + said(CheckStatus::Warning) != registration.checks.len()
+        || is_stopping
+    {
+        ServiceHealth::Pending
+    } else if said(CheckStatus::Warning) > 0 {
+        ServiceHealth::Warning
+    } else {
+        ServiceHealth::Passing
+    }
+}
+
+/// The services of a namespace, each with its namespace for a filter to name.
+fn of_namespace(namespace: &str, services: BTreeMap<String, Vec<String>>) -> Vec<Value> {
+    let one = |(name, mut tags): (String, Vec<String>)| {
+        tags.sort();
+        tags.dedup();
+        json!({ "Namespace": namespace, "ServiceName": name, "Tags": tags })
+    };
+    services.into_iter().map(one).collect()
+}
+
+fn stub(namespace: &str, services: Vec<Value>) -> Value {
+    let without_namespace = |mut service: Value| {
+        service.as_object_mut().map(|fields| fields.remove("Namespace"));
+        service
+    };
+    let services: Vec<_> = services.into_iter().map(without_namespace).collect();
+    json!({ "Namespace": namespace, "Services": services })
+}
+
+pub(super) fn instance(shared: &Shared, registration: &Registration) -> Value {
+    let index = shared.model.alloc(&registration.alloc).map_or(0, |view| view.spec.create_index);
+    json!({
+        "ID": registration.id, "ServiceName": registration.name, "Namespace": registration.job.namespace,
+        "NodeID": shared.facts.node.id, "Datacenter": shared.facts.node.datacenter, "JobID": registration.job.id,
+        "AllocID": registration.alloc, "Tags": registration.tags, "Address": registration.address,
+        "Port": registration.port, "CreateIndex": index, "ModifyIndex": index,
+    })
+}

@@ -1,0 +1,45 @@
+//! The status page.
+
+use herdlet_api_types::view::ConvergenceState;
+use herdlet_manifest::fixture::{alloc_view, job, job_view, verdict};
+
+use super::*;
+
+#[tokio::test]
+async fn the_page_shows_what_is_not_as_wanted_first_and_nothing_in_it_is_taken_for_markup() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let (calm, late) = (job("calm", "g", "t"), job("late", "g", "t"));
+    let mut view = job_view(&late, 8);
+    view.convergence = verdict(ConvergenceState::Waiting, "");
+    let mut alloc = alloc_view(&late, 0, 7);
+    alloc.convergence = verdict(ConvergenceState::Waiting, "task t: <script>alert('x')</script>");
+    ground.show(1, &[job_view(&calm, 1), view], &[alloc_view(&calm, 0, 8), alloc]);
+    let (status, page) = ground.get("/ui").await;
+    assert_eq!(status, 200);
+    assert!(page.contains("1/2 converged"), "{page}");
+    assert!(page.find("job-late") < page.find("job-calm"), "{page}");
+    assert!(page.contains("late.g[0]: task t: &lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;"), "{page}");
+    assert!(!page.contains("<script>"), "{page}");
+    // Whole without scripts, and true again soon.
+    assert!(page.contains("<noscript><meta http-equiv=\"refresh\""), "{page}");
+    let (_, body) = ground.get("/ui/body").await;
+    assert!(page.contains(&body), "{body}");
+}
+
+#[tokio::test]
+async fn the_page_loads_nothing_from_elsewhere() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    for path in ["/ui", "/ui/body", "/ui/page.css", "/ui/page.js"] {
+        let answer = ground.http().get(format!("http://localhost{path}")).send().await.unwrap();
+        let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+        assert!(
+            policy.starts_with("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{policy}"
+        );
+        let text = answer.text().await.unwrap();
+        assert!(!text.contains("//") || path == "/ui/page.js", "{path}: {text}");
+        assert!(!text.contains("http://") && !text.contains("https://"), "{path}: {text}");
+    }
+}

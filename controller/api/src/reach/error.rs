@@ -1,0 +1,115 @@
+//! How requests fail, whichever way they came: one line of plain text, and a status code of HTTP.
+
+use herdlet_agent::requests::RequestError;
+use herdlet_manifest::{sets::SetError, yaml::Problems};
+use herdlet_plan::event::{Refusal, Reply};
+
+/// Why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// It makes no sense.
+    #[error("{0}")]
+    BadRequest(String),
+    /// Manifests with mistakes; all of them, as JSON.
+    #[error("{0}")]
+    Problems(Problems),
+    /// Nobody may see it.
+    #[error("{0}")]
+    Forbidden(String),
+    /// There is no such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// It can't be done in the present state.
+    #[error("{0}")]
+    Conflict(String),
+    /// The body is too large.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The body did not come in time.
+    #[error("the body did not come within {0} s")]
+    Slow(u64),
+    /// It will come with a later release.
+    #[error("{0}")]
+    NotBuilt(String),
+    /// The agent can't do it now: it is going down, or its state can't be written. Nothing was changed.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The same, but too late to know that nothing was changed.
+    #[error("{0}")]
+    Open(String),
+    /// A defect of ours, in a whole sentence.
+    #[error("{0}")]
+    Defect(String),
+    /// Something of ours failed.
+    #[error("failed to {0}")]
+    Failed(String),
+}
+
+/// The answer of an endpoint.
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    pub fn bad(message: impl Into<String>) -> Self {
+        Self::BadRequest(message.into())
+    }
+
+    /// The status code.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::BadRequest(_) | Self::Problems(_) => 400,
+            Self::Forbidden(_) => 403,
+            Self::NotFound(_) => 404,
+            Self::Slow(_) => 408,
+            Self::Conflict(_) => 409,
+            Self::TooLarge(_) => 413,
+            Self::Defect(_) | Self::Failed(_) => 500,
+            Self::NotBuilt(_) => 501,
+            Self::Unavailable(_) | Self::Open(_) => 503,
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotFound(why) => Self::NotFound(why),
+            Refusal::Conflict(why) => Self::Conflict(why),
+            Refusal::Invalid(why) => Self::BadRequest(why),
+        }
+    }
+}
+
+impl From<SetError> for ApiError {
+    fn from(error: SetError) -> Self {
+        let message = error.to_string();
+        match error {
+            SetError::Name(_) | SetError::Empty(_) => Self::BadRequest(message),
+            SetError::OfAnother { .. } => Self::Conflict(message),
+        }
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let message = error.to_string();
+        match error {
+            RequestError::Withheld(_) | RequestError::Down => Self::Unavailable(message),
+            RequestError::Open(_) => Self::Open(message),
+            RequestError::Owned(_) => Self::Conflict(message),
+            RequestError::Lost => Self::Defect(message),
+        }
+    }
+}
+
+/// A planner's answer of a kind that the request can't have.
+pub(crate) fn unexpected(reply: Reply) -> ApiError {
+    match reply {
+        Reply::Refused(refusal) => refusal.into(),
+        Reply::Accepted { .. }
+        | Reply::Applied { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Dispatched { .. }
+        | Reply::Collected { .. }
+        | Reply::Explanation(_) => ApiError::Failed("understand the planner's answer".to_owned()),
+    }
+}

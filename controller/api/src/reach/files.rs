@@ -1,0 +1,209 @@
+//! The files of an allocation, from its directory on.
+//!
+//! In: an allocation and a path in Nomad's layout (`alloc/…`, `TASK/local/…`). Out: file infos, bytes, or Nomad's frames.
+//!
+//! The agent may be root, and tasks write to nearly all of these directories: each step goes through a held directory, no link
+//! is followed, only plain files are read, and what is secret is told to nobody.
+
+mod info;
+mod path;
+mod reading;
+
+use std::io;
+
+use herdlet_api_types::view::AllocView;
+use herdlet_base::safe_fs::{Crossing, Dir, FsError};
+
+pub use self::{info::Info, reading::Reading};
+use self::{
+    path::Below,
+    reading::{Origin, Part},
+};
+use super::{
+    Reach,
+    error::{ApiError, ApiResult},
+    stream::{Form, Gone, Pieces, blocking, follow},
+    target::has_files,
+};
+
+/// A directory with more entries is not listed: the answer would be of no use, and cost memory.
+const ENTRIES_LEN_MAX: usize = 10_000;
+
+/// Which file, which part of it, and how it is told.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    pub path: String,
+    pub offset: u64,
+    /// So many bytes; 0 for all.
+    pub limit: u64,
+    /// `start`, which it also is where it is empty, or `end`.
+    pub origin: String,
+    pub follow: bool,
+}
+
+/// A file being told, perhaps as it grows.
+pub struct Telling {
+    reading: Reading,
+    /// A place among those who follow.
+    place: Option<tokio::sync::SemaphorePermit<'static>>,
+}
+
+impl Telling {
+    /// Tells it to its end; one that is followed, until it is deleted.
+    ///
+    /// # Errors
+    /// When the reader goes away.
+    pub async fn run(self, form: Form, pieces: Pieces) -> Result<(), Gone> {
+        match self.place {
+            Some(_place) => self.reading.followed(form, pieces).await,
+            None => self.reading.once(form, pieces).await,
+        }
+    }
+}
+
+impl Reach {
+    /// What is in a directory, by name.
+    pub async fn list(&self, alloc: &AllocView, path: &str) -> ApiResult<Vec<Info>> {
+        has_files(alloc)?;
+        let place = Place::of(self, alloc, path)?;
+        work(move || place.list()).await
+    }
+
+    /// What is told of one file or directory.
+    pub async fn stat(&self, alloc: &AllocView, path: &str) -> ApiResult<Info> {
+        has_files(alloc)?;
+        let place = Place::of(self, alloc, path)?;
+        work(move || place.info()).await
+    }
+
+    /// A part of a file.
+    pub async fn open_file(&self, alloc: &AllocView, wanted: Wanted) -> ApiResult<Telling> {
+        has_files(alloc)?;
+        if wanted.path.is_empty() {
+            return Err(ApiError::bad("must provide a file path"));
+        }
+        let place = Place::of(self, alloc, &wanted.path)?;
+        let origin = match wanted.origin.as_str() {
+            "" | "start" => Origin::Start,
+            "end" => Origin::End,
+            _ => return Err(ApiError::bad("origin must be start or end")),
+        };
+        let follows = if wanted.follow { Some(follow()?) } else { None };
+        let part = Part { offset: wanted.offset, origin, limit: wanted.limit };
+        let reading = work(move || place.open(part)).await?;
+        Ok(Telling { reading, place: follows })
+    }
+}
+
+/// A path below an allocation's directory.
+struct Place {
+    alloc_dir: std::path::PathBuf,
+    below: Below,
+}
+
+impl Place {
+    fn of(reach: &Reach, alloc: &AllocView, path: &str) -> ApiResult<Self> {
+        let tasks = alloc.tasks.iter().map(|task| &*task.name);
+        Ok(Self { alloc_dir: reach.paths.alloc(&alloc.spec.id), below: Below::read(path, tasks)? })
+    }
+
+    /// The directory itself, where the path leads to one.
+    fn dir(&self) -> Result<Dir, FsError> {
+        Dir::open(&self.alloc_dir)?.open_below(&self.below.path, Crossing::Mounts)
+    }
+
+    /// The directory in which it lies, and its name there; none for the allocation's directory itself.
+    fn parent(&self) -> Result<Option<(Dir, &std::ffi::OsStr)>, FsError> {
+        let (Some(parent), Some(name)) = (self.below.path.parent(), self.below.path.file_name()) else {
+            return Ok(None);
+        };
+        Ok(Some((Dir::open(&self.alloc_dir)?.open_below(parent, Crossing::Mounts)?, name)))
+    }
+
+    fn list(&self) -> ApiResult<Vec<Info>> {
+        let failed = |error| self.failed(&error);
+        let dir = self.dir().map_err(failed)?;
+        let names = dir.names_up_to(ENTRIES_LEN_MAX).map_err(failed)?.ok_or_else(|| {
+            ApiError::bad(format!("{:?} has more than {ENTRIES_LEN_MAX} entries", self.below.shown))
+        })?;
+        let mut infos = Vec::with_capacity(names.len());
+        for name in names {
+            let Some(shown) = self.below.name_shown(&name) else { continue };
+            // One that has gone meanwhile is passed over.
+            if let Some(stat) = dir.stat_name(&name).map_err(failed)? {
+                infos.push(info::of(shown, &stat));
+            }
+        }
+        infos.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(infos)
+    }
+
+    fn info(&self) -> ApiResult<Info> {
+        let failed = |error| self.failed(&error);
+        let Some((dir, name)) = self.parent().map_err(failed)? else {
+            let stat = self.dir().and_then(|dir| dir.stat()).map_err(failed)?;
+            return Ok(info::of("/".to_owned(), &stat));
+        };
+        let stat = dir.stat_name(name).map_err(failed)?.ok_or_else(|| self.missing())?;
+        let info = info::of(self.below.last_shown(), &stat);
+        if info.is_dir || !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Ok(info);
+        }
+        let file = dir.open_file(name).map_err(failed)?.ok_or_else(|| self.missing())?;
+        let content = info::content_type(&file);
+        let content =
+            content.map_err(|error| ApiError::Failed(format!("read {:?}: {error}", self.below.shown)))?;
+        Ok(Info { content_type: Some(content), ..info })
+    }
+
+    fn open(&self, part: Part) -> ApiResult<Reading> {
+        let failed = |error| self.failed(&error);
+        let is_directory = || ApiError::bad(format!("file {:?} is a directory", self.below.shown));
+        let Some((dir, name)) = self.parent().map_err(failed)? else { return Err(is_directory()) };
+        match dir.open_file(name) {
+            Ok(Some(file)) => {
+                let name = self.below.shown.clone();
+                Reading::new(file, dir, name, part)
+                    .map_err(|error| ApiError::Failed(format!("read {:?}: {error}", self.below.shown)))
+            }
+            Ok(None) => Err(self.missing()),
+            Err(FsError::NotAFile { .. }) if self.dir().is_ok() => Err(is_directory()),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    fn missing(&self) -> ApiError {
+        ApiError::NotFound(format!("no such file or directory: {:?}", self.below.shown))
+    }
+
+    /// What stopped us, without where on this machine the allocation lies.
+    fn failed(&self, error: &FsError) -> ApiError {
+        let shown = &self.below.shown;
+        match error {
+            error if error.is_missing() => self.missing(),
+            FsError::Link { .. } => ApiError::Forbidden(format!(
+                "{shown:?}: a symbolic link is on the way, and links are not followed"
+            )),
+            FsError::NotADirectory { .. } => {
+                ApiError::bad(format!("{shown:?}: a part of it is no directory"))
+            }
+            FsError::NotAFile { .. } => {
+                ApiError::bad(format!("{shown:?} is neither a plain file nor a directory"))
+            }
+            FsError::Io { operation, source, .. } => {
+                ApiError::Failed(format!("{operation} {shown:?}: {source}"))
+            }
+            FsError::Mounted { .. }
+            | FsError::Busy { .. }
+            | FsError::Untrusted { .. }
+            | FsError::TooLarge { .. }
+            | FsError::Escapes { .. } => ApiError::Failed(format!("open {shown:?}")),
+        }
+    }
+}
+
+/// Works on files where a slow disk holds up nobody else.
+async fn work<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
+    let worked = blocking(move || Ok::<_, io::Error>(work()));
+    worked.await.map_err(|error| ApiError::Failed(format!("look at the files: {error}")))?
+}

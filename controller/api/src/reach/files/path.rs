@@ -1,0 +1,149 @@
+//! Paths as clients write them: below an allocation's directory, never above it, never into what is secret.
+//!
+//! In: text such as `web/local/../tmp/x`, and the names of the tasks. Out: the path on disk, on which directories of tasks are
+//! percent-encoded. Nothing is looked at here.
+
+use std::{ffi::OsStr, path::PathBuf};
+
+use herdlet_base::paths;
+
+use super::super::error::{ApiError, ApiResult};
+
+/// Deeper paths, and longer ones, are no paths of a task.
+const PATH_BYTES_MAX: usize = 4_096;
+
+/// What is nobody's to see in a task's directory.
+const SECRET: [&str; 2] = ["secrets", "private"];
+
+/// A path below an allocation's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Below {
+    /// On disk, relative; empty for the directory itself.
+    pub(crate) path: PathBuf,
+    /// As it is shown.
+    pub(crate) shown: String,
+}
+
+impl Below {
+    /// Reads `text`. `.` and `..` are resolved in it as they are written, as Go's `filepath.Clean` does: on the way no link is
+    /// followed, so they lead nowhere else.
+    ///
+    /// # Errors
+    /// When it leads out of the directory, or into a task's secrets.
+    pub(crate) fn read<'t>(text: &str, tasks: impl Iterator<Item = &'t str>) -> ApiResult<Self> {
+        if text.len() > PATH_BYTES_MAX || text.contains('\0') {
+            return Err(ApiError::bad(format!("path: it is no path of up to {PATH_BYTES_MAX} bytes")));
+        }
+        let mut parts: Vec<&str> = Vec::new();
+        for part in text.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => {
+                    parts.pop().ok_or_else(|| ApiError::bad("Path escapes the alloc directory"))?;
+                }
+                _ => parts.push(part),
+            }
+        }
+        let shown = parts.join("/");
+        let first = parts.first().map(|first| {
+            let task = tasks.into_iter().find(|task| task == first);
+            task.map_or_else(|| (*first).to_owned(), paths::encode)
+        });
+        if first.as_deref().is_some_and(is_agents) {
+            return Err(ApiError::NotFound(format!("no such file or directory: {shown:?}")));
+        }
+        // `alloc` is no task's: `alloc/secrets` is a name like any other.
+        let shared = first.as_deref() == Some("alloc");
+        if !shared && parts.get(1).is_some_and(|second| SECRET.contains(second)) {
+            return Err(ApiError::Forbidden(format!("Reading secret file prohibited: {shown}")));
+        }
+        let path = first.iter().map(String::as_str).chain(parts.into_iter().skip(1)).collect();
+        Ok(Self { path, shown })
+    }
+
+    /// What an entry of this directory is called; none where it is the agent's own.
+    pub(crate) fn name_shown(&self, name: &OsStr) -> Option<String> {
+        let name = name.to_string_lossy();
+        // Names of tasks are encoded in the allocation's own directory, and nowhere else.
+        if !self.path.as_os_str().is_empty() {
+            return Some(name.into_owned());
+        }
+        (!is_agents(&name)).then(|| paths::decode(&name).unwrap_or_else(|| name.into_owned()))
+    }
+
+    /// The last part, as it is shown.
+    pub(crate) fn last_shown(&self) -> String {
+        self.shown.rsplit('/').next().unwrap_or_default().to_owned()
+    }
+}
+
+/// Whether this entry of an allocation's directory is what the agent keeps there (`alloc.json`, which has the job's secrets). In
+/// names of tasks a dot is encoded.
+fn is_agents(name: &str) -> bool {
+    name.contains('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> ApiResult<Below> {
+        Below::read(text, ["web", "a.b"].into_iter())
+    }
+
+    #[test]
+    fn paths_lead_below_the_directory_and_nowhere_else() {
+        for (text, expected) in [
+            ("", ""),
+            ("/", ""),
+            ("alloc/logs/", "alloc/logs"),
+            ("/web//local/./x", "web/local/x"),
+            ("web/local/../tmp/x", "web/tmp/x"),
+            ("a.b/local", "a%2Eb/local"),
+            ("alloc/secrets", "alloc/secrets"),
+            ("web/local/secrets", "web/local/secrets"),
+            ("web/..", ""),
+        ] {
+            assert_eq!(read(text).unwrap().path, PathBuf::from(expected), "{text}");
+        }
+        for text in ["..", "/..", "web/../..", "web/../../etc/passwd", "../alloc", "a\0b"] {
+            assert_eq!(read(text).unwrap_err().code(), 400, "{text}");
+        }
+        assert!(read(&"a/".repeat(PATH_BYTES_MAX)).is_err());
+    }
+
+    #[test]
+    fn secrets_are_told_to_nobody() {
+        for text in [
+            "web/secrets",
+            "web/secrets/token",
+            "/web/./private/x",
+            "a.b/secrets",
+            "a%2Eb/secrets",
+            "x/../web/secrets",
+        ] {
+            let error = read(text).unwrap_err();
+            assert_eq!(error.code(), 403, "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_the_agent_keeps_is_not_there() {
+        for text in ["alloc.json", "/./alloc.json", ".alloc.json.new", "web/../alloc.json"] {
+            assert_eq!(read(text).unwrap_err().code(), 404, "{text}");
+        }
+        assert_eq!(read("").unwrap().name_shown(OsStr::new("alloc.json")), None);
+        assert_eq!(
+            read("web/local").unwrap().name_shown(OsStr::new("alloc.json")).as_deref(),
+            Some("alloc.json")
+        );
+    }
+
+    #[test]
+    fn names_of_tasks_are_shown_as_they_are_called() {
+        let shown = |dir: &str, name: &str| read(dir).unwrap().name_shown(OsStr::new(name));
+        assert_eq!(shown("/", "a%2Eb").as_deref(), Some("a.b"));
+        assert_eq!(shown("web", "a%2Eb").as_deref(), Some("a%2Eb"));
+        assert_eq!(read("a.b/local/x").unwrap().last_shown(), "x");
+    }
+}

@@ -1,0 +1,131 @@
+//! One file, told in pieces: as it is, or as frames that go on as it grows.
+//!
+//! A frame that is empty says that nothing is new, one with `FileEvent` that the file was cut short or is gone.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
+    sync::Arc,
+};
+
+use herdlet_agent::logs::CHUNK_BYTES_MAX;
+use herdlet_base::{
+    directory::{DirectoryWatch, Interests},
+    safe_fs::Dir,
+};
+
+use super::super::stream::{Form, Gone, HEARTBEAT, Pieces, blocking};
+
+/// A part of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// Where it begins.
+    pub(crate) offset: u64,
+    /// Whence that is counted.
+    pub(crate) origin: Origin,
+    /// So many bytes; 0 for all.
+    pub(crate) limit: u64,
+}
+
+/// An end of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Its beginning.
+    Start,
+    /// Its end.
+    End,
+}
+
+/// A file being told.
+pub struct Reading {
+    file: Arc<File>,
+    /// Where it lies.
+    dir: Dir,
+    /// As clients know it.
+    name: String,
+    offset: u64,
+    /// Where to end: what was written after the request began is not told, unless it is followed.
+    end: u64,
+}
+
+impl Reading {
+    /// Begins with that part of `file`, which lies in `dir` and is called `name`.
+    pub(crate) fn new(file: File, dir: Dir, name: String, part: Part) -> io::Result<Self> {
+        let size = file.metadata()?.len();
+        let offset = match part.origin {
+            Origin::Start => part.offset,
+            Origin::End => size.saturating_sub(part.offset),
+        };
+        let end = if part.limit == 0 { size } else { size.min(offset.saturating_add(part.limit)) };
+        Ok(Self { file: Arc::new(file), dir, name, offset, end })
+    }
+
+    /// Tells it up to where the file ended when it was asked for.
+    pub(crate) async fn once(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
+        while let Some(bytes) = self.next().await {
+            pieces.send(form.data(bytes, &self.name, self.offset)).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells it until the file is deleted.
+    pub(crate) async fn followed(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
+        self.end = u64::MAX;
+        // Of the very directory that is held, wherever its name leads by now.
+        let watch = match DirectoryWatch::open(&self.dir.proc_path(OsStr::new(".")), Interests::Writes) {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::warn!(file = self.name, %error, "failed to watch a file");
+                return Ok(());
+            }
+        };
+        loop {
+            while let Some(bytes) = self.next().await {
+                pieces.send(form.data(bytes, &self.name, self.offset)).await?;
+            }
+            match self.file.metadata() {
+                Ok(about) if about.nlink() == 0 => return self.event(form, &pieces, "file deleted").await,
+                Ok(about) if about.len() < self.offset => {
+                    self.offset = 0;
+                    self.event(form, &pieces, "file truncated").await?;
+                    continue;
+                }
+                Ok(_) => {}
+                Err(_) => return Ok(()),
+            }
+            tokio::select! {
+                changed = watch.changed() => if changed.is_err() {
+                    return self.event(form, &pieces, "file deleted").await;
+                },
+                () = tokio::time::sleep(HEARTBEAT) => pieces.send(form.heartbeat()).await?,
+            }
+        }
+    }
+
+    /// The next piece; none at the end, or where it can't be read.
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        let left = usize::try_from(self.end.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+        let (file, offset, length) = (Arc::clone(&self.file), self.offset, left.min(CHUNK_BYTES_MAX));
+        let reading = blocking(move || {
+            let mut bytes = vec![0; length];
+            let count = file.read_at(&mut bytes, offset)?;
+            bytes.truncate(count);
+            Ok(bytes)
+        });
+        let bytes = match reading.await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::debug!(file = self.name, %error, "failed to read a file");
+                return None;
+            }
+        };
+        self.offset += bytes.len() as u64;
+        (!bytes.is_empty()).then_some(bytes)
+    }
+
+    async fn event(&self, form: Form, pieces: &Pieces, event: &str) -> Result<(), Gone> {
+        Ok(pieces.send(form.event(event, &self.name, self.offset)).await?)
+    }
+}

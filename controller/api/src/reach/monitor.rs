@@ -1,0 +1,84 @@
+//! The agent's own log lines as they come.
+
+use std::sync::Arc;
+
+use herdlet_agent::telemetry::monitor::{self, Line};
+use serde_json::json;
+use tokio::sync::{
+    Semaphore, SemaphorePermit,
+    broadcast::{Receiver, error::RecvError},
+};
+use tracing::Level;
+
+use super::{
+    error::{ApiError, ApiResult},
+    stream::{Form, Gone, HEARTBEAT, Pieces},
+};
+
+/// Listeners at the same time: each line is copied for each of them.
+const LISTENERS_MAX: usize = 16;
+static LISTENERS: Semaphore = Semaphore::const_new(LISTENERS_MAX);
+
+/// Somebody who listens.
+pub struct Listener {
+    lines: Receiver<Arc<Line>>,
+    lowest: Level,
+    as_json: bool,
+    _place: SemaphorePermit<'static>,
+}
+
+/// Listens from now on to lines of this level (`info` where it is empty) and above.
+pub fn listen(level_name: &str, as_json: bool) -> ApiResult<Listener> {
+    let lowest = level(level_name)?;
+    let place = LISTENERS
+        .try_acquire()
+        .map_err(|_| ApiError::Unavailable(format!("{LISTENERS_MAX} listen to the log already")))?;
+    Ok(Listener { lines: monitor::listen(), lowest, as_json, _place: place })
+}
+
+impl Listener {
+    /// Tells the lines, for as long as somebody reads them.
+    ///
+    /// # Errors
+    /// When the reader goes away.
+    pub async fn run(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
+        loop {
+            let text = tokio::select! {
+                line = self.lines.recv() => match line {
+                    Ok(line) if line.level <= self.lowest => written(&line, self.as_json),
+                    Ok(_) => continue,
+                    Err(RecvError::Lagged(count)) => {
+                        format!("[WARN] {count} lines were dropped: the reader is too slow\n")
+                    }
+                    Err(RecvError::Closed) => return Ok(()),
+                },
+                () = tokio::time::sleep(HEARTBEAT) => {
+                    pieces.send(form.heartbeat()).await?;
+                    continue;
+                }
+            };
+            pieces.send(form.line(text)).await?;
+        }
+    }
+}
+
+fn level(name: &str) -> ApiResult<Level> {
+    let name = if name.is_empty() { "info" } else { name };
+    match name.parse::<Level>() {
+        Ok(level) if level <= monitor::LOWEST => Ok(level),
+        Ok(_) => Err(ApiError::NotBuilt(format!("log_level {name}: only lines down to debug are told"))),
+        Err(_) => Err(ApiError::bad(format!("Unknown log level: {name}"))),
+    }
+}
+
+fn written(line: &Line, as_json: bool) -> String {
+    if as_json {
+        let level = line.level.as_str().to_ascii_lowercase();
+        let line = json!({
+            "@level": level, "@message": line.text, "@module": line.target, "@timestamp": line.time,
+        });
+        format!("{line}\n")
+    } else {
+        format!("{line}\n")
+    }
+}

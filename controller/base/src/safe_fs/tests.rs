@@ -1,0 +1,309 @@
+//! File access that follows no links.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use rustix::thread::CapabilitySet;
+
+use super::*;
+use crate::{sight::Class, test_ground::is_root};
+
+const OPEN: Rights = Rights::Exact { mode: 0o777, owner: None };
+
+fn temp() -> (tempfile::TempDir, Dir) {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = Dir::open(temp.path()).unwrap();
+    (temp, dir)
+}
+
+#[test]
+fn a_directory_gets_its_mode_whatever_the_umask_and_keeps_it() {
+    let (temp, dir) = temp();
+    for _ in 0..2 {
+        dir.make(OsStr::new("a"), OPEN).unwrap();
+        assert_eq!(temp.path().join("a").metadata().unwrap().mode() & 0o7777, 0o777);
+    }
+    dir.make(OsStr::new("a"), Rights::Exact { mode: 0o1777, owner: None }).unwrap();
+    assert_eq!(
+        temp.path().join("a").metadata().unwrap().mode() & 0o7777,
+        0o777,
+        "one that exists is opened no further"
+    );
+}
+
+#[test]
+fn links_are_named_and_not_followed() {
+    let (temp, dir) = temp();
+    let victim = tempfile::tempdir().unwrap();
+    std::fs::create_dir(temp.path().join("a")).unwrap();
+    symlink(victim.path(), temp.path().join("a/planted")).unwrap();
+    for result in [
+        dir.open_below(Path::new("a/planted"), Crossing::Mounts).map(drop),
+        dir.open_below(Path::new("a/planted/below"), Crossing::Mounts).map(drop),
+        dir.make_all(Path::new("a/planted/below"), OPEN).map(drop),
+        dir.open_below(Path::new("a"), Crossing::Mounts).unwrap().make(OsStr::new("planted"), OPEN).map(drop),
+    ] {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, FsError::Link { path } if path.ends_with("a/planted")), "{error}");
+        assert_eq!(error.class(), Class::Fatal);
+    }
+    assert!(std::fs::read_dir(victim.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn paths_that_leave_are_refused() {
+    let (_temp, dir) = temp();
+    for path in ["..", "/etc", "a/../..", "a/./b/.."] {
+        assert!(matches!(dir.make_all(Path::new(path), OPEN), Err(FsError::Escapes { .. })), "{path}");
+        assert!(dir.open_below(Path::new(path), Crossing::Mounts).is_err(), "{path}");
+    }
+    for name in ["", ".", "..", "a/b", "/"] {
+        assert!(matches!(dir.unlink(OsStr::new(name)), Err(FsError::Escapes { .. })), "{name}");
+    }
+}
+
+#[test]
+fn a_file_is_replaced_whole_even_where_a_link_was_planted() {
+    let (temp, dir) = temp();
+    let victim = temp.path().join("victim");
+    std::fs::write(&victim, "untouched").unwrap();
+    let name = OsStr::new("token");
+    symlink(&victim, temp.path().join("token")).unwrap();
+    symlink(&victim, temp.path().join(".token.new")).unwrap();
+    assert!(matches!(dir.read_file(name, 100), Err(FsError::Link { .. })));
+    for text in ["one", "two"] {
+        let rights = Rights::Exact { mode: 0o600, owner: None };
+        dir.write_file(name, text.as_bytes(), rights, Outlives::PowerCuts).unwrap();
+        assert_eq!(dir.read_file(name, 3).unwrap().unwrap(), text.as_bytes());
+    }
+    assert!(matches!(dir.read_file(name, 2), Err(FsError::TooLarge { .. })));
+    assert_eq!(temp.path().join("token").metadata().unwrap().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
+    assert_eq!(dir.names().unwrap().len(), 2);
+}
+
+#[test]
+fn a_fifo_in_place_of_a_file_does_not_hold_us_up() {
+    let (temp, dir) = temp();
+    let path = temp.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    assert!(matches!(dir.read_file(OsStr::new("fifo"), 10), Err(FsError::NotAFile { .. })));
+}
+
+#[test]
+fn a_tree_is_removed_without_following_links_however_deep_and_closed_it_is() {
+    let (temp, dir) = temp();
+    let victim = tempfile::tempdir().unwrap();
+    std::fs::write(victim.path().join("file"), "").unwrap();
+    let tree = temp.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    symlink(victim.path(), tree.join("link")).unwrap();
+    for i in 0..60 {
+        std::fs::create_dir_all(tree.join(format!("d{i}/e"))).unwrap();
+        std::fs::write(tree.join(format!("d{i}/e/f")), "").unwrap();
+    }
+    // Deeper than a path may be long, and than directories are held open.
+    let mut deep = Dir::open(&tree).unwrap();
+    let name = "deeper".repeat(30);
+    for _ in 0..100 {
+        deep = deep.make(OsStr::new(&name), OPEN).unwrap();
+    }
+    deep.link(OsStr::new("link"), victim.path()).unwrap();
+    drop(deep);
+    std::fs::set_permissions(tree.join("d7/e"), std::fs::Permissions::from_mode(0o500)).unwrap();
+    std::fs::set_permissions(tree.join("d8"), std::fs::Permissions::from_mode(0o000)).unwrap();
+    for _ in 0..2 {
+        dir.remove_tree(OsStr::new("tree")).unwrap();
+        assert!(!tree.exists());
+    }
+    assert!(victim.path().join("file").exists());
+    // A link in the place of the tree itself.
+    symlink(victim.path(), temp.path().join("tree")).unwrap();
+    dir.remove_tree(OsStr::new("tree")).unwrap();
+    assert!(victim.path().join("file").exists());
+    assert!(dir.names().unwrap().is_empty());
+}
+
+#[test]
+fn a_tree_that_is_being_filled_while_it_is_removed_goes_or_says_so() {
+    let (temp, dir) = temp();
+    let tree = temp.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = std::fs::create_dir_all(tree.join(format!("{}/x", n % 7)));
+                let _ = std::fs::write(tree.join(format!("{}/x/f", n % 5)), "");
+                n += 1;
+            }
+        });
+        let removed = dir.remove_tree(OsStr::new("tree"));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Err(error) = removed {
+            assert!(matches!(error, FsError::Busy { .. }), "{error}");
+        }
+    });
+    dir.remove_tree(OsStr::new("tree")).unwrap();
+    assert!(!tree.exists());
+}
+
+// A stranger who went on adding directories through one that he held open kept a removal from ending.
+#[test]
+fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
+    if !is_root() {
+        return;
+    }
+    let (temp, dir) = temp();
+    std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    dir.make(OsStr::new("tree"), Rights::Exact { mode: 0o1777, owner: None }).unwrap();
+    // He ends by himself where he can add nothing any more.
+    let script =
+        "i=0; mkdir x; cd x; while mkdir $i ../$i; do i=$((i+1)); done; while mkdir $i; do i=$((i+1)); done";
+    let mut stranger = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script])
+        .current_dir(temp.path().join("tree"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !temp.path().join("tree/x/20").exists() {
+        assert_eq!(stranger.try_wait().unwrap(), None, "the stranger could add nothing at all");
+        std::thread::yield_now();
+    }
+    dir.remove_tree(OsStr::new("tree")).unwrap();
+    assert!(!temp.path().join("tree").exists());
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn a_removal_ends_after_its_time_and_is_gone_on_with() {
+    let (temp, dir) = temp();
+    for i in 0..100 {
+        std::fs::create_dir_all(temp.path().join(format!("tree/{i}"))).unwrap();
+        std::fs::write(temp.path().join(format!("tree/{i}/f")), "").unwrap();
+    }
+    let mut tries = 1;
+    while let Err(error) = remove::tree_within(&dir, OsStr::new("tree"), std::time::Duration::ZERO) {
+        assert!(matches!(error, FsError::Busy { .. }), "{error}");
+        assert_eq!(error.class(), Class::Retry);
+        tries += 1;
+    }
+    assert_eq!(tries, 4, "200 names below the directory, 64 at a time");
+    assert!(!temp.path().join("tree").exists());
+}
+
+// A refused change of the owner left the mode open too.
+#[test]
+fn a_directory_is_closed_by_its_mode_where_its_owner_can_t_be_changed() {
+    if !is_root() {
+        return;
+    }
+    let (temp, dir) = temp();
+    let path = temp.path().join("tree");
+    for dropped in [CapabilitySet::CHOWN, CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE] {
+        let top = dir.make(OsStr::new("tree"), Rights::Exact { mode: 0o1777, owner: Some((1, 1)) }).unwrap();
+        top.write_file(OsStr::new("f"), b"", OPEN, Outlives::Processes).unwrap();
+        std::thread::scope(|scope| {
+            // Capabilities are the thread's.
+            let removing = scope.spawn(|| {
+                let mut sets = rustix::thread::capabilities(None).unwrap();
+                sets.effective -= dropped;
+                rustix::thread::set_capabilities(None, sets).unwrap();
+                remove::close_to_others(&top.fd).unwrap();
+                let mode = path.metadata().unwrap().mode() & 0o7777;
+                assert_eq!(mode, if dropped == CapabilitySet::CHOWN { 0o700 } else { 0o1777 });
+                top.unlink(OsStr::new("f")).unwrap();
+            });
+            removing.join().unwrap();
+        });
+        dir.remove_tree(OsStr::new("tree")).unwrap();
+    }
+}
+
+// A task's user may rename another user's directory to the name under which the agent is about to make one.
+#[test]
+fn a_directory_that_exists_is_given_to_nobody_and_opened_to_nobody() {
+    let (ground, dir) = temp();
+    let mode = |name: &str| ground.path().join(name).metadata().unwrap().mode() & 0o7777;
+    std::fs::create_dir(ground.path().join("kept")).unwrap();
+    std::fs::write(ground.path().join("kept/file"), "secret").unwrap();
+    std::fs::set_permissions(ground.path().join("kept"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let us = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    dir.make("kept".as_ref(), Rights::Exact { mode: 0o755, owner: Some(us) }).unwrap();
+    assert_eq!(mode("kept"), 0o700);
+    std::fs::set_permissions(ground.path().join("kept"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir.make("kept".as_ref(), Rights::Exact { mode: 0o700, owner: None }).unwrap();
+    assert_eq!(mode("kept"), 0o700, "closing is always right");
+    // What a crash left half made gets its rights.
+    std::fs::create_dir(ground.path().join("begun")).unwrap();
+    std::fs::set_permissions(ground.path().join("begun"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    dir.make("begun".as_ref(), Rights::Exact { mode: 0o755, owner: None }).unwrap();
+    assert_eq!(mode("begun"), 0o755);
+    // Nor is a directory removed that stands where a file is drafted.
+    std::fs::create_dir(ground.path().join(".token.new")).unwrap();
+    let rights = Rights::Exact { mode: 0o600, owner: None };
+    dir.write_file("token".as_ref(), b"x", rights, Outlives::Processes).unwrap_err();
+    assert!(ground.path().join(".token.new").is_dir());
+}
+
+// With root's rights the agent put a payload or an artifact into a directory that a task had exchanged for another user's.
+#[test]
+fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
+    use crate::acl::{Acl, Perm};
+    if !is_root() {
+        return;
+    }
+    const USER: (u32, u32) = (5_001, 5_001);
+    let (_temp, top) = temp();
+    let (here, below) = (top.make("a".as_ref(), OPEN).unwrap(), Path::new("b"));
+    let there = here.make(below.as_ref(), OPEN).unwrap();
+    let rights = |mode, owner| Rights::Exact { mode, owner: Some(owner) };
+    let named = Acl::of_users(Perm::ALL, [(USER.0, Perm::ALL)]);
+    for (of_here, of_there, is_trusted) in [
+        // Whoever may write to the directory above it can have put it there.
+        (rights(0o777, (0, 0)), rights(0o755, (0, 0)), false),
+        (rights(0o770, (0, USER.1)), rights(0o755, (0, 0)), false),
+        (rights(0o755, USER), rights(0o755, (0, 0)), false),
+        (rights(0o1755, USER), rights(0o700, (2, 2)), false),
+        // More than its owner may have put it there, or one who gave what is not its own.
+        (rights(0o777, (0, 0)), rights(0o755, (2, 2)), false),
+        (rights(0o775, (2, 2)), rights(0o755, (2, 2)), false),
+        (rights(0o755, (2, 2)), rights(0o755, (0, 0)), false),
+        (rights(0o755, (2, 2)), rights(0o755, (3, 3)), false),
+        // Its owner alone can have put it there.
+        (rights(0o755, (2, 2)), rights(0o755, (2, 2)), true),
+        // The user may write to it.
+        (rights(0o777, (0, 0)), rights(0o755, USER), true),
+        (rights(0o777, (0, 0)), rights(0o775, (2, USER.1)), true),
+        (rights(0o755, USER), rights(0o777, (2, 2)), true),
+        // Nobody can have put it there.
+        (rights(0o755, (0, 0)), rights(0o700, (0, 0)), true),
+        (rights(0o1777, (0, 0)), rights(0o755, (2, 2)), true),
+    ] {
+        here.set_rights(of_here).unwrap();
+        there.set_rights(of_there).unwrap();
+        let entered = here.make_all_for(below, rights(0o755, USER), Some(&USER.into()));
+        let is_refused =
+            matches!(&entered, Err(error @ FsError::Untrusted { .. }) if error.class() == Class::Retry);
+        assert!(
+            entered.is_ok() == is_trusted && is_refused != is_trusted,
+            "{of_here:?} {of_there:?} {entered:?}"
+        );
+        // What is root's goes where it is told to.
+        here.make_all_for(below, rights(0o755, (0, 0)), Some(&(0, 0).into())).unwrap();
+    }
+    // By any of its groups.
+    here.set_rights(rights(0o777, (0, 0))).unwrap();
+    there.set_rights(rights(0o775, (2, 7))).unwrap();
+    for (groups, is_trusted) in [(vec![USER.1], false), (vec![USER.1, 7], true)] {
+        let owner = FileOwner { uid: USER.0, gid: USER.1, groups };
+        assert_eq!(here.make_all_for(below, rights(0o755, USER), Some(&owner)).is_ok(), is_trusted);
+    }
+    here.set_rights(rights(0o700, (0, 0))).unwrap();
+    there.set_rights(rights(0o700, (0, 0))).unwrap();
+    named.write(&here).unwrap();
+    here.make_all_for(below, rights(0o755, USER), Some(&USER.into())).unwrap_err();
+    named.write(&there).unwrap();
+    here.make_all_for(below, rights(0o755, USER), Some(&USER.into())).unwrap();
+    here.make_all_for(Path::new("new/er"), rights(0o755, USER), Some(&USER.into())).unwrap();
+}

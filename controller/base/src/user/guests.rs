@@ -1,0 +1,51 @@
+//! The users of `task_dir_users`, who may enter the directories of every allocation: which of the names have no effect, and why.
+//!
+//! In: names as written in the config or on the command line. Out: a sentence for each that gives nobody access. Blocking, as all name
+//! services are. It changes nothing; access itself is in [`access`](herdlet_storage::access).
+
+use super::{UserError, ids};
+
+/// What to do about a name that is unknown.
+pub const HINT: &str =
+    "correct the name in task_dir_users, or create the user; no restart is needed for a user that is created";
+
+/// Why names have no effect, one sentence for each.
+pub fn without_effect(names: &[String]) -> Vec<String> {
+    if !names.is_empty() && !rustix::process::geteuid().is_root() {
+        let message =
+            "task_dir_users has no effect: only an agent that runs as root opens directories to other users";
+        return vec![message.to_owned()];
+    }
+    names.iter().filter_map(|name| ids(name).err().map(|error| sentence(name, &error))).collect()
+}
+
+fn sentence(name: &str, error: &UserError) -> String {
+    let consequence = "it gets no access, and until it is known no access that other users have to allocations is withdrawn";
+    match error {
+        UserError::Unknown { .. } => {
+            format!("task_dir_users: there is no user {name:?} on this machine; {consequence}")
+        }
+        UserError::Lookup { source, .. } => {
+            format!("task_dir_users: user {name:?} can't be looked up ({source}); {consequence}")
+        }
+        UserError::NotRoot { .. } => format!("task_dir_users: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_are_reported_each() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(without_effect(&[]), Vec::<String>::new());
+        let reported = without_effect(&names(&["root", "no-such-user-1", "no-such-user-2"]));
+        if rustix::process::geteuid().is_root() {
+            let [first, second] = &*reported else { panic!("{reported:?}") };
+            assert!(first.contains("no-such-user-1") && second.contains("no-such-user-2"), "{reported:?}");
+        } else {
+            assert!(reported[0].contains("root"), "{reported:?}");
+        }
+    }
+}

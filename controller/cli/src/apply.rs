@@ -1,0 +1,165 @@
+//! `herdlet apply`: manifests become desired state, and with `--wait` it is watched becoming true.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use herdlet_api_types::{
+    JobKey,
+    api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, ManifestText},
+    rfc3339::rfc3339,
+};
+use herdlet_manifest::{
+    manifests::{self, Drivers},
+    sets,
+    yaml::Problems,
+};
+
+use serde::Serialize;
+
+use super::{
+    Connection,
+    client::{Client, ClientError},
+    failure::{Failure, USAGE},
+    here,
+    output::Output,
+    show::styled,
+    style,
+    variables::VariableArgs,
+    wait::{Accepted, Goal, WaitFlags, Wanted},
+};
+
+/// Arguments of `herdlet apply`.
+#[derive(Debug, Clone, Args)]
+pub struct ApplyArgs {
+    /// Manifests: files, folders, or - for standard input; of up: those of this folder where none are named
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Don't wait, as without --wait; for those who are used to it
+    #[arg(short = 'd', long = "detach", hide = true, conflicts_with = "wait")]
+    _detach: bool,
+    #[command(flatten)]
+    wait: WaitFlags,
+    /// Delete jobs that an earlier apply with the same SET has brought in and these files don't have; volumes stay
+    #[arg(long, value_name = "SET", value_parser = sets::name)]
+    prune: Option<String>,
+    /// Say by the exit code whether anything changed: 10 nothing, 11 something
+    #[arg(long, conflicts_with = "wait")]
+    detailed_exitcode: bool,
+    #[command(flatten)]
+    variables: VariableArgs,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    reply: ApplyReply,
+    /// Jobs that are deleted since they are no longer in the set.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pruned: Vec<JobKey>,
+}
+
+/// Nothing was changed.
+const UNCHANGED: u8 = 10;
+/// Something was.
+const CHANGED: u8 = 11;
+
+pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
+    if args.files.is_empty() {
+        args.files = here::manifests()?;
+    }
+    let limit = args.wait.limit();
+    let set = args.prune.clone().unwrap_or_default();
+    let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()?, set };
+    let client = args.connection.client()?;
+    let reply = limit.within("apply it", client.apply(&request)).await?;
+    tell(&reply, args.output);
+    let pruned = match &args.prune {
+        Some(set) => limit.within("prune", prune(&client, set, &reply, args.output)).await?,
+        None => Vec::new(),
+    };
+    let report = Report { reply, pruned };
+    let Report { reply, pruned } = &report;
+    if args.detailed_exitcode {
+        let unchanged = reply.volumes.is_empty()
+            && pruned.is_empty()
+            && reply.jobs.iter().all(|job| job.change == JobChange::Unchanged);
+        args.output.document(&report)?;
+        return Ok(if unchanged { UNCHANGED } else { CHANGED });
+    }
+    let wanted = |job: &AppliedJob| Wanted::version(job.job.clone(), job.version);
+    let jobs = reply.jobs.iter().map(wanted).collect();
+    let accepted = Accepted { client: &client, jobs, index: reply.index, goal: Goal::Converged };
+    args.wait.finish(limit, accepted, &report, args.output).await
+}
+
+/// Deletes what is no longer in the set. What a folder of manifests owns stays, and that is told.
+async fn prune(
+    client: &Client,
+    set: &str,
+    reply: &ApplyReply,
+    output: Output,
+) -> Result<Vec<JobKey>, Failure> {
+    let jobs = client.jobs().await?;
+    let is_kept = |key: &JobKey| reply.jobs.iter().any(|applied| applied.job == *key);
+    let mut pruned = Vec::new();
+    for view in sets::left(&jobs, set, is_kept) {
+        let key = &view.key;
+        match client.delete_version(key, view.version).await {
+            Ok(_) => {
+                output.line(&format!("job/{key} deleting: it is no longer in set {set}"));
+                pruned.push(key.clone());
+            }
+            // Somebody else has deleted it meanwhile.
+            Err(ClientError::Status { status: 404, .. }) => {}
+            Err(ClientError::Status { status: 409, message }) => {
+                herdlet_base::tell!("{} {message}", styled(style::WARNING, "kept:"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(pruned)
+}
+
+fn tell(reply: &ApplyReply, output: Output) {
+    for warning in &reply.warnings {
+        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+    }
+    for volume in &reply.volumes {
+        output.line(&format!("volume/{volume} applied"));
+    }
+    for applied in &reply.jobs {
+        let (job, change, version) = (&applied.job, applied.change.as_str(), applied.version);
+        let next = applied.next_launch.and_then(rfc3339);
+        let next = next.map(|at| format!(", launched next at {at}")).unwrap_or_default();
+        output.line(&format!("job/{job} {change} (version {version}){next}"));
+    }
+}
+
+/// The texts as they are: the agent reads them, so that what an older command line doesn't know is no error.
+pub(super) fn read(files: &[PathBuf]) -> Result<Vec<ManifestText>, Failure> {
+    let mut problems = Problems::new();
+    let mut texts = Vec::new();
+    for text in manifests::texts(files) {
+        match text {
+            Ok((name, bytes)) => match String::from_utf8(bytes) {
+                Ok(text) => texts.push(ManifestText { name, text }),
+                // JSON can't carry it; the reader of YAML says where it is wrong.
+                Err(error) => {
+                    if let Err(more) = manifests::parse(&name, error.as_bytes(), &Drivers::built_in()) {
+                        problems.append(more);
+                    }
+                }
+            },
+            Err(problem) => problems.push(problem),
+        }
+    }
+    match problems.into_result() {
+        Ok(()) => Ok(texts),
+        Err(problems) => Err(Failure::new(problems.to_string()).code(USAGE)),
+    }
+}

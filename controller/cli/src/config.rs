@@ -1,0 +1,123 @@
+//! `herdlet config view`: the config that an agent with these flags would have.
+//!
+//! In: the flags of an agent, the environment, the file. Out: a config file; `--resolved` adds what nobody set, and who said what.
+
+use clap::{Args, Subcommand};
+use herdlet_base::error::in_full;
+use herdlet_config::{self, Flags, Setting, Source, Surroundings, host_name};
+use serde::Serialize;
+
+use super::{
+    failure::{Failure, USAGE},
+    output::{Output, Reader},
+    show::{self, styled},
+    style,
+};
+
+/// Arguments of `herdlet config`.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    verb: ConfigVerb,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum ConfigVerb {
+    /// Print the config that an agent with these flags would have, as a config file
+    View(Box<ViewArgs>),
+}
+
+#[derive(Debug, Clone, Args)]
+struct ViewArgs {
+    #[command(flatten)]
+    flags: Flags,
+    /// Defaults too, and for each value where it came from
+    #[arg(long)]
+    resolved: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What `herdlet config view -o json` prints.
+#[derive(Serialize)]
+struct Report {
+    settings: Vec<Setting>,
+}
+
+pub fn run(args: ConfigArgs) -> Result<u8, Failure> {
+    let ConfigVerb::View(args) = args.verb;
+    let host = host_name();
+    let mut settings = herdlet_config::settings(args.flags, &Surroundings::of_process(&host))
+        .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
+    if !args.resolved {
+        settings.retain(|setting| setting.source != Source::Default);
+    }
+    match args.output.reader() {
+        Reader::Program => args.output.document(&Report { settings })?,
+        Reader::Person => show::out(&file(&settings, args.resolved)),
+    }
+    Ok(0)
+}
+
+/// The settings as a config file. JSON is YAML, and needs no rules for quoting.
+fn file(settings: &[Setting], with_sources: bool) -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for setting in settings {
+        let (outer, name) = setting.key.split_once('.').unwrap_or(("", setting.key));
+        if !outer.is_empty() && outer != section {
+            text.push_str(&format!("{outer}:\n"));
+        }
+        section = outer;
+        let line =
+            if setting.value.is_null() { format!("# {name}:") } else { format!("{name}: {}", setting.value) };
+        let line = if outer.is_empty() { line } else { format!("  {line}") };
+        let source = format!("# {}", source(setting));
+        text.push_str(&match with_sources {
+            true => format!("{line:<48}  {}\n", styled(style::DIM, source)),
+            false => format!("{line}\n"),
+        });
+    }
+    text
+}
+
+fn source(setting: &Setting) -> String {
+    match setting.source {
+        Source::Flag => format!("--{}", name_of(setting).replace('_', "-")),
+        Source::Environment if setting.key == "log_level" => "the environment".to_owned(),
+        Source::Environment => format!("HERDLET_{}", name_of(setting).to_uppercase()),
+        Source::File => "config file".to_owned(),
+        Source::Default => "default".to_owned(),
+    }
+}
+
+/// What the flag and the variable are called.
+fn name_of(setting: &Setting) -> &'static str {
+    setting.key.strip_suffix(".enabled").unwrap_or(setting.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn settings_are_written_as_a_file_that_says_the_same() {
+        let setting = |key, value, source| Setting { key, value, source };
+        let settings = [
+            setting("name", json!("a \"b\""), Source::Flag),
+            setting("listen", Value::Null, Source::Default),
+            setting("raw_exec.enabled", json!(false), Source::File),
+            setting("consul.address", json!("unix:///run/c.sock"), Source::Environment),
+            setting("consul.token_file", Value::Null, Source::Default),
+        ];
+        let text = file(&settings, true);
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let parsed = herdlet_config::File::read("written", text.as_bytes()).unwrap();
+        assert_eq!(parsed.name.map(|text| text.0).as_deref(), Some("a \"b\""));
+        assert!(parsed.raw_exec.enabled == Some(false) && parsed.listen.is_none());
+        assert_eq!(parsed.consul.address.as_deref(), Some("unix:///run/c.sock"));
+        assert!(text.starts_with("name: ") && text.contains("# --name\n"), "{text}");
+    }
+}

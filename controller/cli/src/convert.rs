@@ -1,0 +1,61 @@
+//! `herdlet convert`: job files of Nomad, in HCL or JSON, become manifests with every default written out.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
+use herdlet_manifest::manifests::{self, Drivers};
+use serde::Serialize;
+
+use super::{
+    failure::{Failure, USAGE},
+    show::{self, styled},
+    style,
+    variables::VariableArgs,
+};
+
+/// Arguments of `herdlet convert`.
+#[derive(Debug, Clone, Args)]
+pub struct ConvertArgs {
+    /// Job files in HCL, JSON or YAML: files, folders, or - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    variables: VariableArgs,
+    /// What to write: YAML documents, or JSON objects one after another
+    #[arg(short = 'o', long = "output", value_enum, default_value = "yaml", value_name = "FORM")]
+    form: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Yaml,
+    Json,
+}
+
+pub fn convert(args: &ConvertArgs) -> Result<u8, Failure> {
+    let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?)
+        .map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
+    for warning in &set.warnings {
+        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+    }
+    let mut is_first = true;
+    for volume in &set.volumes {
+        print(args.form, std::mem::take(&mut is_first), &VolumeManifest::whole(&volume.object))?;
+    }
+    for job in &set.jobs {
+        print(args.form, std::mem::take(&mut is_first), &JobManifest::whole(&job.object))?;
+    }
+    Ok(0)
+}
+
+fn print<T: Serialize>(form: Form, is_first: bool, manifest: &T) -> Result<(), Failure> {
+    match form {
+        Form::Json => show::json(manifest),
+        Form::Yaml if is_first => show::yaml(manifest),
+        Form::Yaml => {
+            show::out("---\n");
+            show::yaml(manifest)
+        }
+    }
+}

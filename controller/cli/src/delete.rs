@@ -1,0 +1,233 @@
+//! `herdlet delete`: jobs are stopped and forgotten. Volumes outlive them, and their data outlives both, unless `--purge`
+//! says otherwise.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use clap::Args;
+use futures_util::TryStreamExt as _;
+use herdlet_api_types::{JobKey, api::Change, view::JobView};
+use herdlet_manifest::manifests::{self, Drivers};
+use serde::Serialize;
+
+use super::{
+    Connection, children,
+    client::{Client, ClientError, Purge, ShutdownDelay},
+    failure::{Failure, USAGE},
+    here,
+    output::Output,
+    variables::VariableArgs,
+    wait::{Goal, Limit, WaitReport, Waited, Wanted, wait_for_accepted},
+};
+
+/// Arguments of `herdlet delete`.
+#[derive(Debug, Clone, Args)]
+pub struct DeleteArgs {
+    /// Jobs; or: volume NAME…
+    #[arg(value_name = "JOB")]
+    pub names: Vec<String>,
+    /// What these manifests define, volumes too: files, folders, or -; of down: those of this folder where nothing is named
+    #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
+    pub files: Vec<PathBuf>,
+    /// Also remove the volumes that only these jobs used, with their data
+    #[arg(long, short_alias = 'v', alias = "volumes")]
+    purge: bool,
+    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    #[arg(long)]
+    no_shutdown_delay: bool,
+    /// Wait until the jobs are gone
+    #[arg(long)]
+    wait: bool,
+    /// How long all of it may take; 0 for ever
+    #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
+    timeout: Duration,
+    #[command(flatten)]
+    variables: VariableArgs,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What was deleted; what `-o json` prints.
+#[derive(Default, Serialize)]
+struct Report {
+    jobs: Vec<JobKey>,
+    volumes: Vec<RemovedVolume>,
+    /// How waiting for the jobs to be gone ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited: Option<WaitReport>,
+}
+
+#[derive(Serialize)]
+struct RemovedVolume {
+    name: String,
+    /// `removed` or `kept`.
+    data: &'static str,
+}
+
+pub async fn run(mut args: DeleteArgs) -> Result<u8, Failure> {
+    if args.files.is_empty() && args.names.is_empty() {
+        args.files = here::manifests()?;
+    }
+    let mut report = Report::default();
+    let deleted = delete(&args, &mut report).await;
+    // Also when it broke halfway: what is gone is gone.
+    if deleted.is_ok() || !report.jobs.is_empty() || !report.volumes.is_empty() {
+        args.output.document(&report)?;
+    }
+    deleted
+}
+
+async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
+    let limit = Limit::from_now(args.timeout);
+    let client = args.connection.client()?;
+    let purge = if args.purge { Purge::Data } else { Purge::Nothing };
+    if let [word, names @ ..] = args.names.as_slice()
+        && (word == "volume" || word == "volumes")
+        && !names.is_empty()
+    {
+        let names = names.iter().cloned().collect();
+        let removal = Removal { purge, missing: Missing::Wrong, output: args.output };
+        limit.within("delete volumes", removal.of(&client, names, report)).await?;
+        return Ok(0);
+    }
+    let jobs = limit.within("list the jobs", client.jobs()).await?;
+    let (keys, mut volumes) =
+        if args.files.is_empty() { by_name(args, &jobs)? } else { by_file(args, &jobs)? };
+    if args.purge {
+        volumes.extend(limit.within("list the volumes", volumes_of(&client, &jobs, &keys)).await?);
+    }
+    let delay = ShutdownDelay::of(args.no_shutdown_delay);
+    let mut index = 0;
+    for key in &keys {
+        index = limit.within("delete a job", client.delete_job(key, delay)).await?;
+        args.output.line(&format!("job/{key} deleting"));
+        let left = jobs.iter().find(|view| view.key == *key).and_then(|view| children::left(view, &jobs));
+        if let Some(left) = left {
+            herdlet_base::tell!("job/{key}: {left}");
+        }
+        report.jobs.push(key.clone());
+    }
+    if (args.wait || !volumes.is_empty()) && !keys.is_empty() {
+        let jobs = keys.iter().map(Wanted::any).collect();
+        let waited = wait_for_accepted(&client, jobs, index, Goal::Deleted, limit).await?;
+        report.waited = Some(waited.report(Goal::Deleted));
+        if waited != Waited::Reached {
+            return Ok(waited.code());
+        }
+    }
+    let removal = Removal { purge, missing: Missing::Fine, output: args.output };
+    limit.within("delete volumes", removal.of(&client, volumes, report)).await?;
+    Ok(0)
+}
+
+fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
+    let mut keys = Vec::new();
+    for name in &args.names {
+        let found = jobs.iter().find(|view| view.key.to_string() == *name);
+        let found = found.ok_or_else(|| {
+            Failure::new(format!("there is no job {name:?}; nothing was deleted"))
+                .hint("list them: herdlet get jobs; volumes that a deleted job left: herdlet get volumes")
+        })?;
+        keys.push(found.key.clone());
+    }
+    Ok((keys, BTreeSet::new()))
+}
+
+fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
+    let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
+    let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
+    let (mut keys, volumes) =
+        (Vec::new(), set.volumes.into_iter().map(|loaded| loaded.object.name).collect());
+    for loaded in set.jobs {
+        let key = loaded.object.key();
+        if jobs.iter().any(|view| view.key == key) {
+            keys.push(key);
+        } else {
+            herdlet_base::tell!("job/{key} is not there");
+        }
+    }
+    Ok((keys, volumes))
+}
+
+/// Volumes that these jobs use and no other does.
+async fn volumes_of(client: &Client, jobs: &[JobView], keys: &[JobKey]) -> Result<BTreeSet<String>, Failure> {
+    let known: Vec<String> = client.volumes().await?.into_iter().map(|view| view.spec.name.clone()).collect();
+    let used_by = |wanted: &dyn Fn(&JobKey) -> bool| -> BTreeSet<String> {
+        jobs.iter().filter(|view| wanted(&view.key)).flat_map(|view| volume_names(view, &known)).collect()
+    };
+    let ours = used_by(&|key| keys.contains(key));
+    let others = used_by(&|key| !keys.contains(key));
+    Ok(ours.difference(&others).cloned().collect())
+}
+
+/// Names of the volumes that a job asks for; `name[index]` for those of single allocations.
+fn volume_names(view: &JobView, known: &[String]) -> Vec<String> {
+    let requests = view.job.groups.iter().flat_map(|group| group.volumes.values());
+    let mut names = Vec::new();
+    for request in requests {
+        let of_request = |name: &&String| {
+            let rest = name.strip_prefix(request.source.as_str());
+            rest.is_some_and(|rest| if request.per_alloc { rest.starts_with('[') } else { rest.is_empty() })
+        };
+        names.extend(known.iter().filter(of_request).cloned());
+    }
+    names
+}
+
+/// How volumes are removed.
+struct Removal {
+    purge: Purge,
+    missing: Missing,
+    output: Output,
+}
+
+/// What it means that a volume is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// All the better.
+    Fine,
+    /// A slip.
+    Wrong,
+}
+
+impl Removal {
+    async fn of(&self, client: &Client, names: BTreeSet<String>, report: &mut Report) -> Result<(), Failure> {
+        for name in names {
+            match client.delete_volume(&name, self.purge).await {
+                Err(ClientError::Status { status: 404, message }) if self.missing == Missing::Fine => {
+                    herdlet_base::tell!("{message}");
+                    continue;
+                }
+                deleted => deleted?,
+            };
+            let (line, data) = match self.purge {
+                Purge::Data => {
+                    until_forgotten(client, &name).await?;
+                    (format!("volume/{name} deleted with its data"), "removed")
+                }
+                Purge::Nothing => {
+                    let later = format!("to remove it: herdlet delete volume {name} --purge");
+                    (format!("volume/{name} deleted, its data stays; {later}"), "kept")
+                }
+            };
+            self.output.line(&line);
+            report.volumes.push(RemovedVolume { name, data });
+        }
+        Ok(())
+    }
+}
+
+/// The answer to a deletion says that it will be done: this waits until the agent has removed the data and forgotten the volume.
+async fn until_forgotten(client: &Client, name: &str) -> Result<(), Failure> {
+    let mut changes = client.events().await?;
+    if client.volumes().await?.iter().all(|view| view.spec.name != name) {
+        return Ok(());
+    }
+    while let Some(change) = changes.try_next().await? {
+        if matches!(change, Change::VolumeGone(gone) if gone == name) {
+            return Ok(());
+        }
+    }
+    Err(Failure::new(format!("the agent ended while it removed the data of volume {name}")))
+}

@@ -1,0 +1,375 @@
+//! Deployments at the command line: listing them, telling of one in a line, promoting and failing the one of a job.
+
+use clap::{Args, Subcommand};
+use herdlet_api_types::{
+    DeploymentId, JobKey, UnixNanos,
+    deployment::{Deployment, DeploymentGroup, DeploymentStatus},
+    rfc3339::rfc3339,
+    view::JobView,
+};
+use serde::Serialize;
+
+use super::{
+    Connection,
+    client::Client,
+    failure::Failure,
+    get::Missing,
+    output::Output,
+    show::{self, styled},
+    style,
+    table::{Heading, Table},
+    wait::{Accepted, WaitFlags},
+};
+
+/// Arguments of `herdlet promote`.
+#[derive(Debug, Clone, Args)]
+pub struct PromoteArgs {
+    /// A job, or the beginning of a deployment's id
+    target: String,
+    /// Only this group; may be given several times [default: all that have canaries]
+    #[arg(long = "group", value_name = "GROUP")]
+    groups: Vec<String>,
+    #[command(flatten)]
+    wait: WaitFlags,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Arguments of `herdlet deployment`.
+#[derive(Debug, Clone, Args)]
+pub struct DeploymentArgs {
+    #[command(subcommand)]
+    pub verb: DeploymentVerb,
+}
+
+/// What to do with a deployment.
+#[derive(Debug, Clone, Subcommand)]
+pub enum DeploymentVerb {
+    /// Let the canaries take the place of the old allocations: herdlet promote
+    Promote(PromoteArgs),
+    /// Mark it as failed; with auto_revert the job goes back to its last stable version
+    Fail(FailArgs),
+    /// Show how far it has come, group by group
+    Status(StatusArgs),
+}
+
+/// Arguments of `herdlet deployment status`.
+#[derive(Debug, Clone, Args)]
+pub struct StatusArgs {
+    /// A job, or the beginning of a deployment's id [default: all]
+    target: Option<String>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+impl DeploymentVerb {
+    pub fn connection(&mut self) -> &mut Connection {
+        match self {
+            Self::Promote(args) => &mut args.connection,
+            Self::Fail(args) => &mut args.connection,
+            Self::Status(args) => &mut args.connection,
+        }
+    }
+}
+
+/// Arguments of `herdlet deployment fail`.
+#[derive(Debug, Clone, Args)]
+pub struct FailArgs {
+    /// A job, or the beginning of a deployment's id
+    target: String,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    job: JobKey,
+    deployment: DeploymentId,
+    /// The version whose text is the newest version now; of `fail` only, and where the job went back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reverted_to: Option<u64>,
+}
+
+pub async fn promote(args: PromoteArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
+    let client = args.connection.client()?;
+    let deployment = limit.within("find it", find(&client, &args.target)).await?;
+    let index = limit.within("promote it", client.promote(deployment.id, &args.groups)).await?;
+    let (job, id) = (&deployment.job_key, deployment.id);
+    args.output.line(&format!(
+        "job/{job} version {} promoted (deployment {})",
+        deployment.job_version,
+        id.short()
+    ));
+    let report = Report { job: job.clone(), deployment: id, reverted_to: None };
+    let accepted = Accepted::version(&client, job.clone(), deployment.job_version, index);
+    args.wait.finish(limit, accepted, &report, args.output).await
+}
+
+pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
+    match args.verb {
+        DeploymentVerb::Promote(args) => promote(args).await,
+        DeploymentVerb::Fail(args) => fail(args).await,
+        DeploymentVerb::Status(args) => status(args).await,
+    }
+}
+
+/// What `herdlet deployment status -o json` prints.
+#[derive(Serialize)]
+struct Shown {
+    deployments: Vec<Deployment>,
+}
+
+async fn status(args: StatusArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let deployments = match &args.target {
+        Some(target) => vec![find(&client, target).await?],
+        None => all(&client.jobs().await?).into_iter().cloned().collect(),
+    };
+    if deployments.is_empty() {
+        herdlet_base::tell!("there are no deployments");
+    }
+    let told: Vec<String> =
+        deployments.iter().map(|one| format!("{}\n{}", heading(one), groups(one))).collect();
+    args.output.line(told.join("\n").trim_end());
+    args.output.document(&Shown { deployments })?;
+    Ok(0)
+}
+
+fn heading(one: &Deployment) -> String {
+    format!(
+        "deployment {} of job {} version {}: {}, {}",
+        one.id.short(),
+        one.job_key,
+        one.job_version,
+        one.status.as_str(),
+        one.description
+    )
+}
+
+/// Its groups as a table, as Nomad's `deployment status` has it.
+fn groups(one: &Deployment) -> String {
+    let mut table = Table::new(&[
+        "GROUP",
+        "PROMOTED",
+        "DESIRED",
+        "CANARIES",
+        "PLACED",
+        "HEALTHY",
+        "UNHEALTHY",
+        "PROGRESS DEADLINE",
+    ]);
+    for (name, group) in &one.groups {
+        let (promoted, canaries) = match (group.desired_canaries, group.promoted) {
+            (0, _) => ("-", "-".to_owned()),
+            (desired, true) => ("yes", format!("{}/{desired}", group.placed_canaries.len())),
+            (desired, false) => ("no", format!("{}/{desired}", group.placed_canaries.len())),
+        };
+        let deadline = group.require_progress_by.and_then(to_the_second);
+        table.row([
+            name.clone(),
+            promoted.to_owned(),
+            group.desired_total.to_string(),
+            canaries,
+            group.placed_allocs.to_string(),
+            group.healthy_allocs.to_string(),
+            group.unhealthy_allocs.to_string(),
+            deadline.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    table.render(Heading::Shown)
+}
+
+fn to_the_second(at: UnixNanos) -> Option<String> {
+    const SECOND: i64 = 1_000_000_000;
+    rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND)))
+}
+
+async fn fail(args: FailArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let deployment = find(&client, &args.target).await?;
+    let reverted_to = client.fail_deployment(deployment.id).await?;
+    let (job, id) = (&deployment.job_key, deployment.id);
+    let follows = reverted_to.map(|to| format!(", rolling back to version {to}")).unwrap_or_default();
+    args.output.line(&format!(
+        "job/{job} version {} failed (deployment {}){follows}",
+        deployment.job_version,
+        id.short()
+    ));
+    args.output.document(&Report { job: job.clone(), deployment: id, reverted_to })?;
+    Ok(0)
+}
+
+/// The newest deployment of the job of that name, or the one whose id begins so.
+async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
+    let jobs = client.jobs().await?;
+    if let Some(job) = jobs.iter().find(|view| view.key.to_string() == target) {
+        let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
+        return newest.ok_or_else(|| {
+            Failure::new(format!("job {target} has no deployment"))
+                .hint("one is made where a service job has `update` and its version is new")
+        });
+    }
+    let mut found: Vec<&Deployment> =
+        all(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
+    match (found.len(), found.pop()) {
+        (1, Some(one)) => Ok(one.clone()),
+        (0, _) | (_, None) => Err(unknown(target)),
+        (several, _) => Err(Failure::new(format!("{several} deployments begin with {target:?}"))),
+    }
+}
+
+/// The deployments of these jobs, newest first within each job.
+fn all(jobs: &[JobView]) -> Vec<&Deployment> {
+    jobs.iter().flat_map(|job| job.deployments.iter().map(|one| &**one)).collect()
+}
+
+/// Those that jobs or beginnings of ids name; all where nothing is named.
+pub(super) fn of<'j>(
+    jobs: &'j [JobView],
+    targets: &[String],
+    missing: Missing,
+) -> Result<Vec<&'j Deployment>, Failure> {
+    let mut found = all(jobs);
+    // A job's name may also be how an id begins, and a job may have none.
+    let is_job = |target: &str| jobs.iter().any(|view| view.key.to_string() == target);
+    let is_meant = |one: &Deployment, target: &str| match is_job(target) {
+        true => one.job_key.to_string() == target,
+        false => one.id.to_string().starts_with(target),
+    };
+    let is_there = |target: &str| is_job(target) || found.iter().any(|one| is_meant(one, target));
+    if let Some(target) = missing.among(targets, is_there) {
+        return Err(unknown(target));
+    }
+    found.retain(|one| targets.is_empty() || targets.iter().any(|target| is_meant(one, target)));
+    Ok(found)
+}
+
+fn unknown(target: &str) -> Failure {
+    Failure::new(format!("there is no job and no deployment {target:?}"))
+        .hint("list them: herdlet get deployments")
+}
+
+/// The headings of [`row`].
+pub(super) const COLUMNS: [&str; 6] = ["ID", "JOB", "VERSION", "STATUS", "HEALTHY", "DESCRIPTION"];
+
+/// A deployment in a table.
+pub(super) fn row(one: &Deployment, id: String) -> [String; 6] {
+    let sum = |of: fn(&DeploymentGroup) -> u32| one.groups.values().map(of).sum::<u32>();
+    let healthy = format!("{}/{}", sum(|group| group.healthy_allocs), sum(|group| group.desired_total));
+    [
+        id,
+        one.job_key.to_string(),
+        one.job_version.to_string(),
+        one.status.as_str().to_owned(),
+        healthy,
+        one.description.clone(),
+    ]
+}
+
+/// Tells of the job's newest deployment where it is not simply over.
+pub(super) fn show(job: &JobView) {
+    let Some(newest) = job.deployments.first() else { return };
+    let colour = match newest.status {
+        DeploymentStatus::Running => style::HEADING,
+        DeploymentStatus::Failed => style::ERROR,
+        DeploymentStatus::Successful | DeploymentStatus::Cancelled => return,
+    };
+    show::out(&format!("  {}\n", styled(colour, line(newest))));
+}
+
+fn line(one: &Deployment) -> String {
+    let groups = one.groups.iter().map(|(name, group)| {
+        let canaries = if group.is_canarying() {
+            format!("{} of {} canaries placed, ", group.placed_canaries.len(), group.desired_canaries)
+        } else {
+            String::new()
+        };
+        let (healthy, total) = (group.healthy_allocs, group.desired_total);
+        let unhealthy = match group.unhealthy_allocs {
+            0 => String::new(),
+            some => format!(", {some} unhealthy"),
+        };
+        format!("{name}: {canaries}{healthy}/{total} healthy{unhealthy}")
+    });
+    let groups = groups.collect::<Vec<_>>().join("; ");
+    format!("deployment {} of version {}: {} ({groups})", one.id.short(), one.job_version, one.description)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use herdlet_api_types::Duration;
+
+    use super::*;
+    use herdlet_manifest::fixture::{THEN, job, job_view};
+
+    #[test]
+    fn a_deployment_is_told_in_a_line() {
+        let web = job("web", "front", "httpd");
+        let group = DeploymentGroup {
+            auto_revert: false,
+            auto_promote: false,
+            promoted: false,
+            progress_deadline: Duration::from_secs(60),
+            require_progress_by: Some(UnixNanos(THEN.0 + 5)),
+            desired_canaries: 1,
+            desired_total: 3,
+            placed_canaries: vec![herdlet_api_types::AllocId::from_hash([1; 16])],
+            placed_allocs: 1,
+            healthy_allocs: 1,
+            unhealthy_allocs: 0,
+        };
+        let plain = DeploymentGroup {
+            require_progress_by: None,
+            desired_canaries: 0,
+            desired_total: 1,
+            placed_canaries: Vec::new(),
+            placed_allocs: 0,
+            healthy_allocs: 0,
+            ..group.clone()
+        };
+        let deployment = Deployment {
+            id: DeploymentId::from_hash([7; 16]),
+            job_key: web.key(),
+            job_version: 2,
+            status: DeploymentStatus::Running,
+            description: "Deployment is running but requires manual promotion".to_owned(),
+            groups: [("front".to_owned(), group), ("back".to_owned(), plain)].into(),
+            reverted_to: None,
+            create_index: 1,
+            modify_index: 2,
+            create_time: UnixNanos(0),
+            modify_time: UnixNanos(0),
+        };
+        assert_eq!(
+            line(&deployment),
+            "deployment 07070707 of version 2: Deployment is running but requires manual promotion (back: 0/1 healthy; \
+             front: 1 of 1 canaries placed, 1/3 healthy)"
+        );
+        assert_eq!(
+            format!("{}\n{}", heading(&deployment), groups(&deployment)),
+            "deployment 07070707 of job web version 2: running, Deployment is running but requires manual promotion\n\
+             GROUP  PROMOTED  DESIRED  CANARIES  PLACED  HEALTHY  UNHEALTHY  PROGRESS DEADLINE\n\
+             back   -         1        -         0       0        0          -\n\
+             front  no        3        1/1       1       1        0          2026-01-02T03:04:05Z\n"
+        );
+        let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };
+        let jobs = [view];
+        // Of a job that is called as an id begins.
+        let short = job("07", "front", "httpd");
+        let named = [jobs[0].clone(), job_view(&short, 0)];
+        let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();
+        assert_eq!((found("web"), found("0707"), found("07")), (1, 1, 0));
+        let rows: Vec<_> = all(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
+        assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/4"]);
+    }
+}

@@ -1,0 +1,207 @@
+//! `herdlet exec`: a command in a running task, with its exit code as ours.
+
+mod terminal;
+
+use std::io::Write as _;
+
+use clap::Args;
+use herdlet_api_types::{
+    alloc::ClientStatus,
+    job::Lifecycle,
+    task::TaskStatus,
+    view::{AllocView, JobView, TaskView},
+};
+use tokio::{
+    io::AsyncReadExt,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+use super::{
+    Connection,
+    client::{ClientError, ExecFrame, ExecInput, ExecOutput, Tty},
+    failure::{AGENT_FAILED, Failure},
+    stdout,
+    target::{self, Target},
+};
+use terminal::Raw;
+
+/// Arguments of `herdlet exec`.
+#[derive(Debug, Clone, Args)]
+pub struct ExecArgs {
+    /// Pass our standard input on
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give the command a terminal
+    #[arg(short, long)]
+    tty: bool,
+    /// A job, an allocation, or a task; of several the first healthy one is taken
+    target: String,
+    /// Only this task
+    #[arg(long)]
+    task: Option<String>,
+    #[command(flatten)]
+    pub connection: Connection,
+    /// Program and arguments; from the program on nothing is ours any more
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// The program was not found, as shells say it.
+const NOT_FOUND: u8 = 127;
+/// The program can't be executed, as shells say it.
+const CANNOT_RUN: u8 = 126;
+
+/// A piece of our standard input.
+const PIECE_BYTES: usize = 16 * 1024;
+/// How often the agent hears of us while nothing is typed, as Nomad's command line does.
+const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(10);
+
+pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?.only(args.task.clone())?;
+    let (view, task) = choose(&target, &jobs, &args.target)?;
+    let several = target.tasks().count() > 1;
+    if several {
+        herdlet_base::tell!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
+    }
+    let raw = match (args.tty, args.interactive) {
+        (true, true) => Raw::enter()?,
+        (true, false) | (false, _) => None,
+    };
+    if args.tty && args.interactive && raw.is_none() {
+        herdlet_base::tell!("standard input is no terminal; the command gets one all the same");
+    }
+    let tty = if args.tty { Tty::Yes } else { Tty::No };
+    let socket = client.exec(view.spec.id, &task.name, &args.command, tty).await?;
+    let (mut input, output) = socket.split();
+    if let Some((height, width)) = terminal::size().filter(|_| args.tty) {
+        input.resize(height, width).await?;
+    }
+    let feeding = feed(input, args.interactive, args.tty);
+    let draining = drain(output);
+    tokio::pin!(draining);
+    let ended = tokio::select! {
+        ended = &mut draining => ended,
+        // The session is over or the connection broke: which, and why, comes out at the other end.
+        _ = feeding => draining.await,
+    };
+    drop(raw);
+    match ended {
+        Ok(Some(code)) => Ok(u8::try_from(code & 0xff).unwrap_or(AGENT_FAILED)),
+        Ok(None) => Err(Failure::new("the session ended without an exit code")),
+        Err(error) => Err(refused(error, &args.command)),
+    }
+}
+
+/// The task to go into: the one named, else the first main one that runs, of the healthiest allocation.
+fn choose<'t>(
+    target: &'t Target,
+    jobs: &[JobView],
+    text: &str,
+) -> Result<(&'t AllocView, &'t TaskView), Failure> {
+    let mut allocs: Vec<&AllocView> =
+        target.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
+    allocs.sort_by_key(|view| !view.is_healthy());
+    for view in allocs {
+        let meant = |task: &&TaskView| {
+            task.state == TaskStatus::Running
+                && target.task.as_deref().is_none_or(|wanted| *wanted == *task.name)
+        };
+        // Sidecars run too; the work itself is what people mean. Where the job is not known any more the first one serves.
+        let job = jobs.iter().find(|job| job.key == view.spec.job_key);
+        let group = job.and_then(|job| job.job.group(&view.spec.group));
+        let is_main = |task: &&TaskView| {
+            let spec = group.and_then(|group| group.task(&task.name));
+            spec.is_none_or(|spec| spec.lifecycle == Lifecycle::Main)
+        };
+        let running: Vec<&TaskView> = view.tasks.iter().filter(meant).collect();
+        if let Some(task) = running.iter().copied().find(|task| is_main(task)).or(running.first().copied()) {
+            return Ok((view, task));
+        }
+    }
+    Err(Failure::new(format!("nothing of {text} is running"))
+        .hint(format!("see why: herdlet explain {text}")))
+}
+
+/// Prints what comes out until the command has ended.
+async fn drain(mut output: ExecOutput) -> Result<Option<i32>, ClientError> {
+    while let Some(frame) = output.next().await? {
+        match frame {
+            ExecFrame::Stdout(bytes) => stdout::bytes(&bytes),
+            // Where it can't be told, the exit code still counts.
+            ExecFrame::Stderr(bytes) => drop(std::io::stderr().write_all(&bytes)),
+            ExecFrame::Exited(code) => return Ok(Some(code)),
+        }
+    }
+    Ok(None)
+}
+
+enum Never {}
+
+/// Passes on what is typed and how large the terminal is. Never ends by itself: the command decides.
+async fn feed(mut input: ExecInput, interactive: bool, tty: bool) -> Result<Never, ClientError> {
+    let mut pieces = if interactive { Some(typed()) } else { None };
+    if pieces.is_none() {
+        input.end().await?;
+    }
+    let mut resized = signal(SignalKind::window_change()).ok().filter(|_| tty);
+    loop {
+        let piece = async {
+            match &mut pieces {
+                Some(pieces) => pieces.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let resize = async {
+            match &mut resized {
+                Some(resized) => resized.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            piece = piece => match piece {
+                Some(bytes) => input.stdin(&bytes).await?,
+                None => {
+                    pieces = None;
+                    input.end().await?;
+                }
+            },
+            _ = resize => if let Some((height, width)) = terminal::size() {
+                input.resize(height, width).await?;
+            },
+            () = tokio::time::sleep(HEARTBEAT) => input.heartbeat().await?,
+        }
+    }
+}
+
+/// Our standard input in pieces. Read by a task of its own: a read can't be taken back once begun.
+fn typed() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, pieces) = mpsc::channel(4);
+    tokio::spawn(async move {
+        let mut stdin = tokio::io::stdin();
+        let mut buffer = vec![0; PIECE_BYTES];
+        while let Ok(count) = stdin.read(&mut buffer).await {
+            if count == 0 || sender.send(buffer[..count].to_vec()).await.is_err() {
+                return;
+            }
+        }
+    });
+    pieces
+}
+
+/// What the agent says about a command that did not start, as shells number it.
+fn refused(error: ClientError, command: &[String]) -> Failure {
+    let program = command.first().map(String::as_str).unwrap_or_default();
+    let failure = Failure::from(error);
+    let text = failure.to_string().to_ascii_lowercase();
+    let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
+        NOT_FOUND
+    } else if text.contains("permission denied") || text.contains("exec format") {
+        CANNOT_RUN
+    } else {
+        AGENT_FAILED
+    };
+    failure.code(code)
+}

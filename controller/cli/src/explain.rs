@@ -1,0 +1,277 @@
+//! `herdlet explain` and `describe`: what something is waiting for, and what comes next.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use clap::Args;
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos,
+    alloc::ClientStatus,
+    deployment::Deployment,
+    overview::fate,
+    rfc3339::rfc3339,
+    view::{AllocView, Convergence, Explanation, JobView, Unplaced, Wait},
+};
+use herdlet_driver::limits::Ineffective;
+use serde::Serialize;
+
+use super::{
+    Connection, children, deployments,
+    failure::Failure,
+    output::{Output, Reader},
+    show::{self, styled},
+    style,
+    table::{Heading, Table, plain},
+    target,
+};
+
+/// Arguments of `herdlet explain` and `herdlet describe`.
+#[derive(Debug, Clone, Args)]
+pub struct ExplainArgs {
+    /// A job, an allocation, or a task
+    target: String,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report<'r> {
+    /// The job's own verdict, where a job is meant as a whole or in part.
+    job: Option<JobReport>,
+    allocs: Vec<AllocReport<'r>>,
+}
+
+#[derive(Serialize)]
+struct JobReport {
+    key: JobKey,
+    version: u64,
+    deleting: bool,
+    convergence: Convergence,
+    /// Why groups have allocations that can't be placed now.
+    unplaced: BTreeMap<String, Unplaced>,
+    /// Its newest one.
+    deployment: Option<Arc<Deployment>>,
+}
+
+#[derive(Serialize)]
+struct AllocReport<'r> {
+    id: AllocId,
+    name: String,
+    status: ClientStatus,
+    convergence: &'r Convergence,
+    explanation: Explanation,
+    /// All that is shown of it; of `describe` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view: Option<&'r AllocView>,
+}
+
+pub async fn explain(args: ExplainArgs) -> Result<u8, Failure> {
+    tell(args, Depth::Waits).await
+}
+
+pub async fn describe(args: ExplainArgs) -> Result<u8, Failure> {
+    tell(args, Depth::Everything).await
+}
+
+/// How much is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// What is waited for, and what comes next.
+    Waits,
+    /// That, after all that is known.
+    Everything,
+}
+
+async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let (jobs, allocs, status) = tokio::try_join!(client.jobs(), client.allocs(), client.status())?;
+    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?;
+    let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
+    let mut allocs = Vec::new();
+    for view in &target.allocs {
+        allocs.push((view, client.explain(view.spec.id).await?));
+    }
+    let of_alloc = || target.allocs.first().map(|view| &*view.spec.job);
+    let explained = job.as_ref().map(|view| &*view.job).or_else(of_alloc);
+    if let Some(warning) = Ineffective::named(&status.missing_controllers).warning(explained) {
+        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+    }
+    match args.output.reader() {
+        Reader::Person => {
+            if let Some(view) = &job {
+                show_job(view, &target.allocs);
+                children::show(view, &jobs);
+            }
+            for (view, explanation) in &allocs {
+                if depth == Depth::Everything {
+                    show_alloc(view);
+                    let of_this = target.tasks().filter(|(alloc, _)| alloc.spec.id == view.spec.id);
+                    of_this.for_each(|(_, task)| show_task(task));
+                }
+                show_explanation(view, explanation);
+            }
+        }
+        Reader::Program => args.output.document(&report(job, allocs, depth))?,
+    }
+    Ok(0)
+}
+
+fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: Depth) -> Report<'_> {
+    let of_alloc = |(view, explanation)| {
+        let view: &AllocView = view;
+        AllocReport {
+            id: view.spec.id,
+            name: view.spec.name(),
+            status: view.status,
+            convergence: &view.convergence,
+            explanation,
+            view: (depth == Depth::Everything).then_some(view),
+        }
+    };
+    Report {
+        job: job.map(|view| JobReport {
+            key: view.key,
+            version: view.version,
+            deleting: view.deleting,
+            convergence: view.convergence,
+            unplaced: view.unplaced,
+            deployment: view.deployments.into_iter().next(),
+        }),
+        allocs: allocs.into_iter().map(of_alloc).collect(),
+    }
+}
+
+/// The job's own verdict: what its allocations don't know, for instance that a port can't be had.
+fn show_job(view: &JobView, allocs: &[AllocView]) {
+    // What is told below of an allocation is not told twice.
+    let said = allocs.iter().map(|view| format!("{}: {}", view.spec.name(), view.convergence.message));
+    let verdict = verdict(&view.convergence, said);
+    let since = show::age(view.convergence.since.wall);
+    let name = styled(style::HEADING, &view.key);
+    let fate = fate(false, view.job.stop);
+    let whose = if view.placed { " of the cluster's servers" } else { "" };
+    show::out(&format!("{name} version {}{whose}: {fate}{verdict} (for {since})\n", view.version));
+    for why in view.unplaced.values().filter(|why| why.message != view.convergence.message) {
+        show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
+    }
+    deployments::show(view);
+}
+
+fn show_explanation(view: &AllocView, explanation: &Explanation) {
+    let said = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
+    let verdict = verdict(&view.convergence, said);
+    let goal = &explanation.goal;
+    show::out(&format!("{} {}: goal {goal}, {verdict}\n", view.spec.title(), view.spec.id.short()));
+    for wait in &explanation.waits {
+        show::out(&format!("  {}\n", wait_line(wait)));
+    }
+    if let Some(loss) = view.loss() {
+        show::out(&format!("  {loss}\n"));
+    }
+    match explanation.wake_at {
+        Some(at) => show::out(&format!("  next look in {}\n", show::ahead(at))),
+        None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),
+        None => show::out("  next look when one of these ends\n"),
+    }
+}
+
+/// A verdict, in a word where its reason is `said` elsewhere.
+fn verdict(convergence: &Convergence, mut said: impl Iterator<Item = String>) -> String {
+    let text = if said.any(|said| said == convergence.message) {
+        convergence.state.as_str().to_owned()
+    } else {
+        show::convergence(convergence)
+    };
+    styled(style::of(convergence.state), text)
+}
+
+fn wait_line(wait: &Wait) -> String {
+    let mut line = format!("{}: {} [{}]", wait.part, plain(&wait.message), wait.reason.as_str());
+    if let Some(since) = wait.since {
+        line.push_str(&format!(", for {}", show::age(since)));
+    }
+    if let Some(until) = wait.until {
+        line.push_str(&match herdlet_base::clock::wall_now() < until {
+            true => format!(", until in {}", show::ahead(until)),
+            false => format!(", was due {} ago", show::age(until)),
+        });
+    }
+    line
+}
+
+fn show_alloc(view: &AllocView) {
+    let mut facts = Table::new(&["", ""]);
+    let mut fact = |name: &str, value: String| {
+        if !value.is_empty() {
+            facts.row([format!("  {name}"), value]);
+        }
+    };
+    let ports =
+        view.spec.ports.iter().map(|(label, port)| format!("{label}={}:{}", port.host_ip, port.value));
+    fact("id", view.spec.id.to_string());
+    fact("version", view.spec.job_version.to_string());
+    fact("status", format!("{} ({})", view.status.as_str(), view.description));
+    fact("healthy", show::healthy(view).to_owned());
+    fact("deployment", deployment_verdict(view).unwrap_or_default());
+    fact("created", time(view.spec.create_time));
+    fact("ports", ports.collect::<Vec<_>>().join(" "));
+    fact("replaces", view.spec.previous.map(|id| id.to_string()).unwrap_or_default());
+    for check in &view.checks {
+        fact(
+            "check",
+            format!(
+                "{}/{} {}{}{}{}",
+                check.service,
+                check.check,
+                check.status.as_str(),
+                if check.stale { " (stale)" } else { "" },
+                if check.output.is_empty() { "" } else { ": " },
+                check.output
+            ),
+        );
+    }
+    show::out(&format!("{}\n{}", styled(style::HEADING, view.spec.title()), facts.render(Heading::Hidden)));
+}
+
+/// What the roll-out has said of it, once and for all.
+fn deployment_verdict(view: &AllocView) -> Option<String> {
+    let word = if view.verdict? { "healthy" } else { "unhealthy" };
+    Some(format!("found {word} at {}", time(view.verdict_at)))
+}
+
+fn show_task(task: &herdlet_api_types::view::TaskView) {
+    let restarts = task.restarts;
+    show::out(&format!("  task {}: {}, {restarts} restarts\n", task.name, show::phase(task)));
+    let mut events = Table::new(&["", "", ""]);
+    for event in task.events.iter() {
+        let at = time(event.time);
+        events.row([format!("    {at}"), event.kind.as_str().to_owned(), event.message.clone()]);
+    }
+    show::out(&events.render(Heading::Hidden));
+}
+
+/// A time, to the millisecond: what comes after it tells people nothing.
+fn time(at: UnixNanos) -> String {
+    const MILLISECOND: i64 = 1_000_000;
+    rfc3339(UnixNanos(at.0 - at.0.rem_euclid(MILLISECOND))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::view::ConvergenceState;
+
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_once() {
+        let convergence = herdlet_manifest::fixture::verdict(ConvergenceState::Waiting, "task t: waits");
+        let told = |said: &[&str]| {
+            let told = verdict(&convergence, said.iter().map(|said| (*said).to_owned()));
+            anstream::adapter::strip_str(&told).to_string()
+        };
+        assert_eq!(told(&["task t: waits"]), "waiting");
+        assert_eq!(told(&["task u: waits"]), "waiting: task t: waits");
+    }
+}

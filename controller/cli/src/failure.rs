@@ -1,0 +1,206 @@
+//! How commands fail: what, where, why, what to do; and with which exit code.
+
+use crate::client::{ClientError, Effect};
+
+/// What was asked for failed.
+pub const FAILED: u8 = 1;
+/// The command line or a manifest is wrong.
+pub const USAGE: u8 = 2;
+/// Time ran out while it was still trying.
+pub(super) const TIMED_OUT: u8 = 3;
+/// A deployment failed, and the job went back to a stable version.
+pub(super) const REVERTED: u8 = 4;
+/// Somebody applied a newer version meanwhile.
+pub(super) const SUPERSEDED: u8 = 5;
+/// `run` and `exec`: not the task but we failed.
+pub const AGENT_FAILED: u8 = 125;
+/// Of `exec`: 128 + SIGPIPE.
+pub const NOBODY_READS: u8 = 141;
+/// Ctrl-C: 128 + SIGINT.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { code: FAILED, message: message.into(), hint: None }
+    }
+
+    /// The same with another exit code.
+    pub fn code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// The same with a code that can't be taken for the task's own: 125, or what shells say of a program that did not start.
+    pub fn not_the_tasks(self) -> Self {
+        let code = self.code.max(AGENT_FAILED);
+        self.code(code)
+    }
+
+    /// The same with what to do about it.
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    pub fn print(&self) {
+        let bold = super::style::ERROR;
+        herdlet_base::tell!("{bold}error:{bold:#} {}", self.message);
+        if let Some(hint) = &self.hint {
+            herdlet_base::tell!("  {hint}");
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// What to do where certificates are why nobody talks, by TLS's own words for it.
+fn distrust(failure: &str) -> Option<&'static str> {
+    if failure.contains("invalid peer certificate: Expired") {
+        Some("the agent's certificate has run out: it needs a new one, `tls.cert_file` of its config")
+    } else if failure.contains("CaUsedAsEndEntity") {
+        Some(
+            "the agent's certificate is one of an authority, which no server may use: make another one, with \
+             basicConstraints=critical,CA:FALSE, and name it in `tls.cert_file` of its config",
+        )
+    } else if failure.contains("NotValidForName") || failure.contains("not valid for name") {
+        Some(
+            "the agent's certificate does not name the host of the address: use a name or an IP address that is in it, or make another one with \
+             that name in subjectAltName",
+        )
+    } else if failure.contains("invalid peer certificate") {
+        Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
+    } else if failure.contains("fatal alert: CertificateRequired") {
+        Some("the agent asks for a certificate: --client-cert FILE --client-key FILE")
+    } else if failure.contains("fatal alert: CertificateExpired") {
+        Some("the certificate that was shown has run out: --client-cert needs a new one")
+    } else if REFUSED.iter().any(|alert| failure.contains(alert)) {
+        Some(
+            "the agent does not take the certificate that was shown: --client-cert needs one that an authority in `tls.ca_file` of its config has signed, for clients",
+        )
+    } else {
+        None
+    }
+}
+
+/// EACCES, as the standard library writes it: the socket's mode, or a directory on the way to it.
+const REFUSED_BY_KERNEL: &str = "(os error 13)";
+/// What an agent answers to another user on a socket that was opened to all.
+const REFUSED_ON_SOCKET: &str = "this socket is for the agent's user and root";
+/// What to do about both.
+const OF_ANOTHER_USER: &str = "the agent there runs as another user: use sudo, or name the socket of an agent of yours with --addr or HERDLET_ADDR (unix://PATH)";
+
+/// What agents say of a client's certificate that they don't take, by TLS's own words.
+const REFUSED: [&str; 8] = [
+    "fatal alert: UnknownCA",
+    "fatal alert: BadCertificate",
+    "fatal alert: UnsupportedCertificate",
+    "fatal alert: CertificateRevoked",
+    "fatal alert: CertificateUnknown",
+    "fatal alert: AccessDenied",
+    "fatal alert: DecryptError",
+    "fatal alert: DecodeError",
+];
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let hint = match &error {
+            ClientError::Unreachable { address, why }
+                if address.is_local() && why.contains(REFUSED_BY_KERNEL) =>
+            {
+                Some(OF_ANOTHER_USER)
+            }
+            ClientError::Status { status: 403, message } if message.contains(REFUSED_ON_SOCKET) => {
+                Some(OF_ANOTHER_USER)
+            }
+            ClientError::Unreachable { address, .. } if address.is_local() => {
+                Some("is the agent running? start it with: herdlet agent")
+            }
+            ClientError::Unreachable { .. } => Some("is the agent running, and does it --listen there?"),
+            ClientError::Silent { effect: Effect::None, .. } => {
+                Some("is it stopped, or the machine overloaded?")
+            }
+            ClientError::Silent { effect: Effect::Open, .. } => {
+                Some("is it stopped, or the machine overloaded? what was asked may still happen")
+            }
+            ClientError::Broken { effect: Effect::Open, .. } => {
+                Some("what was asked may have happened, or may still; see what holds: herdlet status")
+            }
+            ClientError::Status { status: 401 | 403, message } if message.contains("token") => {
+                Some("name a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
+            }
+            ClientError::Setup(_)
+            | ClientError::Status { .. }
+            | ClientError::Open(_)
+            | ClientError::Problems(_)
+            | ClientError::Broken { effect: Effect::None, .. }
+            | ClientError::Answer { .. } => None,
+        };
+        let code = match &error {
+            ClientError::Problems(_) => USAGE,
+            // Not failed for good: the agent still tries, or has done it.
+            ClientError::Open(_)
+            | ClientError::Silent { effect: Effect::Open, .. }
+            | ClientError::Broken { effect: Effect::Open, .. } => TIMED_OUT,
+            ClientError::Unreachable { .. }
+            | ClientError::Silent { effect: Effect::None, .. }
+            | ClientError::Broken { effect: Effect::None, .. }
+            | ClientError::Setup(_)
+            | ClientError::Status { .. }
+            | ClientError::Answer { .. } => FAILED,
+        };
+        // With all its causes, as one line.
+        let told = format!("{:#}", anyhow::Error::new(error));
+        match (distrust(&told), hint) {
+            (Some(hint), _) => Self::new(told).hint(hint),
+            (None, Some(hint)) => Self::new(told).code(code).hint(hint),
+            (None, None) => Self::new(told).code(code),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Address;
+
+    fn hint(error: ClientError) -> String {
+        Failure::from(error).hint.unwrap_or_default()
+    }
+
+    #[test]
+    fn the_agent_of_another_user_is_named() {
+        let address: Address = "unix:///run/herdlet/herdlet.sock".parse().unwrap();
+        let why = std::io::Error::from_raw_os_error(13).to_string();
+        let refused = hint(ClientError::Unreachable { address: address.clone(), why });
+        assert!(refused.contains("sudo") && refused.contains("HERDLET_ADDR"), "{refused}");
+        let message = "Permission denied: this socket is for the agent's user and root".to_owned();
+        assert_eq!(hint(ClientError::Status { status: 403, message }), refused);
+        let why = std::io::Error::from_raw_os_error(2).to_string();
+        assert!(hint(ClientError::Unreachable { address, why }).contains("herdlet agent"));
+    }
+
+    #[test]
+    fn a_certificate_of_an_authority_is_no_servers() {
+        let told = distrust("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").unwrap();
+        assert!(told.contains("CA:FALSE"), "{told}");
+        assert!(distrust("invalid peer certificate: UnknownIssuer").unwrap().contains("--ca-cert"));
+    }
+
+    #[test]
+    fn a_certificate_without_the_name_of_the_address_is_not_a_matter_of_authorities() {
+        let told = "invalid peer certificate: certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"here\")";
+        let told = distrust(told).unwrap();
+        assert!(told.contains("subjectAltName") && !told.contains("--ca-cert"), "{told}");
+    }
+}

@@ -1,0 +1,106 @@
+//! `herdlet gc`: gives up what has ended, or says what that would be.
+//!
+//! In: what has ended, as the agent sees it. Out: a line for each, with its reason.
+
+use clap::Args;
+use herdlet_api_types::gc::Ended;
+use serde::Serialize;
+
+use super::{
+    Connection,
+    failure::Failure,
+    output::{Output, Reader},
+    show,
+    table::{Heading, Table},
+};
+
+/// Arguments of `herdlet gc`.
+#[derive(Debug, Clone, Args)]
+pub struct GcArgs {
+    /// Only say what has ended, and when and why the agent collects it by itself
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// Whether it is collected now.
+    collected: bool,
+    items: Vec<Ended>,
+}
+
+pub async fn run(args: GcArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let items = if args.dry_run { client.ended().await? } else { client.collect().await? };
+    if args.output.reader() == Reader::Person {
+        show::out(&told(&items, args.dry_run));
+    }
+    args.output.document(&Report { collected: !args.dry_run, items })?;
+    Ok(0)
+}
+
+fn told(items: &[Ended], dry_run: bool) -> String {
+    if items.is_empty() {
+        return "nothing has ended that could be collected\n".to_owned();
+    }
+    let mut table = Table::new(&["KIND", "NAME", "ID", "ENDED", "WHY"]);
+    for item in items {
+        let Ended { kind, name, id, ended_at, due, message, .. } = item;
+        let id: String = id.chars().take(if name == id { 0 } else { 8 }).collect();
+        let why = match due {
+            Some(_) if dry_run => format!("now: {message}"),
+            Some(_) | None => message.clone(),
+        };
+        table.row([kind.as_str().to_owned(), name.clone(), id, show::age(*ended_at), why]);
+    }
+    let mut text = table.render(Heading::Shown);
+    if !dry_run {
+        let are = if items.len() == 1 { "is" } else { "are" };
+        text.push_str(&format!("{} {are} being collected\n", items.len()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::{
+        UnixNanos,
+        gc::{Due, EndedKind},
+    };
+
+    use super::*;
+
+    fn item(kind: EndedKind, name: &str, id: &str, due: Option<Due>) -> Ended {
+        Ended {
+            kind,
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            id: id.to_owned(),
+            ended_at: UnixNanos(0),
+            failed: false,
+            due,
+            message: "stays".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_due_is_marked_while_nothing_is_collected() {
+        let items = [
+            item(EndedKind::Job, "backup", "backup", Some(Due::Age)),
+            item(EndedKind::Alloc, "web.g[0]", "01234567-89ab", None),
+        ];
+        let lines: Vec<String> = told(&items, true).lines().map(str::to_owned).collect();
+        assert!(lines[1].starts_with("job    backup ") && lines[1].ends_with("now: stays"), "{lines:?}");
+        assert!(
+            lines[2].starts_with("alloc  web.g[0]  01234567  ") && lines[2].ends_with("  stays"),
+            "{lines:?}"
+        );
+        assert!(told(&items, false).ends_with("2 are being collected\n"));
+        assert_eq!(told(&[], true), "nothing has ended that could be collected\n");
+    }
+}

@@ -1,0 +1,188 @@
+//! `herdlet get`: lists, for people and for scripts. Once, or again and again as things change.
+//!
+//! In: a kind and targets. Out: rows of a table, names, or documents. What is in a row is in [`rows`], how rows are printed
+//! in [`listing`], what `--watch` makes of them in [`follow`].
+
+mod drift;
+mod events;
+mod follow;
+mod listing;
+mod node;
+mod rows;
+
+use clap::{Args, ValueEnum};
+
+use super::{
+    Connection,
+    client::Client,
+    failure::{Failure, USAGE},
+    table::Heading,
+};
+
+use listing::Listing;
+
+/// Arguments of `herdlet get`.
+#[derive(Debug, Clone, Args)]
+pub struct GetArgs {
+    /// What to list
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Only these: targets, or names of services and volumes
+    targets: Vec<String>,
+    #[arg(skip)]
+    ended: Ended,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Arguments of `herdlet ps`.
+#[derive(Debug, Clone, Args)]
+pub struct PsArgs {
+    /// Also what has ended
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    pub listed: OfKindArgs,
+}
+
+/// Arguments of `herdlet drift`, which lists one kind.
+#[derive(Debug, Clone, Args)]
+pub struct OfKindArgs {
+    /// Only these targets
+    targets: Vec<String>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+impl OfKindArgs {
+    fn of(self, kind: Kind, ended: Ended) -> GetArgs {
+        let Self { targets, output, connection } = self;
+        GetArgs { kind, targets, ended, output, connection }
+    }
+
+    /// `herdlet get drift`.
+    pub fn drift(self) -> GetArgs {
+        self.of(Kind::Drift, Ended::Listed)
+    }
+}
+
+impl PsArgs {
+    /// `herdlet get allocs`, of what has not ended.
+    pub fn allocs(self) -> GetArgs {
+        self.listed.of(Kind::Allocs, if self.all { Ended::Listed } else { Ended::Counted })
+    }
+}
+
+/// What becomes of allocations that have ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Ended {
+    #[default]
+    Listed,
+    /// How many there are is told where others are listed.
+    Counted,
+}
+
+#[derive(Debug, Clone, Args)]
+struct Output {
+    /// How to print it. json prints allocations as Nomad does, yaml prints jobs as manifests
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Form,
+    /// Leave the heading out
+    #[arg(long)]
+    no_headers: bool,
+    /// Go on until Ctrl-C: a terminal shows the table as it is, else each change is a line or a document
+    #[arg(short, long)]
+    watch: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    #[value(alias = "job")]
+    Jobs,
+    #[value(alias = "alloc", alias = "allocations")]
+    Allocs,
+    #[value(alias = "task")]
+    Tasks,
+    #[value(alias = "service")]
+    Services,
+    #[value(alias = "volume")]
+    Volumes,
+    #[value(alias = "deployment")]
+    Deployments,
+    /// Of one job
+    #[value(alias = "version")]
+    Versions,
+    /// What has happened lately to allocations, and why; the newest first
+    #[value(alias = "event")]
+    Events,
+    /// What was not as the agent had made it, and what became of that; the newest first
+    Drift,
+    /// What constraints can name of this machine
+    #[value(alias = "nodes")]
+    Node,
+}
+
+/// What is listed, and how.
+struct Wanted<'w> {
+    client: &'w Client,
+    kind: Kind,
+    targets: &'w [String],
+    ended: Ended,
+    form: Form,
+    heading: Heading,
+}
+
+/// What a target is that isn't there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// A slip.
+    IsWrong,
+    /// It was there before.
+    IsGone,
+}
+
+impl Missing {
+    /// The first of these targets that isn't there, where that is a slip.
+    pub(super) fn among(self, targets: &[String], is_there: impl Fn(&str) -> bool) -> Option<&String> {
+        let missing = targets.iter().find(|target| !is_there(target));
+        missing.filter(|_| self == Self::IsWrong)
+    }
+}
+
+pub async fn run(args: GetArgs) -> Result<u8, Failure> {
+    let GetArgs { kind, targets, ended, output, connection } = args;
+    let client = connection.client()?;
+    let heading = if output.no_headers { Heading::Hidden } else { Heading::Shown };
+    let wanted = Wanted { client: &client, kind, targets: &targets, ended, form: output.output, heading };
+    if kind == Kind::Node {
+        if output.watch {
+            return Err(Failure::new("nothing changes about the machine while its agent runs").code(USAGE));
+        }
+        node::print(&wanted).await?;
+    } else if output.watch {
+        return follow::follow(&wanted).await;
+    } else {
+        wanted.list(Missing::IsWrong).await?.print(&wanted).await?;
+    }
+    Ok(0)
+}
+
+impl Wanted<'_> {
+    /// All that there is now.
+    async fn list(&self, missing: Missing) -> Result<Listing, Failure> {
+        rows::list(self, missing).await
+    }
+}

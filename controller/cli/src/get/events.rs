@@ -1,0 +1,110 @@
+//! `herdlet get events`: what has happened lately to allocations, and why.
+//!
+//! In: the changes of verdicts that the agent keeps, newest first. Out: rows in that order. What they are about may be gone, so
+//! targets are compared with their names.
+
+use herdlet_api_types::{AllocId, JobKey, UnixNanos, overview::Transition, rfc3339::rfc3339};
+
+use super::{
+    Form,
+    listing::{Cell, Document, Listing, Row},
+};
+
+pub(super) fn list(events: Vec<Transition>, targets: &[String], form: Form) -> Listing {
+    let [time, id] = heads(form);
+    let mut listing = Listing::new(&[time, id, "NAME", "STATE", "CAUSE"]);
+    let meant = events.into_iter().filter(|event| is_meant(&event.job, &event.name, event.alloc, targets));
+    listing.rows = meant.map(|event| row(event, form)).collect();
+    listing
+}
+
+fn row(event: Transition, form: Form) -> Row {
+    let Transition { at, alloc, name, state, cause, .. } = &event;
+    let [time, id] = when_and_what(*at, *alloc, form);
+    let key = format!("{} {alloc} {}", at.0, state.as_str());
+    let cells = vec![time, id, name.clone().into(), state.as_str().to_owned().into(), cause.clone().into()];
+    Row { key, name: name.clone(), cells, document: Document::Event(event) }
+}
+
+/// Over [`when_and_what`].
+pub(super) fn heads(form: Form) -> [&'static str; 2] {
+    if form == Form::Wide { ["TIME", "ID"] } else { ["AGE", "ALLOC"] }
+}
+
+/// When something was so of which allocation: to the second and whole, or its age and what is enough of its id.
+pub(super) fn when_and_what(at: UnixNanos, alloc: AllocId, form: Form) -> [Cell; 2] {
+    if form == Form::Wide {
+        [Cell::Text(to_the_second(at)), alloc.to_string().into()]
+    } else {
+        [Cell::Age(at), alloc.short().into()]
+    }
+}
+
+fn to_the_second(at: UnixNanos) -> String {
+    const SECOND: i64 = 1_000_000_000;
+    rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default()
+}
+
+/// What is shown of an id; less may well be a word.
+const SHORT_ID: usize = 8;
+
+/// Whether a target names the job, the group or the allocation; all are meant where there is none.
+pub(super) fn is_meant(job: &JobKey, name: &str, alloc: AllocId, targets: &[String]) -> bool {
+    let job = job.to_string();
+    let group = name.rsplit_once('[').map_or(name, |(group, _)| group);
+    let dotted = name.replace('[', ".").replace(']', "");
+    let id = alloc.to_string();
+    targets.is_empty()
+        || targets.iter().any(|target| {
+            [&*job, name, group, &*dotted].contains(&target.as_str())
+                || (target.len() >= SHORT_ID && id.starts_with(&target.to_ascii_lowercase()))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::overview::TransitionState;
+
+    use super::*;
+    use crate::table::Heading;
+    use herdlet_manifest::fixture::THEN;
+
+    fn event(seed: u8, name: &str, cause: &str) -> Transition {
+        Transition {
+            at: UnixNanos(THEN.0 + 5),
+            job: JobKey { namespace: "default".into(), id: "web".into() },
+            name: name.to_owned(),
+            alloc: AllocId::from_hash([seed; 16]),
+            state: TransitionState::Waiting,
+            cause: cause.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_has_happened_is_told_with_time_and_cause() {
+        let events = vec![event(0x11, "web.front[0]", "task httpd: waits\nagain")];
+        let listing = list(events, &[], Form::Wide);
+        assert_eq!(
+            listing.whole(super::super::Kind::Events, Heading::Shown),
+            "TIME                  ID                                    NAME          STATE    CAUSE\n\
+             2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.front[0]  waiting  task httpd: waits again\n"
+        );
+    }
+
+    #[test]
+    fn targets_name_jobs_groups_and_allocations() {
+        let all = || vec![event(0x11, "web.front[0]", ""), event(0x22, "web.back[1]", "")];
+        for (target, found) in [
+            ("web", 2),
+            ("web.front", 1),
+            ("web.back[1]", 1),
+            ("web.back.1", 1),
+            ("22222222", 1),
+            ("2222", 0),
+            ("we", 0),
+            ("", 0),
+        ] {
+            assert_eq!(list(all(), &[target.to_owned()], Form::Table).rows.len(), found, "{target:?}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! `herdlet get … --watch`: what there is, then every change of it, until Ctrl-C or until nobody reads any more.
+//!
+//! In: word from the agent that something has changed, and lists. Out: on a terminal the table as it is now; else a line for each
+//! row that is new or different, or a document of one. Nothing is asked for unless the agent has said that there is news.
+
+use std::{collections::BTreeMap, convert::Infallible, pin::pin, time::Duration};
+
+use herdlet_manifest::yaml;
+use serde::Serialize;
+
+use super::{
+    Form, Kind, Missing, Wanted,
+    listing::{Cell, Document, Listing, Row},
+};
+use crate::{
+    client::ClientError,
+    failure::Failure,
+    output,
+    screen::{self, Canvas},
+    show,
+    table::{Heading, Table},
+};
+
+/// Ages on a terminal go on.
+const TICK: Duration = Duration::from_secs(1);
+/// An agent that went away is looked for again after so long.
+const AGAIN: Duration = Duration::from_secs(1);
+
+pub(super) async fn follow(wanted: &Wanted<'_>) -> Result<u8, Failure> {
+    tokio::select! {
+        ended = watch(wanted) => ended,
+        () = herdlet_base::interrupt::interrupted() => Ok(0),
+    }
+}
+
+async fn watch(wanted: &Wanted<'_>) -> Result<u8, Failure> {
+    let mut view = View::of_stdout(wanted);
+    loop {
+        match view.keep_showing().await {
+            Ok(never) => match never {},
+            // The first time, an agent that is not there and a target that is none are told of as by any command.
+            Err(failure) if view.is_new => return Err(failure),
+            Err(failure) => view.wrong(&failure),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+struct View<'w> {
+    wanted: &'w Wanted<'w>,
+    place: Place,
+    /// Nothing was shown yet.
+    is_new: bool,
+    /// What went wrong last; told once, however often it is tried again.
+    wrong: String,
+}
+
+/// Where it is shown.
+enum Place {
+    /// The table as it is.
+    Screen { canvas: Canvas, last: Listing },
+    /// One change after the other.
+    Lines(Lines),
+}
+
+impl<'w> View<'w> {
+    fn of_stdout(wanted: &'w Wanted<'w>) -> Self {
+        let canvas = Canvas::of_stdout();
+        let place = match wanted.form {
+            Form::Table | Form::Wide if canvas.is_terminal() => {
+                Place::Screen { canvas, last: Listing::new(&[]) }
+            }
+            Form::Table | Form::Wide | Form::Json | Form::Yaml | Form::Name => {
+                Place::Lines(Lines { known: BTreeMap::new(), wide: Vec::new(), heading: wanted.heading })
+            }
+        };
+        Self { wanted, place, is_new: true, wrong: String::new() }
+    }
+
+    /// Shows what there is, and what changes, until the agent goes away.
+    async fn keep_showing(&mut self) -> Result<Infallible, Failure> {
+        // Known before anything is listed: what changes meanwhile is listed twice rather than not at all.
+        let mut index = self.wanted.client.changed(0).await?;
+        loop {
+            let missing = if self.is_new { Missing::IsWrong } else { Missing::IsGone };
+            let listing = self.wanted.list(missing).await?;
+            self.show(listing).await?;
+            index = self.until_changed(index).await?;
+        }
+    }
+
+    async fn show(&mut self, listing: Listing) -> Result<(), Failure> {
+        match &mut self.place {
+            Place::Screen { last, .. } => {
+                *last = listing;
+                self.paint();
+            }
+            Place::Lines(lines) => {
+                if self.is_new && listing.rows.is_empty() {
+                    herdlet_base::tell!("{}", self.wanted.kind.none());
+                }
+                let news = lines.news(self.wanted, listing).await?;
+                show::out(&news);
+            }
+        }
+        self.is_new = false;
+        self.wrong.clear();
+        Ok(())
+    }
+
+    async fn until_changed(&mut self, index: u64) -> Result<u64, ClientError> {
+        let mut changed = pin!(self.wanted.client.changed(index));
+        loop {
+            tokio::select! {
+                changed = &mut changed => return changed,
+                () = tokio::time::sleep(TICK), if matches!(self.place, Place::Screen { .. }) => self.paint(),
+            }
+        }
+    }
+
+    /// Paints what was listed last, with ages as of now.
+    fn paint(&mut self) {
+        if let Place::Screen { canvas, last } = &mut self.place {
+            let columns = screen::columns();
+            let whole = last.whole(self.wanted.kind, self.wanted.heading);
+            canvas.paint(
+                &whole.lines().map(|line| format!("{}\n", screen::cut(line, columns))).collect::<String>(),
+            );
+        }
+    }
+
+    fn wrong(&mut self, failure: &Failure) {
+        let told = std::mem::replace(&mut self.wrong, failure.to_string());
+        match &mut self.place {
+            Place::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
+            Place::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; looking for it again"),
+            Place::Lines(_) => {}
+        }
+    }
+}
+
+/// What was told line by line.
+struct Lines {
+    known: BTreeMap<String, Known>,
+    /// How wide the columns have become.
+    wide: Vec<usize>,
+    /// Whether the next table has one.
+    heading: Heading,
+}
+
+/// An object as it was told last.
+#[derive(PartialEq, Eq)]
+struct Known {
+    name: String,
+    cells: Vec<Cell>,
+    /// Where documents are printed: all of it.
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Change {
+    Added,
+    Changed,
+    Removed,
+}
+
+/// A change for programs.
+#[derive(Serialize)]
+struct News<'n> {
+    change: Change,
+    name: &'n str,
+    /// How it is now; null where it was removed.
+    object: Option<Document>,
+}
+
+impl Lines {
+    /// What is to be told of this list to somebody who was told all before it.
+    async fn news(&mut self, wanted: &Wanted<'_>, listing: Listing) -> Result<String, Failure> {
+        let mut telling = Telling { wanted, table: Table::new(&listing.columns), text: String::new() };
+        let mut known = BTreeMap::new();
+        let mut rows = listing.rows;
+        if matches!(wanted.kind, Kind::Events | Kind::Drift) {
+            rows.reverse();
+        }
+        for row in rows {
+            let now = Known::of(&row, wanted.form)?;
+            match self.known.get(&row.key) {
+                Some(before) if *before == now => {}
+                Some(_) => telling.tell(Change::Changed, &now, Some(row.document)).await?,
+                None => telling.tell(Change::Added, &now, Some(row.document)).await?,
+            }
+            known.insert(row.key, now);
+        }
+        for (_, before) in self.known.iter().filter(|(key, _)| !known.contains_key(*key)) {
+            match wanted.kind {
+                // What is no longer kept has happened all the same.
+                Kind::Events | Kind::Drift => {}
+                Kind::Jobs
+                | Kind::Allocs
+                | Kind::Tasks
+                | Kind::Services
+                | Kind::Volumes
+                | Kind::Deployments
+                | Kind::Versions
+                | Kind::Node => telling.tell(Change::Removed, before, None).await?,
+            }
+        }
+        self.known = known;
+        let Telling { table, text, .. } = telling;
+        if table.is_empty() {
+            return Ok(text);
+        }
+        let heading = std::mem::replace(&mut self.heading, Heading::Hidden);
+        Ok(table.render_below(heading, &mut self.wide))
+    }
+}
+
+impl Known {
+    fn of(row: &Row, form: Form) -> Result<Self, Failure> {
+        let text = match form {
+            Form::Json | Form::Yaml => one_line(&row.document)?,
+            Form::Table | Form::Wide | Form::Name => String::new(),
+        };
+        Ok(Self { name: row.name.clone(), cells: row.cells.clone(), text })
+    }
+}
+
+/// Changes as they are printed: rows, or lines.
+struct Telling<'w> {
+    wanted: &'w Wanted<'w>,
+    table: Table,
+    text: String,
+}
+
+impl Telling<'_> {
+    async fn tell(
+        &mut self,
+        change: Change,
+        known: &Known,
+        document: Option<Document>,
+    ) -> Result<(), Failure> {
+        match self.wanted.form {
+            Form::Table | Form::Wide => {
+                let mut cells: Vec<String> = known.cells.iter().map(Cell::text).collect();
+                if let (Change::Removed, Some(last)) = (change, cells.last_mut()) {
+                    *last = format!("{last} (removed)").trim_start().to_owned();
+                }
+                self.table.row(cells);
+            }
+            Form::Name => self.text.push_str(&format!("{}\n", known.name)),
+            Form::Json => {
+                let news = self.news(change, known, document).await?;
+                self.text.push_str(&format!("{}\n", one_line(&output::versioned(&news))?));
+            }
+            Form::Yaml => {
+                let news = self.news(change, known, document).await?;
+                let text = yaml::to_yaml(&output::versioned(&news));
+                let text = text.map_err(|error| Failure::new(format!("failed to {error}")))?;
+                self.text.push_str(&format!("---\n{text}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn news<'k>(
+        &self,
+        change: Change,
+        known: &'k Known,
+        document: Option<Document>,
+    ) -> Result<News<'k>, Failure> {
+        let object = match document {
+            Some(document) => document.printed(self.wanted.client).await?,
+            None => None,
+        };
+        Ok(News { change, name: &known.name, object })
+    }
+}
+
+fn one_line<T: Serialize>(data: &T) -> Result<String, Failure> {
+    serde_json::to_string(data).map_err(|error| Failure::new(format!("failed to write JSON: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use herdlet_api_types::{UnixNanos, view::ConvergenceState};
+
+    use super::*;
+    use crate::{Address, client::Client};
+    use herdlet_manifest::fixture::{job, job_view, verdict};
+
+    /// A list of jobs, each a name and its message.
+    fn listing(jobs: &[(&str, &str)]) -> Listing {
+        let mut listing = Listing::new(&["JOB", "AGE", "MESSAGE"]);
+        for (name, message) in jobs {
+            let mut view = job_view(&job(name, "g", "t"), 0);
+            view.convergence = verdict(ConvergenceState::Waiting, message);
+            let cells =
+                vec![(*name).to_owned().into(), Cell::Age(UnixNanos(0)), (*message).to_owned().into()];
+            let (key, name) = ((*name).to_owned(), (*name).to_owned());
+            listing.rows.push(Row { key, name, cells, document: Document::Job(Box::new(view)) });
+        }
+        listing
+    }
+
+    /// What is told of one list after the other.
+    async fn told(form: Form, lists: &[&[(&str, &str)]]) -> Vec<String> {
+        let client = Client::new(Address::Unix(Path::new("/nowhere").to_owned()), None).unwrap();
+        let wanted = Wanted {
+            client: &client,
+            kind: Kind::Jobs,
+            targets: &[],
+            ended: crate::get::Ended::Listed,
+            form,
+            heading: Heading::Shown,
+        };
+        let mut lines = Lines { known: BTreeMap::new(), wide: Vec::new(), heading: Heading::Shown };
+        let mut told = Vec::new();
+        for list in lists {
+            told.push(lines.news(&wanted, listing(list)).await.unwrap());
+        }
+        told
+    }
+
+    #[tokio::test]
+    async fn what_is_new_or_different_or_gone_is_a_line() {
+        let lists: [&[_]; 4] =
+            [&[("web", "a")], &[("web", "a")], &[("database", ""), ("web", "b")], &[("web", "b")]];
+        assert_eq!(
+            told(Form::Table, &lists).await,
+            [
+                "JOB  AGE  MESSAGE\nweb  -    a\n",
+                "",
+                "database  -\nweb       -    b\n",
+                "database  -    (removed)\n",
+            ]
+        );
+        assert_eq!(told(Form::Name, &lists).await, ["web\n", "", "database\nweb\n", "database\n"]);
+    }
+
+    #[tokio::test]
+    async fn programs_get_a_document_for_each_change() {
+        let lists: [&[_]; 3] = [&[("web", "a")], &[("web", "b")], &[]];
+        let told = told(Form::Json, &lists).await;
+        let documents: Vec<serde_json::Value> =
+            told.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let changes: Vec<_> = documents.iter().map(|one| one["change"].as_str().unwrap()).collect();
+        assert_eq!(changes, ["added", "changed", "removed"]);
+        assert!(told.iter().all(|line| line.lines().count() == 1 && line.starts_with(r#"{"apiVersion":"#)));
+        assert_eq!(documents[1]["object"]["convergence"]["message"], "b");
+        assert_eq!((&documents[2]["name"], documents[2]["object"].is_null()), (&"web".into(), true));
+    }
+}

@@ -1,0 +1,203 @@
+//! What `get` has found: a row for each object, which is also a name and a document. Printed once.
+
+use herdlet_api_types::{
+    AllocId, UnixNanos,
+    deployment::Deployment,
+    nomad,
+    overview::{Drift, Transition},
+    service::ServiceView,
+    view::{AllocView, JobVersion, JobView, TaskView, VolumeView},
+};
+use herdlet_manifest::manifests;
+use serde::Serialize;
+
+use super::{Form, Kind, Wanted};
+use crate::{
+    client::{Client, ClientError},
+    failure::Failure,
+    show,
+    table::{Heading, Table},
+};
+
+/// Everything that was found.
+pub(super) struct Listing {
+    pub(super) columns: Vec<&'static str>,
+    pub(super) rows: Vec<Row>,
+    /// What is said of what is not listed.
+    pub(super) unlisted: Option<String>,
+}
+
+/// One object.
+pub(super) struct Row {
+    /// What tells it from all others of its kind.
+    pub(super) key: String,
+    /// What `-o name` prints.
+    pub(super) name: String,
+    pub(super) cells: Vec<Cell>,
+    pub(super) document: Document,
+}
+
+/// A cell of a table. It differs from another where something has happened, not because time goes by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cell {
+    Text(String),
+    /// How long ago that was.
+    Age(UnixNanos),
+}
+
+impl Cell {
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Age(at) => show::age(*at),
+        }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// What `-o json` and `-o yaml` print of an object.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Document {
+    Job(Box<JobView>),
+    /// As it is shown; printed in Nomad's form.
+    Alloc(Box<AllocView>),
+    Allocation(Box<nomad::Allocation>),
+    Task {
+        alloc: AllocId,
+        name: String,
+        task: Box<TaskView>,
+    },
+    Service(Box<ServiceView>),
+    Volume(Box<VolumeView>),
+    Deployment(Box<Deployment>),
+    Version(JobVersion),
+    Event(Transition),
+    Drift(Drift),
+}
+
+impl Document {
+    /// The same as it is printed; none where it is gone meanwhile.
+    pub(super) async fn printed(self, client: &Client) -> Result<Option<Self>, Failure> {
+        match self {
+            Self::Alloc(view) => match client.allocation(view.spec.id).await {
+                Ok(allocation) => Ok(Some(Self::Allocation(Box::new(allocation)))),
+                Err(ClientError::Status { status: 404, .. }) => Ok(None),
+                Err(error) => Err(error.into()),
+            },
+            Self::Job(_)
+            | Self::Allocation(_)
+            | Self::Task { .. }
+            | Self::Service(_)
+            | Self::Volume(_)
+            | Self::Deployment(_)
+            | Self::Version(_)
+            | Self::Event(_)
+            | Self::Drift(_) => Ok(Some(self)),
+        }
+    }
+
+    /// What can be applied as a manifest, as one.
+    pub(super) fn manifest(&self) -> Result<Option<String>, Failure> {
+        let text = match self {
+            Self::Job(view) => manifests::job_to_yaml(&view.job),
+            Self::Version(version) => manifests::job_to_yaml(&version.job),
+            Self::Volume(view) => manifests::volume_to_yaml(&view.spec),
+            Self::Alloc(_)
+            | Self::Allocation(_)
+            | Self::Task { .. }
+            | Self::Service(_)
+            | Self::Deployment(_)
+            | Self::Event(_)
+            | Self::Drift(_) => return Ok(None),
+        };
+        text.map(Some).map_err(|error| Failure::new(format!("failed to {error}")))
+    }
+}
+
+impl Listing {
+    pub(super) fn new(columns: &[&'static str]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new(), unlisted: None }
+    }
+
+    pub(super) async fn print(self, wanted: &Wanted<'_>) -> Result<(), Failure> {
+        match wanted.form {
+            Form::Table | Form::Wide => {
+                if !self.rows.is_empty() {
+                    show::out(&self.whole(wanted.kind, wanted.heading));
+                } else if self.unlisted.is_none() {
+                    herdlet_base::tell!("{}", wanted.kind.none());
+                }
+                self.unlisted.iter().for_each(|told| herdlet_base::tell!("{told}"));
+                Ok(())
+            }
+            Form::Name => {
+                self.rows.iter().for_each(|row| show::out(&format!("{}\n", row.name)));
+                Ok(())
+            }
+            Form::Json => show::json(&self.documents(wanted.client).await?),
+            Form::Yaml if wanted.kind.has_manifests() => {
+                let texts: Result<Vec<_>, _> = self.rows.iter().map(|row| row.document.manifest()).collect();
+                let texts: Vec<String> = texts?.into_iter().flatten().collect();
+                show::out(&texts.join("---\n"));
+                Ok(())
+            }
+            Form::Yaml => show::yaml(&self.documents(wanted.client).await?),
+        }
+    }
+
+    async fn documents(self, client: &Client) -> Result<Vec<Document>, Failure> {
+        let mut documents = Vec::with_capacity(self.rows.len());
+        for row in self.rows {
+            documents.extend(row.document.printed(client).await?);
+        }
+        Ok(documents)
+    }
+
+    /// The table, or what is said where it is empty.
+    pub(super) fn whole(&self, kind: Kind, heading: Heading) -> String {
+        if self.rows.is_empty() {
+            return format!("{}\n", kind.none());
+        }
+        let mut table = Table::new(&self.columns);
+        self.rows.iter().for_each(|row| table.row(row.cells.iter().map(Cell::text)));
+        table.render(heading)
+    }
+}
+
+impl Kind {
+    /// What is said where there is none.
+    pub(super) fn none(self) -> &'static str {
+        match self {
+            Self::Jobs => "there are no jobs",
+            Self::Allocs => "there are no allocations",
+            Self::Tasks => "there are no tasks",
+            Self::Services => "there are no services in the built-in catalogue",
+            Self::Volumes => "there are no volumes",
+            Self::Deployments => "there are no deployments",
+            Self::Versions => "there are no versions",
+            Self::Events => "nothing has happened since the agent started",
+            Self::Drift => "nothing was found that was not as the agent had made it since it started",
+            Self::Node => "the agent knows nothing of this machine",
+        }
+    }
+
+    /// Whether `-o yaml` prints manifests.
+    pub(super) fn has_manifests(self) -> bool {
+        match self {
+            Self::Jobs | Self::Versions | Self::Volumes => true,
+            Self::Allocs
+            | Self::Tasks
+            | Self::Services
+            | Self::Deployments
+            | Self::Events
+            | Self::Drift
+            | Self::Node => false,
+        }
+    }
+}

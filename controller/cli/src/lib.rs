@@ -1,0 +1,48 @@
+//! Commands that talk to an agent through its API, and those that need none.
+//!
+//! In: arguments, the environment. Out: data on stdout, progress and messages on stderr, an exit code. It must not know the agent's insides:
+//! what it shows is what the API says.
+
+pub mod address;
+pub mod apply;
+pub mod children;
+pub mod client;
+pub mod config;
+pub mod convert;
+pub mod delete;
+pub mod deployments;
+pub mod diff;
+pub mod dispatch;
+pub mod environment;
+pub mod exec;
+pub mod explain;
+pub mod failure;
+pub mod fs;
+pub mod gc;
+pub mod get;
+pub mod here;
+pub mod job;
+pub mod logs;
+pub mod offline;
+pub mod output;
+pub mod restart;
+pub mod rollback;
+pub mod round;
+pub mod scale;
+pub mod schema;
+pub mod screen;
+pub mod show;
+pub mod status;
+pub mod stdout;
+pub mod stop;
+pub mod style;
+pub mod table;
+pub mod target;
+pub mod top;
+pub mod variables;
+pub mod wait;
+pub mod watch;
+
+pub use address::{Address, AddressError, Connection};
+pub use client::{Client, ClientError};
+pub use variables::VariableArgs;

@@ -1,0 +1,604 @@
+//! `herdlet logs`: the output of everything under a target, each line with the name of its task. What tasks write bears no time
+//! of its own: what is there comes stream by stream, the one that was last written to last; what is followed is merged line by line as it
+//! comes, and a line that is not finished yet, such as a prompt, is shown too: no other stream writes on in it ([`merged`]).
+
+mod merged;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use futures_util::{Stream, StreamExt};
+use herdlet_api_types::{
+    AllocId,
+    nomad::FileInfo,
+    parse_duration,
+    task::TaskStatus,
+    view::{AllocView, ConvergenceState},
+};
+use herdlet_base::clock;
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+
+use super::{
+    Connection, children,
+    client::{Client, ClientError, LogRequest},
+    failure::Failure,
+    show, stdout,
+    table::plain,
+    target::{self, Target},
+    watch::{Shown, Told},
+};
+use merged::print;
+
+/// Arguments of `herdlet logs`.
+#[derive(Debug, Clone, Args)]
+pub struct LogsArgs {
+    /// A job, an allocation, or a task
+    target: String,
+    /// Go on as more is written
+    #[arg(short, long)]
+    follow: bool,
+    /// Standard error only [default: both streams]
+    #[arg(long, conflicts_with = "stdout")]
+    stderr: bool,
+    /// Standard output only
+    #[arg(long)]
+    stdout: bool,
+    /// Only this task
+    #[arg(long)]
+    task: Option<String>,
+    /// Only the last lines of each stream
+    #[arg(short = 'n', long, value_name = "LINES")]
+    tail: Option<u64>,
+    /// Only what was written since then: 10m ago, or 2026-01-02T15:04:05Z. What is up to 10 s older may be among it
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    since: Option<u64>,
+    /// No task names before the lines [default where there is one task]
+    #[arg(long)]
+    no_prefix: bool,
+    /// How to print it: as it was written, or a JSON object per line, all on standard output
+    #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
+    form: Form,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+}
+
+/// A line of a log for programs; a piece of one where it is very long.
+#[derive(Serialize)]
+struct JsonLine<'l> {
+    alloc: AllocId,
+    /// `JOB.GROUP[N]/TASK`, and ` (canary)` where it is of one.
+    name: &'l str,
+    /// `stdout` or `stderr`.
+    stream: &'l str,
+    /// Without the end of the line. What is no UTF-8 is replaced.
+    line: &'l str,
+}
+
+/// A line longer than this is printed in pieces.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Where an allocation's log files are.
+const LOGS: &str = "alloc/logs";
+/// Lines between the readers and the printer.
+const LINES_LEN: usize = 64;
+/// After so long without more an unfinished line is shown as it is, where several streams are followed: what comes in two writes is
+/// mostly there by then, and whoever waits at a prompt hardly notices.
+const REST: Duration = Duration::from_millis(200);
+
+pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?.only(args.task.clone())?;
+    let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key));
+    if let Some(failure) = job.and_then(|parent| children::instead("logs", parent, &jobs)) {
+        return Err(failure);
+    }
+    let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
+    if sources.is_empty() && target.allocs.iter().any(|view| view.collected) {
+        return Err(Failure::new(format!("the logs of {} are gone: it ended, and was collected", args.target))
+            .hint("see what goes when: herdlet gc --dry-run; how long logs stay is gc_max_allocs in the agent's config"));
+    }
+    if sources.is_empty() && !args.follow {
+        unbegun(&target, true).iter().for_each(|told| herdlet_base::tell!("{told}"));
+        return Err(Failure::new(format!("no task of {} has been started yet", args.target))
+            .hint(format!("see why: herdlet explain {}", args.target)));
+    }
+    unbegun(&target, sources.is_empty()).iter().for_each(|told| herdlet_base::tell!("{told}"));
+    let streams: &'static [&'static str] = match (args.stdout, args.stderr) {
+        (true, _) => &["stdout"],
+        (_, true) => &["stderr"],
+        (false, false) => &["stdout", "stderr"],
+    };
+    let follow_job = args.follow && target.job.is_some();
+    let prefix = !args.no_prefix && (follow_job || target.tasks().count() > 1);
+    let (sender, receiver) = mpsc::channel(LINES_LEN);
+    let is_alone = !follow_job && sources.len() == 1 && streams.len() == 1;
+    let patience = match args.form {
+        Form::Text if args.follow => Some(if is_alone { Duration::ZERO } else { REST }),
+        // Programs get whole lines, and of what has ended every line is one.
+        Form::Text | Form::Json => None,
+    };
+    let merge = Merge {
+        client: client.clone(),
+        streams,
+        follow: args.follow,
+        tail: args.tail,
+        since: args.since,
+        patience,
+        sender,
+    };
+    let printing = async {
+        match args.form {
+            Form::Text => print(receiver, prefix).await,
+            Form::Json => print_json(receiver).await,
+        }
+    };
+    let reading = async {
+        if follow_job { merge.all_of_job(&target, sources).await } else { merge.these(sources).await }
+    };
+    tokio::select! {
+        (read, ()) = async { tokio::join!(reading, printing) } => match read {
+            Ok(()) => Ok(0),
+            Err(Unread::Asked(error @ ClientError::Broken { .. })) => Err(lost(&client, error, &args.target).await),
+            Err(Unread::Asked(error)) => Err(error.into()),
+            Err(Unread::AgentEnded) => Err(gone(&args.target)),
+            Err(Unread::Reader(error)) => Err(Failure::new(format!("failed to read a log: {error}"))),
+        },
+        _ = tokio::signal::ctrl_c() => Ok(0),
+    }
+}
+
+/// Why a log was not read to its end.
+enum Unread {
+    Asked(ClientError),
+    /// It stopped telling of changes, which it does only when it ends.
+    AgentEnded,
+    /// One of our own readers failed.
+    Reader(tokio::task::JoinError),
+}
+
+impl From<ClientError> for Unread {
+    fn from(error: ClientError) -> Self {
+        Self::Asked(error)
+    }
+}
+
+/// Why a connection has ended before the log did: by asking again.
+async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
+    let asked = match client.status().await {
+        // One that is about to end takes connections until it has.
+        Err(ClientError::Silent { .. }) => client.status().await,
+        answer => answer,
+    };
+    match asked {
+        Ok(_) => {
+            Failure::new("the connection to the agent has ended before the log did, and the agent is there")
+                .hint(format!("go on: herdlet logs -f {target}"))
+        }
+        Err(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => gone(target),
+        // It is there and says nothing, or something else is wrong.
+        Err(
+            ClientError::Setup(_)
+            | ClientError::Silent { .. }
+            | ClientError::Status { .. }
+            | ClientError::Open(_)
+            | ClientError::Problems(_)
+            | ClientError::Answer { .. },
+        ) => error.into(),
+    }
+}
+
+fn gone(target: &str) -> Failure {
+    Failure::new("the agent has gone: it ended, or was ended, while its logs were read").hint(format!(
+        "its tasks run on without it, and their logs grow; once it is back: herdlet logs -f {target}"
+    ))
+}
+
+/// A moment as people write it, so long ago or by the calendar, in seconds since 1970.
+fn since(text: &str) -> Result<u64, String> {
+    let at_s = match (text.parse::<Timestamp>(), parse_duration(text)) {
+        (Ok(at), _) => at.as_second(),
+        (Err(_), Ok(ago)) => clock::wall_now().0.saturating_sub(ago) / 1_000_000_000,
+        (Err(_), Err(_)) => {
+            return Err(
+                "neither how long ago (10m, 2h30m) nor a time such as 2026-01-02T15:04:05Z".to_owned()
+            );
+        }
+    };
+    if at_s > clock::wall_now().0 / 1_000_000_000 {
+        return Err("lies in the future".to_owned());
+    }
+    u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())
+}
+
+/// A task whose output is read.
+#[derive(Debug, Clone)]
+struct Source {
+    alloc: AllocId,
+    task: String,
+    name: String,
+}
+
+/// Started tasks of these allocations whose logs are there.
+fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = Source> {
+    allocs.iter().filter(|view| !view.collected).flat_map(move |view| {
+        let meant = |name: &str| task.as_deref().is_none_or(|task| task == name);
+        let started = view.tasks.iter().filter(move |task| task.attempt > 0 && meant(&task.name));
+        started.map(|task| Source {
+            alloc: view.spec.id,
+            task: task.name.to_string(),
+            name: view.spec.task_title(&task.name),
+        })
+    })
+}
+
+/// More tasks are not told of one by one.
+const UNBEGUN_LEN_MAX: usize = 10;
+
+/// Why there is nothing of tasks that have not begun. Where not they are meant but their job, those that wait in an allocation that is
+/// as wanted are none of it: they run when others have ended.
+fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
+    let is_meant = |view: &AllocView| {
+        is_all || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
+    };
+    let unbegun =
+        target.tasks().filter(|(view, task)| task.attempt == 0 && !view.collected && is_meant(view));
+    let mut told: Vec<String> = unbegun
+        .map(|(view, task)| {
+            let title = view.spec.task_title(&task.name);
+            let word = if task.state == TaskStatus::Dead { "never began" } else { "has not begun" };
+            let last = task.events.last().map(|event| plain(&event.message)).unwrap_or_default();
+            let why = match (view.convergence.state, last.as_str()) {
+                (ConvergenceState::Converged, "") => show::phase(task),
+                (ConvergenceState::Converged, last) => last.to_owned(),
+                (ConvergenceState::Progressing | ConvergenceState::Waiting | ConvergenceState::Failed, _) => {
+                    show::convergence(&view.convergence)
+                }
+            };
+            format!("{title} {word}: {why}")
+        })
+        .collect();
+    let more = told.len().saturating_sub(UNBEGUN_LEN_MAX);
+    told.truncate(UNBEGUN_LEN_MAX);
+    told.extend((more > 0).then(|| format!("nor have {more} more")));
+    told
+}
+
+struct Line {
+    alloc: AllocId,
+    name: String,
+    stream: &'static str,
+    bytes: Vec<u8>,
+    end: End,
+}
+
+/// What comes after the bytes of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The end of the line, also where the bytes don't say so.
+    Line,
+    /// More of it may come.
+    Open,
+}
+
+#[derive(Clone)]
+struct Merge {
+    client: Client,
+    streams: &'static [&'static str],
+    follow: bool,
+    tail: Option<u64>,
+    since: Option<u64>,
+    /// After how long an unfinished line is shown; never where absent.
+    patience: Option<Duration>,
+    sender: mpsc::Sender<Line>,
+}
+
+impl Merge {
+    async fn these(self, sources: Vec<Source>) -> Result<(), Unread> {
+        if !self.follow {
+            return self.one_after_another(sources).await;
+        }
+        let mut readers = JoinSet::new();
+        for source in sources {
+            self.read(&mut readers, &source);
+        }
+        drop(self.sender);
+        while let Some(read) = readers.join_next().await {
+            read.map_err(Unread::Reader)??;
+        }
+        Ok(())
+    }
+
+    /// What there is, in the order in which the streams were last written to: that is all that their files know of time.
+    async fn one_after_another(self, sources: Vec<Source>) -> Result<(), Unread> {
+        let mut files: BTreeMap<AllocId, Vec<FileInfo>> = BTreeMap::new();
+        let mut found = Vec::new();
+        for source in sources {
+            let files = match files.entry(source.alloc) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    place.insert(match self.client.list_files(source.alloc, LOGS).await {
+                        // Gone just now; what is read below will say the same.
+                        Err(ClientError::Status { status: 404, .. }) => Vec::new(),
+                        listed => listed?,
+                    })
+                }
+            };
+            for stream in self.streams {
+                found.push((last_written(files, &source.task, stream).to_owned(), source.clone(), *stream));
+            }
+        }
+        found.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        for (_, source, stream) in found {
+            self.stream(&source, stream).await?;
+        }
+        Ok(())
+    }
+
+    /// Follows what there is and what comes: new allocations of the job, tasks that start later. Ends with the job.
+    async fn all_of_job(self, target: &Target, sources: Vec<Source>) -> Result<(), Unread> {
+        let Some(job) = &target.job else { return self.these(sources).await };
+        let slots: BTreeSet<(String, u32)> =
+            target.allocs.iter().map(|view| (view.spec.group.clone(), view.spec.index)).collect();
+        let whole = target.task.is_none();
+        let mut readers = JoinSet::new();
+        let mut known: BTreeSet<(AllocId, String)> = BTreeSet::new();
+        for source in sources {
+            self.read(&mut readers, &source);
+            known.insert((source.alloc, source.task));
+        }
+        let mut shown = Shown::default();
+        let mut events = self.client.events().await?;
+        loop {
+            tokio::select! {
+                change = events.next() => {
+                    let change = change.ok_or(Unread::AgentEnded)?;
+                    if shown.apply(change?) == Told::Part { continue }
+                    let meant = |view: &&&AllocView| {
+                        !view.status.is_terminal()
+                            && (whole || slots.contains(&(view.spec.group.clone(), view.spec.index)))
+                    };
+                    let allocs: Vec<AllocView> =
+                        shown.allocs_of(job).iter().filter(meant).map(|view| (*view).clone()).collect();
+                    for source in self::sources(&allocs, &target.task) {
+                        if known.insert((source.alloc, source.task.clone())) {
+                            self.read(&mut readers, &source);
+                        }
+                    }
+                    if readers.is_empty() && allocs.is_empty() { break }
+                }
+                Some(read) = readers.join_next() => {
+                    read.map_err(Unread::Reader)??;
+                    let over = !shown.jobs.contains_key(job)
+                        || shown.allocs_of(job).iter().all(|view| view.status.is_terminal());
+                    if readers.is_empty() && shown.index > 0 && over { break }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, readers: &mut JoinSet<Result<(), ClientError>>, source: &Source) {
+        for stream in self.streams {
+            let (merge, source) = (self.clone(), source.clone());
+            readers.spawn(async move { merge.stream(&source, stream).await });
+        }
+    }
+
+    /// Hands on the lines of one stream, from where they are wanted to its end.
+    async fn stream(&self, source: &Source, stream: &'static str) -> Result<(), ClientError> {
+        let Self { follow, tail, since, .. } = *self;
+        let request = LogRequest { task: source.task.clone(), stream, follow, tail, since };
+        let pieces = match self.client.logs(source.alloc, &request).await {
+            // A task that wrote nothing, or whose allocation has just gone.
+            Err(ClientError::Status { status: 404, .. }) => return Ok(()),
+            pieces => pieces?,
+        };
+        into_lines(pieces, self.patience, |bytes, end| {
+            let line = Line { alloc: source.alloc, name: source.name.clone(), stream, bytes, end };
+            async move { self.sender.send(line).await.is_ok() }
+        })
+        .await
+    }
+}
+
+/// When a stream was last written to, as text that sorts by time; the least where it has no file.
+fn last_written<'f>(files: &'f [FileInfo], task: &str, stream: &str) -> &'f str {
+    let is_of_it = |file: &&FileInfo| {
+        let number = file.name.strip_prefix(task).and_then(|rest| rest.strip_prefix('.'));
+        let number =
+            number.and_then(|rest| rest.strip_prefix(stream)).and_then(|rest| rest.strip_prefix('.'));
+        number.is_some_and(|number| number.parse::<u64>().is_ok())
+    };
+    // All are in UTC; without the Z the digits of a fraction sort as they should.
+    let times = files.iter().filter(is_of_it).filter_map(|file| file.mod_time.as_deref());
+    times.map(|time| time.trim_end_matches('Z')).max().unwrap_or_default()
+}
+
+/// Cuts a log into lines. One that is not finished yet comes as it is after `patience` without more, else at the end.
+async fn into_lines<F: Future<Output = bool>>(
+    mut pieces: impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin,
+    patience: Option<Duration>,
+    mut line: impl FnMut(Vec<u8>, End) -> F,
+) -> Result<(), ClientError> {
+    let mut rest: Vec<u8> = Vec::new();
+    let mut last = End::Line;
+    loop {
+        let piece = match patience.filter(|_| !rest.is_empty()) {
+            None => pieces.next().await,
+            Some(patience) => match timeout(patience, pieces.next()).await {
+                Ok(piece) => piece,
+                Err(_) => {
+                    last = End::Open;
+                    if !line(std::mem::take(&mut rest), End::Open).await {
+                        return Ok(());
+                    }
+                    continue;
+                }
+            },
+        };
+        let Some(piece) = piece else { break };
+        rest.extend_from_slice(&piece?);
+        loop {
+            let end = match rest.iter().position(|byte| *byte == b'\n') {
+                Some(end) => end + 1,
+                None if rest.len() >= LINE_BYTES_MAX => LINE_BYTES_MAX,
+                None => break,
+            };
+            let bytes: Vec<u8> = rest.drain(..end).collect();
+            last = End::Line;
+            if !line(bytes, End::Line).await {
+                return Ok(());
+            }
+        }
+    }
+    // What was shown of an unfinished line is over as well.
+    if !rest.is_empty() || last == End::Open {
+        line(rest, End::Line).await;
+    }
+    Ok(())
+}
+
+async fn print_json(mut lines: mpsc::Receiver<Line>) {
+    while let Some(line) = lines.recv().await {
+        let Ok(text) = json_line(&line) else { continue };
+        stdout::text(text.as_bytes());
+    }
+}
+
+fn json_line(line: &Line) -> serde_json::Result<String> {
+    let text = String::from_utf8_lossy(line.bytes.strip_suffix(b"\n").unwrap_or(&line.bytes));
+    let shown = JsonLine { alloc: line.alloc, name: &line.name, stream: line.stream, line: &text };
+    Ok(format!("{}\n", serde_json::to_string(&shown)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // `logs` of a task that waits for another said nothing, and ended well.
+    #[test]
+    fn a_task_that_has_not_begun_is_told_with_its_state() {
+        let web = herdlet_manifest::fixture::job("web", "front", "httpd");
+        let waiting = |state: ConvergenceState, message: &str| {
+            let mut view = herdlet_manifest::fixture::alloc_view(&web, 0, 1);
+            view.tasks[0].attempt = 0;
+            (view.convergence.state, view.convergence.message) = (state, message.to_owned());
+            view
+        };
+        let target = |view: AllocView, task: Option<&str>| Target {
+            job: Some(web.key()),
+            allocs: vec![view],
+            task: task.map(str::to_owned),
+        };
+        let waits = waiting(ConvergenceState::Waiting, "task httpd: dependency: waits for task init");
+        assert_eq!(
+            unbegun(&target(waits.clone(), None), false),
+            ["web.front[0]/httpd has not begun: waiting: task httpd: dependency: waits for task init"]
+        );
+        // A task that runs when the others have ended is told of only to whom asks for it.
+        let last = waiting(ConvergenceState::Converged, "");
+        assert!(unbegun(&target(last.clone(), None), false).is_empty());
+        assert_eq!(unbegun(&target(last.clone(), Some("httpd")), false).len(), 1);
+        assert_eq!(unbegun(&target(last, None), true).len(), 1);
+        let mut never = waits;
+        never.tasks[0].state = TaskStatus::Dead;
+        assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never began: "));
+        let begun = herdlet_manifest::fixture::alloc_view(&web, 0, 1);
+        assert!(unbegun(&target(begun, Some("httpd")), true).is_empty());
+        let many: Vec<AllocView> =
+            (0..13).map(|_| waiting(ConvergenceState::Waiting, "health: waits")).collect();
+        let many = Target { job: Some(web.key()), allocs: many, task: None };
+        assert_eq!(unbegun(&many, true).last().unwrap(), "nor have 3 more");
+    }
+
+    #[test]
+    fn a_stream_is_as_old_as_its_last_file() {
+        let file = |name: &str, time: &str| FileInfo {
+            name: name.to_owned(),
+            is_dir: false,
+            size: 1,
+            file_mode: "-rw-r--r--".to_owned(),
+            mod_time: Some(time.to_owned()),
+            content_type: None,
+        };
+        let files = [
+            file("a.stdout.0", "2026-01-02T03:04:05Z"),
+            file("a.stdout.1", "2026-01-02T03:04:06.12Z"),
+            file("a.stderr.0", "2026-01-02T03:04:06.1Z"),
+            file("a.stdout.fifo", "2027-01-02T03:04:05Z"),
+        ];
+        assert_eq!(last_written(&files, "a", "stdout"), "2026-01-02T03:04:06.12");
+        assert!(last_written(&files, "a", "stderr") < last_written(&files, "a", "stdout"));
+        assert_eq!(last_written(&files, "b", "stdout"), "");
+    }
+
+    #[test]
+    fn a_line_for_programs_bears_its_labels() {
+        let alloc = AllocId::from_hash([0x11; 16]);
+        let line = Line {
+            alloc,
+            name: "web.web[0]/httpd".to_owned(),
+            stream: "stderr",
+            bytes: b"a\x1b\xff\n".to_vec(),
+            end: End::Line,
+        };
+        let shown = json_line(&line).unwrap();
+        assert_eq!(
+            shown,
+            format!(
+                "{{\"alloc\":\"{alloc}\",\"name\":\"web.web[0]/httpd\",\"stream\":\"stderr\",\"line\":\"a\\u001b\u{fffd}\"}}\n"
+            )
+        );
+    }
+
+    /// What comes of pieces of a log, each after so many milliseconds.
+    async fn told(patience: Option<Duration>, pieces: &[(u64, &str)]) -> Vec<(String, End)> {
+        let pieces =
+            pieces.iter().map(|(after, text)| (*after, text.as_bytes().to_vec())).collect::<Vec<_>>();
+        let pieces = futures_util::stream::iter(pieces).then(|(after, bytes)| async move {
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            Ok(bytes)
+        });
+        let mut told = Vec::new();
+        into_lines(Box::pin(pieces), patience, |bytes, end| {
+            told.push((String::from_utf8(bytes).unwrap(), end));
+            std::future::ready(true)
+        })
+        .await
+        .unwrap();
+        told
+    }
+
+    // `logs -f` of a task that asks a question showed nothing of it until it was answered.
+    #[tokio::test(start_paused = true)]
+    async fn a_line_that_is_not_finished_is_shown_after_a_rest() {
+        let line = |text: &str| (text.to_owned(), End::Line);
+        let open = |text: &str| (text.to_owned(), End::Open);
+        let pieces = [(0, "one\nname"), (100, "? "), (5_000, "x\ntwo"), (300, "!")];
+        assert_eq!(
+            told(Some(REST), &pieces).await,
+            [line("one\n"), open("name? "), line("x\n"), open("two"), line("!")]
+        );
+        assert_eq!(
+            told(Some(Duration::ZERO), &pieces).await,
+            [line("one\n"), open("name"), open("? "), line("x\n"), open("two"), line("!")]
+        );
+        assert_eq!(told(None, &pieces).await, [line("one\n"), line("name? x\n"), line("two!")]);
+        assert_eq!(told(Some(REST), &[(0, "a"), (300, "\n")]).await, [open("a"), line("\n")]);
+        // Its end is told, so that what comes after it does not stand in the same line.
+        let ends = [(0, "a"), (300, "")];
+        assert_eq!(told(Some(REST), &ends).await, [open("a"), line("")]);
+        assert_eq!(told(None, &[]).await, []);
+    }
+}

@@ -1,0 +1,181 @@
+//! Printing lines of several streams, of which none writes on in another's line.
+//!
+//! In: lines as they come, finished or not. Out: what is written to standard output and standard error. Where both are the same terminal or
+//! file they share a line. Of several tasks each line bears the name of its own, in a colour of its own.
+
+use std::io::{self, Write as _};
+
+use herdlet_api_types::AllocId;
+use tokio::sync::mpsc;
+
+use super::{End, LINES_LEN, Line};
+use crate::{stdout, style};
+
+/// Prints lines as they come.
+pub(super) async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
+    let labels = prefix.then(Labels::default);
+    let mut printed = Printed { labels, outputs: outputs(), unfinished: Vec::new() };
+    let mut batch = Vec::with_capacity(LINES_LEN);
+    while lines.recv_many(&mut batch, LINES_LEN).await > 0 {
+        // Of a busy task many are there: they are written at once.
+        for of_stream in batch.chunk_by(|one, next| one.stream == next.stream) {
+            let mut text = Vec::new();
+            of_stream.iter().for_each(|line| printed.put(line, &mut text));
+            if let Some(first) = of_stream.first() {
+                write(first.stream, &text);
+            }
+        }
+        batch.clear();
+    }
+    // What follows, such as why it ended, begins a line.
+    printed.unfinished.iter().for_each(|line| write(line.stream, b"\n"));
+}
+
+/// What a task wrote to stderr goes to ours, so that redirecting either works as with the task itself.
+fn write(stream: &str, text: &[u8]) {
+    match stream {
+        "stderr" => stdout::of_stderr(text),
+        _ => stdout::text(text),
+    }
+}
+
+/// Where standard output and standard error lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outputs {
+    /// To the same terminal, pipe or file.
+    Same,
+    Apart,
+}
+
+fn outputs() -> Outputs {
+    match (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr())) {
+        (Ok(out), Ok(err)) if (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino) => Outputs::Same,
+        (Ok(_) | Err(_), _) => Outputs::Apart,
+    }
+}
+
+/// What was printed so far, as far as it matters to what comes.
+struct Printed {
+    /// None where lines bear no names.
+    labels: Option<Labels>,
+    outputs: Outputs,
+    /// Whose unfinished lines stand at the end of what was written; one for each output.
+    unfinished: Vec<Origin>,
+}
+
+/// Whose line it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Origin {
+    alloc: AllocId,
+    name: String,
+    stream: &'static str,
+}
+
+impl Printed {
+    /// Adds what is to be written for a line.
+    fn put(&mut self, line: &Line, text: &mut Vec<u8>) {
+        let is_own =
+            |one: &Origin| (one.alloc, one.stream) == (line.alloc, line.stream) && one.name == line.name;
+        let shares = |one: &Origin| self.outputs == Outputs::Same || one.stream == line.stream;
+        let before = self.unfinished.iter().position(shares).map(|at| self.unfinished.swap_remove(at));
+        let goes_on = before.as_ref().is_some_and(is_own);
+        if line.bytes.is_empty() && !goes_on {
+            // The end of a line that another's has cut off: nothing is left of it, and that other's may stand there.
+            self.unfinished.extend(before);
+            return;
+        }
+        if !goes_on {
+            if before.is_some() {
+                text.push(b'\n');
+            }
+            if let Some(labels) = &mut self.labels {
+                labels.put(&line.name, text);
+            }
+        }
+        text.extend_from_slice(&line.bytes);
+        match line.end {
+            End::Line if line.bytes.ends_with(b"\n") => {}
+            End::Line => text.push(b'\n'),
+            End::Open => {
+                let Line { alloc, stream, .. } = *line;
+                self.unfinished.push(Origin { alloc, name: line.name.clone(), stream });
+            }
+        }
+    }
+}
+
+/// Names of tasks before their lines.
+#[derive(Default)]
+struct Labels {
+    /// In the order in which they came: each has a colour of its own.
+    names: Vec<String>,
+    /// Of the longest.
+    width: usize,
+}
+
+impl Labels {
+    fn put(&mut self, name: &str, text: &mut Vec<u8>) {
+        let position = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        });
+        self.width = self.width.max(name.len());
+        let (style, width) = (style::TASKS[position % style::TASKS.len()], self.width);
+        let _ = write!(text, "{style}{name:width$} |{style:#} ");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(labels: Option<Labels>, outputs: Outputs, lines: &[(u8, &'static str, &str, End)]) -> String {
+        let mut printed = Printed { labels, outputs, unfinished: Vec::new() };
+        let mut text = Vec::new();
+        for (seed, stream, bytes, end) in lines {
+            let line = Line {
+                alloc: AllocId::from_hash([*seed; 16]),
+                name: format!("t{seed}"),
+                stream,
+                bytes: bytes.as_bytes().to_vec(),
+                end: *end,
+            };
+            printed.put(&line, &mut text);
+        }
+        anstream::adapter::strip_bytes(&text).into_vec().into_iter().map(char::from).collect()
+    }
+
+    #[test]
+    fn no_stream_writes_on_in_the_line_of_another() {
+        let lines = [
+            (1, "stdout", "name? ", End::Open),
+            (2, "stdout", "busy\n", End::Line),
+            (1, "stdout", "x\n", End::Line),
+            (2, "stdout", "a", End::Open),
+            (2, "stdout", "b", End::Open),
+            (2, "stdout", "c\n", End::Line),
+            (1, "stdout", "p", End::Open),
+            (2, "stdout", "q", End::Open),
+            // Of what was cut off nothing is left to end; the other's line stands.
+            (1, "stdout", "", End::Line),
+            (2, "stdout", "r\n", End::Line),
+            (1, "stdout", "last", End::Line),
+        ];
+        assert_eq!(
+            shown(Some(Labels::default()), Outputs::Apart, &lines),
+            "t1 | name? \nt2 | busy\nt1 | x\nt2 | abc\nt1 | p\nt2 | qr\nt1 | last\n"
+        );
+        let both = [
+            (1, "stdout", "name? ", End::Open),
+            (1, "stderr", "slow\n", End::Line),
+            (1, "stdout", "x\n", End::Line),
+        ];
+        assert_eq!(shown(None, Outputs::Same, &both), "name? \nslow\nx\n");
+        // Each goes to a file of its own: neither gets what its task did not write.
+        assert_eq!(shown(None, Outputs::Apart, &both), "name? slow\nx\n");
+        assert_eq!(
+            shown(None, Outputs::Same, &[(1, "stdout", "a", End::Open), (1, "stdout", "", End::Line)]),
+            "a\n"
+        );
+    }
+}

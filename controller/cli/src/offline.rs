@@ -1,0 +1,157 @@
+//! Commands that need no agent: `validate`, `completions`, `version`.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use clap::Args;
+use herdlet_api_types::{job::Provider, rfc3339::rfc3339};
+use herdlet_manifest::{
+    manifests::{self, Drivers, Set},
+    yaml::{Problem, Problems},
+};
+use herdlet_plan::job::periodic;
+use serde::Serialize;
+
+use super::{
+    failure::{FAILED, Failure, USAGE},
+    output::{Output, Reader},
+    show::{self, styled},
+    style,
+    variables::VariableArgs,
+};
+
+/// Arguments of `herdlet validate`.
+#[derive(Debug, Clone, Args)]
+pub struct ValidateArgs {
+    /// Manifests: files, folders, or - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Warnings are problems too
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    variables: VariableArgs,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What `herdlet validate -o json` prints, good or not.
+#[derive(Default, Serialize)]
+struct Validation {
+    /// The exit code is 0.
+    good: bool,
+    jobs: Vec<String>,
+    /// When periodic jobs would be launched first, were they applied now.
+    launches: BTreeMap<String, String>,
+    /// Jobs whose services go to Consul, which the agent then needs.
+    consul: Vec<String>,
+    volumes: Vec<String>,
+    problems: Vec<Problem>,
+    /// Problems that are not listed.
+    more_problems: usize,
+    warnings: Vec<Problem>,
+}
+
+/// Arguments of `herdlet version`.
+#[derive(Debug, Clone, Args)]
+pub struct VersionArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What `herdlet version -o json` prints.
+#[derive(Serialize)]
+struct VersionReport {
+    version: &'static str,
+}
+
+/// Arguments of `herdlet completions`.
+#[derive(Debug, Clone, Args)]
+pub struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// 0 where all is well, 1 for problems, 2 where nothing could be checked: what can't be read, and what holds no manifest.
+pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
+    let missing = args.files.iter().find(|path| path.as_os_str() != "-" && !path.exists());
+    if let Some(path) = missing {
+        return Err(Failure::new(format!("{}: there is no such file", path.display())).code(USAGE));
+    }
+    let variables = args.variables.read()?;
+    let (set, problems) = match manifests::load(&args.files, &Drivers::built_in(), &variables) {
+        Ok(set) => (set, Problems::new()),
+        Err(problems) => (Set::default(), problems),
+    };
+    if problems.is_empty() && set.jobs.is_empty() && set.volumes.is_empty() {
+        return Err(Failure::new("there is no manifest in what was given").code(USAGE));
+    }
+    let good = problems.is_empty() && (!args.strict || set.warnings.is_empty());
+    // What is wrong with texts as a whole (unreadable, too large, no manifest in it) was not checked.
+    let is_checked = problems.iter().any(|problem| problem.line > 0);
+    let code = match good {
+        true => 0,
+        false if is_checked || problems.is_empty() => FAILED,
+        false => USAGE,
+    };
+    match args.output.reader() {
+        Reader::Person => say_validation(&set, &problems),
+        Reader::Program => args.output.document(&Validation {
+            good,
+            jobs: set.jobs.iter().map(|loaded| loaded.object.key().to_string()).collect(),
+            launches: launches(&set),
+            consul: for_consul(&set),
+            volumes: set.volumes.iter().map(|loaded| loaded.object.name.clone()).collect(),
+            more_problems: problems.more(),
+            problems: problems.into_vec(),
+            warnings: set.warnings,
+        })?,
+    }
+    Ok(code)
+}
+
+fn launches(set: &Set) -> BTreeMap<String, String> {
+    let now = herdlet_base::clock::wall_now();
+    let first = set.jobs.iter().filter_map(|loaded| {
+        let at = periodic::first_launch(&loaded.object, now).and_then(rfc3339)?;
+        Some((loaded.object.key().to_string(), at))
+    });
+    first.collect()
+}
+
+/// Jobs with services in Consul. In Nomad's formats that is what a service without `provider` means.
+fn for_consul(set: &Set) -> Vec<String> {
+    let jobs = set.jobs.iter().map(|loaded| &loaded.object);
+    jobs.filter(|job| job.has_services_in(Provider::Consul)).map(|job| job.key().to_string()).collect()
+}
+
+fn say_validation(set: &Set, problems: &Problems) {
+    for warning in &set.warnings {
+        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+    }
+    if problems.is_empty() {
+        let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
+        show::out(&format!("good: {jobs}, {volumes}\n"));
+        for job in for_consul(set) {
+            show::out(&format!(
+                "  {job} has services in Consul, as without `provider` in Nomad's formats; where no Consul answers they are not registered \
+                 and the job does not converge: write provider = \"nomad\" there\n"
+            ));
+        }
+        for (job, at) in launches(set) {
+            show::out(&format!("  {job} would be launched first at {at}\n"));
+        }
+    } else {
+        herdlet_base::tell!("{problems}");
+    }
+}
+
+pub fn version(args: &VersionArgs) -> Result<u8, Failure> {
+    args.output.line(&format!("herdlet {}", herdlet_api_types::api::VERSION));
+    args.output.document(&VersionReport { version: herdlet_api_types::api::VERSION })?;
+    Ok(0)
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

@@ -1,0 +1,159 @@
+//! `herdlet rollback` and `herdlet get versions`: which versions of a job are kept, and going back to one.
+
+use clap::Args;
+use herdlet_api_types::{
+    JobKey,
+    view::{JobVersion, JobView},
+};
+use serde::Serialize;
+
+use super::{
+    Connection,
+    client::{Changed, Client},
+    failure::Failure,
+    output::Output,
+    wait::{Accepted, WaitFlags},
+};
+
+/// Arguments of `herdlet rollback`.
+#[derive(Debug, Clone, Args)]
+pub struct RollbackArgs {
+    /// A job
+    job: String,
+    /// The version whose text becomes the newest version [default: the newest before the current that is neither stopped nor has failed]
+    #[arg(long, value_name = "VERSION")]
+    to: Option<u64>,
+    #[command(flatten)]
+    wait: WaitFlags,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    job: JobKey,
+    /// Which version was gone back to.
+    to: u64,
+    /// The version that has its text now.
+    version: u64,
+}
+
+pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
+    let client = args.connection.client()?;
+    let view = limit.within("find it", find(&client, &args.job)).await?;
+    let job = view.key.clone();
+    let kept = limit.within("list its versions", client.versions(&job)).await?;
+    let (current, to) = choose(&view, &kept, args.to)?;
+    let reverting = client.revert(&job, to, current);
+    let Changed { index, version } = limit.within("roll it back", reverting).await?;
+    if version == current {
+        args.output.line(&format!("job/{job} unchanged: version {current} says the same as version {to}"));
+    } else {
+        args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
+    }
+    let report = Report { job: job.clone(), to, version };
+    let accepted = Accepted::version(&client, job, version, index);
+    args.wait.finish(limit, accepted, &report, args.output).await
+}
+
+/// The job of that name.
+pub(super) async fn find(client: &Client, name: &str) -> Result<JobView, Failure> {
+    known(client.jobs().await?, name)
+}
+
+/// The one of that name.
+pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> {
+    let found = jobs.into_iter().find(|view| view.key.to_string() == name);
+    found.ok_or_else(|| Failure::new(format!("there is no job {name:?}")).hint("list them: herdlet get jobs"))
+}
+
+/// The current version, and the one to go back to: without a number the newest older one that is neither stopped nor has failed.
+/// `kept` are newest first.
+fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, u64), Failure> {
+    let name = &view.key;
+    let [current, past @ ..] = kept else {
+        return Err(Failure::new(format!("no version of {name} is kept")));
+    };
+    // To a text that is in force already nothing goes back.
+    let is_good =
+        |past: &&JobVersion| !past.job.stop && past.job != current.job && !view.has_failed(past.version);
+    match to.or_else(|| past.iter().find(is_good).map(|before| before.version)) {
+        Some(to) => Ok((current.version, to)),
+        None => Err(Failure::new(format!(
+            "of {name} no older version is kept that says something else, is not stopped and has not failed"
+        ))
+        .hint(format!("list them: herdlet get versions {name}; then: herdlet rollback {name} --to VERSION"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use herdlet_api_types::{DeploymentId, deployment::Deployment, job::Job};
+    use serde_json::json;
+
+    use super::*;
+    use herdlet_manifest::fixture::{job, job_view};
+
+    #[test]
+    fn without_a_number_the_version_before_is_meant_that_is_not_stopped() {
+        let version = |version| JobVersion {
+            version,
+            index: 0,
+            submit_time: herdlet_api_types::UnixNanos(0),
+            job: Job {
+                priority: 50 + u8::try_from(version).unwrap(),
+                ..Job::clone(&job("web", "front", "httpd"))
+            }
+            .into(),
+        };
+        let kept = [version(7), version(5), version(4)];
+        let view = job_view(&job("web", "front", "httpd"), 7);
+        assert_eq!(choose(&view, &kept, None).unwrap(), (7, 5));
+        assert_eq!(choose(&view, &kept, Some(4)).unwrap(), (7, 4));
+        assert!(choose(&view, &kept[..1], None).is_err());
+        let stopped = |number| {
+            let known = version(number);
+            JobVersion { job: Job { stop: true, ..Job::clone(&known.job) }.into(), ..known }
+        };
+        assert_eq!(choose(&view, &[stopped(7), stopped(6), version(5)], None).unwrap(), (7, 5));
+        assert_eq!(choose(&view, &[version(7), stopped(6), version(5)], None).unwrap(), (7, 5));
+        assert!(choose(&view, &[version(7), stopped(6)], None).is_err());
+        let failed = json!({
+            "id": DeploymentId::from_hash([1; 16]), "job_key": view.key, "job_version": 5, "status": "failed", "description": "",
+            "groups": {}, "create_index": 1, "modify_index": 1, "create_time": 1, "modify_time": 1,
+        });
+        let failed: Deployment = serde_json::from_value(failed).unwrap();
+        let view = JobView { deployments: vec![Arc::new(failed)], ..view };
+        assert_eq!(
+            choose(&view, &kept, None).unwrap(),
+            (7, 4),
+            "what has failed is gone back to by number alone"
+        );
+        assert_eq!(choose(&view, &kept, Some(5)).unwrap(), (7, 5));
+    }
+
+    /// It was told as unchanged: the version that had failed was one that a failed deployment had gone back to.
+    #[test]
+    fn a_version_that_says_the_same_is_not_gone_back_to() {
+        let texts = ["good", "bad", "worse", "bad"].map(|name| job(name, "front", "httpd"));
+        let version = |(version, job)| JobVersion {
+            version,
+            index: 0,
+            submit_time: herdlet_api_types::UnixNanos(0),
+            job,
+        };
+        let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
+        kept.reverse();
+        let view = job_view(&kept[0].job, 3);
+        assert_eq!(
+            choose(&view, &[kept[0].clone(), kept[2].clone(), kept[3].clone()], None).unwrap(),
+            (3, 0)
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! `herdlet scale`: another count for a group of a job.
+
+use clap::Args;
+use herdlet_api_types::{JobKey, job::Group, view::JobView};
+use serde::Serialize;
+
+use super::{
+    Connection,
+    client::Changed,
+    failure::{Failure, USAGE},
+    output::Output,
+    wait::{Accepted, WaitFlags},
+};
+
+/// Arguments of `herdlet scale`.
+#[derive(Debug, Clone, Args)]
+pub struct ScaleArgs {
+    /// A job that has one group, or JOB.GROUP
+    target: String,
+    /// How many allocations there should be
+    count: u32,
+    /// Why, for those who look at its scaling events later
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    message: String,
+    #[command(flatten)]
+    wait: WaitFlags,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    job: JobKey,
+    group: String,
+    /// The count before.
+    from: u32,
+    /// The count now.
+    to: u32,
+    /// The version that has it.
+    version: u64,
+}
+
+pub async fn run(args: ScaleArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
+    let client = args.connection.client()?;
+    let jobs = limit.within("find it", client.jobs()).await?;
+    let (view, group) = find(&jobs, &args.target)?;
+    let job = view.key.clone();
+    let scaling = client.scale(&job, &group.name, args.count, &args.message);
+    let Changed { index, version } = limit.within("scale it", scaling).await?;
+    let name = &group.name;
+    if group.count == args.count {
+        args.output.line(&format!("job/{job} unchanged: group {name} has count {} already", args.count));
+    } else {
+        let (from, to) = (group.count, args.count);
+        args.output.line(&format!("job/{job} scaled: group {name} from {from} to {to} (version {version})"));
+    }
+    let (job, group, from, to) = (job.clone(), name.clone(), group.count, args.count);
+    let report = Report { job: job.clone(), group, from, to, version };
+    let accepted = Accepted::version(&client, job, version, index);
+    args.wait.finish(limit, accepted, &report, args.output).await
+}
+
+/// The group that is meant. A job whose name is all of the target comes before one with a group, since names may hold dots.
+fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group), Failure> {
+    if let Some(view) = jobs.iter().find(|view| view.key.to_string() == target) {
+        return match &view.job.groups[..] {
+            [only] => Ok((view, only)),
+            groups => {
+                let names: Vec<String> =
+                    groups.iter().map(|group| format!("{target}.{}", group.name)).collect();
+                let message = format!("job {target} has {} groups; say which", groups.len());
+                Err(Failure::new(message).hint(format!("one of: {}", names.join(", "))).code(USAGE))
+            }
+        };
+    }
+    let groups = jobs.iter().flat_map(|view| view.job.groups.iter().map(move |group| (view, group)));
+    let mut found = groups.filter(|(view, group)| format!("{}.{}", view.key, group.name) == target);
+    found.next().ok_or_else(|| {
+        Failure::new(format!("there is no job and no group {target:?}")).hint("list them: herdlet get jobs")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use herdlet_manifest::fixture::{job, job_view};
+
+    #[test]
+    fn a_group_is_found_by_its_job_or_by_both() {
+        let one = job("a.b", "front", "t");
+        let mut two = (*job("a", "b", "t")).clone();
+        two.groups.push(two.groups[0].clone());
+        two.groups[1].name = "c".to_owned();
+        let jobs = [job_view(&one, 0), job_view(&Arc::new(two), 0)];
+        let told = |target| {
+            let found = find(&jobs, target).map(|(view, group)| format!("{} {}", view.key, group.name));
+            found.map_err(|failure| failure.to_string())
+        };
+        assert_eq!(told("a.b").unwrap(), "a.b front", "a job comes first");
+        assert_eq!(told("a.c").unwrap(), "a c");
+        assert_eq!(told("a.b.front").unwrap(), "a.b front");
+        assert!(told("a").unwrap_err().contains("has 2 groups"));
+        assert!(told("x").is_err() && told("a.x").is_err());
+    }
+}

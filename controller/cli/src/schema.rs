@@ -1,0 +1,206 @@
+//! `herdlet schema`: the JSON Schema of manifests, or one field explained.
+//!
+//! In: a path, in the words of manifests (`spec.groups.tasks.restart`), of Nomad's job files (`job.group.task.restart`) or
+//! of its API (`Job.TaskGroups.Tasks.RestartPolicy`). Out: type, default, allowed values, fields and an example; or the
+//! names that come nearest.
+
+mod fields;
+
+use clap::{Args, ValueEnum};
+use herdlet_manifest::manifests;
+use serde_json::Value as Json;
+
+use super::{
+    failure::{Failure, USAGE},
+    show::{self, styled},
+    style,
+    table::{Heading, Table},
+};
+use fields::{Field, Found, example_of, fields};
+
+/// Arguments of `herdlet schema`.
+#[derive(Debug, Clone, Args)]
+pub struct SchemaArgs {
+    /// A field, such as spec.groups.tasks.resources [default: the whole manifest]
+    field: Option<String>,
+    /// How to print a field: explained, or its JSON Schema
+    #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
+    form: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+}
+
+pub fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
+    let root = manifests::schema();
+    let Some(wanted) = &args.field else {
+        show::json(&root)?;
+        return Ok(0);
+    };
+    let all = fields(&root);
+    let found = match fields::find(&all, wanted) {
+        Found::Fields(found) => found,
+        Found::Near(near) => {
+            let failure = Failure::new(format!("manifests have no field {wanted:?}")).code(USAGE);
+            let hint = match near.is_empty() {
+                true => "write it as a path, for instance spec.groups.tasks.resources".to_owned(),
+                false => format!("did you mean {}?", near.join(", or ")),
+            };
+            return Err(failure.hint(hint));
+        }
+    };
+    for (number, field) in found.iter().enumerate() {
+        match args.form {
+            Form::Json => show::json(&field.schema)?,
+            Form::Text => {
+                let gap = if number > 0 { "\n" } else { "" };
+                show::out(&format!("{gap}{}", explained(field, &all)));
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// What there is to say of a field.
+fn explained(field: &Field, all: &[Field]) -> String {
+    let driver = field.driver.as_ref().map(|driver| format!(" (driver {driver})")).unwrap_or_default();
+    let mut text =
+        format!("{}  {}\n", styled(style::HEADING, format!("{}{driver}", field.path)), field.kind());
+    let mut line = |name: &str, value: &str| text.push_str(&format!("  {name}: {value}\n"));
+    if let Some(description) = field.description() {
+        line("What", &description);
+    }
+    if field.is_required {
+        line("Required", "yes");
+    }
+    if let Some(default) = fields::default_of(&field.path) {
+        line("Default", &default);
+    }
+    if let Some(values) = field.allowed() {
+        line("Allowed", &values);
+    }
+    if let Some(unbuilt) = field.unbuilt() {
+        line("Not built in this release", &unbuilt);
+    }
+    let is_inner = |other: &&Field| other.is_directly_in(&field.path) && other.driver == field.driver;
+    let inner: Vec<&Field> = all.iter().filter(is_inner).collect();
+    if !inner.is_empty() {
+        text.push_str("  Fields:\n");
+        let mut table = Table::new(&["", "", ""]);
+        for field in inner {
+            let first = field.description().unwrap_or_default();
+            let first = first
+                .split_inclusive(['.', ';', ':'])
+                .next()
+                .unwrap_or_default()
+                .trim_end_matches([';', ':', '.']);
+            table.row([format!("    {}", field.name()), field.kind(), first.to_owned()]);
+        }
+        text.push_str(&table.render(Heading::Hidden));
+    }
+    if let Some(example) = example_of(&field.path).filter(|_| !fields::is_of_another(field, all)) {
+        text.push_str("  Example:\n");
+        example.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
+    }
+    text
+}
+
+/// A value in one line.
+fn short(value: &Json) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explain(path: &str) -> String {
+        let root = manifests::schema();
+        let all = fields(&root);
+        match fields::find(&all, path) {
+            Found::Fields(found) => found.iter().map(|field| explained(field, &all)).collect(),
+            Found::Near(near) => format!("near: {}", near.join(" ")),
+        }
+    }
+
+    #[test]
+    fn a_field_is_explained() {
+        let told = explain("spec.groups.tasks.restart");
+        for part in [
+            "spec.groups.tasks.restart",
+            "object",
+            "What: ",
+            "Fields:",
+            "attempts",
+            "mode",
+            "Example:",
+            "attempts: ",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let told = explain("spec.groups.restart.mode");
+        let columns = "\n    attempts  integer   Restarts allowed within `interval`\n    delay     duration  Wait before";
+        assert!(explain("spec.groups.restart").contains(columns), "{}", explain("spec.groups.restart"));
+        assert!(told.contains("Default: fail") && told.contains("Allowed: delay, fail"), "{told}");
+        assert!(explain("spec.groups.tasks.kill_timeout").contains("Default: 5s"));
+        assert!(explain("metadata.name").contains("Required: yes"));
+        assert!(explain("spec.groups.tasks.config.command").contains("program"));
+        assert!(explain("spec.type").contains("Default: service"));
+    }
+
+    #[test]
+    fn the_settings_of_a_driver_are_those_of_that_driver() {
+        let told = explain("spec.groups.tasks.config");
+        let (of_all, rest) = told.split_once("spec.groups.tasks.config (driver raw_exec)").unwrap();
+        let (of_raw_exec, of_mock) = rest.split_once("spec.groups.tasks.config (driver mock)").unwrap();
+        assert!(!of_all.contains("Fields:") && !of_all.contains("Example:"), "{of_all}");
+        assert!(of_raw_exec.contains("    command ") && !of_raw_exec.contains("run_for"), "{of_raw_exec}");
+        assert!(of_raw_exec.contains("      command: /usr/bin/httpd"), "{of_raw_exec}");
+        assert!(of_mock.contains("    run_for ") && !of_mock.contains("command:"), "{of_mock}");
+        assert!(
+            explain("spec.groups.tasks.config.run_for")
+                .contains("spec.groups.tasks.config.run_for (driver mock)")
+        );
+    }
+
+    #[test]
+    fn a_field_is_found_in_every_spelling() {
+        let wanted = explain("spec.groups.tasks.restart");
+        for path in [
+            "job.group.task.restart",
+            "Job.TaskGroups[0].Tasks[1].RestartPolicy",
+            "groups.tasks.restart",
+            "spec.groups[0].tasks[1].restart",
+        ] {
+            assert_eq!(explain(path), wanted, "{path}");
+        }
+        assert_eq!(explain("job.group.network.port.static"), explain("spec.groups.network.ports.static"));
+        assert_eq!(
+            explain("Job.TaskGroups.Tasks.Resources.MemoryMaxMB"),
+            explain("spec.groups.tasks.resources.memory_max")
+        );
+    }
+
+    #[test]
+    fn a_miss_names_what_comes_nearest() {
+        assert!(explain("spec.groups.restrat").contains("spec.groups.restart"));
+        assert!(explain("kill_timeout").contains("spec.groups.tasks.kill_timeout"));
+        assert_eq!(explain("config"), "near: spec.groups.tasks.config");
+        assert_eq!(explain("spec.zzzzzzzz"), "near: ");
+    }
+
+    #[test]
+    fn every_field_has_a_description_and_every_plain_one_an_example() {
+        let root = manifests::schema();
+        for field in fields(&root) {
+            assert!(field.description().is_some(), "{} has no description", field.path);
+            let is_ours = !field.path.contains(".config.");
+            // A task has no constraints about other allocations; that it shares their shape is refused when it is read.
+            let is_ours = is_ours && !field.path.starts_with("spec.groups.tasks.constraints.distinct_");
+            assert!(!is_ours || example_of(&field.path).is_some(), "{} has no example", field.path);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The fields of manifests, each by its path without numbers and names of maps.
+//!
+//! In: the JSON Schema, an example with every field, and a job that says as little as it may. Out: fields, found by any of
+//! their spellings, with examples and defaults.
+
+use std::sync::LazyLock;
+
+use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
+use herdlet_manifest::manifests::{Drivers, in_manifest_words, parse};
+use herdlet_manifest::yaml::{nearest, to_yaml};
+use serde_json::{Map, Value as Json};
+
+use super::short;
+
+/// One field.
+#[derive(Debug, Clone)]
+pub(super) struct Field {
+    /// `spec.groups.tasks.restart`
+    pub(super) path: String,
+    /// With what it refers to.
+    pub(super) schema: Json,
+    /// Whether it must be written.
+    pub(super) is_required: bool,
+    /// The driver that has it; none where it is the same for all.
+    pub(super) driver: Option<String>,
+}
+
+/// What a path leads to.
+pub(super) enum Found<'f> {
+    /// These: one, or one in a job and one in a volume.
+    Fields(Vec<&'f Field>),
+    /// Nothing, but it may have meant these.
+    Near(Vec<&'f str>),
+}
+
+/// Deeper than any field lies.
+const DEPTH_MAX: usize = 12;
+
+/// All fields, outermost first.
+pub(super) fn fields(root: &Json) -> Vec<Field> {
+    let mut found = Vec::new();
+    collect(root, root, Place { path: "", driver: None, depth: 0 }, &mut found);
+    found
+}
+
+/// Where a schema stands.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    path: &'p str,
+    /// The driver that alone has what is here.
+    driver: Option<&'p str>,
+    depth: usize,
+}
+
+fn collect(root: &Json, schema: &Json, place: Place<'_>, found: &mut Vec<Field>) {
+    let Place { path, driver, depth } = place;
+    if depth > DEPTH_MAX {
+        return;
+    }
+    let inside = Place { depth: depth + 1, ..place };
+    let whole = whole(root, schema);
+    let required = whole.get("required").and_then(Json::as_array).cloned().unwrap_or_default();
+    for (name, inner) in whole.get("properties").and_then(Json::as_object).into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let is_required = required.iter().any(|required| required == name);
+        let schema = Json::Object(self::whole(root, inner));
+        let field = Field { path: path.clone(), schema, is_required, driver: driver.map(str::to_owned) };
+        let is_known = |other: &Field| {
+            (&other.path, &other.driver) == (&field.path, &field.driver)
+                && other.description() == field.description()
+        };
+        if !found.iter().any(is_known) {
+            found.push(field);
+        }
+        collect(root, inner, Place { path: &path, ..inside }, found);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = whole.get(key).filter(|inner| inner.is_object()) {
+            collect(root, inner, inside, found);
+        }
+    }
+    if let Some(inner) = whole.get("then") {
+        let driver = whole.get("if").and_then(|condition| condition.pointer("/properties/driver/const"));
+        collect(
+            root,
+            inner,
+            Place { driver: driver.and_then(Json::as_str).or(place.driver), ..inside },
+            found,
+        );
+    }
+    for key in ["oneOf", "anyOf", "allOf"] {
+        for inner in whole.get(key).and_then(Json::as_array).into_iter().flatten() {
+            collect(root, inner, inside, found);
+        }
+    }
+}
+
+/// A schema with what it refers to; what it says itself comes first.
+fn whole(root: &Json, schema: &Json) -> Map<String, Json> {
+    let mut whole = schema.as_object().cloned().unwrap_or_default();
+    let target = whole.remove("$ref");
+    let target =
+        target.as_ref().and_then(Json::as_str).and_then(|target| root.pointer(target.strip_prefix('#')?));
+    for (key, value) in target.and_then(Json::as_object).into_iter().flatten() {
+        whole.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    whole
+}
+
+/// Finds fields by a path in any spelling.
+pub(super) fn find<'f>(all: &'f [Field], wanted: &str) -> Found<'f> {
+    let steps: Vec<&str> = wanted.split('.').map(|step| step.split('[').next().unwrap_or(step)).collect();
+    let steps = match steps.split_first() {
+        Some((&("job" | "Job" | "spec"), rest)) if !rest.is_empty() => rest,
+        _ => &steps[..],
+    };
+    let is_it = |field: &&Field| {
+        let path: Vec<&str> = field.path.split('.').collect();
+        let inner = path.strip_prefix(&["spec"]).filter(|inner| !inner.is_empty()).unwrap_or(&path);
+        [inner, &path].into_iter().any(|path| {
+            path.len() == steps.len() && path.iter().zip(steps).all(|(name, step)| is_spelling(step, name))
+        })
+    };
+    let found: Vec<&Field> = all.iter().filter(is_it).collect();
+    if !found.is_empty() {
+        return Found::Fields(found);
+    }
+    let last = in_manifest_words(steps.last().copied().unwrap_or_default());
+    let leaf = nearest(&last, all.iter().map(Field::name));
+    let mut near: Vec<&str> =
+        all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str()).collect();
+    // Each driver has a `config` of its own at the same path.
+    near.dedup();
+    near.truncate(5);
+    Found::Near(near)
+}
+
+/// Whether a step is a field's name: as it is, in the singular, or as the API writes it.
+fn is_spelling(step: &str, name: &str) -> bool {
+    step == name
+        || name.strip_suffix('s').is_some_and(|singular| step == singular)
+        || name.strip_suffix("ies").is_some_and(|stem| step.strip_suffix('y') == Some(stem))
+        || in_manifest_words(step) == name
+}
+
+impl Field {
+    pub(super) fn name(&self) -> &str {
+        self.path.rsplit('.').next().unwrap_or_default()
+    }
+
+    pub(super) fn is_directly_in(&self, path: &str) -> bool {
+        self.path.rsplit_once('.').is_some_and(|(outer, _)| outer == path)
+    }
+
+    pub(super) fn description(&self) -> Option<String> {
+        self.schema.get("description").and_then(Json::as_str).map(|text| text.replace('\n', " "))
+    }
+
+    /// Its type in a word or two.
+    pub(super) fn kind(&self) -> String {
+        let is = |keyword: &str| self.schema.get(keyword).is_some();
+        let plain = match self.schema.get("type") {
+            _ if is("x-duration") => "duration",
+            _ if is("x-text") => "text",
+            Some(Json::String(name)) => name,
+            Some(_) | None if is("properties") => "object",
+            Some(_) | None if is("items") => "array",
+            Some(_) | None => "string",
+        };
+        match plain {
+            "array" => "list".to_owned(),
+            "object" if !is("properties") => "map".to_owned(),
+            other => other.to_owned(),
+        }
+    }
+
+    /// The values that it takes, where they can be listed or bounded.
+    pub(super) fn allowed(&self) -> Option<String> {
+        let listed = |key: &str| self.schema.get(key).and_then(Json::as_array).cloned();
+        let mut values = listed("enum").unwrap_or_default();
+        values.extend(self.schema.get("const").cloned());
+        for choice in listed("oneOf").into_iter().chain(listed("anyOf")).flatten() {
+            values.extend(choice.get("const").cloned());
+            values.extend(choice.get("enum").and_then(Json::as_array).cloned().unwrap_or_default());
+        }
+        if !values.is_empty() {
+            let mut names: Vec<String> = values.iter().map(short).collect();
+            names.sort();
+            return Some(names.join(", "));
+        }
+        if self.kind() == "boolean" {
+            return Some("true, false".to_owned());
+        }
+        match (self.schema.get("minimum"), self.schema.get("maximum")) {
+            (Some(least), Some(most)) => Some(format!("{least} to {most}")),
+            (Some(least), None) => Some(format!("{least} or more")),
+            (None, Some(most)) => Some(format!("at most {most}")),
+            (None, None) => None,
+        }
+    }
+
+    /// What Nomad has there and this release doesn't.
+    pub(super) fn unbuilt(&self) -> Option<String> {
+        let names = self.schema.get("x-not-built")?.as_array()?;
+        Some(names.iter().map(short).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// A job with every field, for examples.
+const EXAMPLE: &str = include_str!("example.yaml");
+/// A job that says as little as it may, for defaults.
+const LEAST: &str = include_str!("least.yaml");
+
+static EXAMPLES: LazyLock<Vec<Json>> = LazyLock::new(|| documents(EXAMPLE, As::Written));
+static DEFAULTS: LazyLock<Vec<Json>> = LazyLock::new(|| documents(LEAST, As::Whole));
+
+/// Which form of a document is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum As {
+    Written,
+    Whole,
+}
+
+fn documents(text: &str, form: As) -> Vec<Json> {
+    // Both texts are our own; a test reads them.
+    let set = parse("example.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_or_default();
+    let jobs = set.jobs.into_iter().map(|loaded| match form {
+        As::Written => loaded.document,
+        As::Whole => serde_json::to_value(JobManifest::whole(&loaded.object)).unwrap_or_default(),
+    });
+    let jobs: Vec<Json> = jobs.collect();
+    let volumes = set.volumes.into_iter().map(|loaded| match form {
+        As::Written => loaded.document,
+        As::Whole => serde_json::to_value(VolumeManifest::whole(&loaded.object)).unwrap_or_default(),
+    });
+    jobs.into_iter().chain(volumes).collect()
+}
+
+/// The first value at a path, through lists and maps.
+fn at<'v>(value: &'v Json, steps: &[&str]) -> Option<&'v Json> {
+    let Some((step, rest)) = steps.split_first() else { return Some(value) };
+    match value {
+        Json::Array(items) => items.iter().find_map(|item| at(item, steps)),
+        Json::Object(fields) => match fields.get(*step) {
+            Some(field) => at(field, rest),
+            None => fields.values().filter(|field| field.is_object()).find_map(|field| at(field, steps)),
+        },
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => None,
+    }
+}
+
+/// What holds where nothing is written; none where that is nothing, or a block.
+pub(super) fn default_of(path: &str) -> Option<String> {
+    let steps: Vec<&str> = path.split('.').collect();
+    let value = DEFAULTS.iter().find_map(|document| at(document, &steps))?;
+    let is_given = DEFAULT_IS_GIVEN.contains(&path);
+    (!is_given
+        && !value.is_object()
+        && !value.as_array().is_some_and(|items| items.iter().any(Json::is_object)))
+    .then(|| short(value))
+}
+
+/// What even the least job has to say.
+const DEFAULT_IS_GIVEN: [&str; 16] = [
+    "apiVersion",
+    "kind",
+    "metadata.name",
+    "spec.name",
+    "spec.groups.name",
+    "spec.groups.tasks.name",
+    "spec.groups.tasks.driver",
+    "spec.groups.tasks.config.command",
+    "spec.groups.volumes.type",
+    "spec.groups.volumes.source",
+    "spec.plugin_id",
+    "spec.groups.tasks.volume_mounts.volume",
+    "spec.groups.tasks.volume_mounts.destination",
+    "spec.groups.tasks.lifecycle.hook",
+    "spec.groups.tasks.prestop.command",
+    "spec.groups.services.checks.path",
+];
+
+/// Whether the example of a field is one of another driver, or of one driver where all are meant.
+pub(super) fn is_of_another(field: &Field, all: &[Field]) -> bool {
+    let steps: Vec<&str> = field.path.split('.').collect();
+    let value = EXAMPLES.iter().find_map(|document| at(document, &steps)).and_then(Json::as_object);
+    let is_other = |name: &String| {
+        let is_it = |other: &&Field| other.is_directly_in(&field.path) && other.name() == name;
+        let mut inner = all.iter().filter(is_it).peekable();
+        inner.peek().is_some() && inner.all(|other| other.driver != field.driver)
+    };
+    value.is_some_and(|fields| fields.keys().any(is_other))
+}
+
+/// How a field may be written.
+pub(super) fn example_of(path: &str) -> Option<String> {
+    let steps: Vec<&str> = path.split('.').collect();
+    let value = EXAMPLES.iter().find_map(|document| at(document, &steps))?;
+    let name = steps.last().copied().unwrap_or_default();
+    let single: Map<String, Json> = [(name.to_owned(), value.clone())].into_iter().collect();
+    to_yaml(&single).ok()
+}

@@ -1,0 +1,130 @@
+//! Values as people and scripts read them.
+
+use anstyle::Style;
+use herdlet_api_types::{
+    UnixNanos,
+    task::{ExitResult, TaskPhase},
+    view::{AllocView, Convergence, TaskView},
+};
+use herdlet_base::clock;
+use herdlet_manifest::yaml;
+use serde::Serialize;
+
+use super::{failure::Failure, stdout, table::plain};
+
+/// Prints data as JSON.
+pub(super) fn json<T: Serialize>(data: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(data)
+        .map_err(|error| Failure::new(format!("failed to write JSON: {error}")))?;
+    out(&format!("{text}\n"));
+    Ok(())
+}
+
+/// Prints data as YAML.
+pub(super) fn yaml<T: Serialize>(data: &T) -> Result<(), Failure> {
+    let text = yaml::to_yaml(data).map_err(|error| Failure::new(format!("failed to {error}")))?;
+    out(&text);
+    Ok(())
+}
+
+/// Prints data.
+pub fn out(text: &str) {
+    stdout::text(text.as_bytes());
+}
+
+/// How long ago something was: `12s`, `3m`, `5h`, `8d`.
+pub(super) fn age(at: UnixNanos) -> String {
+    if at.0 == 0 { "-".to_owned() } else { span(clock::wall_now().0.saturating_sub(at.0)) }
+}
+
+/// In how long something is.
+pub(super) fn ahead(at: UnixNanos) -> String {
+    span(at.0.saturating_sub(clock::wall_now().0))
+}
+
+/// Whether an allocation has ended and another one has its place.
+pub(super) fn is_replaced<'v>(view: &AllocView, mut all: impl Iterator<Item = &'v AllocView>) -> bool {
+    let (spec, status) = (&view.spec, view.status);
+    status.is_terminal()
+        && all.any(|other| {
+            let other = &other.spec;
+            (&other.job_key, &other.group, other.index) == (&spec.job_key, &spec.group, spec.index)
+                && other.create_index > spec.create_index
+        })
+}
+
+/// Where a job comes from, in a word.
+pub(super) fn origin(placed: bool) -> &'static str {
+    if placed { "servers" } else { "here" }
+}
+
+/// A span in its largest fitting unit.
+pub(super) fn span(nanos: i64) -> String {
+    let seconds = nanos.max(0) / 1_000_000_000;
+    match seconds {
+        ..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// An amount of memory: `0`, `512 KiB`, `200 MiB`, `1.5 GiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    const KIB: u64 = 1024;
+    const MIB: u64 = KIB * KIB;
+    const GIB: u64 = MIB * KIB;
+    match bytes {
+        0 => "0".to_owned(),
+        1..MIB => format!("{} KiB", bytes.div_ceil(KIB)),
+        MIB..GIB => format!("{} MiB", bytes / MIB),
+        GIB.. => format!("{:.1} GiB", bytes as f64 / GIB as f64),
+    }
+}
+
+/// How an attempt ended, in a few words.
+pub(super) fn exit(exit: &ExitResult) -> String {
+    match (exit.signal, exit.error.as_str(), exit.oom_killed) {
+        (_, _, true) => "out of memory".to_owned(),
+        (0, "", false) => format!("exit {}", exit.code),
+        (0, error, false) => plain(error),
+        (signal, _, false) => format!("signal {signal}"),
+    }
+}
+
+/// What a task is doing, in a few words.
+pub(super) fn phase(task: &TaskView) -> String {
+    let mut text = match (task.phase, task.failed) {
+        (TaskPhase::Dead, true) => "failed".to_owned(),
+        (TaskPhase::Dead, false) => "complete".to_owned(),
+        (phase, _) => phase.to_string(),
+    };
+    if task.phase != TaskPhase::Running
+        && let Some(last) = &task.exit
+    {
+        text.push_str(&format!(" ({})", exit(last)));
+    }
+    text
+}
+
+/// Whether an allocation is healthy now, in a word.
+pub(super) fn healthy(view: &AllocView) -> &'static str {
+    match view.healthy {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    }
+}
+
+/// A verdict with its reason.
+pub(super) fn convergence(convergence: &Convergence) -> String {
+    match convergence.message.as_str() {
+        "" => convergence.state.as_str().to_owned(),
+        message => format!("{}: {}", convergence.state.as_str(), plain(message)),
+    }
+}
+
+/// A text in a style.
+pub fn styled(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}

@@ -1,0 +1,324 @@
+//! `herdlet status`: how far everything is, and what is not as it should be.
+
+use clap::Args;
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::ClientStatus,
+    api::{AgentStatus, ManifestProblem},
+    deployment::Deployment,
+    overview::{Overview, fate},
+    task::{ExitResult, TaskStatus},
+    view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
+};
+use serde::Serialize;
+
+use super::{
+    Connection, children, deployments,
+    failure::Failure,
+    output::{Output, Reader},
+    screen::{self, Screen},
+    show::{self, styled},
+    style,
+    table::plain,
+    target,
+    top::{self, With},
+};
+
+/// Arguments of `herdlet status`.
+#[derive(Debug, Clone, Args)]
+pub struct StatusArgs {
+    /// Only this target
+    target: Option<String>,
+    /// Say it by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
+    #[arg(long)]
+    check: bool,
+    /// Paint the screen anew whenever something changes, until Ctrl-C
+    #[arg(long, conflicts_with_all = ["target", "check", "form"])]
+    pub watch: bool,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report<'r> {
+    /// What `--check` says: `converged converging degraded`.
+    verdict: &'static str,
+    /// The agent; only where no target was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<&'r AgentStatus>,
+    jobs: Vec<JobReport<'r>>,
+    allocs: Vec<AllocReport<'r>>,
+}
+
+#[derive(Serialize)]
+struct JobReport<'r> {
+    key: &'r JobKey,
+    version: u64,
+    deleting: bool,
+    /// It is to stop and is kept.
+    stopped: bool,
+    convergence: &'r Convergence,
+    /// Its newest one.
+    deployment: Option<&'r Deployment>,
+}
+
+#[derive(Serialize)]
+struct AllocReport<'r> {
+    id: AllocId,
+    name: String,
+    status: ClientStatus,
+    healthy: Option<bool>,
+    convergence: &'r Convergence,
+    tasks: Vec<TaskReport<'r>>,
+}
+
+#[derive(Serialize)]
+struct TaskReport<'r> {
+    name: &'r str,
+    state: TaskStatus,
+    phase: &'r str,
+    failed: bool,
+    restarts: u32,
+    exit: Option<&'r ExitResult>,
+}
+
+/// All converged and healthy.
+const ALL_WELL: u8 = 0;
+/// On the way.
+const CONVERGING: u8 = 1;
+/// Something failed, or the agent can't be asked.
+const DEGRADED: u8 = 2;
+
+pub async fn run(args: StatusArgs) -> Result<u8, Failure> {
+    if args.watch {
+        return top::follow(&args.connection.client()?, With::Jobs).await;
+    }
+    let shown = show_status(&args).await;
+    match (shown, args.check) {
+        (Ok(code), true) => Ok(code),
+        (Ok(_), false) => Ok(0),
+        (Err(failure), true) => Err(failure.code(DEGRADED)),
+        (Err(failure), false) => Err(failure),
+    }
+}
+
+async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let (all, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut meant = 0..all.len();
+    let mut whole = None;
+    match &args.target {
+        Some(text) => {
+            let target = target::find_among(&client, text, &all, &allocs).await?;
+            let at = all.iter().position(|view| target.job.as_ref() == Some(&view.key));
+            meant = at.map_or(0..0, |at| at..at + 1);
+            allocs = target.allocs;
+        }
+        None => whole = Some(tokio::try_join!(client.status(), client.overview())?),
+    }
+    let jobs = all.get(meant).unwrap_or_default();
+    let agent = whole.as_ref().map(|(agent, _)| agent);
+    let of_agent = match agent {
+        Some(status) if !wrongs(status).is_empty() => DEGRADED,
+        Some(_) | None => ALL_WELL,
+    };
+    let code = of_agent.max(verdict(jobs.iter().map(|view| &view.convergence.state), &allocs));
+    match args.output.reader() {
+        Reader::Person => match &whole {
+            Some((agent, overview)) => show_screen(agent, overview),
+            None => show_objects(jobs, &allocs, &all),
+        },
+        Reader::Program => args.output.document(&report(code, agent, jobs, &allocs))?,
+    }
+    Ok(code)
+}
+
+fn show_screen(agent: &AgentStatus, overview: &Overview) {
+    let warnings = agent.warnings.iter().map(|warning| plain(&format!("warning: {warning}")));
+    let wrongs: Vec<String> = wrongs(agent).into_iter().chain(warnings).collect();
+    let screen = Screen { overview, wrongs: &wrongs, loads: None, now: herdlet_base::clock::wall_now() };
+    show::out(&screen.render(screen::columns()));
+    show::out(&format!("{}\n", styled(style::DIM, agent_line(agent))));
+}
+
+/// What is wrong with the agent itself and with what it was given, a line each.
+pub(super) fn wrongs(status: &AgentStatus) -> Vec<String> {
+    let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong));
+    let of_manifests = status.manifest_problems.iter().map(|problem| {
+        let ManifestProblem { source, line, column, path, message } = problem;
+        let place = if *line > 0 { format!("{source}:{line}:{column}") } else { source.clone() };
+        let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
+        plain(&format!("not in force: {place}: {path}{message}"))
+    });
+    of_agent.chain(of_manifests).collect()
+}
+
+fn report<'r>(
+    code: u8,
+    agent: Option<&'r AgentStatus>,
+    jobs: &'r [JobView],
+    allocs: &'r [AllocView],
+) -> Report<'r> {
+    let of_job = |view: &'r JobView| JobReport {
+        key: &view.key,
+        version: view.version,
+        deleting: view.deleting,
+        stopped: view.job.stop,
+        convergence: &view.convergence,
+        deployment: view.deployments.first().map(|newest| &**newest),
+    };
+    let of_task = |task: &'r TaskView| TaskReport {
+        name: &task.name,
+        state: task.state,
+        phase: task.phase.as_str(),
+        failed: task.failed,
+        restarts: task.restarts,
+        exit: task.exit.as_ref(),
+    };
+    let of_alloc = |view: &'r AllocView| AllocReport {
+        id: view.spec.id,
+        name: view.spec.name(),
+        status: view.status,
+        healthy: view.healthy,
+        convergence: &view.convergence,
+        tasks: view.tasks.iter().map(of_task).collect(),
+    };
+    let verdict = match code {
+        ALL_WELL => "converged",
+        CONVERGING => "converging",
+        _ => "degraded",
+    };
+    let current = allocs.iter().filter(|view| !show::is_replaced(view, allocs.iter()));
+    Report {
+        verdict,
+        agent,
+        jobs: jobs.iter().map(of_job).collect(),
+        allocs: current.map(of_alloc).collect(),
+    }
+}
+
+fn agent_line(status: &AgentStatus) -> String {
+    let AgentStatus { version, node_name, instance, isolation, started_at, .. } = status;
+    let up = show::age(*started_at);
+    format!("herdlet {version} on {node_name}, up {up}, isolation {isolation}, instance {instance}")
+}
+
+/// These jobs and allocations; `all` are those among which children are.
+fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
+    let mut lost: Vec<&AllocView> =
+        allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
+    for job in jobs {
+        let (state, word) = (job.convergence.state, fate(job.deleting, job.job.stop));
+        let verdict = styled(style::of(state), show::convergence(&job.convergence));
+        let since = show::age(job.convergence.since.wall);
+        show::out(&format!(
+            "{} version {}: {word}{verdict} (for {since})\n",
+            styled(style::HEADING, &job.key),
+            job.version
+        ));
+        deployments::show(job);
+        children::show(job, all);
+        // What was replaced and has ended is history: `get allocs` has it.
+        let mut of_job: Vec<_> = allocs
+            .iter()
+            .filter(|view| view.spec.job_key == job.key && !show::is_replaced(view, allocs.iter()))
+            .collect();
+        of_job.sort_by_key(|view| (view.spec.group.clone(), view.spec.index, view.spec.create_index));
+        of_job.into_iter().for_each(show_alloc);
+    }
+    lost.sort_by_key(|view| view.spec.name());
+    lost.into_iter().for_each(show_alloc);
+}
+
+/// An allocation that is as it should be is one line; of another, its tasks are listed too.
+fn show_alloc(view: &AllocView) {
+    let state = view.convergence.state;
+    let verdict = styled(style::of(state), show::convergence(&view.convergence));
+    let id = styled(style::DIM, view.spec.id.short());
+    show::out(&format!("  {} {id} {}: {verdict}\n", view.spec.title(), view.status.as_str()));
+    if state == ConvergenceState::Converged {
+        return;
+    }
+    for task in &view.tasks {
+        let last = task.events.last().map(|event| format!(": {}", plain(&event.message)));
+        show::out(&format!("    {} {}{}\n", task.name, show::phase(task), last.unwrap_or_default()));
+    }
+}
+
+fn verdict<'s>(jobs: impl Iterator<Item = &'s ConvergenceState>, allocs: &'s [AllocView]) -> u8 {
+    let of_allocs = allocs.iter().map(|view| &view.convergence.state);
+    let code_of = |state: &ConvergenceState| match state {
+        ConvergenceState::Converged => ALL_WELL,
+        ConvergenceState::Progressing | ConvergenceState::Waiting => CONVERGING,
+        ConvergenceState::Failed => DEGRADED,
+    };
+    jobs.chain(of_allocs).map(code_of).max().unwrap_or(ALL_WELL)
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::UnixNanos;
+
+    use super::*;
+    use herdlet_manifest::fixture::{alloc_view, job, job_view};
+
+    fn agent() -> AgentStatus {
+        AgentStatus {
+            version: "1".to_owned(),
+            node_id: String::new(),
+            node_name: "box".to_owned(),
+            instance: String::new(),
+            isolation: "cgroups".to_owned(),
+            missing_controllers: Vec::new(),
+            state_dir: String::new(),
+            started_at: UnixNanos(0),
+            not_ready: None,
+            degraded: None,
+            warnings: Vec::new(),
+            manifest_problems: Vec::new(),
+            index: 1,
+            jobs: Default::default(),
+            allocs: Default::default(),
+            unconverged: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_agent_and_its_manifests_is_told() {
+        assert!(wrongs(&agent()).is_empty());
+        let problem = |line, path: &str| ManifestProblem {
+            source: "jobs.d/web.yaml".to_owned(),
+            line,
+            column: 8,
+            path: path.to_owned(),
+            message: "unknown\nfield".to_owned(),
+        };
+        let status = AgentStatus {
+            degraded: Some("the state database can't be written".to_owned()),
+            manifest_problems: vec![problem(4, "spec.typ"), problem(0, "")],
+            ..agent()
+        };
+        assert_eq!(
+            wrongs(&status),
+            [
+                "the state database can't be written",
+                "not in force: jobs.d/web.yaml:4:8: spec.typ: unknown field",
+                "not in force: jobs.d/web.yaml: unknown field",
+            ]
+        );
+    }
+
+    #[test]
+    fn programs_get_the_verdict_and_what_is_current() {
+        let web = job("web", "front", "httpd");
+        let (jobs, allocs) = ([job_view(&web, 2)], [alloc_view(&web, 0, 7)]);
+        let shown = serde_json::to_value(report(CONVERGING, Some(&agent()), &jobs, &allocs)).unwrap();
+        assert_eq!(shown["verdict"], "converging");
+        assert_eq!(shown["agent"]["node_name"], "box");
+        assert_eq!(shown["jobs"][0]["key"]["id"], "web");
+        assert_eq!(shown["allocs"][0]["tasks"][0]["name"], "httpd");
+    }
+}

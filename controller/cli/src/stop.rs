@@ -1,0 +1,135 @@
+//! `herdlet stop` and `herdlet start`: a whole job is stopped and kept, and started again; single allocations are replaced.
+//!
+//! In: a name. Out: a new version of the job that differs in nothing else, its number told; or allocations that stop.
+
+use clap::Args;
+use herdlet_api_types::{JobKey, view::AllocView};
+use serde::Serialize;
+
+use super::{
+    Connection,
+    client::{Changed, Client, ShutdownDelay},
+    failure::{Failure, USAGE},
+    output::Output,
+    rollback,
+    round::Round,
+    target,
+    wait::{Accepted, Limit, WaitFlags},
+};
+
+/// Arguments of `herdlet stop`.
+#[derive(Debug, Clone, Args)]
+pub struct StopArgs {
+    /// A job, an allocation, or all of a group
+    target: String,
+    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    #[arg(long)]
+    no_shutdown_delay: bool,
+    #[command(flatten)]
+    wait: WaitFlags,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Arguments of `herdlet start`.
+#[derive(Debug, Clone, Args)]
+pub struct StartArgs {
+    /// A job
+    job: String,
+    #[command(flatten)]
+    wait: WaitFlags,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    job: JobKey,
+    /// The version that is stopped, or not.
+    version: u64,
+    stopped: bool,
+}
+
+/// What is to become of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Stopped(ShutdownDelay),
+    Started,
+}
+
+impl Fate {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Stopped(_) => "stopped",
+            Self::Started => "started",
+        }
+    }
+}
+
+pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
+    let client = args.connection.client()?;
+    let target = limit.within("find it", target::find(&client, &args.target)).await?;
+    let name = &args.target;
+    let delay = ShutdownDelay::of(args.no_shutdown_delay);
+    if let Some(task) = &target.task {
+        let message = format!("{task:?} is a task, and allocations are stopped as a whole");
+        let hint = format!("restart the task alone: herdlet restart {name}");
+        return Err(Failure::new(message).code(USAGE).hint(hint));
+    }
+    if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
+        return decide(&client, name, Fate::Stopped(delay), limit, &args.wait, args.output).await;
+    }
+    let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
+    if live.is_empty() {
+        return Err(Failure::new(format!("{name} has ended already")));
+    }
+    let round = Round {
+        client: &client,
+        limit,
+        wait: &args.wait,
+        output: args.output,
+        what: "stop it",
+        told: "stopping; another takes its place where it can be placed",
+        task: None,
+        replaced: true,
+    };
+    round.of(&live, async |alloc| client.stop_alloc(alloc, delay).await).await
+}
+
+pub async fn start(args: StartArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
+    let client = args.connection.client()?;
+    decide(&client, &args.job, Fate::Started, limit, &args.wait, args.output).await
+}
+
+/// Stops or starts a whole job.
+async fn decide(
+    client: &Client,
+    name: &str,
+    fate: Fate,
+    limit: Limit,
+    wait: &WaitFlags,
+    output: Output,
+) -> Result<u8, Failure> {
+    let view = limit.within("find it", rollback::find(client, name)).await?;
+    let job = view.key;
+    let Changed { index, version } = match fate {
+        Fate::Stopped(delay) => limit.within("stop it", client.stop_job(&job, delay)).await?,
+        Fate::Started => limit.within("start it", client.start_job(&job)).await?,
+    };
+    let told = fate.as_str();
+    if version == view.version {
+        output.line(&format!("job/{job} unchanged: it is {told} already"));
+    } else {
+        output.line(&format!("job/{job} {told} (version {version})"));
+    }
+    let report = Report { job: job.clone(), version, stopped: fate != Fate::Started };
+    let accepted = Accepted::version(client, job, version, index);
+    wait.finish(limit, accepted, &report, output).await
+}

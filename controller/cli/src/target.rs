@@ -1,0 +1,344 @@
+//! What TARGET names: `JOB`, `JOB.GROUP[N]` (also `JOB.GROUP.N`, or `JOB.GROUP` for all of a group), each with `/TASK`, or the
+//! beginning of an allocation id, at least eight digits of it.
+//!
+//! In: the text, and the jobs and allocations there are. Out: allocations, and a task if one is named. The longest job id
+//! that fits wins, since job ids may hold dots and slashes; a job comes before an allocation id.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::{
+    JobKey,
+    alloc::ClientStatus,
+    overview::{Transition, TransitionState},
+    view::{AllocView, JobView},
+};
+
+use super::{
+    children,
+    client::Client,
+    failure::{Failure, USAGE},
+    show,
+};
+
+/// What a target named.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The job, where one is meant as a whole or in part.
+    pub(super) job: Option<JobKey>,
+    /// Its allocations, by group, index and age. Of several in one slot all that still run, else the newest.
+    pub allocs: Vec<AllocView>,
+    /// The task named.
+    pub task: Option<String>,
+}
+
+/// More candidates are not listed.
+const CANDIDATES_LEN_MAX: usize = 10;
+
+/// Asks the agent for what there is, and finds what `text` names.
+pub(super) async fn find(client: &Client, text: &str) -> Result<Target, Failure> {
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    find_among(client, text, &jobs, &allocs).await
+}
+
+/// Finds what `text` names, or says what has become of it, as far as the agent remembers that.
+pub(super) async fn find_among(
+    client: &Client,
+    text: &str,
+    jobs: &[JobView],
+    allocs: &[AllocView],
+) -> Result<Target, Failure> {
+    match resolve(text, jobs, allocs) {
+        Ok(target) => Ok(target),
+        Err(failure) => Err(with_fate(client, text, jobs, failure).await),
+    }
+}
+
+/// The same failure, with what has become of a job that is not there any more.
+pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], failure: Failure) -> Failure {
+    // What is not remembered, or not told, is left.
+    let transitions = client.transitions().await.unwrap_or_default();
+    match fate(text, jobs, &transitions) {
+        Some(fate) => failure.hint(fate),
+        None => failure,
+    }
+}
+
+/// What follows the name of this job in `text`; none where that names another one, which may begin so.
+pub(super) fn after_job<'t>(text: &'t str, job: &str) -> Option<&'t str> {
+    text.strip_prefix(job).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
+}
+
+/// What has become of the job that `text` named; none where it is there, or nobody knows of it. The newest transition comes first.
+fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<String> {
+    let names_it = |job: &JobKey| after_job(text, &job.to_string()).is_some();
+    if jobs.iter().any(|view| names_it(&view.key)) {
+        return None;
+    }
+    let last = transitions.iter().find(|one| names_it(&one.job))?;
+    let (job, age) = (&last.job, show::age(last.at));
+    match (last.state, last.cause.as_str()) {
+        (TransitionState::Gone, "collected") => Some(format!(
+            "job {job} had ended, and was collected {age} ago; what goes when is told by: herdlet gc --dry-run"
+        )),
+        (TransitionState::Gone, "job deleted") => Some(format!("job {job} was deleted {age} ago")),
+        // Its directory had gone before.
+        (TransitionState::Gone, "removed") => {
+            Some(format!("job {job} is gone for {age}: it was deleted, or had ended and was collected"))
+        }
+        (TransitionState::Gone, _)
+        | (
+            TransitionState::Converged
+            | TransitionState::Progressing
+            | TransitionState::Waiting
+            | TransitionState::Failed,
+            _,
+        ) => None,
+    }
+}
+
+/// Finds what `text` names.
+pub fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Target, Failure> {
+    let keys = jobs.iter().map(|view| &view.key).chain(allocs.iter().map(|view| &view.spec.job_key));
+    let mut keys: Vec<(String, &JobKey)> = keys.map(|key| (key.to_string(), key)).collect();
+    keys.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.cmp(b)));
+    keys.dedup();
+    let mut near = None;
+    for (name, key) in keys {
+        let Some(rest) = after_job(text, &name) else { continue };
+        match within_job(rest, key, allocs) {
+            Ok(target) => return Ok(target),
+            Err(failure) => near = near.or(Some(failure)),
+        }
+    }
+    match by_id(text, allocs) {
+        Some(found) => found,
+        // The name of a child that is not there looks like a task of its parent.
+        None => Err(near
+            .filter(|_| children::collected(text, jobs).is_none())
+            .unwrap_or_else(|| unknown(text, jobs, allocs))),
+    }
+}
+
+fn within_job(rest: &str, key: &JobKey, allocs: &[AllocView]) -> Result<Target, Failure> {
+    let of_job: Vec<&AllocView> = allocs.iter().filter(|view| view.spec.job_key == *key).collect();
+    // Without groups a task may be named: JOB/TASK.
+    if let Some(task) = rest.strip_prefix('/') {
+        return with_task(key, current(of_job), task);
+    }
+    if rest.is_empty() {
+        return Ok(Target { job: Some(key.clone()), allocs: current(of_job), task: None });
+    }
+    let place = |view: &AllocView| {
+        let (group, index) = (&view.spec.group, view.spec.index);
+        [format!(".{group}[{index}]"), format!(".{group}.{index}"), format!(".{group}")]
+    };
+    // The longest fit again, since names of groups may hold dots too.
+    let mut best: (usize, Vec<&AllocView>) = (0, Vec::new());
+    for view in of_job {
+        for place in place(view) {
+            let fits = rest.strip_prefix(&place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            if fits && place.len() > best.0 {
+                best = (place.len(), Vec::new());
+            }
+            if fits && place.len() == best.0 {
+                best.1.push(view);
+            }
+        }
+    }
+    let (length, found) = best;
+    if found.is_empty() {
+        let message = format!("job {key} has no {:?}", rest.trim_start_matches('.'));
+        return Err(Failure::new(message).hint(candidates(&places_of(key, allocs))));
+    }
+    match rest[length..].strip_prefix('/') {
+        Some(task) => with_task(key, current(found), task),
+        None => Ok(Target { job: Some(key.clone()), allocs: current(found), task: None }),
+    }
+}
+
+fn with_task(key: &JobKey, allocs: Vec<AllocView>, task: &str) -> Result<Target, Failure> {
+    let has = |view: &AllocView| view.tasks.iter().any(|known| *known.name == *task);
+    let found: Vec<_> = allocs.iter().filter(|view| has(view)).cloned().collect();
+    if found.is_empty() {
+        let mut names: Vec<_> =
+            allocs.iter().flat_map(|view| view.tasks.iter().map(|task| task.name.to_string())).collect();
+        names.sort();
+        names.dedup();
+        return Err(Failure::new(format!("job {key} has no task {task:?}")).hint(candidates(&names)));
+    }
+    Ok(Target { job: Some(key.clone()), allocs: found, task: Some(task.to_owned()) })
+}
+
+/// Per slot the allocations that have not ended, else the newest one.
+fn current(allocs: Vec<&AllocView>) -> Vec<AllocView> {
+    let mut slots: BTreeMap<(String, u32), Vec<&AllocView>> = BTreeMap::new();
+    for view in allocs {
+        slots.entry((view.spec.group.clone(), view.spec.index)).or_default().push(view);
+    }
+    slots.into_values().flat_map(of_slot).cloned().collect()
+}
+
+fn of_slot(mut views: Vec<&AllocView>) -> Vec<&AllocView> {
+    views.sort_by_key(|view| view.spec.create_index);
+    let newest = views.last().copied();
+    views.retain(|view| !view.status.is_terminal());
+    if views.is_empty() { newest.into_iter().collect() } else { views }
+}
+
+/// So many digits of an id stand for an allocation: as many as are printed. With fewer the name of a job that is not there, `db`,
+/// would be the beginning of some id.
+const DIGITS_MIN: usize = 8;
+
+/// The allocation whose id begins with `text` (before a `/TASK`). None where it is no beginning of any id.
+fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
+    let (prefix, task) = text.split_once('/').map_or((text, None), |(prefix, task)| (prefix, Some(task)));
+    if prefix.len() < DIGITS_MIN {
+        return None;
+    }
+    let wanted = prefix.to_ascii_lowercase();
+    let fits = |view: &&AllocView| {
+        let id = &view.spec.id.0;
+        id.as_hyphenated().to_string().starts_with(&wanted) || id.as_simple().to_string().starts_with(&wanted)
+    };
+    let found: Vec<&AllocView> = allocs.iter().filter(fits).collect();
+    match found.as_slice() {
+        [] => None,
+        [view] => Some(match task {
+            Some(task) => with_task(&view.spec.job_key, vec![(*view).clone()], task),
+            None => Ok(Target { job: None, allocs: vec![(*view).clone()], task: None }),
+        }),
+        several => {
+            let names: Vec<_> =
+                several.iter().map(|view| format!("{} ({})", view.spec.id, view.spec.name())).collect();
+            let message = format!("{prefix:?} is the beginning of {} allocation ids", names.len());
+            Some(Err(Failure::new(message).code(USAGE).hint(candidates(&names))))
+        }
+    }
+}
+
+fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
+    let names: Vec<String> = jobs.iter().map(|view| view.key.to_string()).collect();
+    let failure = Failure::new(format!("there is no job or allocation {text:?}"));
+    if let Some(collected) = children::collected(text, jobs) {
+        return failure.hint(collected);
+    }
+    let has = |view: &&AllocView| view.tasks.iter().any(|task| *task.name == *text);
+    let mut of_task: Vec<String> =
+        allocs.iter().filter(has).map(|view| format!("{}/{text}", view.spec.job_key)).collect();
+    of_task.sort();
+    of_task.dedup();
+    if !of_task.is_empty() {
+        of_task.truncate(CANDIDATES_LEN_MAX);
+        return failure.hint(format!("a task is named with its job: {}", of_task.join(", ")));
+    }
+    let is_short = |view: &AllocView| view.spec.id.0.as_simple().to_string().starts_with(text);
+    if allocs.iter().any(is_short) {
+        return failure.hint(format!("an allocation is named by at least {DIGITS_MIN} digits of its id"));
+    }
+    match herdlet_manifest::yaml::nearest(text, names.iter().map(String::as_str)) {
+        Some(near) => failure.hint(format!("did you mean {near:?}?")),
+        None if jobs.is_empty() && allocs.is_empty() => {
+            failure.hint("there is no job at all: herdlet apply -f FILE")
+        }
+        None => failure.hint(candidates(&names)),
+    }
+}
+
+fn places_of(key: &JobKey, allocs: &[AllocView]) -> Vec<String> {
+    let of_job = allocs.iter().filter(|view| view.spec.job_key == *key);
+    let mut names: Vec<_> = of_job.map(|view| view.spec.name()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn candidates(names: &[String]) -> String {
+    let mut text = names.iter().take(CANDIDATES_LEN_MAX).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > CANDIDATES_LEN_MAX {
+        text.push_str(&format!(" and {} more", names.len() - CANDIDATES_LEN_MAX));
+    }
+    if text.is_empty() { "it has no allocations yet".to_owned() } else { format!("there is: {text}") }
+}
+
+impl Target {
+    /// The same with only the task that a `--task` names, if one does.
+    pub(super) fn only(self, task: Option<String>) -> Result<Self, Failure> {
+        match (&self.task, task) {
+            (_, None) => Ok(self),
+            (Some(one), Some(other)) if *one != other => {
+                let message = format!("the target names task {one:?}, --task names {other:?}");
+                Err(Failure::new(message).code(USAGE))
+            }
+            (_, Some(task)) => match self.allocs.first().map(|view| view.spec.job_key.clone()) {
+                Some(key) => Ok(Self { job: self.job, ..with_task(&key, self.allocs, &task)? }),
+                None => Ok(Self { task: Some(task), ..self }),
+            },
+        }
+    }
+
+    /// Every allocation with every task that is meant.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = (&AllocView, &herdlet_api_types::view::TaskView)> {
+        self.allocs.iter().flat_map(|view| {
+            let meant = |name: &str| self.task.as_deref().is_none_or(|task| task == name);
+            view.tasks.iter().filter(move |task| meant(&task.name)).map(move |task| (view, task))
+        })
+    }
+
+    /// The allocations that run, or a failure that says that none does.
+    pub(super) fn running(&self, text: &str) -> Result<Vec<&AllocView>, Failure> {
+        let running: Vec<_> =
+            self.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
+        if running.is_empty() {
+            // What has failed for good is not restarted: another one is made in its place.
+            let failed = self.allocs.iter().find(|view| view.status == ClientStatus::Failed);
+            let anew =
+                failed.map(|view| format!("; another in its place: herdlet stop {}", view.spec.name()));
+            let hint = format!("see why: herdlet explain {text}{}", anew.unwrap_or_default());
+            return Err(Failure::new(format!("nothing of {text} is running")).hint(hint));
+        }
+        Ok(running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::{AllocId, UnixNanos};
+
+    use super::*;
+    use herdlet_manifest::fixture::{job, job_view};
+
+    // A job that had ended and was collected was told as one that never was.
+    #[test]
+    fn a_job_that_is_gone_is_told_with_what_became_of_it() {
+        let gone = |id: &str, state: TransitionState, cause: &str| Transition {
+            at: UnixNanos(1),
+            job: JobKey { namespace: "default".into(), id: id.into() },
+            name: format!("{id}.g[0]"),
+            alloc: AllocId::from_hash([1; 16]),
+            state,
+            cause: cause.to_owned(),
+        };
+        let transitions = [
+            gone("old", TransitionState::Gone, "job deleted"),
+            gone("old", TransitionState::Gone, "collected"),
+            gone("backup", TransitionState::Gone, "collected"),
+            gone("web", TransitionState::Gone, "collected"),
+            gone("bare", TransitionState::Gone, "removed"),
+            gone("lives", TransitionState::Converged, "version 0 was applied"),
+        ];
+        let jobs = [job_view(&job("web", "g", "t"), 0)];
+        let told = |text: &str| fate(text, &jobs, &transitions);
+        for text in ["backup", "backup.g[0]", "backup/t"] {
+            let told = told(text).unwrap();
+            assert!(
+                told.starts_with("job backup had ended, and was collected ") && told.contains("gc --dry-run"),
+                "{told}"
+            );
+        }
+        assert!(told("old").unwrap().starts_with("job old was deleted "));
+        assert!(told("bare").unwrap().ends_with(": it was deleted, or had ended and was collected"));
+        for text in ["web", "web/x", "lives", "backups", "nobody"] {
+            assert_eq!(told(text), None, "{text}");
+        }
+    }
+}

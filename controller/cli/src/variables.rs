@@ -1,0 +1,69 @@
+//! `--var` and `--var-file`: values for the variables of HCL job files.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use herdlet_api_types::api::{ManifestText, VariableTexts};
+use herdlet_manifest::{hcl::Variables, yaml::Problems};
+
+use super::failure::{Failure, USAGE};
+
+/// Values for variables. `NOMAD_VAR_<name>` comes before both; of several for one variable the last holds.
+#[derive(Debug, Clone, Default, Args)]
+pub struct VariableArgs {
+    /// Value for a variable of HCL job files
+    #[arg(long, value_name = "NAME=VALUE")]
+    var: Vec<String>,
+    /// File of values for variables, HCL or JSON
+    #[arg(long, value_name = "FILE")]
+    var_file: Vec<PathBuf>,
+}
+
+/// What variables of the environment begin with, as Nomad has it.
+const PREFIX: &str = "NOMAD_VAR_";
+
+/// A file of values is a page or two.
+const BYTES_MAX: u64 = 1 << 20;
+
+impl VariableArgs {
+    /// The values as they were given, for an agent.
+    pub(super) fn texts(&self) -> Result<VariableTexts, Failure> {
+        let named = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.to_str()?.strip_prefix(PREFIX)?.to_owned();
+            Some((name, value.to_str()?.to_owned()))
+        });
+        let files = self.var_file.iter().map(|path| {
+            let failed = |why: String| Failure::new(format!("{}: {why}", path.display())).code(USAGE);
+            let length =
+                std::fs::metadata(path).map_err(|error| failed(format!("cannot be read: {error}")))?;
+            if !length.is_file() || length.len() > BYTES_MAX {
+                return Err(failed(format!("is no file of at most {BYTES_MAX} bytes")));
+            }
+            let text =
+                std::fs::read_to_string(path).map_err(|error| failed(format!("cannot be read: {error}")))?;
+            Ok(ManifestText { name: path.display().to_string(), text })
+        });
+        Ok(VariableTexts {
+            environment: named.collect(),
+            files: files.collect::<Result<_, _>>()?,
+            assignments: self.var.clone(),
+        })
+    }
+
+    /// The values as they were given, for `run`; what is wrong is printed.
+    ///
+    /// # Errors
+    /// The exit code.
+    pub fn given(&self) -> Result<VariableTexts, u8> {
+        self.texts().map_err(|failure| {
+            failure.print();
+            failure.not_the_tasks().code
+        })
+    }
+
+    /// The values, for reading manifests here.
+    pub(super) fn read(&self) -> Result<Variables, Failure> {
+        let wrong = |problems: Problems| Failure::new(problems.to_string()).code(USAGE);
+        Variables::read(&self.texts()?).map_err(wrong)
+    }
+}

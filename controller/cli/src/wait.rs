@@ -1,0 +1,601 @@
+//! Waiting until jobs are as wanted, and telling how far they are meanwhile.
+//!
+//! In: the agent's stream of changes. Out: lines on stderr (redrawn in place on a terminal, else one per change), and how it
+//! ended. It judges only at commits, by the agent's own verdicts.
+
+mod flag;
+mod limit;
+mod progress;
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use futures_util::{Stream, StreamExt};
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::{ClientStatus, Desired},
+    api::Change,
+    view::{AllocView, ConvergenceState, JobView},
+};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::{
+    Connection, children,
+    client::{Client, ClientError},
+    failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT, USAGE},
+    output::Output,
+    target,
+    watch::{Shown, Told},
+};
+use progress::Progress;
+
+pub(super) use flag::{Accepted, WaitFlags};
+pub(super) use limit::{Limit, limit};
+
+/// Arguments of `herdlet wait`.
+#[derive(Debug, Clone, Args)]
+pub struct WaitArgs {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<String>,
+    /// What to wait for
+    #[arg(long = "for", value_enum, default_value = "converged")]
+    goal: Goal,
+    /// How long to wait; 0 for ever
+    #[arg(long, default_value = "5m", value_parser = limit)]
+    timeout: Duration,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Goal {
+    /// Everything is as wanted
+    Converged,
+    /// Everything runs and its checks pass
+    Healthy,
+    /// All tasks have ended with code 0
+    Complete,
+    /// Nothing is left
+    Deleted,
+}
+
+impl Goal {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Converged => "converged",
+            Self::Healthy => "healthy",
+            Self::Complete => "complete",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// How waiting ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// It is so.
+    Reached,
+    /// It won't be.
+    Failed(String),
+    /// A deployment failed, and its job went back to a stable version.
+    Reverted(String),
+    /// Somebody applied a newer version.
+    Superseded(String),
+    /// Time ran out.
+    TimedOut,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl Waited {
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Reached => 0,
+            Self::Failed(_) => FAILED,
+            Self::Reverted(_) => REVERTED,
+            Self::Superseded(_) => SUPERSEDED,
+            Self::TimedOut => TIMED_OUT,
+            Self::Interrupted => INTERRUPTED,
+        }
+    }
+
+    /// The same for programs.
+    pub(super) fn report(&self, goal: Goal) -> WaitReport {
+        let (result, message) = match self {
+            Self::Reached => ("reached", None),
+            Self::Failed(why) => ("failed", Some(why)),
+            Self::Reverted(why) => ("reverted", Some(why)),
+            Self::Superseded(why) => ("superseded", Some(why)),
+            Self::TimedOut => ("timed-out", None),
+            Self::Interrupted => ("interrupted", None),
+        };
+        WaitReport { goal: goal.as_str(), result, message: message.cloned() }
+    }
+}
+
+/// How waiting ended, for programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct WaitReport {
+    /// `converged healthy complete deleted`.
+    goal: &'static str,
+    /// `reached failed reverted superseded timed-out interrupted`.
+    result: &'static str,
+    /// Why it failed, was reverted or superseded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+/// What `herdlet wait -o json` prints.
+#[derive(Serialize)]
+struct Report {
+    jobs: Vec<JobKey>,
+    waited: WaitReport,
+}
+
+/// A job to wait for.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) job: JobKey,
+    /// The version that was applied: a newer one ends the wait. None where any will do.
+    pub(super) version: Option<u64>,
+    /// Where it is about these allocations only: what else became of the job decides nothing.
+    pub(super) allocs: Vec<AllocId>,
+}
+
+impl Wanted {
+    /// The job, whichever version it has.
+    pub(super) fn any(job: &JobKey) -> Self {
+        Self { job: job.clone(), version: None, allocs: Vec::new() }
+    }
+
+    /// This version of the job, and no newer one.
+    pub(super) fn version(job: JobKey, version: u64) -> Self {
+        Self { job, version: Some(version), allocs: Vec::new() }
+    }
+
+    /// Nothing more is done about it. An allocation that was asked for something is looked after also where its job has failed.
+    fn is_given_up(&self, job: &JobView) -> bool {
+        self.allocs.is_empty() && job.convergence.state == ConvergenceState::Failed
+    }
+}
+
+pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
+    let limit = Limit::from_now(args.timeout);
+    let client = args.connection.client()?;
+    let listed = async { tokio::try_join!(client.jobs(), client.allocs()) };
+    let (jobs, allocs) = limit.within("list what to wait for", listed).await?;
+    let mut keys = Vec::new();
+    for name in &args.jobs {
+        match target::resolve(name, &jobs, &allocs) {
+            Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
+            // What is not there is deleted.
+            Err(_) if args.goal == Goal::Deleted => herdlet_base::tell!("{name} is not there"),
+            Err(failure) => return Err(target::with_fate(&client, name, &jobs, failure).await),
+        }
+    }
+    if args.goal == Goal::Complete {
+        let meant: Vec<&JobView> = jobs.iter().filter(|view| keys.contains(&view.key)).collect();
+        let instead = |view: &&JobView| children::instead("wait --for=complete", view, &jobs);
+        if let Some(failure) = meant.iter().find_map(instead) {
+            return Err(failure.code(USAGE));
+        }
+        if let Some(endless) = meant.iter().find(|view| !view.job.kind.completes()) {
+            let message =
+                format!("job {} is of type {} and never completes", endless.key, endless.job.kind.as_str());
+            return Err(Failure::new(message)
+                .code(USAGE)
+                .hint(format!("until it runs: herdlet wait {}", endless.key)));
+        }
+    }
+    let waited = match keys.is_empty() {
+        true => Waited::Reached,
+        false => wait_for(&client, &keys, args.goal, limit).await?,
+    };
+    args.output.document(&Report { jobs: keys, waited: waited.report(args.goal) })?;
+    Ok(waited.code())
+}
+
+/// Waits until jobs are as `goal` says.
+pub(super) async fn wait_for(
+    client: &Client,
+    jobs: &[JobKey],
+    goal: Goal,
+    limit: Limit,
+) -> Result<Waited, Failure> {
+    let wanted = jobs.iter().map(Wanted::any).collect();
+    Waiting { wanted, index: 0, goal }.follow(client, limit).await
+}
+
+/// The same for what was just accepted: older commits say nothing about it.
+pub(super) async fn wait_for_accepted(
+    client: &Client,
+    wanted: Vec<Wanted>,
+    index: u64,
+    goal: Goal,
+    limit: Limit,
+) -> Result<Waited, Failure> {
+    Waiting { wanted, index, goal }.follow(client, limit).await
+}
+
+/// The agent's changes.
+type Events = Box<dyn Stream<Item = Result<Change, ClientError>> + Unpin>;
+
+/// How often an agent that went away is looked for, and for how long: it may just be restarted or upgraded, and what was
+/// accepted goes on meanwhile.
+const AGAIN_EVERY: Duration = Duration::from_millis(500);
+const AGAIN_TRIES: usize = 60;
+
+/// Where changes come from. Survives being cancelled at any await.
+struct Source<'c> {
+    client: &'c Client,
+    events: Option<Events>,
+    tries: usize,
+}
+
+impl Source<'_> {
+    async fn next(&mut self) -> Result<Change, Failure> {
+        loop {
+            if let Some(events) = &mut self.events {
+                if let Some(Ok(change)) = events.next().await {
+                    self.tries = 0;
+                    return Ok(change);
+                }
+                herdlet_base::tell!("the connection to the agent broke; trying again");
+                self.events = None;
+            }
+            if self.tries >= AGAIN_TRIES {
+                let failure = Failure::new("the agent went away while its work was being watched");
+                return Err(
+                    failure.hint("what was accepted stays in force; start the agent and see: herdlet status")
+                );
+            }
+            self.tries += 1;
+            tokio::time::sleep(AGAIN_EVERY).await;
+            if let Ok(events) = self.client.events().await {
+                self.events = Some(Box::new(events));
+            }
+        }
+    }
+}
+
+struct Waiting {
+    wanted: Vec<Wanted>,
+    index: u64,
+    goal: Goal,
+}
+
+impl Waiting {
+    async fn follow(self, client: &Client, limit: Limit) -> Result<Waited, Failure> {
+        let began = Instant::now();
+        let events = limit.within("follow the agent's changes", client.events()).await?;
+        let mut progress = Progress::begin();
+        let mut shown = Shown::default();
+        let mut source = Source { client, events: Some(Box::new(events)), tries: 0 };
+        let interrupt = tokio::signal::ctrl_c();
+        tokio::pin!(interrupt);
+        let waited = loop {
+            tokio::select! {
+                change = source.next() => {
+                    if shown.apply(change?) == Told::Part || shown.index < self.index {
+                        continue;
+                    }
+                    progress.show(&self.jobs(&shown), &self.allocs(&shown));
+                    if let Some(waited) = self.verdict(&shown) {
+                        break waited;
+                    }
+                }
+                () = limit.reached() => break Waited::TimedOut,
+                _ = &mut interrupt => break Waited::Interrupted,
+                () = progress.tick() => progress.show(&self.jobs(&shown), &self.allocs(&shown)),
+            }
+        };
+        progress.end();
+        self.tell(&waited, &shown, began.elapsed());
+        Ok(waited)
+    }
+
+    fn jobs<'s>(&self, shown: &'s Shown) -> Vec<&'s JobView> {
+        self.of(shown, |_, _| true)
+    }
+
+    /// Those of the jobs that are meant.
+    fn of<'s>(&self, shown: &'s Shown, meant: impl Fn(&Wanted, &JobView) -> bool) -> Vec<&'s JobView> {
+        let known = |wanted: &Wanted| shown.jobs.get(&wanted.job).map(|view| &**view);
+        self.wanted.iter().filter_map(|wanted| known(wanted).filter(|view| meant(wanted, view))).collect()
+    }
+
+    fn allocs<'s>(&self, shown: &'s Shown) -> Vec<&'s AllocView> {
+        let versions = |wanted: &Wanted| wanted.version;
+        let of_job = |wanted: &Wanted| {
+            let version = versions(wanted);
+            let allocs = shown.allocs_of(&wanted.job).into_iter();
+            // Older ones matter as long as they run.
+            allocs.filter(move |view| {
+                version.is_none_or(|version| view.spec.job_version >= version) || !view.status.is_terminal()
+            })
+        };
+        self.wanted.iter().flat_map(of_job).collect()
+    }
+
+    /// How it ended; none while it goes on.
+    fn verdict(&self, shown: &Shown) -> Option<Waited> {
+        let verdicts: Vec<_> = self.wanted.iter().map(|wanted| self.verdict_on(wanted, shown)).collect();
+        let is_superseded = |one: &&Waited| matches!(one, Waited::Superseded(_) | Waited::Reverted(_));
+        if let Some(superseded) = verdicts.iter().flatten().find(is_superseded) {
+            return Some(superseded.clone());
+        }
+        // One that failed is told when the others have ended too: what they do is worth waiting for.
+        if verdicts.iter().any(Option::is_none) {
+            return None;
+        }
+        let failed = verdicts.into_iter().flatten().filter_map(|one| match one {
+            Waited::Failed(why) => Some(why),
+            Waited::Reached
+            | Waited::Reverted(_)
+            | Waited::Superseded(_)
+            | Waited::TimedOut
+            | Waited::Interrupted => None,
+        });
+        let failed: Vec<String> = failed.collect();
+        Some(if failed.is_empty() { Waited::Reached } else { Waited::Failed(failed.join("; ")) })
+    }
+
+    fn verdict_on(&self, wanted: &Wanted, shown: &Shown) -> Option<Waited> {
+        let Some(job) = shown.jobs.get(&wanted.job) else {
+            return Some(match self.goal {
+                Goal::Deleted => Waited::Reached,
+                Goal::Converged | Goal::Healthy | Goal::Complete => {
+                    Waited::Failed(format!("job {} was deleted", wanted.job))
+                }
+            });
+        };
+        if self.goal == Goal::Deleted {
+            // Who asked for it waits for that, and not for what came after it.
+            let is_another = self.index > 0 && !job.deleting;
+            let message = || format!("job {} was applied again meanwhile", wanted.job);
+            return is_another.then(|| Waited::Superseded(message()));
+        }
+        if job.deleting {
+            return Some(Waited::Failed(format!("job {} is being deleted", wanted.job)));
+        }
+        if let Some(version) = wanted.version.filter(|version| job.version > *version) {
+            // What a deployment goes back to is the next version, which may fail in its turn. What comes after that is somebody else's.
+            let failed_at = |version| job.deployments.iter().find(|known| known.job_version == version);
+            let reverted = |version| failed_at(version).filter(|known| known.reverted_to.is_some());
+            let last = (version..job.version).map_while(reverted).last();
+            let last = last.filter(|known| known.job_version + 1 == job.version);
+            if let Some((failed, to)) = last.and_then(|known| Some((known, known.reverted_to?))) {
+                let came_of_it = match job.convergence.state {
+                    // Whether the old version is back is worth waiting for.
+                    ConvergenceState::Progressing | ConvergenceState::Waiting => return None,
+                    ConvergenceState::Converged => format!("version {to} is back"),
+                    ConvergenceState::Failed => {
+                        format!("version {to} was to come back, and: {}", job.convergence.message)
+                    }
+                };
+                return Some(Waited::Reverted(format!(
+                    "{}: {}; {came_of_it}",
+                    wanted.job, failed.description
+                )));
+            }
+            let message = format!("version {} of job {} was applied meanwhile", job.version, wanted.job);
+            return Some(Waited::Superseded(message));
+        }
+        if !wanted.allocs.is_empty() {
+            return verdict_on_allocs(&wanted.allocs, shown);
+        }
+        if job.job.stop && self.goal != Goal::Converged {
+            return Some(Waited::Failed(format!("job {} is stopped", wanted.job)));
+        }
+        let allocs = shown.allocs_of(&wanted.job);
+        let converged = match job.convergence.state {
+            ConvergenceState::Failed => {
+                return Some(Waited::Failed(format!("{}: {}", wanted.job, job.convergence.message)));
+            }
+            ConvergenceState::Converged => true,
+            ConvergenceState::Progressing | ConvergenceState::Waiting => false,
+        };
+        // What has failed and was followed by another is wanted no more.
+        let is_current =
+            |view: &&&AllocView| view.spec.job_version == job.version && view.spec.desired == Desired::Run;
+        let current = || allocs.iter().filter(is_current);
+        let reached = match self.goal {
+            Goal::Converged => converged,
+            Goal::Healthy => converged && current().all(|view| view.healthy != Some(false)),
+            Goal::Complete => converged && current().all(|view| view.status == ClientStatus::Complete),
+            Goal::Deleted => false,
+        };
+        reached.then_some(Waited::Reached)
+    }
+
+    /// The last line: how it ended, and what is not as wanted and why.
+    fn tell(&self, waited: &Waited, shown: &Shown, took: Duration) {
+        let names = self.wanted.iter().map(|wanted| wanted.job.to_string()).collect::<Vec<_>>().join(", ");
+        let goal = self.goal.as_str();
+        let seconds = took.as_secs_f64();
+        match waited {
+            Waited::Reached => herdlet_base::tell!("{names} {goal} in {seconds:.1} s"),
+            Waited::Failed(why) => {
+                herdlet_base::tell!("not {goal}: {why}");
+                for failed in self.of(shown, Wanted::is_given_up) {
+                    herdlet_base::tell!("  {}", what_now(failed));
+                }
+            }
+            Waited::Reverted(why) | Waited::Superseded(why) => herdlet_base::tell!("not {goal}: {why}"),
+            Waited::TimedOut => {
+                for failed in self.of(shown, Wanted::is_given_up) {
+                    herdlet_base::tell!("{} has failed: {}", failed.key, failed.convergence.message);
+                    herdlet_base::tell!("  {}", what_now(failed));
+                }
+                herdlet_base::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
+                if let Some(tried) = self.of(shown, |wanted, view| !wanted.is_given_up(view)).first() {
+                    herdlet_base::tell!("  see why: herdlet explain {}", tried.key);
+                }
+            }
+            Waited::Interrupted => herdlet_base::tell!(
+                "interrupted; what was accepted stays in force: {}. Follow it with: herdlet status {}",
+                self.open(shown),
+                self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
+            ),
+        }
+    }
+
+    /// What is not as wanted yet and may still be, and why.
+    fn open(&self, shown: &Shown) -> String {
+        let tried = self.of(shown, |wanted, view| !wanted.is_given_up(view));
+        let is_tried = |job: &JobKey| tried.iter().any(|view| view.key == *job);
+        let of_allocs = self.allocs(shown).into_iter().filter(|view| is_tried(&view.spec.job_key));
+        let of_allocs = of_allocs.filter(|view| view.convergence.state != ConvergenceState::Converged);
+        let mut open: Vec<String> =
+            of_allocs.map(|view| format!("{}: {}", view.spec.name(), view.convergence.message)).collect();
+        if open.is_empty() {
+            let jobs = tried.iter().filter(|view| view.convergence.state != ConvergenceState::Converged);
+            open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
+        }
+        if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
+    }
+}
+
+/// How it ended with allocations that were asked for something; none while it goes on.
+fn verdict_on_allocs(allocs: &[AllocId], shown: &Shown) -> Option<Waited> {
+    let mut reached = true;
+    for alloc in allocs {
+        let Some(view) = shown.allocs.get(alloc) else {
+            return Some(Waited::Failed(format!("allocation {} is gone", alloc.short())));
+        };
+        let name = view.spec.name();
+        if view.spec.desired != Desired::Run {
+            return Some(Waited::Failed(format!(
+                "{name} was stopped meanwhile: {}",
+                view.spec.desired_description
+            )));
+        }
+        match view.convergence.state {
+            ConvergenceState::Failed => {
+                return Some(Waited::Failed(format!("{name}: {}", view.convergence.message)));
+            }
+            ConvergenceState::Converged => {}
+            ConvergenceState::Progressing | ConvergenceState::Waiting => reached = false,
+        }
+    }
+    reached.then_some(Waited::Reached)
+}
+
+/// What can be done about a job that has failed.
+fn what_now(failed: &JobView) -> String {
+    let key = &failed.key;
+    let back = match failed.version {
+        0 => String::new(),
+        _ => format!("; back to the version before: herdlet rollback {key}"),
+    };
+    format!("see why: herdlet explain {key}; what it wrote: herdlet logs {key}{back}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use herdlet_api_types::job::Job;
+
+    use super::*;
+    use herdlet_manifest::fixture::{alloc_view, ended, job, job_view, verdict};
+
+    fn waited(
+        goal: Goal,
+        version: Option<u64>,
+        view: Option<JobView>,
+        allocs: Vec<AllocView>,
+    ) -> Option<Waited> {
+        let wanted = Wanted { version, ..Wanted::any(&job("web", "g", "t").key()) };
+        let mut shown = Shown::default();
+        if let Some(view) = view {
+            shown.apply(Change::Job(Arc::new(view)));
+        }
+        for view in allocs {
+            shown.apply(Change::Alloc(Arc::new(view)));
+        }
+        shown.apply(Change::Index(9));
+        Waiting { wanted: vec![wanted], index: 0, goal }.verdict(&shown)
+    }
+
+    fn code(waited: Option<Waited>) -> Option<u8> {
+        waited.map(|waited| waited.code())
+    }
+
+    /// A deployment that has failed stays so until there is another version: that says nothing of a restart.
+    #[test]
+    fn who_restarts_something_waits_for_it_also_where_its_job_has_failed() {
+        let web = job("web", "g", "t");
+        let failed =
+            JobView { convergence: verdict(ConvergenceState::Failed, "rollout"), ..job_view(&web, 1) };
+        let waited = |state, desired| {
+            let mut view = AllocView { convergence: verdict(state, "why"), ..alloc_view(&web, 0, 1) };
+            Arc::make_mut(&mut view.spec).desired = desired;
+            let wanted = Wanted { allocs: vec![view.spec.id], ..Wanted::any(&web.key()) };
+            let mut shown = Shown::default();
+            shown.apply(Change::Job(Arc::new(failed.clone())));
+            shown.apply(Change::Alloc(Arc::new(view)));
+            shown.apply(Change::Index(9));
+            Waiting { wanted: vec![wanted], index: 0, goal: Goal::Converged }.verdict(&shown)
+        };
+        use ConvergenceState as C;
+        assert_eq!(waited(C::Progressing, Desired::Run), None);
+        assert_eq!(waited(C::Converged, Desired::Run), Some(Waited::Reached));
+        assert_eq!(waited(C::Failed, Desired::Run), Some(Waited::Failed("web.g[0]: why".to_owned())));
+        assert_eq!(code(waited(C::Progressing, Desired::Stop)), Some(FAILED));
+    }
+
+    #[test]
+    fn of_several_jobs_that_failed_each_is_told() {
+        let mut shown = Shown::default();
+        let mut wanted = Vec::new();
+        for name in ["api", "web"] {
+            let view = job_view(&job(name, "g", "t"), 0);
+            wanted.push(Wanted::any(&view.key));
+            let convergence = verdict(ConvergenceState::Failed, "why");
+            shown.apply(Change::Job(Arc::new(JobView { convergence, ..view })));
+        }
+        shown.apply(Change::Index(9));
+        let waited = Waiting { wanted, index: 0, goal: Goal::Converged }.verdict(&shown);
+        assert_eq!(waited, Some(Waited::Failed("api: why; web: why".to_owned())));
+    }
+
+    #[test]
+    fn exit_codes_tell_how_waiting_ended() {
+        let web = job("web", "g", "t");
+        let view = |version, state| JobView { convergence: verdict(state, "why"), ..job_view(&web, version) };
+        let running = || vec![alloc_view(&web, 0, 1)];
+        use ConvergenceState as C;
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Converged)), running())), Some(0));
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Progressing)), running())), None);
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Waiting)), running())), None);
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Failed)), running())), Some(FAILED));
+        assert_eq!(
+            code(waited(Goal::Converged, Some(0), Some(view(1, C::Converged)), running())),
+            Some(SUPERSEDED)
+        );
+        assert_eq!(code(waited(Goal::Converged, Some(0), None, Vec::new())), Some(FAILED));
+        assert_eq!(code(waited(Goal::Deleted, None, None, Vec::new())), Some(0));
+        assert_eq!(code(waited(Goal::Deleted, None, Some(view(0, C::Converged)), running())), None);
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), running())), None);
+        let stopped = Arc::new(Job { stop: true, ..Job::clone(&web) });
+        let stopped = || Some(job_view(&stopped, 1));
+        assert_eq!(code(waited(Goal::Converged, None, stopped(), Vec::new())), Some(0));
+        assert_eq!(code(waited(Goal::Complete, None, stopped(), Vec::new())), Some(FAILED));
+        let done = vec![ended(alloc_view(&web, 0, 1))];
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), done)), Some(0));
+        let mut replaced = alloc_view(&web, 0, 2);
+        Arc::make_mut(&mut replaced.spec).desired = Desired::Stop;
+        replaced.status = ClientStatus::Failed;
+        let followed = vec![replaced, ended(alloc_view(&web, 0, 1))];
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), followed)), Some(0));
+        let unhealthy = vec![AllocView { healthy: Some(false), ..alloc_view(&web, 0, 1) }];
+        assert_eq!(code(waited(Goal::Healthy, None, Some(view(0, C::Converged)), unhealthy)), None);
+        assert_eq!((Waited::TimedOut.code(), Waited::Interrupted.code()), (3, 130));
+    }
+}

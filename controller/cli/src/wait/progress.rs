@@ -1,0 +1,151 @@
+//! Progress on stderr: a line per task, redrawn in place on a terminal, else a line whenever something changes.
+
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use herdlet_api_types::{
+    AllocId,
+    task::TaskPhase,
+    view::{AllocView, ConvergenceState, JobView, Reason, TaskView},
+};
+use tokio::time::Instant;
+
+use super::super::{
+    show::{self, styled},
+    style,
+    table::plain,
+};
+
+/// How often the times of a terminal's lines are brought up to date.
+const TICK: Duration = Duration::from_secs(1);
+/// More tasks than this are summed up, so that the lines stay on the screen.
+const LINES_LEN_MAX: usize = 20;
+
+/// What was shown so far.
+pub(super) struct Progress {
+    place: Place,
+    /// What was last said of each task, and since when it is so.
+    said: BTreeMap<Line, (String, Instant)>,
+    /// Lines on the screen that the next drawing replaces.
+    drawn: usize,
+}
+
+/// Allocation, name of the task: an allocation and its successor have the same name. Of a job just its name.
+type Line = (Option<AllocId>, String);
+
+enum Place {
+    Terminal { columns: usize },
+    Lines,
+}
+
+impl Progress {
+    pub(super) fn begin() -> Self {
+        let stderr = std::io::stderr();
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let place = match rustix::termios::tcgetwinsize(&stderr) {
+            Ok(size) if stderr.is_terminal() && !dumb && size.ws_col > 0 => {
+                Place::Terminal { columns: usize::from(size.ws_col) }
+            }
+            Ok(_) | Err(_) => Place::Lines,
+        };
+        Self { place, said: BTreeMap::new(), drawn: 0 }
+    }
+
+    /// Comes when the lines should be drawn anew though nothing changed.
+    pub(super) async fn tick(&self) {
+        match self.place {
+            Place::Terminal { .. } => tokio::time::sleep(TICK).await,
+            Place::Lines => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn show(&mut self, jobs: &[&JobView], allocs: &[&AllocView]) {
+        let tasks = allocs.iter().flat_map(|view| view.tasks.iter().map(move |task| (*view, task)));
+        let of_tasks = tasks.map(|(view, task)| {
+            let (name, state) = state_of(view, task);
+            ((Some(view.spec.id), name), state)
+        });
+        let of_jobs = jobs.iter().filter_map(|view| Some(((None, view.key.to_string()), waits_for(view)?)));
+        let states: Vec<(Line, String)> = of_tasks.chain(of_jobs).collect();
+        let mut changed = Vec::new();
+        for (line, state) in &states {
+            let said = self.said.get(line);
+            if said.is_none_or(|(said, _)| said != state) {
+                // What had ended before we looked is no news once its successor is there.
+                let stale = said.is_none() && line.0.is_some_and(|id| is_replaced(allocs, id));
+                self.said.insert(line.clone(), (state.clone(), Instant::now()));
+                if !stale {
+                    changed.push(format!("{}: {state}", line.1));
+                }
+            }
+        }
+        match self.place {
+            Place::Lines => changed.iter().for_each(|line| herdlet_base::tell!("{line}")),
+            Place::Terminal { columns } => self.draw(&states, columns),
+        }
+    }
+
+    fn draw(&mut self, states: &[(Line, String)], columns: usize) {
+        let mut lines: Vec<String> = Vec::new();
+        for (line, state) in states.iter().take(LINES_LEN_MAX) {
+            let since = self.said.get(line).map_or(0, |(_, at)| at.elapsed().as_secs());
+            let line: String =
+                format!("{}: {state} ({since}s)", line.1).chars().take(columns.saturating_sub(1)).collect();
+            lines.push(line);
+        }
+        if states.len() > LINES_LEN_MAX {
+            lines.push(styled(style::DIM, format!("and {} more", states.len() - LINES_LEN_MAX)));
+        }
+        self.wipe();
+        self.drawn = lines.len();
+        for line in lines {
+            herdlet_base::tell!("{line}");
+        }
+    }
+
+    /// Leaves the screen to the last line.
+    pub(super) fn end(&mut self) {
+        if let Place::Terminal { .. } = self.place {
+            self.wipe();
+        }
+    }
+
+    fn wipe(&mut self) {
+        if self.drawn > 0 {
+            // Up to the first of our lines, then clear to the end of the screen.
+            let _ = write!(std::io::stderr(), "\x1b[{}A\x1b[J", self.drawn);
+            self.drawn = 0;
+        }
+    }
+}
+
+/// Ended, with a newer allocation in its place.
+fn is_replaced(allocs: &[&AllocView], id: AllocId) -> bool {
+    allocs.iter().any(|view| view.spec.id == id && show::is_replaced(view, allocs.iter().copied()))
+}
+
+/// What a job waits for that none of its tasks tells.
+fn waits_for(view: &JobView) -> Option<String> {
+    let verdict = &view.convergence;
+    let is_of_job = verdict.reason == Some(Reason::Promotion) || !view.unplaced.is_empty();
+    let waits = verdict.state == ConvergenceState::Waiting && is_of_job;
+    waits.then(|| format!("waiting, {}", plain(&verdict.message)))
+}
+
+fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
+    let name = view.spec.task_title(&task.name);
+    let mut state = show::phase(task);
+    if !view.convergence.message.is_empty() && task.phase != TaskPhase::Dead {
+        let verdict = plain(&view.convergence.message);
+        // A verdict about one task says more than the phase only there, and there its name is known.
+        let of_this = verdict.strip_prefix(&format!("task {}: ", task.name));
+        if let Some(reason) = of_this.or_else(|| (!verdict.starts_with("task ")).then_some(verdict.as_str()))
+        {
+            state.push_str(&format!(", {reason}"));
+        }
+    }
+    (name, state)
+}

@@ -1,0 +1,402 @@
+//! The config file: one YAML document, every key optional, everything wrong with it told at once.
+//!
+//! In: a name and bytes. Out: [`File`], whose every value makes sense by itself, or [`Problems`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::manifest::{Span, Text};
+use herdlet_manifest::yaml::Problems;
+use herdlet_plan::limits::DYNAMIC_PORTS;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use herdlet_nomad::wire::Secret;
+
+use super::{
+    HostPort, LogFormat,
+    artifact::Artifact,
+    cgroup_parent_problem, cluster, filter_problem,
+    sources::{Language, Sources},
+};
+use crate::TlsFiles;
+
+/// What a config file may say.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// Name of this node.
+    pub name: Option<Text>,
+    /// Its datacenter.
+    pub datacenter: Option<Text>,
+    /// Its region.
+    pub region: Option<Text>,
+    /// Its class.
+    pub node_class: Option<Text>,
+    /// Its node pool.
+    pub node_pool: Option<Text>,
+    /// Its meta.
+    pub meta: BTreeMap<String, Text>,
+    /// Servers of the Nomad cluster whose node this is.
+    pub servers: Vec<String>,
+    /// What only such a node needs.
+    pub cluster: cluster::Section,
+    /// Where state is kept.
+    #[schemars(with = "Option<String>")]
+    pub state_dir: Option<PathBuf>,
+    /// What lives as long as the boot is kept below here.
+    #[schemars(with = "Option<String>")]
+    pub runtime_dir: Option<PathBuf>,
+    /// Socket of the API.
+    #[schemars(with = "Option<String>")]
+    pub socket: Option<PathBuf>,
+    /// TCP address of the API.
+    pub listen: Option<String>,
+    /// File with the token that TCP clients must send.
+    #[schemars(with = "Option<String>")]
+    pub token_file: Option<PathBuf>,
+    /// TLS of the API on TCP.
+    pub tls: Option<Tls>,
+    /// TCP address of the metrics.
+    pub metrics_listen: Option<String>,
+    /// What all HTTP APIs on TCP have in common.
+    pub http: super::http::Section,
+    /// Address of the DNS server for services, on UDP and TCP.
+    pub dns_listen: Option<String>,
+    /// Users who may enter the directories of every allocation.
+    pub task_dir_users: Vec<Text>,
+    /// Folders of manifests.
+    #[schemars(with = "Vec<String>")]
+    pub manifests: Vec<PathBuf>,
+    /// Topmost cgroup of all tasks.
+    pub cgroup_parent: Option<String>,
+    /// Address of host ports.
+    pub host_ip: Option<String>,
+    /// Host volumes.
+    pub host_volumes: Vec<HostVolume>,
+    /// Longest `kill_timeout` that a task gets.
+    pub max_kill_timeout: Option<Span>,
+    /// The driver `raw_exec`.
+    pub raw_exec: RawExec,
+    /// The Consul agent of this machine.
+    pub consul: Consul,
+    /// Ports for tasks that ask for any.
+    pub dynamic_ports: Option<PortRange>,
+    /// What of this machine is kept from allocations.
+    pub reserved: Reserved,
+    /// What all processors do together in MHz, where the machine's own word is not right.
+    pub cpu_total_compute: Option<u64>,
+    /// Memory in MiB, likewise.
+    pub memory_total_mb: Option<u64>,
+    /// Disk in MiB, likewise.
+    pub disk_total_mb: Option<u64>,
+    /// Above so many percent of pressure on the machine, starts of lower priority wait.
+    #[schemars(range(max = 100))]
+    pub start_pressure_limit: Option<u8>,
+    /// What may be fetched for tasks.
+    pub artifact: Artifact,
+    /// So long a job stays that is over.
+    pub job_gc_threshold: Option<Span>,
+    /// So many allocations that have ended keep their directories.
+    pub gc_max_allocs: Option<u32>,
+    /// Above so many percent of the disk, directories of allocations that have ended go.
+    #[schemars(range(max = 100))]
+    pub gc_disk_usage_threshold: Option<u8>,
+    /// Above so many percent of the disk's inodes, likewise.
+    #[schemars(range(max = 100))]
+    pub gc_inode_usage_threshold: Option<u8>,
+    /// So often the disk is looked at while there is something to collect.
+    pub gc_interval: Option<Span>,
+    /// What is told of this machine and its tasks.
+    pub telemetry: Telemetry,
+    /// What is logged.
+    pub log_level: Option<String>,
+    /// How it is logged.
+    pub log_format: Option<LogFormat>,
+}
+
+/// A directory of this machine that jobs may mount.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostVolume {
+    /// Under which name.
+    pub name: Text,
+    /// An existing directory, absolute.
+    #[schemars(with = "String")]
+    pub path: PathBuf,
+    /// Nobody may write.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// The driver `raw_exec`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawExec {
+    /// Whether it is offered; by default, but not by a node of a cluster.
+    pub enabled: Option<bool>,
+}
+
+/// The Consul agent of this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Consul {
+    /// Where it listens.
+    pub address: Option<String>,
+    /// File with our token.
+    #[schemars(with = "Option<String>")]
+    pub token_file: Option<PathBuf>,
+    /// Our token itself; better in a file.
+    #[schemars(with = "Option<String>")]
+    pub token: Option<Secret>,
+    /// Whether it speaks TLS, where the address doesn't say.
+    pub ssl: bool,
+    /// Whether a node of a cluster looks there for servers where none are named; by default.
+    pub client_auto_join: Option<bool>,
+    /// Directory with a file for each service that has a token of its own, named as the service.
+    #[schemars(with = "Option<String>")]
+    pub service_tokens_dir: Option<PathBuf>,
+}
+
+/// TLS of the API on TCP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// The agent's certificate, with those between it and its authority behind it (PEM).
+    #[schemars(with = "Option<String>")]
+    pub cert_file: Option<PathBuf>,
+    /// Its key (PEM).
+    #[schemars(with = "Option<String>")]
+    pub key_file: Option<PathBuf>,
+    /// Authorities that sign certificates of clients (PEM).
+    #[schemars(with = "Option<String>")]
+    pub ca_file: Option<PathBuf>,
+    /// Whether clients must show one.
+    pub verify_https_client: bool,
+}
+
+impl Tls {
+    /// What has to be there together and is not, by its field.
+    fn problem(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self { cert_file: Some(_), key_file: None, .. } => {
+                Some(("cert_file", "needs key_file beside it"))
+            }
+            Self { cert_file: None, key_file: Some(_), .. } => {
+                Some(("key_file", "needs cert_file beside it"))
+            }
+            Self { cert_file: None, .. } => Some(("cert_file", "is missing, and key_file")),
+            Self { ca_file: None, verify_https_client: true, .. } => {
+                Some(("verify_https_client", "needs ca_file beside it, which says whose certificates count"))
+            }
+            Self { ca_file: Some(_), verify_https_client: false, .. } => {
+                Some(("ca_file", "is for certificates of clients: set verify_https_client too"))
+            }
+            Self { .. } => None,
+        }
+    }
+
+    /// Its files, where there is TLS.
+    pub(super) fn files(&self) -> Option<TlsFiles> {
+        let (certificate, key) = (self.cert_file.clone()?, self.key_file.clone()?);
+        Some(TlsFiles { certificate, key, clients: self.ca_file.clone() })
+    }
+}
+
+/// What is told of this machine and its tasks; Nomad's names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Whether there are metrics of single tasks, under Nomad's names.
+    pub publish_allocation_metrics: bool,
+}
+
+/// What of this machine is kept from allocations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reserved {
+    /// In MHz.
+    pub cpu: u64,
+    /// In MiB.
+    pub memory: u64,
+    /// In MiB.
+    pub disk: u64,
+    /// Ports and ranges of ports such as `22,80,8500-8600`.
+    pub reserved_ports: String,
+}
+
+impl Reserved {
+    /// Its ports.
+    ///
+    /// # Errors
+    /// What of the text is no port.
+    pub fn ports(&self) -> Result<BTreeSet<u16>, String> {
+        ports(&self.reserved_ports)
+    }
+}
+
+/// Ports and ranges of them, separated by commas.
+pub(super) fn ports(text: &str) -> Result<BTreeSet<u16>, String> {
+    let mut ports = BTreeSet::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
+            (Ok(first), Ok(last)) if 0 < first && first <= last => ports.extend(first..=last),
+            _ => return Err(format!("expected ports such as 22,80,8500-8600, found \"{part}\"")),
+        }
+    }
+    Ok(ports)
+}
+
+/// A range of ports, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PortRange {
+    /// The first.
+    #[schemars(range(min = 1))]
+    #[serde(default = "first_port")]
+    pub min: u16,
+    /// The last.
+    #[schemars(range(min = 1))]
+    #[serde(default = "last_port")]
+    pub max: u16,
+}
+
+fn first_port() -> u16 {
+    *DYNAMIC_PORTS.start()
+}
+
+fn last_port() -> u16 {
+    *DYNAMIC_PORTS.end()
+}
+
+impl File {
+    /// Reads a config of ours.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its place.
+    pub fn read(source: &str, bytes: &[u8]) -> Result<Self, Problems> {
+        let mut sources = Sources::default();
+        sources.add(source, bytes, Language::Yaml);
+        Ok(sources.file()?.file)
+    }
+
+    /// What is allowed and hardly meant, by path.
+    pub(super) fn warnings(&self) -> Vec<(&'static str, &'static str)> {
+        let mut warnings = Vec::new();
+        let tls = &self.cluster.tls;
+        let has_files = [&tls.ca_file, &tls.cert_file, &tls.key_file].into_iter().any(Option::is_some);
+        if has_files && !tls.rpc {
+            warnings.push(("cluster.tls", "servers are spoken to without TLS, as rpc is not true"));
+        }
+        if self.cluster.enabled == Some(false) {
+            warnings
+                .push(("cluster.enabled", "is false: this machine stands alone and is a node of no cluster"));
+        }
+        warnings
+    }
+
+    /// What the types can't say: problems by path.
+    pub(super) fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let mut tell = |path: &str, message: String| problems.push((path.to_owned(), message));
+        let paths = [
+            ("state_dir", &self.state_dir),
+            ("runtime_dir", &self.runtime_dir),
+            ("socket", &self.socket),
+            ("token_file", &self.token_file),
+            ("consul.token_file", &self.consul.token_file),
+            ("consul.service_tokens_dir", &self.consul.service_tokens_dir),
+        ];
+        for (at, path) in paths {
+            path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
+        }
+        for (index, path) in self.manifests.iter().enumerate() {
+            not_absolute(path).into_iter().for_each(|message| tell(&format!("manifests[{index}]"), message));
+        }
+        for (at, address) in [
+            ("listen", &self.listen),
+            ("metrics_listen", &self.metrics_listen),
+            ("dns_listen", &self.dns_listen),
+        ] {
+            let wrong = address.as_ref().and_then(|address| address.parse::<HostPort>().err());
+            wrong.into_iter().for_each(|error| tell(at, error.to_string()));
+        }
+        if let Some(parent) = &self.cgroup_parent
+            && let Some(message) = cgroup_parent_problem(parent)
+        {
+            tell("cgroup_parent", message);
+        }
+        if let Some(ip) = &self.host_ip
+            && ip.parse::<IpAddr>().is_err()
+        {
+            tell("host_ip", format!("expected an IP address such as 192.0.2.7, found \"{ip}\""));
+        }
+        if let Some(level) = &self.log_level
+            && let Some(message) = filter_problem(level)
+        {
+            tell("log_level", message);
+        }
+        if let Some(PortRange { min, max }) = self.dynamic_ports
+            && min > max
+        {
+            tell("dynamic_ports", format!("has no port in it: min {min} is above max {max}"));
+        }
+        if let Some(tls) = &self.tls {
+            for (at, path) in [
+                ("tls.cert_file", &tls.cert_file),
+                ("tls.key_file", &tls.key_file),
+                ("tls.ca_file", &tls.ca_file),
+            ] {
+                path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
+            }
+            if let Some((field, message)) = tls.problem() {
+                tell(&format!("tls.{field}"), message.to_owned());
+            }
+        }
+        for (at, message) in self.http.problems() {
+            tell(&format!("http.{at}"), message);
+        }
+        for (at, message) in self.cluster.problems() {
+            tell(&format!("cluster.{at}"), message);
+        }
+        if let Some((field, message)) = self.cluster.tls.problem() {
+            tell(&format!("cluster.tls.{field}"), message.to_owned());
+        }
+        for (index, server) in self.servers.iter().enumerate().filter(|(_, text)| !cluster::is_server(text)) {
+            let message =
+                format!("expected HOST, HOST:PORT or the name of an SRV record, found \"{server}\"");
+            tell(&format!("servers[{index}]"), message);
+        }
+        for (at, message) in self.artifact.problems() {
+            tell(&format!("artifact.{at}"), message);
+        }
+        if let Err(message) = self.reserved.ports() {
+            tell("reserved.reserved_ports", message);
+        }
+        let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+        for (index, volume) in self.host_volumes.iter().enumerate() {
+            let at = |field: &str| format!("host_volumes[{index}].{field}");
+            not_absolute(&volume.path).into_iter().for_each(|message| tell(&at("path"), message));
+            let name = volume.name.0.as_str();
+            if name.is_empty()
+                || name.len() > 128
+                || name.chars().any(|char| char.is_control() || char == '/')
+            {
+                tell(&at("name"), "must be 1 to 128 characters without / and control characters".to_owned());
+            }
+            if let Some(first) = first.insert(name, index) {
+                tell(&at("name"), format!("\"{name}\" is the name of host_volumes[{first}] already"));
+            }
+        }
+        problems
+    }
+}
+
+pub(super) fn not_absolute(path: &Path) -> Option<String> {
+    let shown = path.display();
+    (!path.is_absolute()).then(|| format!("must be an absolute path, found \"{shown}\""))
+}

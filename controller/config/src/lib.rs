@@ -1,0 +1,530 @@
+//! The agent's config: flags over environment over file over defaults.
+//!
+//! In: flags, the environment, files of ours (YAML) or of Nomad's agent (HCL, JSON). Out: [`Config`], in which nothing is left open and every path is absolute.
+//! It touches no file but the config, and must not know what a part does with its settings.
+
+pub mod artifact;
+mod cluster;
+mod file;
+mod flags;
+pub mod gc;
+pub mod http;
+pub mod log_filter;
+mod nomad;
+mod places;
+mod sources;
+mod tls;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    net::IpAddr,
+    ops::RangeInclusive,
+    path::PathBuf,
+    str::FromStr,
+};
+
+use herdlet_api_types::{
+    Duration, InstanceId,
+    manifest::defaults::NODE_POOL,
+    volume::{Volume, VolumeKind},
+};
+use herdlet_base::{
+    ownership::{self, OwnershipError},
+    paths::Paths,
+};
+use herdlet_driver::Availability;
+use herdlet_manifest::yaml::Problems;
+use herdlet_plan::{env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS, world::Settings};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use thiserror::Error;
+
+pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, RpcTls};
+pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
+pub use flags::Flags;
+pub use http::Http;
+#[cfg(any(test, fuzzing, feature = "fixture"))]
+pub use nomad::fed as agent_file;
+pub use places::{Surroundings, default_socket, default_state_dir, host_name};
+pub use tls::TlsFiles;
+pub use view::{Setting, Source, settings};
+
+use self::{artifact::Limits, gc::Rules};
+use crate::sources::{Loaded, Sources};
+
+/// Topmost cgroup unless another is named: beside, never below, the agent's own.
+pub const CGROUP_PARENT: &str = "herdlet";
+
+/// Pressure on the machine above which starts are paced, in percent, unless another limit is set: systemd's for the pressure of memory.
+pub const START_PRESSURE_LIMIT: u8 = 60;
+
+/// Longest `kill_timeout` that a task gets, as Nomad's default.
+const MAX_KILL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Everything that an agent is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Name of this node.
+    pub name: String,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Its region.
+    pub region: String,
+    /// Its class; empty for none.
+    pub node_class: String,
+    /// Its node pool.
+    pub node_pool: String,
+    /// Its meta.
+    pub meta: BTreeMap<String, String>,
+    /// The Nomad cluster whose node this is; none: it stands alone.
+    pub cluster: Option<Cluster>,
+    /// What of the files is not used, or not known. To be logged.
+    pub warnings: Problems,
+    /// The files and directories that it was read from.
+    pub files: Vec<PathBuf>,
+    /// Where state is kept.
+    pub state_dir: PathBuf,
+    /// Below it each instance has a directory for what lives as long as the boot; none means in the state directory.
+    pub runtime_parent: Option<PathBuf>,
+    /// Socket of the API.
+    pub socket: PathBuf,
+    /// The API on TCP, with the file that holds the token its clients must send. A node of a cluster has [`Cluster::http`] instead.
+    pub listen: Option<(HostPort, PathBuf)>,
+    /// Where /metrics, /healthz and /readyz are served.
+    pub metrics_listen: Option<HostPort>,
+    /// What all HTTP APIs on TCP have in common.
+    pub http: Http,
+    /// Where the DNS server for services answers.
+    pub dns_listen: Option<HostPort>,
+    /// Certificates of the API on TCP, where it speaks TLS.
+    pub tls: Option<TlsFiles>,
+    /// Folders of manifests to keep true.
+    pub manifests: Vec<PathBuf>,
+    /// Topmost cgroup of all tasks.
+    pub cgroup_parent: String,
+    /// Address of the host ports that tasks get.
+    pub host_ip: IpAddr,
+    /// Host volumes.
+    pub host_volumes: Vec<HostVolume>,
+    /// Longest `kill_timeout` that a task gets.
+    pub max_kill_timeout: Duration,
+    /// Above so many percent of pressure on the machine, starts of lower priority wait for those of higher.
+    pub start_pressure_limit: u8,
+    /// Users who may enter the directories of every allocation, as those of its tasks may.
+    pub task_dir_users: Vec<String>,
+    /// What may be fetched for tasks.
+    pub artifact: Limits,
+    /// When what has ended is collected.
+    pub gc: Rules,
+    /// Whether `raw_exec` tasks may be run.
+    pub raw_exec: Availability,
+    /// The Consul agent of this machine.
+    pub consul: Consul,
+    /// Ports for tasks that ask for any.
+    pub dynamic_ports: RangeInclusive<u16>,
+    /// What of the machine is kept from allocations.
+    pub reserved: Room,
+    /// The same of ports.
+    pub reserved_ports: BTreeSet<u16>,
+    /// What the machine has, where its own word is not right.
+    pub total: Total,
+    /// Whether there are metrics of single tasks.
+    pub publish_allocation_metrics: bool,
+    /// What is logged, as a filter of `tracing`.
+    pub log_level: String,
+    /// How it is logged.
+    pub log_format: LogFormat,
+}
+
+/// What a machine has, as far as somebody says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Total {
+    /// What all processors do together.
+    pub cpu_mhz: Option<u64>,
+    /// Memory.
+    pub memory_mib: Option<u64>,
+    /// Disk.
+    pub disk_mib: Option<u64>,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A host (name or address) and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// Name or address; IPv6 without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// Why there is no config. The sentences read after "failed to".
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("read the config {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+    /// The file is wrong.
+    #[error("read the config:\n{0}")]
+    Problems(Problems),
+    /// Somebody else could change the config, or a file with a token.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
+    /// A flag or a variable is wrong.
+    #[error("read --{flag}: {why}")]
+    Flag {
+        /// Name of the flag.
+        flag: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// A path can't be made absolute.
+    #[error("find {}", path.display())]
+    Path {
+        /// As given.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+    /// Files of Nomad's of which none makes this a client.
+    #[error(
+        "be a node of a cluster: none of Nomad's files enables the client; set client {{ enabled = true }}, or name servers with --servers"
+    )]
+    NotEnabled,
+    /// TCP without a token.
+    #[error(
+        "serve {0}: TCP needs a token, on loopback too; name a file that holds one with --token-file (or `token_file`)"
+    )]
+    NoToken(HostPort),
+    /// Nothing says where state may be kept.
+    #[error("find a place for state: HOME and XDG_STATE_HOME are not set; name one with --state-dir")]
+    NoHome,
+    /// The file with a token can't be read.
+    #[error("read the token in {}", path.display())]
+    Token {
+        /// Which.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+}
+
+impl Config {
+    /// Puts together what flags, environment and file say.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; nothing was changed.
+    pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
+        let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+        Self::merge(flags, loaded, surroundings)
+    }
+
+    /// As [`Config::load`], for an agent, which obeys its config.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; [`ConfigError::Exposed`] where somebody else could change one of the files.
+    pub fn load_trusted(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
+        for path in &flags.config {
+            ownership::check_if_there(path)?;
+            if path.is_dir() {
+                ownership::check_entries(path)?;
+            }
+        }
+        Self::load(flags, surroundings)
+    }
+
+    fn merge(flags: Flags, loaded: Loaded, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let Loaded { mut file, warnings, has_nomads, .. } = loaded;
+        if has_nomads && file.cluster.enabled.is_none() && flags.servers.is_empty() {
+            return Err(ConfigError::NotEnabled);
+        }
+        let gc = gc_rules(&file);
+        let mut meta: BTreeMap<String, String> =
+            std::mem::take(&mut file.meta).into_iter().map(|(key, text)| (key, text.0)).collect();
+        meta.extend(flags.meta()?);
+        let given = flags.raw_exec()?;
+        let servers =
+            if flags.servers.is_empty() { std::mem::take(&mut file.servers) } else { flags.servers };
+        if !servers.is_empty() && has_nomads && file.cluster.enabled.is_none() {
+            file.cluster.enabled = Some(true);
+        }
+        let state_dir = match flags.state_dir.or(file.state_dir) {
+            Some(path) => path,
+            None => default_state_dir(surroundings).ok_or(ConfigError::NoHome)?,
+        };
+        let socket = flags.socket.or(file.socket).unwrap_or_else(|| default_socket(surroundings, &state_dir));
+        let token_file = flags.token_file.or(file.token_file);
+        let listen = host_port("listen", flags.listen.or(file.listen))?;
+        let tls = file.tls.and_then(|tls| tls.files());
+        let auto_join = file.consul.client_auto_join;
+        let cluster = file.cluster.cluster(servers, auto_join, listen.clone(), tls.clone())?;
+        let listen = match listen.filter(|_| cluster.is_none()) {
+            None => None,
+            Some(address) => match token_file {
+                Some(token_file) => Some((address, token_file)),
+                None => return Err(ConfigError::NoToken(address)),
+            },
+        };
+        // A cluster's jobs get a shell of this machine only where somebody said so.
+        let raw_exec = given.or(file.raw_exec.enabled).unwrap_or(cluster.is_none());
+        let is_allowed = cluster.as_ref().is_none_or(|cluster| cluster.drivers.allows("raw_exec"));
+        let raw_exec = if raw_exec && is_allowed { Availability::Enabled } else { Availability::Disabled };
+        let mut consul = file.consul;
+        if consul.ssl {
+            consul.address = consul.address.map(|address| match address.contains("://") {
+                true => address,
+                false => format!("https://{address}"),
+            });
+        }
+        let host_ip = match flags.host_ip.or(file.host_ip) {
+            None => IpAddr::from([127, 0, 0, 1]),
+            Some(text) => {
+                let why = format!("expected an IP address, found \"{text}\"");
+                text.parse().map_err(|_| ConfigError::Flag { flag: "host-ip", why })?
+            }
+        };
+        let cgroup_parent =
+            flags.cgroup_parent.or(file.cgroup_parent).unwrap_or_else(|| CGROUP_PARENT.to_owned());
+        if let Some(why) = cgroup_parent_problem(&cgroup_parent) {
+            return Err(ConfigError::Flag { flag: "cgroup-parent", why });
+        }
+        let log_level = flags.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
+        if let Some(why) = filter_problem(&log_level) {
+            return Err(ConfigError::Flag { flag: "log-level", why });
+        }
+        let log_format = match flags.log_format {
+            Some(text) => text.parse().map_err(|why| ConfigError::Flag { flag: "log-format", why })?,
+            None => file.log_format.unwrap_or_default(),
+        };
+        let or = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
+        Ok(Self {
+            name: or(flags.name.or(file.name.map(|text| text.0)), surroundings.host_name),
+            datacenter: or(flags.datacenter.or(file.datacenter.map(|text| text.0)), "dc1"),
+            region: or(flags.region.or(file.region.map(|text| text.0)), "global"),
+            node_class: or(flags.node_class.or(file.node_class.map(|text| text.0)), ""),
+            node_pool: or(flags.node_pool.or(file.node_pool.map(|text| text.0)), NODE_POOL),
+            meta,
+            cluster,
+            warnings,
+            files: flags.config,
+            runtime_parent: flags
+                .runtime_dir
+                .or(file.runtime_dir)
+                .or_else(|| places::default_runtime_parent(surroundings)),
+            state_dir,
+            socket,
+            listen,
+            tls,
+            http: file.http.settled(),
+            publish_allocation_metrics: file.telemetry.publish_allocation_metrics,
+            metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
+            dns_listen: host_port("dns-listen", flags.dns_listen.or(file.dns_listen))?,
+            manifests: if flags.manifests.is_empty() { file.manifests } else { flags.manifests },
+            cgroup_parent,
+            host_ip,
+            host_volumes: file.host_volumes,
+            max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
+            start_pressure_limit: file.start_pressure_limit.unwrap_or(START_PRESSURE_LIMIT),
+            task_dir_users: file.task_dir_users.into_iter().map(|name| name.0).collect(),
+            artifact: file.artifact.limits(),
+            gc,
+            raw_exec,
+            consul,
+            dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
+            reserved: Room {
+                cpu_mhz: file.reserved.cpu,
+                memory_mib: file.reserved.memory,
+                disk_mib: file.reserved.disk,
+            },
+            // What is no port was told with the rest of the file.
+            reserved_ports: file.reserved.ports().unwrap_or_default(),
+            total: Total {
+                cpu_mhz: file.cpu_total_compute,
+                memory_mib: file.memory_total_mb,
+                disk_mib: file.disk_total_mb,
+            },
+            log_level,
+            log_format,
+        })
+    }
+
+    /// Where the things of an instance are.
+    pub fn paths(&self, instance: &InstanceId) -> Paths {
+        let runtime = match &self.runtime_parent {
+            Some(parent) => parent.join(&instance.0),
+            None => self.state_dir.join("run"),
+        };
+        Paths { state: self.state_dir.clone(), runtime }
+    }
+
+    /// Paths that lie in a user's directory for run-time files where nobody says otherwise.
+    pub fn runtime_paths(&self) -> impl Iterator<Item = &std::path::Path> {
+        std::iter::once(&self.socket).chain(&self.runtime_parent).map(PathBuf::as_path)
+    }
+
+    /// The planner's settings on a machine that has this much.
+    pub fn planner_settings(&self, instance: InstanceId, total: Room) -> Settings {
+        Settings {
+            instance,
+            max_kill_timeout: self.max_kill_timeout,
+            dynamic_ports: self.dynamic_ports.clone(),
+            host_ip: self.host_ip.to_string(),
+            node: NodeFacts::default(),
+            room: total.minus(self.reserved),
+            reserved_ports: self.reserved_ports.clone(),
+            start_offline: self.cluster.as_ref().is_some_and(|cluster| cluster.start_offline),
+        }
+    }
+
+    /// What this machine has: as the config says, else as it says itself.
+    pub fn total(&self) -> Room {
+        let found = herdlet_fingerprint::room(&self.state_dir);
+        let Total { cpu_mhz, memory_mib, disk_mib } = self.total;
+        Room {
+            cpu_mhz: cpu_mhz.unwrap_or(found.cpu_mhz),
+            memory_mib: memory_mib.unwrap_or(found.memory_mib),
+            disk_mib: disk_mib.unwrap_or(found.disk_mib),
+        }
+    }
+
+    /// The volumes of this config.
+    pub fn volumes(&self) -> Vec<Volume> {
+        let volume = |volume: &HostVolume| Volume {
+            name: volume.name.0.clone(),
+            kind: VolumeKind::HostPath { path: volume.path.to_string_lossy().into_owned() },
+            read_only: volume.read_only,
+        };
+        self.host_volumes.iter().map(volume).collect()
+    }
+
+    /// What this machine is: as the config says, and what it says itself.
+    pub fn node_facts(&self, instance: &InstanceId, total: Room) -> NodeFacts {
+        let mut attributes = herdlet_fingerprint::attributes(total);
+        attributes.extend(herdlet_fingerprint::storage(&self.state_dir));
+        let rules = self.cluster.as_ref().map(|cluster| cluster.network.clone()).unwrap_or_default();
+        let interfaces = herdlet_fingerprint::interfaces().unwrap_or_default();
+        if let Some(ip) = herdlet_fingerprint::networks(&interfaces, &rules, |_| None).ip {
+            attributes.insert("unique.network.ip-address".to_owned(), ip.to_string());
+        }
+        NodeFacts {
+            id: instance.0.clone(),
+            name: self.name.clone(),
+            datacenter: self.datacenter.clone(),
+            region: self.region.clone(),
+            class: self.node_class.clone(),
+            pool: self.node_pool.clone(),
+            attributes,
+            meta: self.meta.clone(),
+        }
+    }
+}
+
+/// When what has ended is collected: as the file says, else as by default.
+fn gc_rules(file: &File) -> Rules {
+    let default = Rules::default();
+    Rules {
+        job_gc_threshold: file.job_gc_threshold.map_or(default.job_gc_threshold, |span| span.0),
+        gc_max_allocs: file.gc_max_allocs.unwrap_or(default.gc_max_allocs),
+        gc_disk_usage_threshold: file.gc_disk_usage_threshold.unwrap_or(default.gc_disk_usage_threshold),
+        gc_inode_usage_threshold: file.gc_inode_usage_threshold.unwrap_or(default.gc_inode_usage_threshold),
+        gc_interval: file.gc_interval.map_or(default.gc_interval, |span| span.0),
+    }
+}
+
+/// Reads a token: the file's first line. Kept out of logs by whoever gets it.
+///
+/// # Errors
+/// When the file can't be read, holds none, or somebody else could change it.
+pub fn read_token(path: &std::path::Path) -> Result<zeroize::Zeroizing<String>, ConfigError> {
+    let failed = |source| ConfigError::Token { path: path.to_owned(), source };
+    ownership::check_if_there(path)?;
+    let text = zeroize::Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
+    let token = text.lines().next().unwrap_or_default().trim();
+    if token.is_empty() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "the first line is empty")));
+    }
+    Ok(zeroize::Zeroizing::new(token.to_owned()))
+}
+
+impl FromStr for HostPort {
+    type Err = HostPortError;
+
+    fn from_str(text: &str) -> Result<Self, HostPortError> {
+        let wrong = || HostPortError(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let host = match host.strip_prefix('[') {
+            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.contains(':')).ok_or_else(wrong)?,
+            None if host.contains(':') => return Err(wrong()),
+            None => host,
+        };
+        let plain = |char: char| char.is_ascii_alphanumeric() || ".-_:%".contains(char);
+        if host.is_empty() || !host.chars().all(plain) {
+            return Err(wrong());
+        }
+        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| wrong())? })
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// A text that is no host and port.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("expected HOST:PORT such as 127.0.0.1:4680 or [::1]:4680, found \"{0}\"")]
+pub struct HostPortError(String);
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("expected text or json, found \"{other}\"")),
+        }
+    }
+}
+
+fn host_port(flag: &'static str, text: Option<String>) -> Result<Option<HostPort>, ConfigError> {
+    let parsed = text.map(|text| text.parse::<HostPort>()).transpose();
+    parsed.map_err(|error| ConfigError::Flag { flag, why: error.to_string() })
+}
+
+/// What is wrong with the name of the topmost cgroup.
+fn cgroup_parent_problem(parent: &str) -> Option<String> {
+    let part =
+        |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control);
+    let plain = parent.trim_start_matches('/');
+    (!plain.split('/').all(part))
+        .then(|| format!("expected a cgroup such as herdlet or machine.slice/herdlet, found \"{parent}\""))
+}
+
+/// What is wrong with a filter of log lines.
+fn filter_problem(filter: &str) -> Option<String> {
+    log_filter::check_directives(filter).err()
+}

@@ -1,0 +1,261 @@
+//! The keys of Nomad's agent files, and what becomes of each.
+
+use super::{Reading, kinds::Kind, special};
+
+/// What becomes of a key.
+#[derive(Clone, Copy)]
+pub(super) enum Key {
+    /// It is a field of ours.
+    Field(Kind, &'static str),
+    /// It holds keys.
+    Block(Keys),
+    /// Herdlet does nothing by it: whoever wrote it should know.
+    Unused,
+    /// Herdlet does nothing by it, and nothing is lost.
+    Met,
+    /// It is read otherwise.
+    Special(fn(&mut Reading<'_>, &Entry, &str)),
+}
+
+/// Keys by name.
+pub(super) type Keys = &'static [(&'static str, Key)];
+
+use Key::{Block, Field, Met, Special, Unused};
+use Kind::{Address, Flag, Percent, Span, Text, Texts, Whole};
+use herdlet_manifest::yaml::Entry;
+
+/// Of a file.
+pub(super) const TOP: Keys = &[
+    ("acl", Block(ACL)),
+    ("addresses", Block(ADDRESSES)),
+    ("advertise", Block(ADVERTISE)),
+    ("audit", Unused),
+    ("autopilot", Met),
+    ("bind_addr", Field(Address, "cluster.bind_addr")),
+    ("client", Block(CLIENT)),
+    ("consul", Special(special::consul)),
+    ("data_dir", Special(special::data_dir)),
+    ("datacenter", Field(Text, "datacenter")),
+    ("disable_anonymous_signature", Met),
+    ("disable_update_check", Met),
+    ("enable_debug", Field(Flag, "cluster.enable_debug")),
+    ("enable_syslog", Unused),
+    ("eventlog", Unused),
+    ("http_api_response_headers", Unused),
+    ("keyring", Met),
+    ("leave_on_interrupt", Field(Flag, "cluster.leave_on_interrupt")),
+    ("leave_on_terminate", Field(Flag, "cluster.leave_on_terminate")),
+    ("limits", Block(LIMITS)),
+    ("log_file", Unused),
+    ("log_include_location", Met),
+    ("log_json", Special(special::log_json)),
+    ("log_level", Special(special::log_level)),
+    ("log_rotate_bytes", Unused),
+    ("log_rotate_duration", Unused),
+    ("log_rotate_max_files", Unused),
+    ("name", Field(Text, "name")),
+    ("plugin", Special(special::plugin)),
+    ("plugin_dir", Unused),
+    ("ports", Block(PORTS)),
+    ("region", Field(Text, "region")),
+    ("reporting", Met),
+    ("rpc", Unused),
+    ("sentinel", Met),
+    ("server", Special(special::server)),
+    ("syslog_facility", Unused),
+    ("telemetry", Block(TELEMETRY)),
+    ("tls", Block(TLS)),
+    ("ui", Unused),
+    ("vault", Special(special::vault)),
+];
+
+const ACL: Keys = &[
+    ("enabled", Field(Flag, "cluster.acl.enabled")),
+    ("policy_ttl", Field(Span, "cluster.acl.policy_ttl")),
+    ("replication_token", Met),
+    ("role_ttl", Field(Span, "cluster.acl.role_ttl")),
+    ("token_max_expiration_ttl", Met),
+    ("token_min_expiration_ttl", Met),
+    ("token_ttl", Field(Span, "cluster.acl.token_ttl")),
+];
+
+// A client listens for nobody but on HTTP.
+const ADDRESSES: Keys = &[("http", Field(Address, "cluster.http_addr")), ("rpc", Met), ("serf", Met)];
+const ADVERTISE: Keys = &[("http", Field(Address, "cluster.advertise_http")), ("rpc", Met), ("serf", Met)];
+const PORTS: Keys = &[("http", Field(Whole, "cluster.http_port")), ("rpc", Met), ("serf", Met)];
+
+const LIMITS: Keys = &[
+    ("http_max_conns_per_client", Field(Whole, "http.max_conns_per_client")),
+    // A handshake has the time of a request's header.
+    ("https_handshake_timeout", Unused),
+    // Of servers.
+    ("rpc_handshake_timeout", Met),
+    ("rpc_max_conns_per_client", Met),
+];
+
+const CLIENT: Keys = &[
+    ("alloc_dir", Unused),
+    ("alloc_mounts_dir", Unused),
+    ("artifact", Block(ARTIFACT)),
+    ("bind_wildcard_default_host_network", Unused),
+    ("bridge_network_hairpin_mode", Unused),
+    ("bridge_network_name", Unused),
+    ("bridge_network_subnet", Unused),
+    ("bridge_network_subnet_ipv6", Unused),
+    ("cgroup_parent", Field(Text, "cgroup_parent")),
+    ("chroot_env", Unused),
+    ("cni_config_dir", Unused),
+    ("cni_path", Unused),
+    ("cpu_disable_dmidecode", Met),
+    ("cpu_total_compute", Field(Whole, "cpu_total_compute")),
+    ("disable_remote_exec", Field(Flag, "cluster.disable_remote_exec")),
+    // In Nomad the former is what is told of the disk, the latter what may be given out. Ours is the latter.
+    ("disk_free_mb", Field(Whole, "disk_total_mb")),
+    ("disk_total_mb", Special(special::disk_total)),
+    ("drain_on_shutdown", Block(DRAIN)),
+    ("enabled", Field(Flag, "cluster.enabled")),
+    ("fingerprint", Unused),
+    ("gc_disk_usage_threshold", Field(Percent, "gc_disk_usage_threshold")),
+    ("gc_inode_usage_threshold", Field(Percent, "gc_inode_usage_threshold")),
+    ("gc_interval", Field(Span, "gc_interval")),
+    ("gc_max_allocs", Field(Whole, "gc_max_allocs")),
+    ("gc_parallel_destroys", Met),
+    ("gc_volumes_on_node_gc", Unused),
+    ("host_network", Special(special::host_network)),
+    ("host_volume", Special(special::host_volume)),
+    ("host_volume_plugin_dir", Unused),
+    ("host_volumes_dir", Unused),
+    ("max_dynamic_port", Field(Whole, "dynamic_ports.max")),
+    ("max_kill_timeout", Field(Span, "max_kill_timeout")),
+    ("memory_total_mb", Field(Whole, "memory_total_mb")),
+    ("meta", Special(special::meta)),
+    ("min_dynamic_port", Field(Whole, "dynamic_ports.min")),
+    ("network_interface", Special(special::network_interface)),
+    ("network_speed", Field(Whole, "cluster.network_speed")),
+    ("no_host_uuid", Special(special::no_host_uuid)),
+    ("node_class", Field(Text, "node_class")),
+    ("node_max_allocs", Field(Whole, "cluster.node_max_allocs")),
+    ("node_pool", Field(Text, "node_pool")),
+    ("nomad_service_discovery", Unused),
+    ("options", Special(special::options)),
+    ("preferred_address_family", Field(Text, "cluster.preferred_address_family")),
+    ("publish_allocation_metrics", Field(Flag, "telemetry.publish_allocation_metrics")),
+    ("reserved", Block(RESERVED)),
+    ("server_join", Block(SERVER_JOIN)),
+    ("servers", Field(Texts, "servers")),
+    ("state_dir", Special(special::state_dir)),
+    ("template", Unused),
+    ("users", Unused),
+];
+
+const ARTIFACT: Keys = &[
+    ("decompression_file_count_limit", Field(Whole, "artifact.decompression_file_count_limit")),
+    ("decompression_size_limit", Field(Text, "artifact.decompression_size_limit")),
+    // Who unpacks is always confined.
+    ("disable_artifact_inspection", Unused),
+    ("disable_filesystem_isolation", Unused),
+    ("filesystem_isolation_extra_paths", Unused),
+    ("gcs_timeout", Met),
+    ("git_timeout", Met),
+    ("hg_timeout", Met),
+    ("http_max_size", Field(Text, "artifact.http_max_size")),
+    ("http_read_timeout", Field(Span, "artifact.http_read_timeout")),
+    ("s3_timeout", Met),
+    ("set_environment_variables", Unused),
+];
+
+const DRAIN: Keys = &[
+    ("deadline", Field(Span, "cluster.drain_on_shutdown.deadline")),
+    ("force", Field(Flag, "cluster.drain_on_shutdown.force")),
+    ("ignore_system_jobs", Field(Flag, "cluster.drain_on_shutdown.ignore_system_jobs")),
+];
+
+const RESERVED: Keys = &[
+    ("cores", Unused),
+    ("cpu", Field(Whole, "reserved.cpu")),
+    ("disk", Field(Whole, "reserved.disk")),
+    ("memory", Field(Whole, "reserved.memory")),
+    ("reserved_ports", Field(Text, "reserved.reserved_ports")),
+];
+
+const SERVER_JOIN: Keys = &[
+    ("retry_interval", Field(Span, "cluster.retry_interval")),
+    ("retry_join", Special(special::servers)),
+    ("retry_max", Field(Whole, "cluster.retry_max")),
+    ("start_join", Special(special::servers)),
+];
+
+const TELEMETRY: Keys = &[
+    ("circonus_api_app", Unused),
+    ("circonus_api_token", Unused),
+    ("collection_interval", Met),
+    ("datadog_address", Unused),
+    ("datadog_tags", Unused),
+    ("disable_dispatched_job_summary_metrics", Met),
+    ("disable_hostname", Met),
+    ("filter_default", Unused),
+    ("in_memory_collection_interval", Met),
+    ("in_memory_retention_period", Met),
+    ("include_alloc_metadata_in_metrics", Unused),
+    ("allowed_metadata_keys_in_metrics", Unused),
+    ("prefix_filter", Unused),
+    ("prometheus_metrics", Met),
+    ("publish_allocation_metrics", Field(Flag, "telemetry.publish_allocation_metrics")),
+    ("publish_node_metrics", Met),
+    ("statsd_address", Unused),
+    ("statsite_address", Unused),
+    ("use_node_name", Met),
+];
+
+const TLS: Keys = &[
+    ("ca_file", Field(Text, "cluster.tls.ca_file")),
+    ("cert_file", Field(Text, "cluster.tls.cert_file")),
+    ("http", Field(Flag, "cluster.tls.http")),
+    ("key_file", Field(Text, "cluster.tls.key_file")),
+    ("rpc", Field(Flag, "cluster.tls.rpc")),
+    // For servers, and for clients of servers that are: the latter speak TLS either way.
+    ("rpc_upgrade_mode", Met),
+    ("tls_cipher_suites", Unused),
+    ("tls_min_version", Unused),
+    ("tls_prefer_server_cipher_suites", Met),
+    ("verify_https_client", Field(Flag, "cluster.tls.verify_https_client")),
+    ("verify_server_hostname", Field(Flag, "cluster.tls.verify_server_hostname")),
+];
+
+pub(super) const CONSUL: Keys = &[
+    ("address", Special(special::consul_address)),
+    ("allow_unauthenticated", Met),
+    ("auth", Unused),
+    ("auto_advertise", Unused),
+    ("ca_file", Unused),
+    ("cert_file", Unused),
+    ("checks_use_advertise", Unused),
+    ("client_auto_join", Field(Flag, "consul.client_auto_join")),
+    ("client_failures_before_critical", Unused),
+    ("client_failures_before_warning", Unused),
+    ("client_http_check_name", Unused),
+    ("client_service_name", Unused),
+    ("grpc_address", Unused),
+    ("grpc_ca_file", Unused),
+    ("key_file", Unused),
+    ("name", Met),
+    ("namespace", Unused),
+    ("server_auto_join", Met),
+    ("server_http_check_name", Met),
+    ("server_rpc_check_name", Met),
+    ("server_serf_check_name", Met),
+    ("server_service_name", Unused),
+    ("service_auth_method", Unused),
+    ("service_identity", Unused),
+    ("share_ssl", Met),
+    ("ssl", Special(special::consul_ssl)),
+    ("tags", Unused),
+    ("task_auth_method", Unused),
+    ("task_identity", Unused),
+    ("timeout", Unused),
+    ("token", Field(Text, "consul.token")),
+    ("verify_ssl", Unused),
+];
+
+pub(super) const HOST_VOLUME: Keys = &[("path", Met), ("read_only", Met)];
+pub(super) const HOST_NETWORK: Keys = &[("cidr", Met), ("interface", Met), ("reserved_ports", Met)];

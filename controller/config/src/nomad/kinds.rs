@@ -1,0 +1,121 @@
+//! What a value may be, as Nomad's agent reads it: numbers and booleans may stand in quotes, one text for a list of one.
+//!
+//! In: a node. Out: the node as our config wants it; or what is expected, and what was found.
+
+use std::sync::Arc;
+
+use herdlet_api_types::Duration;
+use herdlet_fingerprint::Interface;
+use herdlet_manifest::yaml::{Node, Value, words::found};
+
+use super::{draft, sockaddr};
+
+/// A kind of value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A string.
+    Text,
+    /// One that may be a template of an address.
+    Address,
+    /// True or false.
+    Flag,
+    /// A whole number, not negative.
+    Whole,
+    /// A number of percent, of which the fraction is cut off.
+    Percent,
+    /// A length of time with a unit.
+    Span,
+    /// A list of strings.
+    Texts,
+}
+
+impl Kind {
+    /// The value as our config wants it.
+    ///
+    /// # Errors
+    /// What was expected, and what was found.
+    pub(super) fn take(
+        self,
+        node: &Arc<Node>,
+        interfaces: &dyn Fn() -> Vec<Interface>,
+    ) -> Result<Arc<Node>, String> {
+        let position = node.position;
+        let misfit = |expected: &str| format!("expected {expected}, found {}", found(node));
+        match self {
+            Self::Text => {
+                let text = node.scalar_text().ok_or_else(|| misfit("a string"))?;
+                Ok(draft::text(text, position))
+            }
+            Self::Address => {
+                let text = node.scalar_text().ok_or_else(|| misfit("an address"))?;
+                let text = if text.contains("{{") {
+                    sockaddr::expand(text, &interfaces())?
+                } else {
+                    text.to_owned()
+                };
+                // Nomad can listen on several; the first one counts.
+                let first = text.split_whitespace().next().unwrap_or_default();
+                Ok(draft::text(first, position))
+            }
+            Self::Flag => {
+                let value = match &node.value {
+                    Value::Bool(value) => Some(*value),
+                    Value::Str | Value::Int(_) => as_bool(&node.text),
+                    Value::Null | Value::Float(_) | Value::Seq(_) | Value::Map(_) | Value::Refused => None,
+                };
+                value.map(|value| draft::flag(value, position)).ok_or_else(|| misfit("true or false"))
+            }
+            Self::Whole => {
+                let value = match &node.value {
+                    Value::Int(value) => Some(*value),
+                    Value::Str => node.text.parse().ok(),
+                    Value::Null
+                    | Value::Bool(_)
+                    | Value::Float(_)
+                    | Value::Seq(_)
+                    | Value::Map(_)
+                    | Value::Refused => None,
+                };
+                let value = value.filter(|value| *value >= 0);
+                let value = value.ok_or_else(|| misfit("a whole number, 0 or more"))?;
+                Ok(draft::whole(value, position))
+            }
+            Self::Percent => {
+                let value = match &node.value {
+                    Value::Int(value) => Some(*value as f64),
+                    Value::Float(value) => Some(*value),
+                    Value::Str => node.text.parse().ok(),
+                    Value::Null | Value::Bool(_) | Value::Seq(_) | Value::Map(_) | Value::Refused => None,
+                };
+                let value = value.filter(|value: &f64| (0.0..=100.0).contains(value));
+                let value = value.ok_or_else(|| misfit("a number from 0 to 100"))?;
+                Ok(draft::whole(value as i128, position))
+            }
+            Self::Span => {
+                let text = node.scalar_text().ok_or_else(|| misfit("a duration such as 30s or 1h30m"))?;
+                let span = text.parse::<Duration>().ok().filter(|span| !span.is_negative());
+                if span.is_none() {
+                    return Err(misfit("a duration such as 30s or 1h30m"));
+                }
+                Ok(draft::text(text, position))
+            }
+            Self::Texts => {
+                let alone = [Arc::clone(node)];
+                let items = node.items().unwrap_or(&alone).iter();
+                let texts: Option<Vec<_>> =
+                    items.map(|item| Some(draft::text(item.scalar_text()?, item.position))).collect();
+                let texts = texts.ok_or_else(|| misfit("a list of strings"))?;
+                Ok(Arc::new(Node { value: Value::Seq(texts), ..Node::clone(node) }))
+            }
+        }
+    }
+}
+
+/// As Go's `strconv.ParseBool` has it.
+pub(super) fn as_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}

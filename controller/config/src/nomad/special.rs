@@ -1,0 +1,275 @@
+//! Keys of Nomad's agent files that are more than a field with another name.
+
+use std::{path::Path, sync::Arc};
+
+use herdlet_manifest::yaml::{Entry, Node, Value, words::found};
+
+use super::{
+    Reading,
+    draft::{flag, map, text},
+    join,
+    keys::{CONSUL, HOST_NETWORK, HOST_VOLUME, Key, Keys},
+    kinds::{Kind, as_bool},
+    meant, sockaddr,
+};
+use crate::cluster;
+
+/// Herdlet keeps its own state beside Nomad's, and takes over who the node is.
+pub(super) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let Some(dir) = take(reading, Kind::Text, entry, path) else { return };
+    let position = dir.position;
+    let of = |path: &Path| text(path.to_string_lossy(), position);
+    let dir = Path::new(&*dir.text);
+    reading.put("state_dir", path, of(&cluster::state_dir_of(dir)));
+    reading.names.push(("cluster.moved_from".to_owned(), path.to_owned()));
+    reading.draft.put_default("cluster.moved_from", of(&dir.join("client")));
+}
+
+/// Where the identity of Nomad's client is, if not below its data directory.
+pub(super) fn state_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    if let Some(dir) = take(reading, Kind::Text, entry, path) {
+        reading.put("cluster.moved_from", path, dir);
+    }
+}
+
+/// A server is another program.
+pub(super) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    for body in reading.bodies(entry, path) {
+        let enabled = body.entries().unwrap_or_default().iter().rev().find(|entry| &*entry.key == "enabled");
+        let Some(enabled) = enabled else { continue };
+        let path = join(path, "enabled");
+        let is_on =
+            take(reading, Kind::Flag, enabled, &path).is_some_and(|on| as_bool(&on.text) == Some(true));
+        if is_on {
+            let message = "herdlet is a client only: leave servers to Nomad, and this key out".to_owned();
+            reading.wrong(enabled.value.position, &path, message);
+        }
+    }
+}
+
+pub(super) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let is_on = |body: &Arc<Node>| {
+        body.get("enabled")
+            .and_then(Node::scalar_text)
+            .and_then(as_bool)
+            .unwrap_or(body.get("address").is_some())
+    };
+    if reading.bodies(entry, path).iter().any(is_on) {
+        reading.unused(entry, path);
+    }
+}
+
+pub(super) fn log_json(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    if let Some(json) = take(reading, Kind::Flag, entry, path) {
+        let format = if as_bool(&json.text) == Some(true) { "json" } else { "text" };
+        reading.put("log_format", path, text(format, json.position));
+    }
+}
+
+/// Nomad writes them in capitals.
+pub(super) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let Some(level) = take(reading, Kind::Text, entry, path) else { return };
+    let known = match level.text.to_ascii_lowercase().as_str() {
+        "trace" => "trace",
+        "debug" => "debug",
+        "info" => "info",
+        "warn" => "warn",
+        "error" | "err" => "error",
+        "off" => "off",
+        _ => {
+            let message =
+                format!("expected TRACE, DEBUG, INFO, WARN or ERROR, found {}", found(&entry.value));
+            return reading.wrong(entry.value.position, path, message);
+        }
+    };
+    reading.put("log_level", path, text(known, level.position));
+}
+
+/// Where only the size of the disk is said, all of it may be given out.
+pub(super) fn disk_total(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    if let Some(size) = take(reading, Kind::Whole, entry, path) {
+        reading.names.push(("disk_total_mb".to_owned(), path.to_owned()));
+        reading.draft.put_default("disk_total_mb", size);
+    }
+}
+
+pub(super) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let is_random =
+        take(reading, Kind::Flag, entry, path).is_some_and(|flag| as_bool(&flag.text) == Some(true));
+    if !is_random {
+        let message =
+            "is not used by herdlet: the node's id is the one it has in data_dir, else a random one";
+        reading.warn(entry.key_position, path, message.to_owned());
+    }
+}
+
+/// Servers, and what finds them in a cloud, which herdlet can't.
+pub(super) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let Some(all) = take(reading, Kind::Texts, entry, path) else { return };
+    for server in all.items().unwrap_or_default() {
+        if server.text.contains("provider=") {
+            let message =
+                "finds servers by a cloud's API, which herdlet can't: name them, or use DNS or Consul";
+            reading.warn(server.position, path, message.to_owned());
+        } else {
+            match sockaddr_of(reading, &server.text) {
+                Ok(address) => reading.add("servers", path, text(address, server.position)),
+                Err(message) => reading.wrong(server.position, path, message),
+            }
+        }
+    }
+}
+
+pub(super) fn network_interface(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let Some(name) = take(reading, Kind::Text, entry, path) else { return };
+    if name.text.contains("{{") {
+        let message = "is a template; herdlet takes the name of an interface here, such as eth0".to_owned();
+        return reading.wrong(name.position, path, message);
+    }
+    reading.put("cluster.network_interface", path, name);
+}
+
+pub(super) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    for body in reading.bodies(entry, path) {
+        for entry in body.entries().unwrap_or_default() {
+            if let Some(value) = take(reading, Kind::Text, entry, &join(path, &entry.key)) {
+                reading.draft.put_into("meta", &entry.key, value);
+            }
+        }
+    }
+}
+
+/// Names with dots, all of them texts.
+pub(super) fn options(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    for body in reading.bodies(entry, path) {
+        for entry in body.entries().unwrap_or_default() {
+            let path = join(path, &entry.key);
+            let field = match &*entry.key {
+                "driver.raw_exec.enable" => "raw_exec.enabled",
+                "driver.allowlist" | "driver.whitelist" => "cluster.drivers.allow",
+                "driver.denylist" | "driver.blacklist" => "cluster.drivers.deny",
+                "fingerprint.allowlist" | "fingerprint.whitelist" => "cluster.fingerprints.allow",
+                "fingerprint.denylist" | "fingerprint.blacklist" => "cluster.fingerprints.deny",
+                "fingerprint.network.disallow_link_local" => "cluster.disallow_link_local",
+                _ => {
+                    reading.unused(entry, &path);
+                    continue;
+                }
+            };
+            let is_list = field.ends_with("allow") || field.ends_with("deny");
+            let kind = if is_list { Kind::Text } else { Kind::Flag };
+            let Some(value) = take(reading, kind, entry, &path) else { continue };
+            if !is_list {
+                reading.put(field, &path, value);
+                continue;
+            }
+            for name in value.text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+                reading.add(field, &path, text(name, value.position));
+            }
+        }
+    }
+}
+
+/// `plugin "NAME" { config { … } }`: `raw_exec` is the driver that there is.
+pub(super) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    for (label, body) in reading.labelled(entry, path) {
+        let path = join(path, &label.key);
+        if &*label.key != "raw_exec" {
+            let hint = meant(&label.key, std::iter::once("raw_exec"));
+            let message = format!("is not used by herdlet{hint}");
+            reading.warn(label.key_position, &path, message);
+            continue;
+        }
+        for config in body.entries().unwrap_or_default() {
+            let path = join(&path, &config.key);
+            if &*config.key != "config" {
+                reading.unused(config, &path);
+                continue;
+            }
+            for body in reading.bodies(config, &path) {
+                reading.body(&body, RAW_EXEC, &path);
+            }
+        }
+    }
+}
+
+const RAW_EXEC: Keys = &[
+    ("denied_envvars", Key::Unused),
+    ("denied_host_gids", Key::Unused),
+    ("denied_host_uids", Key::Unused),
+    ("enabled", Key::Field(Kind::Flag, "raw_exec.enabled")),
+    ("no_cgroups", Key::Unused),
+];
+
+/// One Consul agent; a second one (1.7 and later) has a name.
+pub(super) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    for body in reading.bodies(entry, path) {
+        let name = body.get("name").and_then(Node::scalar_text).unwrap_or("default");
+        if name == "default" {
+            reading.body(&body, CONSUL, path);
+        } else {
+            reading.unused(entry, &join(path, name));
+        }
+    }
+}
+
+pub(super) fn consul_address(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let Some(address) = take(reading, Kind::Text, entry, path) else { return };
+    match sockaddr_of(reading, &address.text) {
+        Ok(expanded) => reading.put("consul.address", path, text(expanded, address.position)),
+        Err(message) => reading.wrong(address.position, path, message),
+    }
+}
+
+pub(super) fn consul_ssl(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let is_on = take(reading, Kind::Flag, entry, path).is_some_and(|on| as_bool(&on.text) == Some(true));
+    if is_on {
+        reading.put("consul.ssl", path, flag(true, entry.value.position));
+    }
+}
+
+pub(super) fn host_volume(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    items(reading, entry, path, "host_volumes", HOST_VOLUME);
+}
+
+pub(super) fn host_network(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    items(reading, entry, path, "cluster.host_networks", HOST_NETWORK);
+}
+
+/// Blocks with names: items of a list, each with its name.
+fn items(reading: &mut Reading<'_>, entry: &Entry, path: &str, field: &str, keys: Keys) {
+    for (label, body) in reading.labelled(entry, path) {
+        let path = join(path, &label.key);
+        let name = text(label.key.clone(), label.key_position);
+        let mut fields = vec![Entry { key: "name".into(), key_position: label.key_position, value: name }];
+        for entry in body.entries().unwrap_or_default() {
+            let path = join(&path, &entry.key);
+            if !keys.iter().any(|(name, _)| *name == &*entry.key) {
+                reading.unknown(entry, &path, keys.iter().map(|(name, _)| *name));
+                continue;
+            }
+            let kind = if &*entry.key == "read_only" { Kind::Flag } else { Kind::Text };
+            // What is wrong with it was told; it isn't missing.
+            let refused = || Arc::new(Node { value: Value::Refused, ..Node::clone(&entry.value) });
+            let value = take(reading, kind, entry, &path).unwrap_or_else(refused);
+            fields.retain(|field| field.key != entry.key);
+            fields.push(Entry { value, ..entry.clone() });
+        }
+        reading.add(field, &path, map(fields, label.key_position));
+    }
+}
+
+fn sockaddr_of(reading: &Reading<'_>, text: &str) -> Result<String, String> {
+    if text.contains("{{") { sockaddr::expand(text, &(reading.interfaces)()) } else { Ok(text.to_owned()) }
+}
+
+/// The value, if it is of that kind.
+fn take(reading: &mut Reading<'_>, kind: Kind, entry: &Entry, path: &str) -> Option<Arc<Node>> {
+    match kind.take(&entry.value, reading.interfaces) {
+        Ok(value) => Some(value),
+        Err(message) => {
+            reading.wrong(entry.value.position, path, message);
+            None
+        }
+    }
+}

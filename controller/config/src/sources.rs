@@ -1,0 +1,244 @@
+//! Config files, of herdlet and of Nomad, several of them as one.
+//!
+//! In: names and bytes of texts, or paths, in the order in which they count: what comes later comes before what came earlier, maps are
+//! put together, lists too. Out: a [`File`], what only deserves a warning, or everything that is wrong, each in its own text.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use herdlet_manifest::yaml::{self, Document, Entry, Node, Problem, Problems, Value};
+
+use super::{ConfigError, File, nomad};
+
+/// Files that one directory may hold.
+const FILES_MAX: usize = 1_000;
+
+/// The language of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Language {
+    /// Ours.
+    Yaml,
+    /// That of Nomad's agent files.
+    Hcl,
+    /// The same in JSON.
+    Json,
+}
+
+impl Language {
+    /// What a file's name says. JSON is Nomad's.
+    fn of(path: &Path) -> Self {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("hcl") => Self::Hcl,
+            Some("json") => Self::Json,
+            Some(_) | None => Self::Yaml,
+        }
+    }
+}
+
+/// Texts, in the order in which they count.
+#[derive(Default)]
+pub(super) struct Sources {
+    texts: Vec<Text>,
+    problems: Problems,
+    warnings: Problems,
+    has_nomads: bool,
+}
+
+/// A text by the names of our own files.
+struct Text {
+    document: Document,
+    /// What is called otherwise in the text: our path, its path.
+    names: Vec<(String, String)>,
+}
+
+/// What all texts together say.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    /// As data.
+    pub(super) file: File,
+    /// As it is written; none where nothing is.
+    pub(super) tree: Option<Arc<Node>>,
+    /// What is not used, or not known.
+    pub(super) warnings: Problems,
+    /// One of them at least is Nomad's.
+    pub(super) has_nomads: bool,
+}
+
+impl Sources {
+    /// Those files, and of directories the files of Nomad in them, by name.
+    ///
+    /// # Errors
+    /// When one can't be read.
+    pub(super) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        let mut sources = Self::default();
+        for path in paths {
+            let failed = |path: &Path| {
+                let path = path.to_owned();
+                |source| ConfigError::Read { path, source }
+            };
+            if fs::metadata(path).map_err(failed(path))?.is_dir() {
+                for path in files_of(path).map_err(failed(path))? {
+                    let bytes = fs::read(&path).map_err(failed(&path))?;
+                    sources.add(&path.display().to_string(), &bytes, Language::of(&path));
+                }
+            } else {
+                let bytes = fs::read(path).map_err(failed(path))?;
+                sources.add(&path.display().to_string(), &bytes, Language::of(path));
+            }
+        }
+        Ok(sources)
+    }
+
+    /// Takes one more text.
+    pub(super) fn add(&mut self, source: &str, bytes: &[u8], language: Language) {
+        self.has_nomads |= language != Language::Yaml;
+        let text = match language {
+            Language::Yaml => self.yaml(source, bytes).map(|document| Text { document, names: Vec::new() }),
+            Language::Hcl | Language::Json => self.nomads(source, bytes, language),
+        };
+        let Some(text) = text else { return };
+        self.problems
+            .append(renamed(yaml::check(&text.document.root(), &yaml::schema_for::<File>()), &text.names));
+        self.texts.push(text);
+    }
+
+    fn yaml(&mut self, source: &str, bytes: &[u8]) -> Option<Document> {
+        let yaml::Parsed { documents, problems } = yaml::parse(source, bytes);
+        self.problems.append(problems);
+        if let Some(second) = documents.get(1) {
+            self.problems.push(second.problem("", "begins a second document; a config is one"));
+        }
+        documents.into_iter().next()
+    }
+
+    fn nomads(&mut self, source: &str, bytes: &[u8], language: Language) -> Option<Text> {
+        let root = match language {
+            Language::Hcl => match nomad::parse(source, bytes) {
+                Ok(root) => root,
+                Err(problem) => {
+                    self.problems.push(problem);
+                    return None;
+                }
+            },
+            Language::Yaml | Language::Json => self.yaml(source, bytes)?.root,
+        };
+        let nomad::Translated { root, names, problems, warnings } = nomad::translate(source, &root);
+        self.problems.append(problems);
+        self.warnings.append(warnings);
+        Some(Text { document: Document { source: source.into(), index: 0, root }, names })
+    }
+
+    /// All of them as one.
+    ///
+    /// # Errors
+    /// Everything that is wrong with one, or with what they come to.
+    pub(super) fn file(mut self) -> Result<Loaded, Problems> {
+        self.problems.into_result()?;
+        self.problems = Problems::new();
+        let trees = self.texts.iter().map(|text| Arc::clone(&text.document.root));
+        let Some(tree) = trees.reduce(|earlier, later| merged(&earlier, &later)) else {
+            let (warnings, has_nomads) = (self.warnings, self.has_nomads);
+            return Ok(Loaded { file: File::default(), tree: None, warnings, has_nomads });
+        };
+        let source = self.texts.first().map_or("", |text| &text.document.source);
+        let place = yaml::Place { source, path: String::new(), node: &tree };
+        let file: File = yaml::from_node(&place).map_err(Problems::from)?;
+        for (path, message) in file.problems() {
+            let problem = self.problem(&path, message);
+            self.problems.push(problem);
+        }
+        for (path, message) in file.warnings() {
+            let warning = self.problem(path, message.to_owned());
+            self.warnings.push(warning);
+        }
+        let Self { problems, warnings, has_nomads, .. } = self;
+        problems.into_result()?;
+        Ok(Loaded { file, tree: Some(tree), warnings, has_nomads })
+    }
+
+    /// A problem with what is at a path, in the last text that says something there.
+    fn problem(&self, path: &str, message: String) -> Problem {
+        let outer = path.split(['.', '[']).next().unwrap_or(path);
+        let holds = |path: &str| self.texts.iter().rev().find(|text| text.document.at(path).is_some());
+        let text = holds(path).or_else(|| holds(outer)).or_else(|| self.texts.last());
+        match text {
+            Some(text) => rename(text.document.problem(path, message), &text.names),
+            None => Problem { source: String::new(), line: 0, column: 0, path: path.to_owned(), message },
+        }
+    }
+}
+
+/// The files of a directory that Nomad would read, by name.
+fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_left = name.starts_with('.') || name.ends_with('~') || name.starts_with('#');
+        if !is_left && Language::of(&path) != Language::Yaml && path.is_file() {
+            files.push(path);
+        }
+        if files.len() > FILES_MAX {
+            return Err(io::Error::other(format!("it holds more than {FILES_MAX} files")));
+        }
+    }
+    if files.is_empty() {
+        return Err(io::Error::other("it holds no file that ends in .hcl or .json"));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Both together: of what both say, the later counts.
+fn merged(earlier: &Arc<Node>, later: &Arc<Node>) -> Arc<Node> {
+    match (&earlier.value, &later.value) {
+        (Value::Map(first), Value::Map(second)) => {
+            let mut entries = first.clone();
+            for entry in second {
+                match entries.iter_mut().find(|other| other.key == entry.key) {
+                    Some(other) => {
+                        *other = Entry { value: merged(&other.value, &entry.value), ..entry.clone() };
+                    }
+                    None => entries.push(entry.clone()),
+                }
+            }
+            Arc::new(Node { value: Value::Map(entries), ..Node::clone(later) })
+        }
+        (Value::Seq(first), Value::Seq(second)) => {
+            let name = |node: &Node| node.get("name").and_then(Node::scalar_text).map(str::to_owned);
+            let is_anew = |node: &Arc<Node>| {
+                second.iter().any(|other| match (name(node), name(other)) {
+                    (Some(name), Some(other)) => name == other,
+                    (None, None) => node.value == other.value && node.text == other.text,
+                    (Some(_), None) | (None, Some(_)) => false,
+                })
+            };
+            let kept = first.iter().filter(|node| !is_anew(node)).chain(second);
+            Arc::new(Node { value: Value::Seq(kept.cloned().collect()), ..Node::clone(later) })
+        }
+        // Nothing is written: nothing is said.
+        (_, Value::Null) => Arc::clone(earlier),
+        _ => Arc::clone(later),
+    }
+}
+
+/// Problems by the names that stand in the text.
+fn renamed(problems: Problems, names: &[(String, String)]) -> Problems {
+    let mut all = Problems::new();
+    all.extend(problems.into_vec().into_iter().map(|problem| rename(problem, names)));
+    all
+}
+
+fn rename(mut problem: Problem, names: &[(String, String)]) -> Problem {
+    let rest = |ours: &str| {
+        problem.path.strip_prefix(ours).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let named = names.iter().filter_map(|(ours, theirs)| Some((ours.len(), theirs, rest(ours)?)));
+    if let Some((_, theirs, rest)) = named.max_by_key(|(length, ..)| *length) {
+        problem.path = format!("{theirs}{rest}");
+    }
+    problem
+}

@@ -1,0 +1,209 @@
+//! The config as an agent would take it, with where each value came from.
+//!
+//! In: flags, the environment, the file. Out: settings under the file's own names, ready to be written as one.
+
+use herdlet_driver::Availability;
+use herdlet_manifest::yaml;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{Config, ConfigError, Flags, LogFormat, Surroundings, sources::Sources};
+
+mod cluster;
+
+/// Who said something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A flag.
+    Flag,
+    /// A variable.
+    Environment,
+    /// The config file.
+    File,
+    /// Nobody: it is the default.
+    Default,
+}
+
+/// A key of the config file, and what it comes to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setting {
+    /// Its name, dotted.
+    pub key: &'static str,
+    /// Null where nothing is set.
+    pub value: Value,
+    /// Who said so.
+    pub source: Source,
+}
+
+/// All settings, in the order of the documentation.
+///
+/// # Errors
+/// As [`Config::load`].
+pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Setting>, ConfigError> {
+    let given = said(&flags);
+    let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
+    let with_variables = said(&flags);
+    let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+    let written = loaded.tree.as_deref().and_then(as_written);
+    let source = |key: &str| {
+        let pointer = format!("/{}", key.replace('.', "/"));
+        match key {
+            _ if given.contains_key(key) => Source::Flag,
+            _ if with_variables.contains_key(key) => Source::Environment,
+            _ if written
+                .as_ref()
+                .and_then(|file| file.pointer(&pointer))
+                .is_some_and(|value| !value.is_null()) =>
+            {
+                Source::File
+            }
+            _ => Source::Default,
+        }
+    };
+    // Without an address there is nobody to send a token to, but somebody who set one wants to see it.
+    let token_file = flags.token_file.clone().or_else(|| loaded.file.token_file.clone());
+    let listen = flags.listen.clone().or_else(|| loaded.file.listen.clone());
+    let reserved_ports = Some(loaded.file.reserved.reserved_ports.clone()).filter(|ports| !ports.is_empty());
+    let config = Config::merge(flags, loaded, surroundings)?;
+    let setting = |(key, value): (&'static str, Value)| Setting { key, value, source: source(key) };
+    let mut settings: Vec<Setting> = values(&config).into_iter().map(setting).collect();
+    for (key, value) in
+        [("token_file", json!(token_file)), ("reserved.reserved_ports", json!(reserved_ports))]
+    {
+        if let Some(entry) = settings.iter_mut().find(|setting| setting.key == key) {
+            entry.value = value;
+        }
+    }
+    if let Some(listen) = listen.filter(|_| config.cluster.is_some()) {
+        of_node_that_listens(&mut settings, &listen);
+    }
+    Ok(settings)
+}
+
+/// On a node `listen` is the address of its HTTP API, and `cluster.http_addr` and `cluster.http_port` come from it.
+fn of_node_that_listens(settings: &mut [Setting], listen: &str) {
+    let Some(of_listen) = settings.iter_mut().find(|setting| setting.key == "listen") else { return };
+    of_listen.value = json!(listen);
+    let source = of_listen.source;
+    let of_cluster =
+        |setting: &&mut Setting| matches!(setting.key, "cluster.http_addr" | "cluster.http_port");
+    settings.iter_mut().filter(of_cluster).for_each(|setting| setting.source = source);
+}
+
+/// What flags say, by the names of the file.
+fn said(flags: &Flags) -> Map<String, Value> {
+    let Flags {
+        config: _,
+        name,
+        servers,
+        region,
+        datacenter,
+        node_class,
+        node_pool,
+        meta,
+        raw_exec,
+        state_dir,
+        runtime_dir,
+        socket,
+        listen,
+        token_file,
+        metrics_listen,
+        dns_listen,
+        manifests,
+        cgroup_parent,
+        host_ip,
+        log_level,
+        log_format,
+    } = flags;
+    let all = json!({
+        "name": name, "servers": (!servers.is_empty()).then_some(servers), "region": region, "datacenter": datacenter,
+        "node_class": node_class, "node_pool": node_pool, "meta": (!meta.is_empty()).then_some(meta),
+        "raw_exec.enabled": raw_exec, "state_dir": state_dir, "runtime_dir": runtime_dir, "socket": socket, "listen": listen,
+        "token_file": token_file, "metrics_listen": metrics_listen, "dns_listen": dns_listen,
+        "cgroup_parent": cgroup_parent, "host_ip": host_ip,
+        "manifests": (!manifests.is_empty()).then_some(manifests),
+        "log_level": log_level, "log_format": log_format,
+    });
+    let Value::Object(all) = all else { return Map::new() };
+    all.into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
+/// Files that have been read without a problem, as data.
+fn as_written(tree: &yaml::Node) -> Option<Value> {
+    yaml::from_node(&yaml::Place { source: "", path: String::new(), node: tree }).ok()
+}
+
+/// What a config comes to, by the names of the file.
+fn values(config: &Config) -> Vec<(&'static str, Value)> {
+    let volume = |volume: &super::HostVolume| json!({ "name": volume.name.0, "path": volume.path, "read_only": volume.read_only });
+    let (listen, token_file) = config.listen.clone().unzip();
+    let address = |address: &super::HostPort| address.to_string();
+    let total = config.total();
+    // What the machine does not tell is without end.
+    let told = |amount: u64| (amount != u64::MAX).then_some(amount);
+    let mut all = Vec::from([
+        ("name", json!(config.name)),
+        ("datacenter", json!(config.datacenter)),
+        ("region", json!(config.region)),
+        ("node_class", json!((!config.node_class.is_empty()).then_some(&config.node_class))),
+        ("node_pool", json!(config.node_pool)),
+        ("meta", json!(config.meta)),
+        ("servers", json!(config.cluster.as_ref().map(|cluster| &cluster.servers))),
+        ("state_dir", json!(config.state_dir)),
+        ("runtime_dir", json!(config.runtime_parent)),
+        ("socket", json!(config.socket)),
+        ("listen", json!(listen.as_ref().map(address))),
+        ("token_file", json!(token_file)),
+        ("tls.cert_file", json!(config.tls.as_ref().map(|tls| &tls.certificate))),
+        ("tls.key_file", json!(config.tls.as_ref().map(|tls| &tls.key))),
+        ("tls.ca_file", json!(config.tls.as_ref().map(|tls| &tls.clients))),
+        ("tls.verify_https_client", json!(config.tls.as_ref().map(|tls| tls.clients.is_some()))),
+        ("metrics_listen", json!(config.metrics_listen.as_ref().map(address))),
+        ("http.allowed_hosts", json!(config.http.allowed_hosts)),
+        ("http.max_conns_per_client", json!(config.http.max_conns_per_client)),
+        ("dns_listen", json!(config.dns_listen.as_ref().map(address))),
+        ("manifests", json!(config.manifests)),
+        ("cgroup_parent", json!(config.cgroup_parent)),
+        ("host_ip", json!(config.host_ip.to_string())),
+        ("dynamic_ports", json!({ "min": config.dynamic_ports.start(), "max": config.dynamic_ports.end() })),
+        ("reserved.cpu", json!(config.reserved.cpu_mhz)),
+        ("reserved.memory", json!(config.reserved.memory_mib)),
+        ("reserved.disk", json!(config.reserved.disk_mib)),
+        ("reserved.reserved_ports", json!(config.reserved_ports)),
+        ("cpu_total_compute", json!(told(total.cpu_mhz))),
+        ("memory_total_mb", json!(told(total.memory_mib))),
+        ("disk_total_mb", json!(told(total.disk_mib))),
+        ("job_gc_threshold", json!(config.gc.job_gc_threshold.to_string())),
+        ("gc_max_allocs", json!(config.gc.gc_max_allocs)),
+        ("gc_disk_usage_threshold", json!(config.gc.gc_disk_usage_threshold)),
+        ("gc_inode_usage_threshold", json!(config.gc.gc_inode_usage_threshold)),
+        ("gc_interval", json!(config.gc.gc_interval.to_string())),
+        ("max_kill_timeout", json!(config.max_kill_timeout.to_string())),
+        ("start_pressure_limit", json!(config.start_pressure_limit)),
+        ("task_dir_users", json!(config.task_dir_users)),
+        ("artifact.http_max_size", json!(config.artifact.http_bytes_max.to_string())),
+        ("artifact.http_read_timeout", json!(format!("{}s", config.artifact.http_time_max.as_secs()))),
+        ("artifact.decompression_size_limit", json!(config.artifact.unpacked_bytes_max.to_string())),
+        ("artifact.decompression_file_count_limit", json!(config.artifact.entries_max)),
+        ("raw_exec.enabled", json!(config.raw_exec == Availability::Enabled)),
+        ("host_volumes", config.host_volumes.iter().map(volume).collect()),
+        ("consul.address", json!(config.consul.address)),
+        ("consul.token_file", json!(config.consul.token_file)),
+        ("consul.token", json!(config.consul.token.as_ref().map(|_| "(not shown)"))),
+        ("consul.ssl", json!(config.consul.ssl)),
+        ("consul.client_auto_join", json!(config.consul.client_auto_join.unwrap_or(true))),
+        ("consul.service_tokens_dir", json!(config.consul.service_tokens_dir)),
+        ("telemetry.publish_allocation_metrics", json!(config.publish_allocation_metrics)),
+        ("log_level", json!(config.log_level)),
+        (
+            "log_format",
+            json!(match config.log_format {
+                LogFormat::Text => "text",
+                LogFormat::Json => "json",
+            }),
+        ),
+    ]);
+    all.extend(cluster::values(config.cluster.as_ref()));
+    all
+}

@@ -1,0 +1,186 @@
+//! Limits of tasks, the controllers that enforce them, and a warning about limits that this machine can't enforce.
+//!
+//! In: a task's resources and config, the controllers that are missing. Out: numbers, a sentence for users. Nothing is enforced here.
+
+use std::collections::BTreeSet;
+
+use herdlet_api_types::job::{Job, Resources, Task};
+
+const MIB: u64 = 1024 * 1024;
+/// What the kernel accepts as v1 `cpu.shares`.
+pub const CPU_SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
+
+/// What a v1 or v2 controller is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// Memory limits and counters.
+    Memory,
+    /// Shares of processor time.
+    Cpu,
+    /// How many processes there are.
+    Pids,
+}
+
+impl Controller {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Cpu, Self::Pids];
+
+    /// As the kernel calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Pids => "pids",
+        }
+    }
+}
+
+/// Limits of one attempt. Nothing written means no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Beyond this many bytes the task is killed.
+    pub memory_bytes: Option<u64>,
+    /// Up to this many bytes its memory is the last to be reclaimed.
+    pub memory_low_bytes: Option<u64>,
+    /// Share of processor time, in v1 units (1024 is the kernel's default).
+    pub cpu_shares: Option<u64>,
+    /// At this many processes and threads no further one begins.
+    pub processes: Option<u64>,
+}
+
+impl Limits {
+    /// Nomad's reading of a task's resources: `memory_max` is the limit and `memory` the reservation; without `memory_max`,
+    /// `memory` is the limit. MHz are shares.
+    pub fn of(resources: &Resources) -> Self {
+        let bytes = |mib: u64| mib.saturating_mul(MIB);
+        let limit =
+            resources.memory_mib.max(resources.memory_max_mib).filter(|most| *most != Resources::ALL_MEMORY);
+        let low = resources.memory_max_mib.and(resources.memory_mib);
+        Self {
+            memory_bytes: limit.map(bytes),
+            memory_low_bytes: low.map(bytes),
+            cpu_shares: resources.cpu_mhz.map(|mhz| mhz.clamp(*CPU_SHARES.start(), *CPU_SHARES.end())),
+            processes: None,
+        }
+    }
+
+    /// Whether this controller has anything to do.
+    pub fn needs(&self, controller: Controller) -> bool {
+        match controller {
+            Controller::Memory => self.memory_bytes.is_some() || self.memory_low_bytes.is_some(),
+            Controller::Cpu => self.cpu_shares.is_some(),
+            Controller::Pids => self.processes.is_some(),
+        }
+    }
+}
+
+/// Controllers that are missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ineffective {
+    missing: BTreeSet<Controller>,
+}
+
+impl Ineffective {
+    /// Without these controllers.
+    pub fn without(missing: BTreeSet<Controller>) -> Self {
+        Self { missing }
+    }
+
+    /// The same, as the kernel calls the controllers.
+    pub fn names(&self) -> Vec<String> {
+        self.missing.iter().map(|controller| controller.name().to_owned()).collect()
+    }
+
+    /// The reverse of [`names`](Self::names); other names are ignored.
+    pub fn named(names: &[String]) -> Self {
+        let is_named = |controller: &Controller| names.iter().any(|name| name == controller.name());
+        Self { missing: Controller::ALL.into_iter().filter(is_named).collect() }
+    }
+
+    /// A warning about the limits of these jobs that have no effect; none where each has.
+    pub fn warning<'j>(&self, jobs: impl IntoIterator<Item = &'j Job>) -> Option<String> {
+        let concerned: Vec<String> = jobs.into_iter().filter_map(|job| self.of_job(job)).collect();
+        (!concerned.is_empty()).then(|| {
+            format!(
+                "{}: these limits have no effect here, because the agent has no cgroups for them; `herdlet doctor` says what is missing",
+                concerned.join("; ")
+            )
+        })
+    }
+
+    fn of_job(&self, job: &Job) -> Option<String> {
+        let tasks = || job.groups.iter().flat_map(|group| &group.tasks);
+        let is_set = |controller: &&Controller| tasks().any(|task| limits(task).needs(**controller));
+        let keys: Vec<&str> = self.missing.iter().filter(is_set).map(|controller| key(*controller)).collect();
+        (!keys.is_empty()).then(|| format!("{} ({})", job.key(), keys.join(", ")))
+    }
+}
+
+/// As jobs write it.
+fn key(controller: Controller) -> &'static str {
+    match controller {
+        Controller::Memory => "memory",
+        Controller::Cpu => "cpu",
+        Controller::Pids => "pids_limit",
+    }
+}
+
+/// The limits of a task of `raw_exec`; tasks of other drivers have no processes of their own.
+fn limits(task: &Task) -> Limits {
+    if task.driver != "raw_exec" {
+        return Limits::default();
+    }
+    let processes = task.config.get("pids_limit").and_then(serde_json::Value::as_u64);
+    Limits { processes, ..Limits::of(&task.resources) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herdlet_manifest::fixture::job;
+
+    #[test]
+    fn nothing_written_means_no_limit() {
+        assert_eq!(Limits::of(&Resources::default()), Limits::default());
+    }
+
+    #[test]
+    fn memory_max_is_the_limit_and_memory_the_reservation() {
+        let of = |memory_mib, memory_max_mib| {
+            let limits = Limits::of(&Resources { memory_mib, memory_max_mib, ..Resources::default() });
+            (limits.memory_bytes.map(|b| b / MIB), limits.memory_low_bytes.map(|b| b / MIB))
+        };
+        assert_eq!(of(Some(64), None), (Some(64), None));
+        assert_eq!(of(Some(64), Some(256)), (Some(256), Some(64)));
+        assert_eq!(of(Some(64), Some(32)), (Some(64), Some(64)));
+        assert_eq!(of(None, Some(32)), (Some(32), None));
+        assert_eq!(of(Some(64), Some(Resources::ALL_MEMORY)), (None, Some(64)));
+        assert_eq!(of(Some(u64::MAX - 1), None).0, Some(u64::MAX / MIB));
+    }
+
+    #[test]
+    fn shares_are_clamped() {
+        let shares = |mhz| Limits::of(&Resources { cpu_mhz: Some(mhz), ..Resources::default() }).cpu_shares;
+        assert_eq!([0, 100, u64::MAX].map(shares), [Some(2), Some(100), Some(262_144)]);
+    }
+
+    #[test]
+    fn a_limit_without_its_controller_is_warned_about() {
+        let mut limited = Job::clone(&job("web", "front", "httpd"));
+        let task = &mut limited.groups[0].tasks[0];
+        task.driver = "raw_exec".to_owned();
+        task.resources = Resources::default();
+        let free = [limited.clone()];
+        let task = &mut limited.groups[0].tasks[0];
+        task.config = serde_json::json!({ "pids_limit": 10 });
+        task.resources.memory_mib = Some(64);
+        let none = Ineffective::without(Controller::ALL.into());
+        assert_eq!(none.warning(&free), None, "nothing is limited");
+        let warning = none.warning([&limited]).unwrap();
+        assert!(warning.contains("web (memory, pids_limit)"), "{warning}");
+        let pids = Ineffective::named(&["pids".to_owned(), "unknown".to_owned()]);
+        assert_eq!(pids.names(), ["pids"]);
+        assert!(pids.warning([&limited]).unwrap().contains("(pids_limit)"));
+        assert_eq!(Ineffective::default().warning([&limited]), None);
+    }
+}

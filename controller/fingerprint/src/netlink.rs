@@ -1,0 +1,269 @@
+//! What the kernel knows of network interfaces, asked by rtnetlink (`man 7 rtnetlink`).
+//!
+//! In: nothing. Out: [`Interface`]s with their addresses, and [`InterfaceChanges`] whenever they are others. Must not know what they are good for.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use herdlet_base::ready;
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, sendto,
+        socket_with, sockopt,
+    },
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Interface {
+    /// Such as `eth0`.
+    pub name: String,
+    /// Its hardware address, in hexadecimal with colons; empty where it has none.
+    pub mac: String,
+    /// It is up.
+    pub is_up: bool,
+    /// It leads nowhere but to this machine.
+    pub is_loopback: bool,
+    /// Through it goes what has no other way.
+    pub is_default: bool,
+    /// Its addresses, each with the length of its network's prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+}
+
+// Of linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h and linux/netlink.h.
+const GET_LINK: u16 = 18;
+const GET_ADDRESS: u16 = 22;
+const GET_ROUTE: u16 = 26;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const REQUEST_DUMP: u16 = 0x301;
+const LINK_ADDRESS: u16 = 1;
+const LINK_NAME: u16 = 3;
+const ADDRESS: u16 = 1;
+const ADDRESS_LOCAL: u16 = 2;
+const ROUTE_INTERFACE: u16 = 4;
+const ROUTE_PRIORITY: u16 = 6;
+const TABLE_MAIN: u8 = 254;
+const TYPE_UNICAST: u8 = 1;
+const FLAG_UP: u32 = 1;
+const FLAG_LOOPBACK: u32 = 8;
+/// Multicast groups: links, and addresses and routes of IPv4 and IPv6.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+
+/// Changes that are taken as one: more of them are the next one, so that no flood holds up what else is to be done.
+const TAKEN_MAX: usize = 256;
+
+/// The kernel answers at once.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Bytes of an answer: more than a machine with thousands of interfaces says.
+const BYTES_MAX: usize = 16 << 20;
+
+/// The kernel's word that an interface, an address or a route has come, gone or changed.
+pub struct InterfaceChanges(AsyncFd<OwnedFd>);
+
+impl InterfaceChanges {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the kernel does not let us.
+    pub fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        bind(&socket, &netlink::SocketAddrNetlink::new(0, GROUPS))?;
+        Ok(Self(ready::register(socket, Interest::READABLE)?))
+    }
+
+    /// Waits for the next one, and takes those that have been told by then as one.
+    ///
+    /// # Errors
+    /// When nothing more will be heard.
+    pub async fn next(&self) -> io::Result<()> {
+        let mut ready = self.0.readable().await?;
+        // What it says is of no use here: it may be of the past by now.
+        let mut buffer = [0_u8; 4 << 10];
+        for _ in 0..TAKEN_MAX {
+            match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
+                // More has happened than was kept for us: a change in any case.
+                Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    ready.clear_ready();
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All interfaces, in the kernel's order.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let mut found = BTreeMap::new();
+    for message in dump(GET_LINK, 16)? {
+        read_link(&message, &mut found);
+    }
+    for message in dump(GET_ADDRESS, 8)? {
+        read_address(&message, &mut found);
+    }
+    let mut best: Option<(bool, u32, u32)> = None;
+    for message in dump(GET_ROUTE, 12)? {
+        if let Some(route) = default_route(&message) {
+            best = Some(best.map_or(route, |best| best.min(route)));
+        }
+    }
+    if let Some(interface) = best.and_then(|(_, _, index)| found.get_mut(&index)) {
+        interface.is_default = true;
+    }
+    Ok(found.into_values().collect())
+}
+
+/// All that the kernel answers to a question, without the headers. `header`: bytes of what comes before attributes.
+fn dump(kind: u16, header: usize) -> io::Result<Vec<Vec<u8>>> {
+    let flags = SocketFlags::CLOEXEC;
+    // Protocol 0 is rtnetlink.
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_MAX))?;
+    let length = 16 + header;
+    let mut request = Vec::with_capacity(length);
+    request.extend(u32::try_from(length).unwrap_or_default().to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend(REQUEST_DUMP.to_ne_bytes());
+    request.resize(length, 0);
+    sendto(&socket, &request, SendFlags::empty(), &netlink::SocketAddrNetlink::new(0, 0))?;
+    let mut buffer = vec![0_u8; 64 << 10];
+    let (mut messages, mut bytes) = (Vec::new(), 0);
+    loop {
+        let (read, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        bytes += read;
+        let mut rest = buffer.get(..read).unwrap_or_default();
+        if rest.is_empty() || bytes > BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        while let Some((kind, body, next)) = message(rest) {
+            match kind {
+                DONE => return Ok(messages),
+                ERROR => {
+                    let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                    return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+                }
+                _ => messages.push(body.to_vec()),
+            }
+            rest = next;
+        }
+    }
+}
+
+/// The first message: its type, its body and what comes behind it.
+fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = usize::try_from(word(bytes, 0)?).ok()?;
+    let kind = u16::from_ne_bytes(*bytes.get(4..6)?.first_chunk()?);
+    let body = bytes.get(16..length)?;
+    Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// Attributes behind a header of so many bytes.
+fn attributes(body: &[u8], header: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body.get(header..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..4)?.first_chunk()?);
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..at.checked_add(4)?)?.first_chunk()?))
+}
+
+fn read_link(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
+    let (Some(index), Some(flags)) = (word(body, 4), word(body, 8)) else { return };
+    let mut interface = Interface {
+        is_up: flags & FLAG_UP != 0,
+        is_loopback: flags & FLAG_LOOPBACK != 0,
+        ..Interface::default()
+    };
+    for (kind, value) in attributes(body, 16) {
+        match kind {
+            LINK_NAME => {
+                interface.name = String::from_utf8_lossy(value).trim_end_matches('\0').to_owned();
+            }
+            LINK_ADDRESS if value.iter().any(|byte| *byte != 0) => {
+                let bytes: Vec<_> = value.iter().map(|byte| format!("{byte:02x}")).collect();
+                interface.mac = bytes.join(":");
+            }
+            _ => {}
+        }
+    }
+    found.insert(index, interface);
+}
+
+fn read_address(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
+    let (Some(index), Some(prefix)) = (word(body, 4), body.get(1)) else { return };
+    let Some(interface) = found.get_mut(&index) else { return };
+    let of =
+        |wanted: u16| attributes(body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, ip)| ip_of(ip));
+    // At the end of a tunnel the other one is the peer's.
+    if let Some(ip) = of(ADDRESS_LOCAL).or_else(|| of(ADDRESS)) {
+        interface.addresses.push((ip, *prefix));
+    }
+}
+
+/// Of a default route: whether it is for IPv6 only, its metric and its interface. The least one counts.
+fn default_route(body: &[u8]) -> Option<(bool, u32, u32)> {
+    let [family, destination, _, _, table, _, _, kind] = *body.first_chunk()?;
+    if destination != 0 || table != TABLE_MAIN || kind != TYPE_UNICAST {
+        return None;
+    }
+    let of = |wanted: u16| {
+        attributes(body, 12).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| word(value, 0))
+    };
+    let is_ip6 = u16::from(family) == AddressFamily::INET6.as_raw();
+    Some((is_ip6, of(ROUTE_PRIORITY).unwrap_or_default(), of(ROUTE_INTERFACE)?))
+}
+
+fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(Ipv4Addr::from(*bytes.first_chunk::<4>()?).into()),
+        16 => Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_loopback() {
+        let found = interfaces().unwrap();
+        let loopback = found.iter().find(|interface| interface.name == "lo").unwrap();
+        assert!(loopback.is_loopback && loopback.mac.is_empty() && !loopback.is_default, "{found:?}");
+        let is_home = |(ip, prefix): &(IpAddr, u8)| *ip == IpAddr::from([127, 0, 0, 1]) && *prefix == 8;
+        assert!(!loopback.is_up || loopback.addresses.iter().any(is_home), "{loopback:?}");
+        assert!(found.iter().filter(|interface| interface.is_default).count() <= 1);
+    }
+
+    #[test]
+    fn torn_messages_are_no_interfaces() {
+        let mut found = BTreeMap::new();
+        for body in [&[][..], &[0; 3], &[0; 15], &[0xff; 20], &[0xff; 64]] {
+            read_link(body, &mut found);
+            read_address(body, &mut found);
+            assert_eq!(default_route(body), None);
+            assert_eq!(attributes(body, 16).count(), 0);
+            assert!(message(body).is_none());
+        }
+    }
+}

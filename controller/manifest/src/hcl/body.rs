@@ -1,0 +1,190 @@
+//! Blocks and attributes with their values.
+//!
+//! In: the syntax of a body and a scope. Out: the same with every expression evaluated and `dynamic` blocks expanded, in
+//! the order written. What is wrong is told for each expression; the rest of the body is still read, and the value has its place.
+
+use std::sync::Arc;
+
+use hcl_edit::expr::Expression;
+use hcl_edit::structure::{Block as Syntax, Body as SyntaxBody, Structure};
+
+use super::eval::Eval;
+use super::scope::{Fault, Scope};
+use super::value::Value;
+use crate::yaml::{Node, Position, Problems, Style, Value as Tree};
+
+/// What stands between a pair of braces, or in a text.
+#[derive(Debug, Default)]
+pub struct Body {
+    /// `name = value`
+    pub attributes: Vec<Attribute>,
+    /// `kind "label" { … }`
+    pub blocks: Vec<Block>,
+    /// Some blocks are not known: what stands here would be taken for all there is.
+    pub torn: bool,
+}
+
+/// A name with its value.
+#[derive(Debug)]
+pub struct Attribute {
+    /// The name.
+    pub name: Box<str>,
+    /// Where the name is written.
+    pub position: Position,
+    /// The value; it has a place of its own.
+    pub value: Arc<Node>,
+}
+
+/// A block.
+#[derive(Debug)]
+pub struct Block {
+    /// What it is about.
+    pub kind: Box<str>,
+    /// Where that is written.
+    pub position: Position,
+    /// Names.
+    pub labels: Vec<Label>,
+    /// What it holds.
+    pub body: Body,
+}
+
+/// A name of a block.
+#[derive(Debug)]
+pub struct Label {
+    /// The name.
+    pub text: Box<str>,
+    /// Where it is written.
+    pub position: Position,
+}
+
+/// The blocks of a text that declare names.
+const DECLARATIONS: [&str; 3] = ["variable", "variables", "locals"];
+
+/// Evaluates a text's body.
+pub(super) fn evaluate(syntax: &SyntaxBody, scope: &Scope<'_>, problems: &mut Problems) -> Body {
+    let mut body = Body::default();
+    let undeclaring = syntax.iter().filter(|structure| match structure {
+        Structure::Block(block) => !DECLARATIONS.contains(&block.ident.as_str()),
+        Structure::Attribute(_) => true,
+    });
+    for structure in undeclaring {
+        if let Err(fault) = read(structure, &Eval::new(scope), &mut body, problems) {
+            problems.push(fault.into_problem());
+            body.torn = true;
+            break;
+        }
+    }
+    body
+}
+
+/// Reads one attribute or block. Of faults only those come through that end the reading.
+fn read(
+    structure: &Structure,
+    eval: &Eval<'_, '_>,
+    body: &mut Body,
+    problems: &mut Problems,
+) -> Result<(), Fault> {
+    let told = match structure {
+        Structure::Attribute(attribute) => {
+            let value = eval.node(&attribute.value);
+            let told = value.as_ref().map(|_| ()).map_err(Fault::clone);
+            let place = eval.position(&attribute.value);
+            let refused =
+                || Node { value: Tree::Refused, text: "".into(), style: Style::Plain, position: place };
+            let value = value.unwrap_or_else(|_| Arc::new(refused()));
+            let position = eval.position(&attribute.key);
+            body.attributes.push(Attribute { name: attribute.key.as_str().into(), position, value });
+            told
+        }
+        Structure::Block(block) if block.ident.as_str() == "dynamic" => {
+            let told = dynamic(block, eval, body, problems);
+            body.torn |= told.is_err();
+            told
+        }
+        Structure::Block(block) => {
+            let labels = block.labels.iter().map(|label| Label {
+                text: label.as_str().into(),
+                position: match label {
+                    hcl_edit::structure::BlockLabel::Ident(name) => eval.position(name),
+                    hcl_edit::structure::BlockLabel::String(name) => eval.position(name),
+                },
+            });
+            let (kind, position) = (block.ident.as_str().into(), eval.position(&block.ident));
+            eval.scope.spend(1, position)?;
+            let labels = labels.collect();
+            let body_of_block = all(&block.body, eval, problems)?;
+            body.torn |= body_of_block.torn;
+            body.blocks.push(Block { kind, position, labels, body: body_of_block });
+            Ok(())
+        }
+    };
+    match told {
+        Err(Fault::Wrong(problem)) => {
+            problems.push(problem);
+            Ok(())
+        }
+        Ok(()) | Err(Fault::Exhausted(_)) => told,
+    }
+}
+
+fn all(syntax: &SyntaxBody, eval: &Eval<'_, '_>, problems: &mut Problems) -> Result<Body, Fault> {
+    let mut body = Body::default();
+    for structure in syntax {
+        read(structure, eval, &mut body, problems)?;
+    }
+    Ok(body)
+}
+
+/// `dynamic "KIND" { for_each, iterator, labels, content { … } }`: a block of that kind for each item.
+fn dynamic(
+    block: &Syntax,
+    eval: &Eval<'_, '_>,
+    body: &mut Body,
+    problems: &mut Problems,
+) -> Result<(), Fault> {
+    let position = eval.position(&block.ident);
+    let [kind] = block.labels.as_slice() else {
+        return eval.scope.wrong(position, "needs the kind of block: `dynamic \"KIND\" { … }`");
+    };
+    let kind = kind.as_str();
+    let Some(for_each) = block.body.get_attribute("for_each") else {
+        return eval.scope.wrong(position, "needs `for_each`");
+    };
+    let Some(content) = block.body.get_blocks("content").next() else {
+        return eval.scope.wrong(position, "needs a block `content`");
+    };
+    let iterator = match block.body.get_attribute("iterator").map(|attribute| &attribute.value) {
+        None => kind,
+        Some(Expression::Variable(name)) => name.as_str(),
+        Some(other) => return eval.scope.wrong(eval.position(other), "must be a name"),
+    };
+    let labels = block.body.get_attribute("labels").map(|attribute| &attribute.value);
+    let collection = eval.value(&for_each.value)?;
+    eval.items(&collection, (Some("key"), "value"), &for_each.value, &mut |inner| {
+        // `KIND.key` and `KIND.value`.
+        let pair = |name: &str| super::scope::bound(inner.bound, name).cloned().unwrap_or(Value::Null);
+        let both = [("key", pair("key")), ("value", pair("value"))];
+        let item = Value::Map(both.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
+        eval.scope.spend(item.weight(), position)?;
+        let bound = super::scope::Bound { name: iterator, value: &item, outer: eval.bound };
+        let within = eval.within(&bound);
+        let labels = match labels {
+            None => Vec::new(),
+            Some(expression) => self::labels(&within, expression)?,
+        };
+        let content = all(&content.body, &within, problems)?;
+        body.torn |= content.torn;
+        body.blocks.push(Block { kind: kind.into(), position, labels, body: content });
+        Ok(())
+    })
+}
+
+/// Computed labels.
+fn labels(eval: &Eval<'_, '_>, expression: &Expression) -> Result<Vec<Label>, Fault> {
+    let (value, position) = (eval.value(expression)?, eval.position(expression));
+    let Value::List(items) = value else {
+        return eval.scope.wrong(position, format!("must be a list of strings, found {}", value.kind()));
+    };
+    let label = |item| Ok(Label { text: eval.text(item, expression)?.into(), position });
+    items.iter().map(label).collect()
+}

@@ -1,0 +1,449 @@
+//! Expressions → values.
+//!
+//! In: an expression, a [`Scope`] and the names that loops around it bind. Out: its value, or what is wrong and where. A
+//! name that nothing declares is known only when the task runs: as a whole interpolation (`"${node.class}"`) it stays as
+//! written, anywhere else it is an error.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hcl_edit::expr::{
+    Expression, ForExpr, FuncCall, Object, ObjectKey, Traversal, TraversalOperator, UnaryOperator,
+};
+use hcl_edit::{Decorated, Number, Span};
+
+use super::scope::{Bound, Fault, Scope, bound};
+use super::value::Value;
+use super::{functions, operators, template};
+use crate::yaml::{Entry, Node, Position, Style, Value as Tree, nearest};
+
+/// Where an expression is evaluated.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Eval<'e, 's> {
+    pub(super) scope: &'e Scope<'s>,
+    pub(super) bound: Option<&'e Bound<'e>>,
+}
+
+impl<'e, 's> Eval<'e, 's> {
+    pub(super) fn new(scope: &'e Scope<'s>) -> Self {
+        Self { scope, bound: None }
+    }
+
+    /// The same within a loop.
+    pub(super) fn within<'b>(&self, bound: &'b Bound<'b>) -> Eval<'b, 's>
+    where
+        'e: 'b,
+    {
+        Eval { scope: self.scope, bound: Some(bound) }
+    }
+
+    pub(super) fn position(&self, spanned: &impl Span) -> Position {
+        self.scope.source.position(spanned)
+    }
+
+    /// The tree of an expression: what a list or an object is made of keeps its own place.
+    pub(super) fn node(&self, expression: &Expression) -> Result<Arc<Node>, Fault> {
+        let position = self.position(expression);
+        let collection =
+            |value| Arc::new(Node { value, text: "".into(), style: Style::Collection, position });
+        if let Expression::Array(items) = expression {
+            let items: Result<_, _> = items.iter().map(|item| self.node(item)).collect();
+            return Ok(collection(Tree::Seq(items?)));
+        }
+        let Expression::Object(object) = expression else {
+            return Ok(self.value(expression)?.into_node(position));
+        };
+        let mut entries = Vec::new();
+        for (key, value) in object {
+            let (name, key_position) = self.key(key)?;
+            entries.push(Entry { key: name.into(), key_position, value: self.node(value.expr())? });
+        }
+        self.unique(entries.iter().map(|entry| (&*entry.key, entry.key_position)))?;
+        Ok(collection(Tree::Map(entries)))
+    }
+
+    fn unique<'k>(&self, keys: impl Iterator<Item = (&'k str, Position)>) -> Result<(), Fault> {
+        let mut seen = std::collections::BTreeSet::new();
+        for (key, position) in keys {
+            if !seen.insert(key) {
+                return self.scope.wrong(position, format!("the key `{key}` is written twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of an expression.
+    pub(super) fn value(&self, expression: &Expression) -> Result<Value, Fault> {
+        self.scope.spend(1, self.position(expression))?;
+        match expression {
+            Expression::Null(_) => Ok(Value::Null),
+            Expression::Bool(value) => Ok(Value::Bool(*value.value())),
+            Expression::Number(number) => Ok(number_of(number.value())),
+            Expression::String(text) => self.spent(Value::Str(text.value().clone()), expression),
+            Expression::Array(items) => {
+                items.iter().map(|item| self.value(item)).collect::<Result<_, _>>().map(Value::List)
+            }
+            Expression::Object(object) => self.object(object),
+            Expression::StringTemplate(text) => template::value(self, text),
+            Expression::HeredocTemplate(heredoc) => template::value(self, &heredoc.template),
+            Expression::Parenthesis(inner) => self.value(inner.inner()),
+            Expression::Variable(name) => match bound(self.bound, name.as_str()) {
+                Some(value) => self.spent(value.clone(), expression),
+                None => self.unknown(name.as_str(), expression),
+            },
+            Expression::Conditional(choice) => match self.boolean(&choice.cond_expr)? {
+                true => self.value(&choice.true_expr),
+                false => self.value(&choice.false_expr),
+            },
+            Expression::FuncCall(call) => self.call(call),
+            Expression::Traversal(traversal) => self.traversal(traversal),
+            Expression::UnaryOp(operation) => {
+                let value = self.value(&operation.expr)?;
+                match operation.operator.value() {
+                    UnaryOperator::Not => Ok(Value::Bool(!self.boolean_of(&value, &operation.expr)?)),
+                    UnaryOperator::Neg => operators::negate(&value)
+                        .or_else(|message| self.scope.wrong(self.position(&operation.expr), message)),
+                }
+            }
+            Expression::BinaryOp(operation) => operators::binary(self, operation),
+            Expression::ForExpr(each) => self.for_each(each),
+        }
+    }
+
+    /// A value that was copied or made, once it is paid for.
+    pub(super) fn spent(&self, value: Value, place: &impl Span) -> Result<Value, Fault> {
+        self.scope.spend(value.weight(), self.position(place))?;
+        Ok(value)
+    }
+
+    /// A condition.
+    pub(super) fn boolean(&self, expression: &Expression) -> Result<bool, Fault> {
+        let value = self.value(expression)?;
+        self.boolean_of(&value, expression)
+    }
+
+    fn boolean_of(&self, value: &Value, place: &impl Span) -> Result<bool, Fault> {
+        match value.as_bool() {
+            Some(value) => Ok(value),
+            None => self
+                .scope
+                .wrong(self.position(place), format!("must be true or false, found {}", value.kind())),
+        }
+    }
+
+    /// The text of a scalar.
+    pub(super) fn text(&self, value: &Value, place: &impl Span) -> Result<String, Fault> {
+        match value.text() {
+            Some(text) => Ok(text),
+            None => {
+                self.scope.wrong(self.position(place), format!("must be a string, found {}", value.kind()))
+            }
+        }
+    }
+
+    fn object(&self, object: &Object) -> Result<Value, Fault> {
+        let mut entries = BTreeMap::new();
+        for (key, value) in object {
+            let (name, position) = self.key(key)?;
+            let value = self.value(value.expr())?;
+            if entries.contains_key(&name) {
+                return self.scope.wrong(position, format!("the key `{name}` is written twice"));
+            }
+            entries.insert(name, value);
+        }
+        Ok(Value::Map(entries))
+    }
+
+    fn key(&self, key: &ObjectKey) -> Result<(String, Position), Fault> {
+        match key {
+            ObjectKey::Ident(name) => Ok((name.as_str().to_owned(), self.position(name))),
+            ObjectKey::Expression(Expression::Variable(name)) => {
+                Ok((name.as_str().to_owned(), self.position(name)))
+            }
+            ObjectKey::Expression(expression) => {
+                let value = self.value(expression)?;
+                Ok((self.text(&value, expression)?, self.position(expression)))
+            }
+        }
+    }
+
+    fn call(&self, call: &FuncCall) -> Result<Value, Fault> {
+        let name = call.name.name.as_str();
+        let position = self.position(&call.name.name);
+        let last = call.args.len().saturating_sub(1);
+        if call.name.is_namespaced() {
+            return self.scope.wrong(position, "functions have no namespaces here");
+        }
+        if name == "try" || name == "can" {
+            return self.attempt(call);
+        }
+        let mut values = Vec::new();
+        for (number, argument) in call.args.iter().enumerate() {
+            let value = self.value(argument)?;
+            if !call.args.expand_final() || number != last {
+                values.push(value);
+            } else if let Value::List(items) = value {
+                values.extend(items);
+            } else {
+                return self
+                    .scope
+                    .wrong(self.position(argument), format!("must be a list, found {}", value.kind()));
+            }
+        }
+        let result = functions::call(name, values, &|work| self.scope.spend(work, position));
+        match result {
+            Ok(value) => self.spent(value, call),
+            Err(functions::Refusal::Wrong(message)) => self.scope.wrong(position, message),
+            Err(functions::Refusal::Exhausted(fault)) => Err(fault),
+        }
+    }
+
+    /// `try(…)`: the first argument that has a value. `can(…)`: whether it has one.
+    fn attempt(&self, call: &FuncCall) -> Result<Value, Fault> {
+        let is_try = call.name.name.as_str() == "try";
+        let mut last = None;
+        for argument in call.args.iter() {
+            match self.value(argument) {
+                Ok(value) if is_try => return Ok(value),
+                Ok(_) => return Ok(Value::Bool(true)),
+                Err(exhausted @ Fault::Exhausted(_)) => return Err(exhausted),
+                Err(wrong @ Fault::Wrong(_)) => last = Some(wrong),
+            }
+        }
+        match last {
+            Some(_) if !is_try => Ok(Value::Bool(false)),
+            Some(wrong) => Err(wrong),
+            None => self.scope.wrong(self.position(&call.name.name), "needs an argument"),
+        }
+    }
+
+    fn for_each(&self, each: &ForExpr) -> Result<Value, Fault> {
+        let collection = self.value(&each.intro.collection_expr)?;
+        let (mut list, mut map) = (Vec::new(), BTreeMap::<String, Value>::new());
+        let names = (each.intro.key_var.as_ref().map(|name| name.as_str()), each.intro.value_var.as_str());
+        self.items(&collection, names, &each.intro.collection_expr, &mut |inner| {
+            if let Some(condition) = &each.cond
+                && !inner.boolean(&condition.expr)?
+            {
+                return Ok(());
+            }
+            let value = inner.value(&each.value_expr)?;
+            let Some(key) = &each.key_expr else {
+                list.push(value);
+                return Ok(());
+            };
+            let key_value = inner.value(key)?;
+            let name = inner.text(&key_value, key)?;
+            match map.get_mut(&name) {
+                Some(Value::List(group)) if each.grouping => group.push(value),
+                Some(_) => {
+                    let message = format!("the key `{name}` comes twice; write `…...` to group them");
+                    return self.scope.wrong(self.position(key), message);
+                }
+                None if each.grouping => {
+                    map.insert(name, Value::List(vec![value]));
+                }
+                None => {
+                    map.insert(name, value);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(if each.key_expr.is_some() { Value::Map(map) } else { Value::List(list) })
+    }
+
+    /// Goes through a list or an object, with its keys and values bound to names.
+    pub(super) fn items(
+        &self,
+        collection: &Value,
+        (key_name, value_name): (Option<&str>, &str),
+        place: &impl Span,
+        body: &mut dyn FnMut(&Eval<'_, 's>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut each = |key: Value, value: &Value| {
+            self.scope.spend(1, self.position(place))?;
+            let key_bound = key_name.map(|name| Bound { name, value: &key, outer: self.bound });
+            let outer = key_bound.as_ref().or(self.bound);
+            let bound = Bound { name: value_name, value, outer };
+            body(&Eval { scope: self.scope, bound: Some(&bound) })
+        };
+        match collection {
+            Value::List(items) => {
+                items.iter().enumerate().try_for_each(|(index, item)| each(Value::Int(index as i128), item))
+            }
+            Value::Map(entries) => {
+                entries.iter().try_for_each(|(key, value)| each(Value::Str(key.clone()), value))
+            }
+            other @ (Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_)) => {
+                let message = format!("must be a list or an object, found {}", other.kind());
+                self.scope.wrong(self.position(place), message)
+            }
+        }
+    }
+
+    fn traversal(&self, traversal: &Traversal) -> Result<Value, Fault> {
+        let (steps, from) = (&traversal.operators[..], self.position(traversal));
+        let Expression::Variable(name) = &traversal.expr else {
+            return self.walk(&self.value(&traversal.expr)?, steps, from);
+        };
+        if let Some(value) = bound(self.bound, name.as_str()) {
+            return self.walk(value, steps, from);
+        }
+        let (all, kind) = match name.as_str() {
+            "var" => (&self.scope.variables, "variable"),
+            "local" => (&self.scope.locals, "local"),
+            other => return self.unknown(other, traversal),
+        };
+        let Some((first, steps)) = steps.split_first() else {
+            return self.unknown(name.as_str(), traversal);
+        };
+        let TraversalOperator::GetAttr(wanted) = first.value() else {
+            let message = format!("write {name}.NAME", name = name.as_str());
+            return self.scope.wrong(self.position(traversal), message);
+        };
+        match all.get(wanted.as_str()) {
+            Some(value) => self.walk(value, steps, from),
+            None => {
+                let wanted_name = wanted.as_str();
+                let mut message = format!("there is no {kind} `{wanted_name}`");
+                if let Some(near) = nearest(wanted_name, all.keys().map(String::as_str)) {
+                    message = format!("{message}; did you mean `{near}`?");
+                }
+                self.scope.wrong(self.position(wanted), message)
+            }
+        }
+    }
+
+    /// What attributes, indexes and splats lead to.
+    fn walk(
+        &self,
+        value: &Value,
+        steps: &[Decorated<TraversalOperator>],
+        from: Position,
+    ) -> Result<Value, Fault> {
+        let Some((step, rest)) = steps.split_first() else {
+            self.scope.spend(value.weight(), from)?;
+            return Ok(value.clone());
+        };
+        let position = self.position(step);
+        match step.value() {
+            TraversalOperator::AttrSplat(_) | TraversalOperator::FullSplat(_) => {
+                let items = match value {
+                    Value::List(items) => items.as_slice(),
+                    Value::Null => &[],
+                    Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Map(_) => {
+                        std::slice::from_ref(value)
+                    }
+                };
+                items
+                    .iter()
+                    .map(|item| self.walk(item, rest, from))
+                    .collect::<Result<_, _>>()
+                    .map(Value::List)
+            }
+            TraversalOperator::GetAttr(name) => self.entry(value, name.as_str(), position, rest),
+            TraversalOperator::LegacyIndex(index) => {
+                self.item(value, i128::from(*index.value()), position, rest)
+            }
+            TraversalOperator::Index(index) => match (self.value(index)?, value) {
+                (index, Value::List(_)) => match index.as_int() {
+                    Some(index) => self.item(value, index, position, rest),
+                    None => self.scope.wrong(position, "a list is indexed by a whole number"),
+                },
+                (key, _) => self.entry(value, &self.text(&key, index)?, position, rest),
+            },
+        }
+    }
+
+    fn entry(
+        &self,
+        value: &Value,
+        name: &str,
+        position: Position,
+        rest: &[Decorated<TraversalOperator>],
+    ) -> Result<Value, Fault> {
+        let Value::Map(entries) = value else {
+            return self.scope.wrong(position, format!("{} has no `{name}`", value.kind()));
+        };
+        match entries.get(name) {
+            Some(entry) => self.walk(entry, rest, position),
+            None => {
+                let near = nearest(name, entries.keys().map(String::as_str));
+                let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+                self.scope.wrong(position, format!("the object has no `{name}`{near}"))
+            }
+        }
+    }
+
+    fn item(
+        &self,
+        value: &Value,
+        index: i128,
+        position: Position,
+        rest: &[Decorated<TraversalOperator>],
+    ) -> Result<Value, Fault> {
+        let Value::List(items) = value else {
+            return self.scope.wrong(position, format!("{} has no item {index}", value.kind()));
+        };
+        match usize::try_from(index).ok().and_then(|index| items.get(index)) {
+            Some(item) => self.walk(item, rest, position),
+            None => {
+                self.scope.wrong(position, format!("the list has no item {index}, it has {}", items.len()))
+            }
+        }
+    }
+
+    /// What is only known when the task runs has no value now.
+    fn unknown<T>(&self, name: &str, place: &impl Span) -> Result<T, Fault> {
+        let message = match name {
+            "var" | "local" => format!("write {name}.NAME"),
+            _ => format!(
+                "there is no `{name}`; there are var.NAME and local.NAME, and what is known when the task runs stands \
+                 alone in its interpolation: \"${{{name}}}\""
+            ),
+        };
+        self.scope.wrong(self.position(place), message)
+    }
+
+    /// An interpolation of something that is only known when the task runs, as it is left in place; none where it is
+    /// something else.
+    pub(super) fn left_in_place(&self, expression: &Expression) -> Result<Option<String>, Fault> {
+        let (name, steps) = if let Expression::Variable(name) = expression {
+            (name, &[][..])
+        } else if let Expression::Traversal(traversal) = expression
+            && let Expression::Variable(name) = &traversal.expr
+        {
+            (name, &traversal.operators[..])
+        } else {
+            return Ok(None);
+        };
+        if matches!(name.as_str(), "var" | "local") || bound(self.bound, name.as_str()).is_some() {
+            return Ok(None);
+        }
+        let mut text = format!("${{{}", name.as_str());
+        for step in steps {
+            match step.value() {
+                TraversalOperator::GetAttr(name) => text.push_str(&format!(".{}", name.as_str())),
+                TraversalOperator::LegacyIndex(index) => text.push_str(&format!(".{}", index.value())),
+                TraversalOperator::Index(index) => {
+                    let key = self.value(index)?;
+                    let shown = self.text(&key, index)?;
+                    let is_name = matches!(key, Value::Str(_));
+                    text.push_str(&if is_name { format!("[{shown:?}]") } else { format!("[{shown}]") });
+                }
+                TraversalOperator::AttrSplat(_) | TraversalOperator::FullSplat(_) => return Ok(None),
+            }
+        }
+        text.push('}');
+        Ok(Some(text))
+    }
+}
+
+fn number_of(number: &Number) -> Value {
+    match (number.as_i64(), number.as_u64(), number.as_f64()) {
+        (Some(value), _, _) => Value::Int(i128::from(value)),
+        (None, Some(value), _) => Value::Int(i128::from(value)),
+        (None, None, Some(value)) => Value::float(value),
+        (None, None, None) => Value::Null,
+    }
+}

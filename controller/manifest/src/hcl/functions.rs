@@ -1,0 +1,183 @@
+//! The functions of Nomad's job files that give the same at every reading, by name.
+//!
+//! In: a name and values. Out: a value, or why there is none. What reads files, clocks or chance is known by name and
+//! refused: the same job file must always be the same job.
+
+mod collections;
+mod encoding;
+mod network;
+mod numbers;
+mod strings;
+
+use super::scope::Fault;
+use super::value::Value;
+use crate::yaml::nearest;
+
+/// Why a function has no value.
+pub(super) enum Refusal {
+    /// Its arguments, or its name.
+    Wrong(String),
+    /// The work is more than is left.
+    Exhausted(Fault),
+}
+
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Self::Wrong(message)
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(message: &str) -> Self {
+        Self::Wrong(message.to_owned())
+    }
+}
+
+/// Accounts for work before it is done, where the result can be larger than the arguments.
+pub(super) type Spend<'a> = &'a dyn Fn(usize) -> Result<(), Fault>;
+
+/// What a function answers.
+pub(super) type Answer = Result<Value, Refusal>;
+
+/// A function, and how many arguments it takes at least and at most.
+struct Function {
+    name: &'static str,
+    arguments: (usize, usize),
+    call: fn(&Arguments<'_>) -> Answer,
+}
+
+/// The arguments of a call, as many as the function takes.
+pub(super) struct Arguments<'a> {
+    values: Vec<Value>,
+    spend: Spend<'a>,
+}
+
+/// Functions of Nomad that are refused, and why.
+const REFUSED: [(&[&str], &str); 4] = [
+    (
+        &["abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"],
+        "looks at the machine's files, and a manifest must mean the same wherever it is read",
+    ),
+    (
+        &["bcrypt", "timestamp", "uuidv4"],
+        "gives something else at each reading, and the job would change each time",
+    ),
+    (
+        &[
+            "consul_key",
+            "convert",
+            "csvdecode",
+            "formatdate",
+            "md5",
+            "rsadecrypt",
+            "sha1",
+            "timeadd",
+            "uuidv5",
+            "vault",
+            "yamldecode",
+            "yamlencode",
+        ],
+        "is known from Nomad, but not built in this release",
+    ),
+    (&["env"], "is not there; a variable takes its value from NOMAD_VAR_<name>"),
+];
+
+/// Calls a function.
+pub(super) fn call(name: &str, values: Vec<Value>, spend: Spend<'_>) -> Answer {
+    let all = || tables().into_iter().flatten();
+    let Some(function) = all().find(|function| function.name == name) else {
+        return Err(Refusal::Wrong(unknown(name, all().map(|function| function.name))));
+    };
+    let (least, most) = function.arguments;
+    if !(least..=most).contains(&values.len()) {
+        let wanted = match most {
+            _ if least == most => format!("{least}"),
+            usize::MAX => format!("at least {least}"),
+            _ => format!("{least} to {most}"),
+        };
+        let plural = if wanted == "1" || wanted.ends_with(" 1") { "" } else { "s" };
+        return Err(format!("`{name}` takes {wanted} argument{plural}, found {}", values.len()).into());
+    }
+    (function.call)(&Arguments { values, spend }).map_err(|refusal| match refusal {
+        Refusal::Wrong(message) => Refusal::Wrong(format!("`{name}`: {message}")),
+        exhausted @ Refusal::Exhausted(_) => exhausted,
+    })
+}
+
+fn tables() -> [&'static [Function]; 5] {
+    [collections::FUNCTIONS, encoding::FUNCTIONS, network::FUNCTIONS, numbers::FUNCTIONS, strings::FUNCTIONS]
+}
+
+fn unknown<'n>(name: &str, names: impl Iterator<Item = &'n str> + Clone) -> String {
+    if let Some((_, why)) = REFUSED.iter().find(|(names, _)| names.contains(&name)) {
+        return format!("the function `{name}` {why}");
+    }
+    match nearest(name, names.chain(["try", "can"])) {
+        Some(near) => format!("there is no function `{name}`; did you mean `{near}`?"),
+        None => format!("there is no function `{name}`"),
+    }
+}
+
+impl Arguments<'_> {
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    fn all(&self) -> &[Value] {
+        &self.values
+    }
+
+    /// An argument; null where there are fewer.
+    fn value(&self, number: usize) -> &Value {
+        self.values.get(number).unwrap_or(&Value::Null)
+    }
+
+    fn text(&self, number: usize) -> Result<String, String> {
+        let value = self.value(number);
+        value
+            .text()
+            .ok_or_else(|| format!("argument {} must be a string, found {}", number + 1, value.kind()))
+    }
+
+    fn int(&self, number: usize) -> Result<i128, String> {
+        let value = self.value(number);
+        value
+            .as_int()
+            .ok_or_else(|| format!("argument {} must be a whole number, found {}", number + 1, value.kind()))
+    }
+
+    fn float(&self, number: usize) -> Result<f64, String> {
+        let value = self.value(number);
+        value
+            .as_f64()
+            .ok_or_else(|| format!("argument {} must be a number, found {}", number + 1, value.kind()))
+    }
+
+    fn list(&self, number: usize) -> Result<&[Value], String> {
+        let value = self.value(number);
+        let Value::List(items) = value else {
+            return Err(format!("argument {} must be a list, found {}", number + 1, value.kind()));
+        };
+        Ok(items)
+    }
+
+    fn map(&self, number: usize) -> Result<&std::collections::BTreeMap<String, Value>, String> {
+        let value = self.value(number);
+        let Value::Map(entries) = value else {
+            return Err(format!("argument {} must be an object, found {}", number + 1, value.kind()));
+        };
+        Ok(entries)
+    }
+
+    /// The texts of a list.
+    fn texts(&self, number: usize) -> Result<Vec<String>, String> {
+        let text = |value: &Value| {
+            value.text().ok_or_else(|| format!("argument {} must be a list of strings", number + 1))
+        };
+        self.list(number)?.iter().map(text).collect()
+    }
+
+    fn spend(&self, work: usize) -> Result<(), Refusal> {
+        (self.spend)(work).map_err(Refusal::Exhausted)
+    }
+}

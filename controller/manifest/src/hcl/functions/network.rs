@@ -1,0 +1,114 @@
+//! Functions of networks that are written as prefixes, such as `10.1.0.0/16`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Answer, Arguments, Function};
+use crate::hcl::value::Value;
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    Function { name: "cidrhost", arguments: (2, 2), call: cidrhost },
+    Function { name: "cidrnetmask", arguments: (1, 1), call: cidrnetmask },
+    Function { name: "cidrsubnet", arguments: (3, 3), call: cidrsubnet },
+    Function { name: "cidrsubnets", arguments: (1, usize::MAX), call: cidrsubnets },
+];
+
+/// A network of either family.
+#[derive(Debug, Clone, Copy)]
+struct Network {
+    /// Its first address, as a number.
+    first: u128,
+    /// How many bits of an address name the network.
+    prefix: u32,
+    /// How many bits an address has.
+    bits: u32,
+}
+
+impl Network {
+    fn read(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no network such as 10.1.0.0/16");
+        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
+        let (number, bits) = match address.parse().map_err(|_| wrong())? {
+            IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
+            IpAddr::V6(address) => (u128::from(address), 128),
+        };
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= bits).ok_or_else(wrong)?;
+        let network = Self { first: number, prefix, bits };
+        Ok(Self { first: number & !network.host_mask(), ..network })
+    }
+
+    /// The bits that name a host in it.
+    fn host_mask(self) -> u128 {
+        1_u128.checked_shl(self.bits - self.prefix).map_or(u128::MAX, |beyond| beyond - 1)
+    }
+
+    /// One of the networks within it that have so many bits more, where there is one of this number.
+    fn subnet(self, more: i128, number: u128) -> Option<Self> {
+        let more = u32::try_from(more).ok().filter(|more| *more <= self.bits - self.prefix)?;
+        let within = Self { prefix: self.prefix + more, ..self };
+        let is_there = 1_u128.checked_shl(more).is_none_or(|beyond| number < beyond);
+        // Where nothing is left to shift into, there is one network, and its number is 0.
+        let offset = number.checked_shl(within.bits - within.prefix).unwrap_or(0);
+        is_there.then_some(Self { first: self.first | offset, ..within })
+    }
+
+    fn address(self, number: u128) -> String {
+        match u32::try_from(number) {
+            Ok(number) if self.bits == 32 => Ipv4Addr::from(number).to_string(),
+            Ok(_) | Err(_) => Ipv6Addr::from(number).to_string(),
+        }
+    }
+
+    fn text(self) -> Value {
+        Value::Str(format!("{}/{}", self.address(self.first), self.prefix))
+    }
+}
+
+/// A host by its number; below zero they are counted from the end.
+fn cidrhost(all: &Arguments<'_>) -> Answer {
+    let (network, number) = (Network::read(&all.text(0)?)?, all.int(1)?);
+    let hosts = network.host_mask();
+    let host = match u128::try_from(number) {
+        Ok(number) => Some(number).filter(|number| *number <= hosts),
+        Err(_) => hosts.checked_sub(number.unsigned_abs() - 1),
+    };
+    let host =
+        host.ok_or_else(|| format!("{} has no host {number}", all.value(0).text().unwrap_or_default()))?;
+    Ok(Value::Str(network.address(network.first | host)))
+}
+
+fn cidrnetmask(all: &Arguments<'_>) -> Answer {
+    let network = Network::read(&all.text(0)?)?;
+    let whole = if network.bits == 32 { u128::from(u32::MAX) } else { u128::MAX };
+    Ok(Value::Str(network.address(whole & !network.host_mask())))
+}
+
+fn cidrsubnet(all: &Arguments<'_>) -> Answer {
+    let (text, more, number) = (all.text(0)?, all.int(1)?, all.int(2)?);
+    let subnet =
+        u128::try_from(number).ok().map(|number| Network::read(&text).map(|of| of.subnet(more, number)));
+    match subnet.transpose()?.flatten() {
+        Some(subnet) => Ok(subnet.text()),
+        None => Err(format!("{text} has no network {number} with {more} bits more").into()),
+    }
+}
+
+/// Networks one after the other, each with so many bits more, as near to the one before as its size lets it.
+fn cidrsubnets(all: &Arguments<'_>) -> Answer {
+    let text = all.text(0)?;
+    let network = Network::read(&text)?;
+    let mut free = Some(network.first);
+    let mut subnets = Vec::new();
+    for at in 1..all.len() {
+        let more = all.int(at)?;
+        let too_much = || format!("{text} has no room for one more network with {more} bits more");
+        let size = network.subnet(more, 0).ok_or_else(too_much)?.host_mask();
+        // Networks begin at multiples of their size.
+        let first = free.and_then(|free| free.checked_add(size)).map(|beyond| beyond & !size);
+        let offset = first.and_then(|first| first.checked_sub(network.first)).ok_or_else(too_much)?;
+        let number = offset.checked_div(size.saturating_add(1)).unwrap_or(0);
+        let subnet = network.subnet(more, number).ok_or_else(too_much)?;
+        free = subnet.first.checked_add(size).and_then(|last| last.checked_add(1));
+        subnets.push(subnet.text());
+    }
+    Ok(Value::List(subnets))
+}

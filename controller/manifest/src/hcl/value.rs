@@ -1,0 +1,141 @@
+//! Values of HCL expressions.
+//!
+//! In: what was evaluated. Out: its text, its size, and the tree that a manifest is read from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::yaml::{Entry, Node, Position, Style, Value as Tree};
+
+/// A value. Objects and maps are one: keys in order, as Nomad's expressions go through them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(String),
+    List(Vec<Self>),
+    Map(BTreeMap<String, Self>),
+}
+
+impl Value {
+    /// What it is, as a phrase.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "a boolean",
+            Self::Int(_) | Self::Float(_) => "a number",
+            Self::Str(_) => "a string",
+            Self::List(_) => "a list",
+            Self::Map(_) => "an object",
+        }
+    }
+
+    /// How much it costs to copy: values in it, and stretches of 64 bytes.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Null | Self::Bool(_) | Self::Int(_) | Self::Float(_) => 1,
+            Self::Str(text) => 1 + text.len() / 64,
+            Self::List(items) => 1 + items.iter().map(Self::weight).sum::<usize>(),
+            Self::Map(entries) => {
+                1 + entries.iter().map(|(key, value)| key.len() / 64 + value.weight()).sum::<usize>()
+            }
+        }
+    }
+
+    /// Lists and objects within each other.
+    pub(super) fn depth(&self) -> usize {
+        match self {
+            Self::Null | Self::Bool(_) | Self::Int(_) | Self::Float(_) | Self::Str(_) => 0,
+            Self::List(items) => 1 + items.iter().map(Self::depth).max().unwrap_or_default(),
+            Self::Map(entries) => 1 + entries.values().map(Self::depth).max().unwrap_or_default(),
+        }
+    }
+
+    /// The text of a scalar, as templates and strings take it.
+    pub(super) fn text(&self) -> Option<String> {
+        match self {
+            Self::Bool(value) => Some(value.to_string()),
+            Self::Int(value) => Some(value.to_string()),
+            Self::Float(value) => Some(value.to_string()),
+            Self::Str(text) => Some(text.clone()),
+            Self::Null | Self::List(_) | Self::Map(_) => None,
+        }
+    }
+
+    /// A number, also one written as a string.
+    pub(super) fn number(&self) -> Option<Self> {
+        match self {
+            Self::Int(_) | Self::Float(_) => Some(self.clone()),
+            Self::Str(text) => {
+                let integer = text.parse().ok().map(Self::Int);
+                integer
+                    .or_else(|| text.parse().ok().filter(|number: &f64| number.is_finite()).map(Self::float))
+            }
+            Self::Null | Self::Bool(_) | Self::List(_) | Self::Map(_) => None,
+        }
+    }
+
+    /// The number as a fraction.
+    pub(super) fn as_f64(&self) -> Option<f64> {
+        match self.number()? {
+            Self::Int(value) => Some(value as f64),
+            Self::Float(value) => Some(value),
+            Self::Null | Self::Bool(_) | Self::Str(_) | Self::List(_) | Self::Map(_) => None,
+        }
+    }
+
+    /// The number, if it is whole.
+    pub(super) fn as_int(&self) -> Option<i128> {
+        match self.number()? {
+            Self::Int(value) => Some(value),
+            Self::Null | Self::Bool(_) | Self::Float(_) | Self::Str(_) | Self::List(_) | Self::Map(_) => None,
+        }
+    }
+
+    /// A boolean, also one written as a string.
+    pub(super) fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(*value),
+            Self::Str(text) => text.parse().ok(),
+            Self::Null | Self::Int(_) | Self::Float(_) | Self::List(_) | Self::Map(_) => None,
+        }
+    }
+
+    /// A number that is whole is an integer, however it came about.
+    pub(super) fn float(value: f64) -> Self {
+        // Up to here every whole number has a form of its own.
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        if value.fract() == 0.0 && value.abs() <= EXACT {
+            Self::Int(value as i128)
+        } else {
+            Self::Float(value)
+        }
+    }
+
+    /// The tree of this value; all of it stands where its expression does.
+    pub(super) fn into_node(self, position: Position) -> Arc<Node> {
+        let text: Box<str> = self.text().unwrap_or_default().into();
+        let (value, style) = match self {
+            Self::Null => (Tree::Null, Style::Plain),
+            Self::Bool(value) => (Tree::Bool(value), Style::Plain),
+            Self::Int(value) => (Tree::Int(value), Style::Plain),
+            Self::Float(value) => (Tree::Float(value), Style::Plain),
+            Self::Str(_) => (Tree::Str, Style::Quoted),
+            Self::List(items) => {
+                let items = items.into_iter().map(|item| item.into_node(position)).collect();
+                (Tree::Seq(items), Style::Collection)
+            }
+            Self::Map(entries) => {
+                let entries = entries.into_iter().map(|(key, value)| Entry {
+                    key: key.into(),
+                    key_position: position,
+                    value: value.into_node(position),
+                });
+                (Tree::Map(entries.collect()), Style::Collection)
+            }
+        };
+        Arc::new(Node { value, text, style, position })
+    }
+}

@@ -1,0 +1,474 @@
+//! HCL1, the language of Nomad's agent files and policies, which is not that of its job files: names may be quoted, lines mean nothing,
+//! and nothing is computed.
+//!
+//! In: the name and bytes of a text, trusted in nothing. Out: its tree, as if it were written in JSON: a block is a map under its kind,
+//! and its labels are maps around it. A name that is written twice is there twice. Size, depth and number of values are bounded.
+
+use std::sync::Arc;
+
+use super::yaml::{Entry, Node, Position, Problem, Style, Value};
+
+/// Longest text.
+const BYTES_MAX: usize = 1 << 20;
+/// Maps and lists within each other.
+const DEPTH_MAX: usize = 32;
+/// Names and values.
+const VALUES_MAX: usize = 20_000;
+
+/// Reads a text.
+///
+/// # Errors
+/// The first thing that is no HCL1.
+pub fn parse(source: &str, bytes: &[u8]) -> Result<Arc<Node>, Problem> {
+    let whole = |message: String| Problem {
+        source: source.to_owned(),
+        line: 0,
+        column: 0,
+        path: String::new(),
+        message,
+    };
+    if bytes.len() > BYTES_MAX {
+        return Err(whole(format!("has {} bytes; the limit is {BYTES_MAX}", bytes.len())));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| whole(format!("is not UTF-8: byte at offset {}", error.valid_up_to())))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut reader = Reader { rest: text, position: Position { line: 1, column: 1 }, values: 0 };
+    reader.root().map_err(|Wrong { position, message }| Problem {
+        source: source.to_owned(),
+        line: position.line,
+        column: position.column,
+        path: String::new(),
+        message,
+    })
+}
+
+#[derive(Debug)]
+struct Wrong {
+    position: Position,
+    message: String,
+}
+
+struct Reader<'t> {
+    rest: &'t str,
+    position: Position,
+    values: usize,
+}
+
+/// What stands before a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Text,
+    Braces,
+}
+
+impl Reader<'_> {
+    fn root(&mut self) -> Result<Arc<Node>, Wrong> {
+        let position = self.position;
+        let entries = self.entries(Within::Text, 0)?;
+        Ok(map(entries, position))
+    }
+
+    fn entries(&mut self, within: Within, depth: usize) -> Result<Vec<Entry>, Wrong> {
+        if depth > DEPTH_MAX {
+            return Err(self.wrong("is nested too deep"));
+        }
+        let mut entries = Vec::new();
+        loop {
+            self.blank()?;
+            match (self.peek(), within) {
+                (None, Within::Text) => return Ok(entries),
+                (None, Within::Braces) => return Err(self.wrong("ends within a `{` that is not closed")),
+                (Some('}'), Within::Braces) => {
+                    self.next();
+                    return Ok(entries);
+                }
+                (Some(_), Within::Text | Within::Braces) => {}
+            }
+            entries.push(self.entry(depth)?);
+            self.blank()?;
+            if self.peek() == Some(',') {
+                self.next();
+            }
+        }
+    }
+
+    /// `name = value`, or `kind "label" { … }`.
+    fn entry(&mut self, depth: usize) -> Result<Entry, Wrong> {
+        let mut names = vec![self.name()?];
+        loop {
+            self.blank()?;
+            match self.peek() {
+                Some('=') if names.len() == 1 => {
+                    self.next();
+                    self.blank()?;
+                    let value = self.value(depth)?;
+                    return self.under(names, value);
+                }
+                Some('{') => {
+                    let position = self.position;
+                    self.next();
+                    let entries = self.entries(Within::Braces, depth + names.len())?;
+                    return self.under(names, map(entries, position));
+                }
+                Some(char) if names.len() <= 4 && (char == '"' || begins_a_name(char)) => {
+                    names.push(self.name()?);
+                }
+                Some(_) | None => return Err(self.wrong("expected `=` or `{` behind a name")),
+            }
+        }
+    }
+
+    /// The value below all names: the last one around it, the first one outside.
+    fn under(&mut self, names: Vec<(String, Position)>, value: Arc<Node>) -> Result<Entry, Wrong> {
+        let mut value = value;
+        let mut names = names.into_iter();
+        let Some((first, first_position)) = names.next() else {
+            return Err(self.wrong("expected a name"));
+        };
+        for (label, key_position) in names.rev() {
+            let entry = Entry { key: label.into(), key_position, value };
+            value = map(vec![entry], key_position);
+        }
+        Ok(Entry { key: first.into(), key_position: first_position, value })
+    }
+
+    fn name(&mut self) -> Result<(String, Position), Wrong> {
+        self.spend()?;
+        let position = self.position;
+        match self.peek() {
+            Some('"') => Ok((self.string()?, position)),
+            Some(char) if begins_a_name(char) => {
+                let continues =
+                    |char: char| char.is_alphanumeric() || char == '_' || char == '-' || char == '.';
+                Ok((self.take_while(continues), position))
+            }
+            Some(char) => Err(self.wrong(format!("expected a name, found `{}`", char.escape_debug()))),
+            None => Err(self.wrong("expected a name")),
+        }
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Arc<Node>, Wrong> {
+        self.spend()?;
+        if depth > DEPTH_MAX {
+            return Err(self.wrong("is nested too deep"));
+        }
+        let position = self.position;
+        match self.peek() {
+            Some('"') => Ok(text(self.string()?, Style::Quoted, position)),
+            Some('{') => {
+                self.next();
+                Ok(map(self.entries(Within::Braces, depth + 1)?, position))
+            }
+            Some('[') => {
+                self.next();
+                self.list(depth, position)
+            }
+            Some('<') => Ok(text(self.heredoc()?, Style::Block, position)),
+            Some(char) if char.is_ascii_digit() || char == '-' || char == '+' => self.number(position),
+            Some(char) if begins_a_name(char) => {
+                let word = self.take_while(|char| char.is_alphanumeric() || "_-.".contains(char));
+                let value = match &word[..] {
+                    "true" => Value::Bool(true),
+                    "false" => Value::Bool(false),
+                    other => {
+                        let message = format!("expected a value, found `{other}`; strings stand in quotes");
+                        return Err(Wrong { position, message });
+                    }
+                };
+                Ok(Arc::new(Node { value, text: word.into(), style: Style::Plain, position }))
+            }
+            Some(char) => Err(self.wrong(format!("expected a value, found `{}`", char.escape_debug()))),
+            None => Err(self.wrong("expected a value")),
+        }
+    }
+
+    fn list(&mut self, depth: usize, position: Position) -> Result<Arc<Node>, Wrong> {
+        let mut items = Vec::new();
+        loop {
+            self.blank()?;
+            if self.peek() == Some(']') {
+                self.next();
+                break;
+            }
+            items.push(self.value(depth + 1)?);
+            self.blank()?;
+            match self.peek() {
+                Some(',') => self.next(),
+                Some(']') => {}
+                Some(_) => return Err(self.wrong("expected `,` or `]` in a list")),
+                None => return Err(self.wrong("ends within a `[` that is not closed")),
+            }
+        }
+        let style = Style::Collection;
+        Ok(Arc::new(Node { value: Value::Seq(items), text: "".into(), style, position }))
+    }
+
+    fn number(&mut self, position: Position) -> Result<Arc<Node>, Wrong> {
+        let word = self.take_while(|char| char.is_ascii_alphanumeric() || "+-.".contains(char));
+        let hexadecimal = word.strip_prefix("0x").and_then(|digits| i128::from_str_radix(digits, 16).ok());
+        let value = match hexadecimal.or_else(|| word.parse().ok()) {
+            Some(whole) => Value::Int(whole),
+            None => match word.parse::<f64>() {
+                Ok(number) if number.is_finite() => Value::Float(number),
+                Ok(_) | Err(_) => {
+                    let message = format!("`{word}` is no number; strings stand in quotes");
+                    return Err(Wrong { position, message });
+                }
+            },
+        };
+        Ok(Arc::new(Node { value, text: word.into(), style: Style::Plain, position }))
+    }
+
+    /// A text in quotes. What stands in `${…}` is kept as it is, quotes too.
+    fn string(&mut self) -> Result<String, Wrong> {
+        let began = self.position;
+        let open = |message: &str| Wrong { position: began, message: message.to_owned() };
+        self.next();
+        let mut text = String::new();
+        let mut braces = 0_usize;
+        loop {
+            let Some(char) = self.peek() else { return Err(open("begins a string that is not closed")) };
+            if braces == 0 && char == '\n' {
+                return Err(open("begins a string that is not closed on its line"));
+            }
+            if braces == 0 && char == '\\' {
+                text.push(self.escape()?);
+                continue;
+            }
+            if braces == 0 && char == '"' {
+                self.next();
+                return Ok(text);
+            }
+            if self.rest.starts_with("${") {
+                braces += 1;
+                text.push_str("${");
+                self.next();
+                self.next();
+                continue;
+            }
+            match char {
+                '{' if braces > 0 => braces += 1,
+                '}' if braces > 0 => braces -= 1,
+                _ => {}
+            }
+            text.push(char);
+            self.next();
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, Wrong> {
+        let position = self.position;
+        self.next();
+        let escaped = self.peek();
+        self.next();
+        let digits = match escaped {
+            Some('n') => return Ok('\n'),
+            Some('r') => return Ok('\r'),
+            Some('t') => return Ok('\t'),
+            Some('a') => return Ok('\u{7}'),
+            Some('b') => return Ok('\u{8}'),
+            Some('f') => return Ok('\u{c}'),
+            Some('v') => return Ok('\u{b}'),
+            Some(char @ ('"' | '\\')) => return Ok(char),
+            Some('x') => 2,
+            Some('u') => 4,
+            Some('U') => 8,
+            Some(_) | None => 0,
+        };
+        let code = self.rest.get(..digits).and_then(|code| u32::from_str_radix(code, 16).ok());
+        let char = code.filter(|_| digits > 0).and_then(char::from_u32);
+        for _ in 0..digits {
+            self.next();
+        }
+        char.ok_or_else(|| Wrong { position, message: "is no escape that HCL knows".to_owned() })
+    }
+
+    /// `<<EOF`, lines, `EOF`; with `<<-` the least indentation of all lines is taken off.
+    fn heredoc(&mut self) -> Result<String, Wrong> {
+        let began = self.position;
+        let wrong = |message: &str| Wrong { position: began, message: message.to_owned() };
+        let Some(rest) = self.rest.strip_prefix("<<") else { return Err(wrong("expected a value")) };
+        let is_indented = rest.starts_with('-');
+        for _ in 0..2 + usize::from(is_indented) {
+            self.next();
+        }
+        let end = self.take_while(|char| char.is_alphanumeric() || char == '_');
+        if end.is_empty() || !matches!(self.peek(), Some('\n' | '\r')) {
+            return Err(wrong("expected `<<NAME` and a new line"));
+        }
+        self.take_while(|char| char != '\n');
+        self.next();
+        let mut lines = Vec::new();
+        loop {
+            if self.rest.is_empty() {
+                return Err(wrong("begins a text that is not closed"));
+            }
+            let line = self.take_while(|char| char != '\n');
+            if line.trim() == end {
+                break;
+            }
+            self.next();
+            lines.push(line);
+        }
+        let indentation = |line: &String| line.len() - line.trim_start_matches([' ', '\t']).len();
+        let least = match is_indented {
+            true => lines.iter().filter(|line| !line.trim().is_empty()).map(indentation).min().unwrap_or(0),
+            false => 0,
+        };
+        let stripped = lines.iter().map(|line| line.get(least..).unwrap_or_default());
+        Ok(stripped.flat_map(|line| [line, "\n"]).collect())
+    }
+
+    /// Over blanks and comments.
+    fn blank(&mut self) -> Result<(), Wrong> {
+        loop {
+            self.take_while(char::is_whitespace);
+            if self.rest.starts_with('#') || self.rest.starts_with("//") {
+                self.take_while(|char| char != '\n');
+            } else if self.rest.starts_with("/*") {
+                let Some(end) = self.rest.find("*/") else {
+                    return Err(self.wrong("begins a comment that is not closed"));
+                };
+                let length = self.rest.get(..end + 2).unwrap_or_default().chars().count();
+                (0..length).for_each(|_| self.next());
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    fn next(&mut self) {
+        let mut chars = self.rest.chars();
+        let ends_line = match chars.next() {
+            Some('\n') => true,
+            // Alone, as editors show it.
+            Some('\r') => !chars.as_str().starts_with('\n'),
+            Some(_) => false,
+            None => return,
+        };
+        self.position = match self.position {
+            Position { line, .. } if ends_line => Position { line: line + 1, column: 1 },
+            Position { line, column } => Position { line, column: column + 1 },
+        };
+        self.rest = chars.as_str();
+    }
+
+    fn take_while(&mut self, holds: impl Fn(char) -> bool) -> String {
+        let mut taken = String::new();
+        while let Some(char) = self.peek().filter(|char| holds(*char)) {
+            taken.push(char);
+            self.next();
+        }
+        taken
+    }
+
+    fn spend(&mut self) -> Result<(), Wrong> {
+        self.values += 1;
+        if self.values > VALUES_MAX {
+            return Err(self.wrong(format!("is more than {VALUES_MAX} names and values")));
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, message: impl Into<String>) -> Wrong {
+        Wrong { position: self.position, message: message.into() }
+    }
+}
+
+fn begins_a_name(char: char) -> bool {
+    char.is_alphabetic() || char == '_'
+}
+
+fn map(entries: Vec<Entry>, position: Position) -> Arc<Node> {
+    Arc::new(Node { value: Value::Map(entries), text: "".into(), style: Style::Collection, position })
+}
+
+fn text(text: String, style: Style, position: Position) -> Arc<Node> {
+    Arc::new(Node { value: Value::Str, text: text.into(), style, position })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn shown(node: &Node) -> Json {
+        match &node.value {
+            Value::Null | Value::Refused => Json::Null,
+            Value::Bool(value) => json!(value),
+            Value::Int(value) => json!(i64::try_from(*value).unwrap()),
+            Value::Float(value) => json!(value),
+            Value::Str => json!(node.text),
+            Value::Seq(items) => items.iter().map(|item| shown(item)).collect(),
+            // With names that are there twice.
+            Value::Map(entries) => {
+                entries.iter().map(|entry| json!([entry.key, shown(&entry.value)])).collect()
+            }
+        }
+    }
+
+    fn read(text: &str) -> Json {
+        shown(&parse("a.hcl", text.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn blocks_names_and_values_are_read_as_nomads_agent_does() {
+        assert_eq!(
+            read(
+                "# one\nregion = \"eu\" // two\nports { http = 0x10 rpc = 5, }\n\
+                 plugin \"raw_exec\" { config { enabled = true } }\n/* three\n*/ list = [1, \"b\", ]\n\
+                 options = { \"driver.raw_exec.enable\" = \"1\" }\nmeta { \"a-b\" = \"${x \"y\"}\\n\" }"
+            ),
+            json!([
+                ["region", "eu"],
+                ["ports", [["http", 16], ["rpc", 5]]],
+                ["plugin", [["raw_exec", [["config", [["enabled", true]]]]]]],
+                ["list", [1, "b"]],
+                ["options", [["driver.raw_exec.enable", "1"]]],
+                ["meta", [["a-b", "${x \"y\"}\n"]]],
+            ])
+        );
+        assert_eq!(
+            read("a = <<EOF\n x\n  y\nEOF\nb = <<-END\n    x\n      y\n  END\n"),
+            json!([["a", " x\n  y\n"], ["b", "x\n  y\n"]])
+        );
+        assert_eq!(read("a = 1.5\na = -2\nz = \"\\u00e9\""), json!([["a", 1.5], ["a", -2], ["z", "é"]]));
+        assert_eq!(read(" \n# nothing"), json!([]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        for (text, expected) in [
+            ("a", "1:2: expected `=` or `{` behind a name"),
+            ("a =\n  nope", "2:3: expected a value, found `nope`; strings stand in quotes"),
+            ("a = 12abc", "1:5: `12abc` is no number; strings stand in quotes"),
+            ("client {\n  x = 1\n", "3:1: ends within a `{` that is not closed"),
+            ("a = [1, 2", "1:10: ends within a `[` that is not closed"),
+            ("a = \"x\nb = 1", "1:5: begins a string that is not closed on its line"),
+            ("a = \"\\q\"", "1:6: is no escape that HCL knows"),
+            ("é = ?", "1:5: expected a value, found `?`"),
+            ("}", "1:1: expected a name, found `}`"),
+            ("/* x", "1:1: begins a comment that is not closed"),
+            ("a = <<EOF\nx\n", "1:5: begins a text that is not closed"),
+        ] {
+            let problem = parse("a.hcl", text.as_bytes()).unwrap_err();
+            assert_eq!(problem.to_string(), format!("a.hcl:{expected}"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_text_has_bounds() {
+        for text in ["a = [".repeat(1_000), "a {".repeat(1_000), "a=1\n".repeat(30_000), "[".repeat(9_000)] {
+            assert!(parse("a", text.as_bytes()).is_err());
+        }
+        assert!(parse("a", &vec![b' '; BYTES_MAX + 1]).is_err());
+        assert!(parse("a", &[0xff]).is_err());
+        assert!(parse("a", format!("a = {}1", "[".repeat(2_000)).as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! `driver` and `config` of every task: checked against the driver's own schema, and kept as JSON.
+//!
+//! In: a typed manifest, whose configs are not to be trusted (typing lost what the numbers in them looked like), and the
+//! tree. Out: configs in which every text is as it was written and every length of time in one notation, and problems.
+
+use herdlet_api_types::manifest::{JobManifest, TaskSpec};
+use herdlet_api_types::{format_duration, parse_duration};
+use serde_json::{Map, Number, Value as Json};
+
+use super::drivers::{Drivers, KNOWN};
+use super::findings::Findings;
+use super::schema::parts;
+use crate::yaml::{self, Node, Place, Trail, Value, nearest};
+
+/// Checks and reads the configs of all tasks.
+pub(super) fn read(manifest: &mut JobManifest, drivers: &Drivers, findings: &mut Findings<'_>) {
+    let (spec, name) = (Trail::begin("spec"), "groups");
+    let groups = spec.field(name);
+    for (index, group) in manifest.spec.groups.iter_mut().flatten().enumerate() {
+        let group_trail = groups.item(index);
+        let tasks = group_trail.field("tasks");
+        for (index, task) in group.tasks.iter_mut().flatten().enumerate() {
+            read_task(task, &tasks.item(index), drivers, findings);
+        }
+    }
+}
+
+fn read_task(task: &mut TaskSpec, trail: &Trail<'_>, drivers: &Drivers, findings: &mut Findings<'_>) {
+    let Some(driver) = &task.driver else { return };
+    let Some(rules) = drivers.get(driver) else {
+        return findings.problem(&trail.field("driver"), unknown(driver, drivers));
+    };
+    let path = trail.field("config").to_string();
+    let document = findings.document;
+    let Some(place) = document.at(&path) else {
+        // Not written: as if it were empty, at the task.
+        let Some(at) = document.at(&trail.to_string()) else { return };
+        let empty = Node { value: Value::Map(Vec::new()), ..at.node.clone() };
+        return findings.problems.append(yaml::check(&Place { path, node: &empty, ..at }, &rules.config));
+    };
+    let problems = yaml::check(&place, &rules.config);
+    if problems.is_empty() {
+        let schema = rules.config.as_value();
+        task.config = to_json(schema, schema, place.node).as_object().cloned();
+    }
+    // That it isn't a map was told with the rest of the structure.
+    if matches!(place.node.value, Value::Map(_)) {
+        findings.problems.append(problems);
+    }
+}
+
+fn unknown(driver: &str, drivers: &Drivers) -> String {
+    let names: Vec<String> = drivers.names().map(|name| format!("`{name}`")).collect();
+    let names = names.join(", ");
+    if driver == "mock_driver" && drivers.get("mock").is_some() {
+        return "is called `mock` here".to_owned();
+    }
+    if KNOWN.contains(&driver) {
+        return format!("`{driver}` is known from Nomad, but not built in this release; there are {names}");
+    }
+    match nearest(driver, drivers.names()) {
+        Some(name) => format!("there is no driver `{driver}`; did you mean `{name}`?"),
+        None => format!("there is no driver `{driver}`; there are {names}"),
+    }
+}
+
+/// A checked node as JSON: what the schema takes for text keeps its source text.
+fn to_json(root: &Json, schema: &Json, node: &Node) -> Json {
+    let parts = parts(root, schema);
+    let is = |keyword: &str| parts.iter().any(|part| part.contains_key(keyword));
+    // In one notation: `60s` and `1m` are the same work.
+    if let Some(length) = parse_duration(&node.text).ok().filter(|_| is("x-duration")) {
+        return Json::String(format_duration(length));
+    }
+    let keeps_text = is("x-text") || is("x-duration");
+    match &node.value {
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) if keeps_text => Json::String(node.text.to_string()),
+        Value::Null | Value::Refused => Json::Null,
+        Value::Bool(value) => Json::Bool(*value),
+        Value::Int(value) => Number::from_i128(*value).map_or(Json::Null, Json::Number),
+        Value::Float(value) => Number::from_f64(*value).map_or(Json::Null, Json::Number),
+        Value::Str => Json::String(node.text.to_string()),
+        Value::Seq(items) => {
+            let schema = parts.iter().find_map(|part| part.get("items")).unwrap_or(&Json::Bool(true));
+            items.iter().map(|item| to_json(root, schema, item)).collect()
+        }
+        Value::Map(entries) => {
+            let fields = entries.iter().map(|entry| {
+                let named = parts.iter().find_map(|part| part.get("properties")?.get(&*entry.key));
+                let schema = named.or_else(|| parts.iter().find_map(|part| part.get("additionalProperties")));
+                (entry.key.to_string(), to_json(root, schema.unwrap_or(&Json::Bool(true)), &entry.value))
+            });
+            Json::Object(fields.collect::<Map<_, _>>())
+        }
+    }
+}

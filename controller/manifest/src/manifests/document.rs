@@ -1,0 +1,219 @@
+//! One document → a canonical object, or what is wrong with it.
+//!
+//! In: a tree. Out: its content when nothing is wrong, all problems, and warnings. Structure (names and types of fields)
+//! and meaning (names that must exist, numbers that must fit) are told in one go: what the structure's problems left
+//! readable is typed and validated too.
+
+use std::sync::{Arc, LazyLock};
+
+use herdlet_api_types::job::Job;
+use herdlet_api_types::manifest::{API_VERSION, JobManifest, VolumeManifest};
+use herdlet_api_types::volume::Volume;
+use schemars::{JsonSchema, Schema};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::drivers::Drivers;
+use super::findings::Findings;
+use super::prune::{Pruned, typed};
+use super::{Judge, config, unbuilt, validate};
+use crate::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style, Value, nearest};
+
+/// What a document holds.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A job.
+    Job {
+        /// Canonical.
+        job: Box<Job>,
+        /// As written, in JSON.
+        document: serde_json::Value,
+    },
+    /// A volume.
+    Volume {
+        /// Canonical.
+        volume: Volume,
+        /// As written, in JSON.
+        document: serde_json::Value,
+    },
+}
+
+/// What reading a document came to.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// What it holds, if nothing is wrong.
+    pub(super) content: Option<Content>,
+    /// What is wrong.
+    pub(super) problems: Problems,
+    /// What is accepted, but worth saying.
+    pub(super) warnings: Vec<Problem>,
+}
+
+/// Reads a document of any kind.
+pub(super) fn read(document: &mut Document, drivers: &Drivers, judge: Judge) -> Outcome {
+    document.ignore_fields("x-");
+    if let Some(kind) = kind(document) {
+        return read_kind(kind, document, drivers, judge);
+    }
+    let problems = no_kind(document);
+    let Some(kind) = meant(document) else { return Outcome { problems, ..Outcome::default() } };
+    // What its head says wrong was told with all kinds that there are; of the rest it is the one that was probably meant.
+    let rest = read_kind(kind, document, drivers, judge);
+    let mut outcome = Outcome { problems, warnings: rest.warnings, content: None };
+    outcome.problems.add_more(rest.problems.more());
+    outcome.problems.extend(rest.problems.into_vec().into_iter().filter(|problem| problem.path != "kind"));
+    outcome
+}
+
+fn read_kind(kind: Kind, document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
+    match kind {
+        Kind::Job => read_job(document, drivers, judge),
+        Kind::Volume => read_volume(document),
+    }
+}
+
+/// The kind that a document without a right one was probably to be: by its name, else by what it holds.
+fn meant(document: &Document) -> Option<Kind> {
+    let version = document.at("apiVersion");
+    let is_ours = version.is_none_or(|version| version.node.text.starts_with("herdlet/"));
+    match document.at("kind") {
+        _ if !is_ours => None,
+        Some(kind) => match nearest(&kind.node.text, ["Job", "Volume"].into_iter()) {
+            Some("Job") => Some(Kind::Job),
+            Some(_) => Some(Kind::Volume),
+            None => None,
+        },
+        None if document.at("spec.groups").is_some() => Some(Kind::Job),
+        None if document.at("spec.host_path").is_some() || document.at("spec.plugin_id").is_some() => {
+            Some(Kind::Volume)
+        }
+        None => None,
+    }
+}
+
+/// What to say of a document that says neither that it is a job nor that it is a volume.
+fn no_kind(document: &Document) -> Problems {
+    let is_compose = document.at("kind").is_none() && document.at("apiVersion").is_none();
+    match document.at("services").filter(|_| is_compose) {
+        Some(services) => services.problem(COMPOSE.to_owned()).into(),
+        None => yaml::check(&document.root(), &HEAD),
+    }
+}
+
+/// What to do with a Compose file.
+const COMPOSE: &str = "this is a Compose file, and those are not read: write a job (`kind: Job`) in which each of these services is a \
+                       task or a group; herdlet schema spec.groups.tasks lists what one can have";
+
+/// The part of a document that says what the rest is.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = true))]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Head {
+    #[serde(rename = "apiVersion")]
+    api_version: herdlet_api_types::manifest::ApiVersion,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+enum Kind {
+    Job,
+    Volume,
+}
+
+static HEAD: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<Head>);
+pub(super) static JOB: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<JobManifest>);
+static VOLUME: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<VolumeManifest>);
+
+fn kind(document: &Document) -> Option<Kind> {
+    yaml::from_node(&document.at("kind")?).ok()
+}
+
+fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
+    let (mut problems, pruned) = structure::<JobManifest>(document, &JOB, "Job");
+    let Some(Pruned { value: mut manifest, lost }) = pruned else {
+        return Outcome { problems, ..Outcome::default() };
+    };
+    let mut findings = Findings::new(document, lost);
+    config::read(&mut manifest, drivers, &mut findings);
+    let job = manifest.to_job();
+    match judge {
+        Judge::Here => validate::job(&manifest, &job, drivers, &mut findings),
+        Judge::Servers => validate::job_of_servers(&manifest, &job, drivers, &mut findings),
+    }
+    add(&mut problems, findings.problems);
+    let content =
+        problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });
+    Outcome { content, problems, warnings: findings.warnings }
+}
+
+fn read_volume(document: &Document) -> Outcome {
+    let (mut problems, pruned) = structure::<VolumeManifest>(document, &VOLUME, "Volume");
+    let Some(Pruned { value: manifest, lost }) = pruned else {
+        return Outcome { problems, ..Outcome::default() };
+    };
+    let mut findings = Findings::new(document, lost);
+    validate::volume(&manifest, &mut findings);
+    add(&mut problems, findings.problems);
+    let content = problems
+        .is_empty()
+        .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
+    Outcome { content, problems, warnings: findings.warnings }
+}
+
+/// Of the same place, that it is written wrongly says more than what follows from that.
+fn add(structural: &mut Problems, found: Problems) {
+    if structural.is_empty() {
+        return structural.append(found);
+    }
+    let is_told = |problem: &&Problem| structural.iter().any(|told| told.path == problem.path);
+    let others: Vec<Problem> = found.iter().filter(|problem| !is_told(problem)).cloned().collect();
+    structural.extend(others);
+}
+
+/// Everything wrong with the structure, and what of it can be read in spite of that.
+fn structure<T: DeserializeOwned>(
+    document: &Document,
+    schema: &Schema,
+    kind: &str,
+) -> (Problems, Option<Pruned<T>>) {
+    let unbuilt = unbuilt::find(document, schema);
+    let mut problems = Problems::new();
+    let Checked { problems: checked, absent } = yaml::check_fields(&document.root(), schema);
+    // Of the same place, that it isn't built says more than that it is unknown.
+    problems.extend(
+        checked.iter().filter(|problem| !unbuilt.iter().any(|told| told.path == problem.path)).cloned(),
+    );
+    problems.extend(unbuilt);
+    let pruned = match typed(document, &head(document, kind)) {
+        Ok(Pruned { value, mut lost }) => {
+            lost.extend(absent);
+            Some(Pruned { value, lost })
+        }
+        Err(problem) if problems.is_empty() => {
+            problems.push(problem);
+            None
+        }
+        Err(_) => None,
+    };
+    (problems, pruned)
+}
+
+/// What every document of a kind has, so that the rest can be read where it is missing.
+fn head(document: &Document, kind: &str) -> Node {
+    let node = |value: Value, text: &str| {
+        let (style, position) = (Style::Plain, document.root.position);
+        Node { value, text: text.into(), style, position }
+    };
+    let text = |text: &str| node(Value::Str, text);
+    let map = || node(Value::Map(Vec::new()), "");
+    let fields =
+        [("apiVersion", text(API_VERSION)), ("kind", text(kind)), ("metadata", map()), ("spec", map())];
+    let key_position = document.root.position;
+    let entry = |(key, value): (&str, Node)| Entry { key: key.into(), key_position, value: Arc::new(value) };
+    node(Value::Map(fields.into_iter().map(entry).collect()), "")
+}
+
+fn to_json<T: serde::Serialize>(manifest: &T) -> serde_json::Value {
+    // Total: all keys are strings, and no number is beyond JSON.
+    serde_json::to_value(manifest).unwrap_or_default()
+}

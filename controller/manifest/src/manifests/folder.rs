@@ -1,0 +1,162 @@
+//! Files and folders of manifests.
+//!
+//! In: paths. Out: named texts, in order, bounded. Hidden files and what editors leave behind are not manifests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::{Drivers, Reading, Set};
+use crate::hcl::Variables;
+use crate::yaml::{Limits, Problem, Problems};
+
+/// A folder of manifests, file by file: one that is broken doesn't take the others with it.
+#[derive(Debug, Default)]
+pub struct Folder {
+    /// All manifest files: those that owned something first, then by name.
+    pub files: Vec<FolderFile>,
+    /// Why the folder itself could not be read; then no file is listed, which doesn't mean that there is none.
+    pub problem: Option<Problem>,
+}
+
+/// One file of a folder.
+#[derive(Debug)]
+pub struct FolderFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// What it holds, or all that is wrong with it: also that an earlier file defines the same job or volume.
+    pub content: Result<Set, Problems>,
+}
+
+/// A folder with more files than this is refused.
+const FILES_MAX: usize = 10_000;
+/// What the names of manifests end in.
+const EXTENSIONS: [&str; 5] = ["yaml", "yml", "json", "hcl", "nomad"];
+/// The name of standard input in problems.
+const STDIN: &str = "<stdin>";
+
+/// Reads all manifests of a folder (not below), file by file: those that `own` jobs first, so that a copy that is laid beside one
+/// does not take its jobs away. Variables of HCL files have their defaults.
+pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> Folder {
+    let mut paths = match list(folder) {
+        Ok(paths) => paths,
+        Err(problem) => return Folder { files: Vec::new(), problem: Some(problem) },
+    };
+    let owns =
+        |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| own.contains(name));
+    paths.sort_by_key(|path| !owns(path));
+    let (mut places, variables) = (BTreeMap::new(), Variables::default());
+    let files = paths.into_iter().map(|path| {
+        let mut reading = Reading::new(drivers, &variables);
+        reading.places = std::mem::take(&mut places);
+        match read_listed(&path) {
+            Ok((source, bytes)) => reading.text(&source, &bytes),
+            Err(problem) => reading.problems.push(problem),
+        }
+        places = std::mem::take(&mut reading.places);
+        FolderFile { path, content: reading.finish() }
+    });
+    Folder { files: files.collect(), problem: None }
+}
+
+/// A name and the bytes it stands for.
+type Text = (String, Vec<u8>);
+
+/// The texts at these paths, read one by one: files, folders, `-` for standard input.
+pub fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<(String, Vec<u8>), Problem>> + '_ {
+    paths.iter().flat_map(|path| -> Box<dyn Iterator<Item = Result<Text, Problem>>> {
+        if path.as_os_str() == "-" {
+            return Box::new(std::iter::once_with(read_stdin));
+        }
+        if !path.is_dir() {
+            return Box::new(std::iter::once_with(|| read_file(path)));
+        }
+        match list(path) {
+            Ok(files) if files.is_empty() => {
+                let message = format!("has no manifest: no name ends in .{}", EXTENSIONS.join(", ."));
+                Box::new(std::iter::once(Err(of_source(path, message))))
+            }
+            Ok(files) => Box::new(files.into_iter().map(|file| read_listed(&file))),
+            Err(problem) => Box::new(std::iter::once(Err(problem))),
+        }
+    })
+}
+
+/// The manifests of a folder, sorted.
+fn list(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let failed = |error: io::Error| of_source(folder, format!("cannot be listed: {error}"));
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if is_manifest_name(&path) && !path.is_dir() {
+            paths.push(path);
+        }
+        if paths.len() > FILES_MAX {
+            return Err(of_source(folder, format!("has more than {FILES_MAX} manifests")));
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn is_manifest_name(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    // The JSON Schema of manifests may lie beside them, for editors.
+    let is_other = name.starts_with(b".") || name.ends_with(b"schema.json");
+    let named = |extension: &std::ffi::OsStr| EXTENSIONS.iter().any(|known| extension == *known);
+    !is_other && path.extension().is_some_and(named)
+}
+
+/// A file of a folder: what only bears the name of one, such as a pipe, is told instead of waited for. Symbolic links are
+/// followed, as mounted configuration often has them; a dangling one can't be read.
+fn read_listed(path: &Path) -> Result<Text, Problem> {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => {
+            Err(of_source(path, "is no file (a pipe, socket or device), and was not read"))
+        }
+        Ok(_) | Err(_) => read_file(path),
+    }
+}
+
+fn read_file(path: &Path) -> Result<Text, Problem> {
+    let most = Limits::DEFAULT.bytes_max as u64;
+    if let Some(length) =
+        fs::metadata(path).ok().map(|metadata| metadata.len()).filter(|length| *length > most)
+    {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let message = format!("has {:.1} MiB; the limit is {:.1} MiB", mib(length), mib(most));
+        return Err(of_source(path, message));
+    }
+    let bytes = fs::File::open(path).and_then(read_bounded);
+    let bytes = bytes.map_err(|error| of_source(path, format!("cannot be read: {error}")))?;
+    // A full disk, a power cut, or a program that failed to write it leaves such a file.
+    if bytes.trim_ascii().is_empty() {
+        let message = "is empty; to take away what it defined, remove it, or leave a comment in it";
+        return Err(of_source(path, message));
+    }
+    Ok((path.display().to_string(), bytes))
+}
+
+fn read_stdin() -> Result<Text, Problem> {
+    let bytes = read_bounded(io::stdin().lock());
+    let bytes = bytes.map_err(|error| of_source(Path::new(STDIN), format!("cannot be read: {error}")))?;
+    Ok((STDIN.to_owned(), bytes))
+}
+
+/// One byte more than is allowed at most, so that the reader of YAML sees that it is too much.
+fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(Limits::DEFAULT.bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn of_source(path: &Path, message: impl Into<String>) -> Problem {
+    Problem {
+        source: path.display().to_string(),
+        line: 0,
+        column: 0,
+        path: String::new(),
+        message: message.into(),
+    }
+}

@@ -1,0 +1,154 @@
+//! Names of Nomad's API (`TaskGroups`, `MemoryMB`) and of manifests (`groups`, `memory`).
+//!
+//! In: a name or a path. Out: the same in the other's words.
+
+use crate::yaml::{
+    PathStep, parse_path,
+    path::{Step, write_steps},
+};
+
+/// Names that differ in more than their writing.
+const NAMES: [(&str, &str); 28] = [
+    ("TaskGroups", "groups"),
+    ("RestartPolicy", "restart"),
+    ("ReschedulePolicy", "reschedule"),
+    ("ParameterizedJob", "parameterized"),
+    ("Networks", "network"),
+    ("SizeMB", "size"),
+    ("PortLabel", "port"),
+    ("MemoryMB", "memory"),
+    ("MemoryMaxMB", "memory_max"),
+    ("DiskMB", "disk"),
+    ("SecretsMB", "secrets"),
+    ("LogConfig", "logs"),
+    ("MaxFileSizeMB", "max_file_size"),
+    ("Audience", "aud"),
+    ("TaskName", "task"),
+    ("CSIPluginConfig", "csi_plugin"),
+    ("ScalingPolicies", "scalings"),
+    ("LTarget", "attribute"),
+    ("RTarget", "value"),
+    ("Operand", "operator"),
+    ("SpreadTarget", "targets"),
+    ("Spec", "cron"),
+    ("Specs", "crons"),
+    ("MBits", "mbits"),
+    ("PluginID", "plugin_id"),
+    ("CPU", "cpu"),
+    ("IOPS", "iops"),
+    ("ID", "id"),
+];
+
+/// The same within an artifact, whose names here mean something else elsewhere.
+const NAMES_OF_ARTIFACTS: [(&str, &str); 6] = [
+    ("GetterSource", "source"),
+    ("GetterOptions", "options"),
+    ("GetterHeaders", "headers"),
+    ("GetterMode", "mode"),
+    ("GetterInsecure", "insecure"),
+    ("RelativeDest", "destination"),
+];
+
+/// Words that the API writes in capitals.
+const CAPITALS: [&str; 11] = ["tls", "ttl", "dns", "grpc", "cni", "csi", "ui", "numa", "id", "url", "se"];
+
+/// The name in a manifest.
+pub fn in_manifest_words(name: &str) -> String {
+    if let Some((_, ours)) = NAMES.iter().chain(&NAMES_OF_ARTIFACTS).find(|(theirs, _)| *theirs == name) {
+        return (*ours).to_owned();
+    }
+    let chars: Vec<char> = name.chars().collect();
+    let mut snake = String::new();
+    for (at, char) in chars.iter().enumerate() {
+        let before = at.checked_sub(1).and_then(|at| chars.get(at));
+        let begins_word = char.is_ascii_uppercase()
+            && before.is_some_and(|before| {
+                !before.is_ascii_uppercase() || chars.get(at + 1).is_some_and(char::is_ascii_lowercase)
+            });
+        if begins_word {
+            snake.push('_');
+        }
+        snake.push(char.to_ascii_lowercase());
+    }
+    snake
+}
+
+/// The name in the API.
+fn in_api_word(name: &str) -> String {
+    if let Some((theirs, _)) = NAMES.iter().find(|(_, ours)| *ours == name) {
+        return (*theirs).to_owned();
+    }
+    let words = name.split('_').map(|word| match CAPITALS.contains(&word) {
+        true => word.to_ascii_uppercase(),
+        false => word
+            .chars()
+            .next()
+            .map(|first| first.to_ascii_uppercase())
+            .into_iter()
+            .chain(word.chars().skip(1))
+            .collect(),
+    });
+    words.collect()
+}
+
+/// Fields whose keys are the user's own.
+const FREE: [&str; 11] = [
+    "Config",
+    "Env",
+    "Meta",
+    "CanaryMeta",
+    "TaggedAddresses",
+    "Header",
+    "Volumes",
+    "Ports",
+    "Labels",
+    "GetterOptions",
+    "GetterHeaders",
+];
+
+/// A path into a manifest in the words of the API: `spec.groups[0].tasks[1]` is `Job.TaskGroups[0].Tasks[1]`. `job` is what
+/// stands for the job: `Job`, or nothing.
+pub(crate) fn in_api_words(path: &str, job: &str) -> String {
+    let Some(steps) = parse_path(path) else { return path.to_owned() };
+    let mut told: Vec<PathStep> = Vec::new();
+    if !job.is_empty() {
+        told.push(PathStep::Field(job.to_owned()));
+    }
+    let (mut is_free, mut is_config, mut is_artifact) = (false, false, false);
+    for (depth, step) in steps.into_iter().enumerate() {
+        match step {
+            PathStep::Field(name) if depth == 0 && (name == "spec" || name == "metadata") => {}
+            PathStep::Field(name) if depth == 1 && name == "name" && !path.starts_with("spec") => {
+                told.push(PathStep::Field("ID".to_owned()));
+            }
+            PathStep::Field(name) if is_free || is_config => {
+                is_free = false;
+                told.push(PathStep::Field(name));
+            }
+            PathStep::Field(name) => {
+                let of_artifact = NAMES_OF_ARTIFACTS.iter().find(|(_, ours)| is_artifact && *ours == name);
+                let word = of_artifact.map_or_else(|| in_api_word(&name), |(theirs, _)| (*theirs).to_owned());
+                is_artifact = word == "Artifacts";
+                is_free = FREE.contains(&word.as_str());
+                is_config = word == "Config";
+                let is_network = word == "Networks";
+                told.push(PathStep::Field(word));
+                if is_network {
+                    told.push(PathStep::Item(0));
+                }
+            }
+            item @ PathStep::Item(_) => told.push(item),
+        }
+    }
+    let steps: Vec<Step<'_>> = told
+        .iter()
+        .map(|step| match step {
+            PathStep::Field(name) => Step::Field(name),
+            PathStep::Item(index) => Step::Item(*index),
+        })
+        .collect();
+    let mut text = String::new();
+    // A string takes everything.
+    let _ = write_steps(&mut text, &steps);
+    text
+}

@@ -1,0 +1,255 @@
+//! Nomad's job files by example: each gives the job that its manifest gives. The corpus has every block that is built, in
+//! HCL, in the API's JSON and in YAML.
+
+use herdlet_api_types::job::Job;
+use herdlet_api_types::manifest::JobManifest;
+
+use crate::manifests::{Drivers, parse};
+use crate::yaml::{Problems, to_yaml};
+
+const CORPUS: [[(&str, &str); 3]; 4] = [
+    [
+        ("batch.nomad.hcl", include_str!("corpus/batch.nomad.hcl")),
+        ("batch.json", include_str!("corpus/batch.json")),
+        ("batch.yaml", include_str!("corpus/batch.yaml")),
+    ],
+    [
+        ("service.nomad.hcl", include_str!("corpus/service.nomad.hcl")),
+        ("service.json", include_str!("corpus/service.json")),
+        ("service.yaml", include_str!("corpus/service.yaml")),
+    ],
+    [
+        ("system.nomad.hcl", include_str!("corpus/system.nomad.hcl")),
+        ("system.json", include_str!("corpus/system.json")),
+        ("system.yaml", include_str!("corpus/system.yaml")),
+    ],
+    [
+        ("lone.nomad.hcl", include_str!("corpus/lone.nomad.hcl")),
+        ("lone.json", include_str!("corpus/lone.json")),
+        ("lone.yaml", include_str!("corpus/lone.yaml")),
+    ],
+];
+
+fn read(name: &str, text: &str) -> Result<Job, Problems> {
+    let set = parse(name, text.as_bytes(), &Drivers::built_in())?;
+    assert_eq!(set.jobs.len(), 1, "{name}");
+    Ok(set.jobs.into_iter().next().unwrap().object)
+}
+
+fn good(name: &str, text: &str) -> Job {
+    read(name, text).unwrap_or_else(|problems| panic!("{name}:\n{problems}"))
+}
+
+fn wrong(name: &str, text: &str) -> String {
+    read(name, text).map(|job| format!("{job:?}")).unwrap_err().to_string()
+}
+
+#[test]
+fn all_three_spellings_are_one_job() {
+    for [hcl, json, yaml] in CORPUS {
+        let wanted = good(yaml.0, yaml.1);
+        assert_eq!(good(hcl.0, hcl.1), wanted, "{}", hcl.0);
+        assert_eq!(good(json.0, json.1), wanted, "{}", json.0);
+        // Nor does the state that is stored differ by a byte.
+        let bytes = |(name, text)| rmp_serde::to_vec_named(&good(name, text)).unwrap();
+        assert_eq!((bytes(hcl), bytes(json)), (bytes(yaml), bytes(yaml)));
+    }
+}
+
+#[test]
+fn whether_a_job_is_stopped_is_said_in_json_and_in_yaml_and_not_in_hcl() {
+    let [(_, hcl), (_, json), (_, yaml)] = CORPUS[0];
+    let in_yaml = good("a.yaml", &yaml.replacen("\nspec:\n", "\nspec:\n  stop: true\n", 1));
+    let mut tree: serde_json::Value = serde_json::from_str(json).unwrap();
+    let job = if tree.get("Job").is_some() { &mut tree["Job"] } else { &mut tree };
+    job["Stop"] = true.into();
+    assert!(in_yaml.stop);
+    assert_eq!(good("a.json", &tree.to_string()), in_yaml);
+    assert_eq!(good("written.yaml", &to_yaml(&JobManifest::from_job(&in_yaml)).unwrap()), in_yaml);
+    let in_hcl = hcl.replacen("job \"nightly\" {\n", "job \"nightly\" {\n  stop = true\n", 1);
+    let told = wrong("a.hcl", &in_hcl);
+    assert!(told.contains("spec.stop: is no field of Nomad's job files"), "{told}");
+}
+
+#[test]
+fn what_is_converted_is_the_same_job_and_says_its_defaults() {
+    for (name, text) in CORPUS.into_iter().flatten() {
+        let job = good(name, text);
+        let whole = JobManifest::whole(&job);
+        let written = to_yaml(&whole).unwrap();
+        assert_eq!(good("converted.yaml", &written), job, "{written}");
+        assert_eq!(good("converted.json", &serde_json::to_string(&whole).unwrap()), job);
+        for field in [
+            "priority:",
+            "region:",
+            "count:",
+            "kill_timeout:",
+            "max_file_size:",
+            "attempts:",
+            "shutdown_delay:",
+        ] {
+            assert!(written.contains(field), "{name} says no {field}\n{written}");
+        }
+    }
+}
+
+#[test]
+fn unbuilt_blocks_are_named_with_their_place() {
+    let job = |inner: &str| {
+        format!(
+            "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n    }}\n  }}\n{inner}\n}}\n"
+        )
+    };
+    for (inner, place) in [
+        (
+            "  multiregion {\n    strategy {\n      max_parallel = 1\n    }\n  }",
+            "a.hcl:10:3: spec.multiregion: `multiregion` is known from Nomad",
+        ),
+        ("  migrate {\n    max_parallel = 1\n  }", "a.hcl:10:3: spec.migrate: `migrate` is known from Nomad"),
+    ] {
+        let told = wrong("a.hcl", &job(inner));
+        // Where a later release builds them, they are no longer told.
+        assert!(told.contains(place), "{told}");
+    }
+    let task = |inner: &str| {
+        format!(
+            "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
+        )
+    };
+    for block in ["template", "vault", "csi_plugin", "action", "scaling", "consul", "device_"] {
+        let told = wrong("a.hcl", &task(&format!("      {block} {{\n      }}")));
+        assert!(
+            told.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),
+            "{block}: {told}"
+        );
+    }
+}
+
+#[test]
+fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
+    let hcl = "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        \
+               command = \"x\"\n      }\n      artifact {\n        source = \"git::https://example.org/a\"\n      }\n    }\n  \
+               }\n}\n";
+    let told = wrong("a.hcl", hcl);
+    let why = "`git` is known from Nomad, but not built in this release; there are `http`, `https`";
+    assert_eq!(told, format!("a.hcl:9:18: spec.groups[0].tasks[0].artifacts[0].source: {why}"));
+    let json = r#"{"Job": {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
+        "Config": {"command": "x"}, "Artifacts": [{"GetterSource": "git::https://example.org/a",
+        "GetterOptions": {"a": "b"}, "RelativeDest": "../x"}]}]}]}}"#;
+    let told = wrong("a.json", json);
+    assert!(told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].GetterSource: `git` is known"), "{told}");
+    assert!(
+        told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].RelativeDest: must be a path in"),
+        "{told}"
+    );
+    // What a variable will say nobody knows yet.
+    let open = json
+        .replace("git::https://example.org", "${NOMAD_META_way}://x")
+        .replace("../x", "${NOMAD_ALLOC_DIR}/x");
+    assert_eq!(good("a.json", &open).groups[0].tasks[0].artifacts.len(), 1);
+}
+
+#[test]
+fn slips_in_hcl_are_told_with_their_place() {
+    for (text, place) in [
+        ("job \"a\" {\n  grup \"g\" {\n  }\n}\n", "a.hcl:2:3: spec.grup"),
+        ("job \"a\" {\n}\njb \"b\" {\n}\n", "a.hcl:3:1: a job file has no block `jb`"),
+        ("job {\n}\n", "a.hcl:1:1: spec: needs one name"),
+        ("x = 1\n", "a.hcl:1:1: a job file has no `x`"),
+        ("# nothing\n", "a.hcl: has no `job` block"),
+        (
+            "job \"a\" {\n  group \"g\" {\n    count = -1\n  }\n}\n",
+            "a.hcl:3:13: spec.groups[0].count: must be at least 0",
+        ),
+        (
+            "job \"a\" {\n  group \"g\" {\n    network {\n    }\n    network {\n    }\n  }\n}\n",
+            "a.hcl:5:5: spec.groups[0].network: `network` is written twice",
+        ),
+        (
+            "job \"a\" {\n  group \"g\" {\n    service \"x\" {\n    }\n  }\n}\n",
+            "a.hcl:3:13: spec.groups[0].services[0]: `service` takes no name here",
+        ),
+        (
+            "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"docker\"\n    }\n  }\n}\n",
+            "a.hcl:4:16: spec.groups[0].tasks[0].driver: `docker` is known from Nomad",
+        ),
+        ("job \"a\" {\n  name = bas64(\"x\")\n}\n", "a.hcl:2:10: there is no function `bas64`"),
+    ] {
+        let told = wrong("a.hcl", text);
+        assert!(told.contains(place), "{told}");
+    }
+}
+
+/// One value that could not be evaluated hid all that was wrong with the rest.
+#[test]
+fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
+    let text = "job \"a\" {\n  type = var.x\n  periodic {\n    crons = [\"0 0 * * *\"]\n  }\n  group \"g\" {\n    cuont = 2\n    \
+                count = local.y\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        comand = \"x\"\n      }\n    \
+                }\n  }\n}\n";
+    assert_eq!(
+        wrong("a.hcl", text),
+        "a.hcl:2:14: there is no variable `x`\n\
+         a.hcl:7:5: spec.groups[0].cuont: unknown field `cuont`; did you mean `count`?\n\
+         a.hcl:8:19: there is no local `y`\n\
+         a.hcl:12:9: spec.groups[0].tasks[0].config.comand: unknown field `comand`; did you mean `command`?"
+    );
+    // Which blocks there are is not known: nothing is missing.
+    let text = "job \"a\" {\n  dynamic \"group\" {\n    for_each = var.x\n    content {\n    }\n  }\n}\n";
+    assert_eq!(wrong("a.hcl", text), "a.hcl:3:20: there is no variable `x`");
+}
+
+#[test]
+fn slips_in_json_are_told_by_the_paths_of_the_api() {
+    let job = |fields: &str| {
+        format!("{{\"Job\": {{\"ID\": \"a\", \"TaskGroups\": [{{\"Name\": \"g\", {fields}}}]}}}}")
+    };
+    let task = "\"Tasks\": [{\"Name\": \"t\", \"Driver\": \"raw_exec\", \"Config\": {\"command\": \"x\"}}]";
+    for (text, told) in [
+        (job(&format!("\"Count\": \"two\", {task}")), "Job.TaskGroups[0].Count: "),
+        (job(&format!("\"Cuont\": 2, {task}")), "Job.TaskGroups[0].Cuont: "),
+        (
+            job(&format!("\"Spreads\": [{{\"Attribute\": \"x\", \"Weight\": 101}}], {task}")),
+            "Job.TaskGroups[0].Spreads[0].Weight: must be at most 100, found 101",
+        ),
+        (
+            job(&format!("\"Constraints\": [{{\"LTarget\": \"x\"}}], {task}")),
+            "Job.TaskGroups[0].Constraints[0].RTarget: `=` needs a value",
+        ),
+        (
+            job(&format!("\"RestartPolicy\": {{\"Mode\": \"never\"}}, {task}")),
+            "Job.TaskGroups[0].RestartPolicy.Mode: ",
+        ),
+        (
+            job("\"Tasks\": [{\"Name\": \"t\", \"Driver\": \"raw_exec\", \"Config\": {}}]"),
+            "Job.TaskGroups[0].Tasks[0].Config",
+        ),
+        ("{\"Job\": {\"ID\": \"a\"}, \"Jobb\": 1}".to_owned(), "Jobb: is not known beside `Job`"),
+        ("{\"Job\": {\"ID\": \"a\"}}".to_owned(), "Job"),
+        ("{\"Job\": 7}".to_owned(), "Job: must be a job"),
+    ] {
+        let all = wrong("a.json", &text);
+        assert!(all.contains(told), "{text}: {all}");
+        assert!(all.lines().all(|line| line.starts_with("a.json:1:")), "{all}");
+    }
+}
+
+#[test]
+fn strings_of_json_are_read_as_json_has_them() {
+    let text = r#"{"Job": {"ID": "a", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
+      "Config": {"command": "\/bin\/sh", "args": ["\ud83d\ude00", "\u003c\t\n", "yes", "1.10"]}}]}]}}"#;
+    let job = good("a.json", text);
+    let config = serde_json::to_value(&job.groups[0].tasks[0].config).unwrap();
+    assert_eq!(config, serde_json::json!({"command": "/bin/sh", "args": ["😀", "<\t\n", "yes", "1.10"]}));
+}
+
+#[test]
+fn harm_in_json_is_refused() {
+    let deep = format!("{{\"Job\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(wrong("a.json", &deep).contains("nested more than 64 deep"));
+    let long =
+        format!("{{\"Job\": {{\"ID\": \"a\", \"Datacenters\": [{}\"x\"]}}}}", "\"x\",".repeat(300_000));
+    assert!(wrong("a.json", &long).contains("more than 250000 values"));
+    let told =
+        parse("a.json", b"{\"Job\": {\"ID\": \"\xff\"}}", &Drivers::built_in()).map(|_| ()).unwrap_err();
+    assert_eq!(told.to_string(), "a.json:1:17: is not UTF-8: byte 0xff at offset 16");
+}

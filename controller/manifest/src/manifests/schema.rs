@@ -1,0 +1,84 @@
+//! The JSON Schema of manifests, for editors and other tools, and small readings of schemas.
+//!
+//! In: the manifest types and the built-in drivers. Out: one schema for a whole document of any kind.
+
+use std::borrow::Cow;
+
+use herdlet_api_types::manifest::driver::{MockConfig, RawExecConfig};
+use herdlet_api_types::manifest::scalar::SIGNALS;
+use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value as Json, json};
+
+use crate::yaml;
+
+/// The schema of a document: a job or a volume. It stands in `manifests/schema.json` of the repository.
+pub fn schema() -> Json {
+    let mut schema = yaml::schema_for::<Document>().to_value();
+    let drivers = ["raw_exec", "mock"].into_iter().zip(["RawExecConfig", "MockConfig"]);
+    let rules: Vec<Json> = drivers
+        .map(|(driver, config)| {
+            json!({
+                "if": { "properties": { "driver": { "const": driver } }, "required": ["driver"] },
+                "then": { "properties": { "config": { "$ref": format!("#/$defs/{config}") } } },
+            })
+        })
+        .collect();
+    label_patterns(&mut schema);
+    if let Some(Json::Object(signal)) = schema.pointer_mut("/$defs/Signal") {
+        signal.insert("enum".to_owned(), json!(SIGNALS));
+    }
+    if let Some(Json::Object(task)) = schema.pointer_mut("/$defs/TaskSpec") {
+        task.insert("allOf".to_owned(), Json::Array(rules));
+    }
+    schema
+}
+
+/// Says in a way that editors know what our own keyword for DNS labels says.
+fn label_patterns(schema: &mut Json) {
+    match schema {
+        Json::Object(fields) => {
+            if fields.get("x-name").is_some_and(|kind| kind == "dns-label") {
+                fields.insert("pattern".to_owned(), json!("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"));
+            }
+            fields.values_mut().for_each(label_patterns);
+        }
+        Json::Array(items) => items.iter_mut().for_each(label_patterns),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
+    }
+}
+
+/// A document of any kind.
+struct Document;
+
+impl JsonSchema for Document {
+    fn schema_name() -> Cow<'static, str> {
+        "herdlet manifest".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let job = generator.subschema_for::<JobManifest>();
+        let volume = generator.subschema_for::<VolumeManifest>();
+        // Only named: tasks refer to them by driver.
+        generator.subschema_for::<RawExecConfig>();
+        generator.subschema_for::<MockConfig>();
+        json_schema!({ "description": "A document of a herdlet manifest.", "oneOf": [job, volume] })
+    }
+}
+
+/// References within references; more is a circle.
+const PARTS_MAX: usize = 16;
+
+/// A schema and those it refers to, outermost first.
+pub(super) fn parts<'s>(root: &'s Json, schema: &'s Json) -> Vec<&'s Map<String, Json>> {
+    let mut parts = Vec::new();
+    let mut next = Some(schema);
+    while let Some(Json::Object(part)) = next
+        && parts.len() < PARTS_MAX
+    {
+        parts.push(part);
+        let reference = part.get("$ref").and_then(Json::as_str);
+        next = reference.and_then(|reference| root.pointer(reference.strip_prefix('#')?));
+    }
+    parts
+}

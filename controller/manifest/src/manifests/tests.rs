@@ -1,0 +1,258 @@
+//! Examples of whole texts; what is wrong with bad ones stands beside them as golden files.
+
+use std::path::{Path, PathBuf};
+
+use super::{Drivers, Filesystem, Set, job_to_yaml, load, parse, schema, volume_to_yaml};
+use crate::hcl::Variables;
+use crate::yaml::Problems;
+
+mod bad;
+mod folders;
+mod hostile;
+
+fn read(text: &str) -> Result<Set, Problems> {
+    parse("test.yaml", text.as_bytes(), &Drivers::built_in())
+}
+
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The examples of the repository.
+fn examples() -> Vec<PathBuf> {
+    let folder = repository().join("manifests");
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    paths.sort();
+    assert!(paths.len() >= 6, "{paths:?}");
+    paths
+}
+
+#[test]
+fn examples_load_and_come_back() {
+    for path in examples() {
+        let set = load(std::slice::from_ref(&path), &Drivers::built_in(), &Variables::default())
+            .unwrap_or_else(|problems| panic!("{}:\n{problems}", path.display()));
+        for loaded in &set.jobs {
+            let written = job_to_yaml(&loaded.object).unwrap();
+            let again = read(&written).unwrap_or_else(|problems| panic!("{written}\n{problems}"));
+            assert_eq!(again.jobs[0].object, loaded.object, "{written}");
+        }
+        for loaded in &set.volumes {
+            let written = volume_to_yaml(&loaded.object).unwrap();
+            let again = read(&written).unwrap_or_else(|problems| panic!("{written}\n{problems}"));
+            assert_eq!(again.volumes[0].object, loaded.object, "{written}");
+        }
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 50, "{} has {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn examples_are_one_set() {
+    let set = load(&[repository().join("manifests")], &Drivers::built_in(), &Variables::default())
+        .unwrap_or_else(|all| panic!("{all}"));
+    assert_eq!((set.jobs.len(), set.volumes.len()), (14, 4));
+}
+
+#[test]
+fn hello_is_as_the_readme_says() {
+    let set = load(&[repository().join("manifests/hello.yaml")], &Drivers::built_in(), &Variables::default())
+        .unwrap();
+    let job = &set.jobs[0].object;
+    assert_eq!(
+        (job.id.as_str(), job.groups[0].name.as_str(), job.groups[0].tasks[0].name.as_str()),
+        ("hello", "hello", "greet")
+    );
+    assert!(set.warnings.is_empty());
+}
+
+#[test]
+fn what_is_only_stored_is_said() {
+    let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec:\n  type: service\n  update: {canary: 1, \
+                stagger: 1m}\n  groups: [{name: g, tasks: [{name: t, driver: mock}]}]\n";
+    let set = parse("web.yaml", text.as_bytes(), &Drivers::built_in()).unwrap();
+    let warnings: Vec<String> = set.warnings.iter().map(|warning| warning.message.clone()).collect();
+    assert_eq!(warnings, ["stagger doesn't act in this release; the rest of `update` does"]);
+}
+
+#[test]
+fn scalars_keep_their_text() {
+    let set = read(
+        r#"
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: a, labels: {v: 1.10}}
+x-notes: {anything: [goes]}
+spec:
+  meta: {on: off, n: 0x10}
+  groups:
+    - name: g
+      tasks:
+        - name: t
+          driver: raw_exec
+          user: 1000
+          env: {PORT: 8080, VERSION: 1.10, FLAG: no, EMPTY: ""}
+          config: {command: echo, args: [1.10, 1e3, yes, 08, true, 18446744073709551616]}
+        - name: m
+          driver: mock
+          config: {run_for: 1m30s, kill_after: 0, exit_code: 3, stdout_string: 1.0}
+"#,
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let job = &set.jobs[0].object;
+    assert_eq!(job.labels["v"], "1.10");
+    assert_eq!((job.meta["on"].as_str(), job.meta["n"].as_str()), ("off", "0x10"));
+    let [task, mock] = job.groups[0].tasks.as_slice() else { panic!("two tasks") };
+    assert_eq!(task.user.as_deref(), Some("1000"));
+    assert_eq!(
+        (task.env["PORT"].as_str(), task.env["VERSION"].as_str(), task.env["FLAG"].as_str()),
+        ("8080", "1.10", "no")
+    );
+    let args = serde_json::json!(["1.10", "1e3", "yes", "08", "true", "18446744073709551616"]);
+    assert_eq!(task.config["args"], args);
+    let config: herdlet_api_types::manifest::driver::MockConfig =
+        serde_json::from_value(mock.config.clone()).unwrap();
+    assert_eq!((config.exit_code, config.stdout_string.unwrap().0.as_str()), (3, "1.0"));
+    assert_eq!(config.run_for.0, herdlet_api_types::Duration::from_secs(90));
+    let written = job_to_yaml(job).unwrap();
+    assert_eq!(&read(&written).unwrap_or_else(|all| panic!("{written}\n{all}")).jobs[0].object, job);
+}
+
+#[test]
+fn the_published_schema_is_current() {
+    let path = repository().join("manifests/schema.json");
+    let current = format!("{:#}\n", schema());
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(&path, &current).unwrap();
+    }
+    let published = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        published == current,
+        "manifests/schema.json is old; run: UPDATE_SCHEMA=1 cargo test -p herdlet the_published"
+    );
+}
+
+#[test]
+fn a_job_is_written_as_a_person_would() {
+    let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in(), &Variables::default())
+        .unwrap();
+    let written = job_to_yaml(&set.jobs[0].object).unwrap();
+    let path = repository().join("controller/src/desired/manifests/tests/web.written.yaml");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &written).unwrap();
+    }
+    assert_eq!(written, std::fs::read_to_string(path).unwrap_or_default());
+}
+
+#[test]
+fn a_token_that_the_task_never_sees_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g, tasks: [
+           {name: t, driver: mock, identities: [{name: api, aud: [x]}, {env: true}]}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        ["test.yaml:2:49: spec.groups[0].tasks[0].identities[0]: \
+          neither `env` nor `file` is true, so the task won't see this token"]
+    );
+}
+
+#[test]
+fn an_expression_that_launches_nothing_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {type: batch,
+          periodic: {crons: [\"0 0 30 2 *\", \"0 0 28 2 *\"]}, groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        ["test.yaml:2:30: spec.periodic.crons[0]: names a day that no month has: nothing is launched by it"]
+    );
+}
+
+#[test]
+fn an_expression_whose_years_are_over_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {type: batch,
+          periodic: {crons: [\"0 0 * * * 2001\", \"0 0 * * *\"]}, groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "test.yaml:2:30: spec.periodic.crons[0]: names only years that are over: nothing is launched by it any more"
+        ]
+    );
+}
+
+#[test]
+fn an_attribute_that_no_node_has_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {
+          constraints: [{attribute: '${attr.kernel.nam}', value: linux}, {distinct_property: '${meta.rack}'}],
+          affinities: [{attribute: '${attr.cpu.arch}', value: '${node.clas}'}],
+          groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "test.yaml:2:37: spec.constraints[0].attribute: no node has `${attr.kernel.nam}`; did you mean `${attr.kernel.name}`?",
+            "test.yaml:3:63: spec.affinities[0].value: no node has `${node.clas}`; did you mean `${node.class}`?"
+        ]
+    );
+}
+
+/// `60s` was written where `1m` had stood, and every allocation was replaced.
+#[test]
+fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
+    let config = |length: &str, args: &str| {
+        let text = format!(
+            "{{apiVersion: herdlet/v1, kind: Job, metadata: {{name: a}}, spec: {{groups: [{{name: g, tasks: [
+               {{name: t, driver: mock, config: {{run_for: {length}}}}},
+               {{name: u, driver: raw_exec, config: {{command: x, args: [{args}]}}}}]}}]}}}}"
+        );
+        read(&text).unwrap_or_else(|all| panic!("{all}")).jobs.remove(0).object
+    };
+    assert_eq!(config("60s", "60s"), config("1m", "60s"));
+    assert_eq!(config("0", "60s"), config("0s", "60s"));
+    assert_ne!(config("61s", "60s"), config("1m", "60s"));
+    assert_ne!(
+        config("1m", "60s"),
+        config("1m", "1m"),
+        "of an argument nobody says that it is a length of time"
+    );
+}
+
+#[test]
+fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
+    let mut drivers = Drivers::built_in();
+    let mut rules = drivers.get("mock").unwrap().clone();
+    rules.filesystem = Filesystem::Own;
+    drivers.insert("boxed", rules);
+    let text = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g,
+        volumes: {data: {type: host, source: data}}, tasks: [
+        {name: t, driver: boxed, volume_mounts: [{volume: data, destination: /srv}]}]}]}}";
+    parse("x", text.as_bytes(), &drivers).unwrap_or_else(|all| panic!("{all}"));
+}
+
+#[test]
+fn what_is_built_is_not_listed_as_missing() {
+    fn look(schema: &serde_json::Value) {
+        let fields = schema.get("properties").and_then(|fields| fields.as_object());
+        for name in schema.get("x-not-built").and_then(|names| names.as_array()).into_iter().flatten() {
+            let name = name.as_str().unwrap();
+            assert!(fields.is_none_or(|fields| !fields.contains_key(name)), "{name} is built");
+        }
+        schema.as_object().into_iter().flatten().for_each(|(_, inner)| look(inner));
+        schema.as_array().into_iter().flatten().for_each(look);
+    }
+    look(&schema());
+}

@@ -1,0 +1,170 @@
+//! Whether a manifest makes sense, beyond names and types of its fields.
+//!
+//! In: a typed manifest (for what is written, and where) and its canonical form (for what holds), index by index the
+//! same. Out: findings. Rules are those of Nomad's servers where nothing else is said. It must not know what runs on
+//! this machine: whether a volume exists or a port is free is seen when a job is placed.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::job::{Group, Job};
+use herdlet_api_types::manifest::defaults::default_reschedule;
+use herdlet_api_types::manifest::{GroupSpec, JobManifest, Text};
+
+use super::drivers::Drivers;
+use super::findings::Findings;
+use crate::yaml::Trail;
+
+mod artifact;
+mod attributes;
+mod bounds;
+mod children;
+mod constraint;
+mod depends;
+mod identity;
+mod lifecycle;
+mod mount;
+mod network;
+mod policy;
+mod service;
+mod task;
+mod text;
+mod variables;
+mod volume;
+
+pub(super) use volume::volume;
+
+/// Everything that is said for all tasks of a group.
+#[derive(Clone, Copy)]
+struct GroupContext<'a> {
+    spec: &'a GroupSpec,
+    group: &'a Group,
+    trail: &'a Trail<'a>,
+    job: &'a Job,
+    drivers: &'a Drivers,
+}
+
+/// Validates a job.
+pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings: &mut Findings<'_>) {
+    let root = Trail::begin("");
+    let (metadata, spec) = (root.field("metadata"), root.field("spec"));
+    let groups = spec.field("groups");
+    labels(manifest.metadata.labels.as_ref(), &metadata.field("labels"), findings);
+    labels(manifest.metadata.annotations.as_ref(), &metadata.field("annotations"), findings);
+    text::meta(manifest.spec.meta.as_ref(), &spec.field("meta"), findings);
+    for (written, name) in [(&manifest.spec.name, "name"), (&manifest.spec.region, "region")] {
+        if let Some(value) = written {
+            text::plain(value, &spec.field(name), findings);
+        }
+    }
+    if manifest.spec.datacenters.as_ref().is_some_and(Vec::is_empty) {
+        findings.problem(&spec.field("datacenters"), "needs at least one; remove it to allow all");
+    }
+    constraint::of(
+        manifest.spec.constraints.as_deref(),
+        manifest.spec.affinities.as_deref(),
+        (constraint::Level::Job, job.kind),
+        &spec,
+        findings,
+    );
+    constraint::spreads(manifest.spec.spreads.as_deref(), job.kind, &spec, findings);
+    if let Some(update) = &manifest.spec.update {
+        policy::update(update, None, job.kind, &spec.field("update"), findings);
+    }
+    if let Some(written) = &manifest.spec.reschedule {
+        let policy = written.over(&default_reschedule(job.kind));
+        policy::reschedule(&policy, job.kind, &spec.field("reschedule"), findings);
+    }
+    children::of_job(manifest, job, &spec, findings);
+    if manifest.spec.groups.as_ref().is_some_and(Vec::is_empty) {
+        findings.problem(&groups, "a job needs at least one group");
+    }
+    if !bounds::hold(manifest, job, &spec, findings) {
+        return;
+    }
+    text::unique(
+        manifest.spec.groups.iter().flatten().map(|group| group.name.as_deref()),
+        "group",
+        &groups,
+        findings,
+    );
+    for (index, (spec, group)) in manifest.spec.groups.iter().flatten().zip(&job.groups).enumerate() {
+        let trail = &groups.item(index);
+        one_group(manifest, &GroupContext { spec, group, trail, job, drivers }, findings);
+    }
+    network::static_ports(manifest, job, &groups, findings);
+}
+
+/// What of a job that servers have judged must hold on this machine too: how much there is of it, and what tasks do with its files.
+pub(super) fn job_of_servers(
+    manifest: &JobManifest,
+    job: &Job,
+    drivers: &Drivers,
+    findings: &mut Findings<'_>,
+) {
+    let root = Trail::begin("");
+    let spec = root.field("spec");
+    let groups = spec.field("groups");
+    if !bounds::hold(manifest, job, &spec, findings) {
+        return;
+    }
+    for (index, (spec, group)) in manifest.spec.groups.iter().flatten().zip(&job.groups).enumerate() {
+        let trail = &groups.item(index);
+        let context = GroupContext { spec, group, trail, job, drivers };
+        let tasks = trail.field("tasks");
+        for (index, (spec, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
+            task::of_servers(&context, spec, task, &tasks.item(index), findings);
+        }
+    }
+}
+
+fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut Findings<'_>) {
+    let GroupContext { spec, group, trail, job, .. } = *context;
+    let tasks = trail.field("tasks");
+    policy::scaling(group, trail, findings);
+    if spec.reschedule.is_some() {
+        policy::reschedule(&group.reschedule, job.kind, &trail.field("reschedule"), findings);
+    }
+    if let Some(update) = &spec.update {
+        policy::update(update, manifest.spec.update.as_ref(), job.kind, &trail.field("update"), findings);
+    }
+    if job.kind.is_on_each_machine() && group.count > 1 {
+        let message = format!(
+            "a {} job has one allocation of a group on each machine; remove `count`, or write 0 for none",
+            job.kind.as_str()
+        );
+        findings.of_type(&trail.field("count"), message);
+    }
+    if let Some(restart) = &spec.restart {
+        policy::restart(&policy::of_group(restart, job.kind), &trail.field("restart"), findings);
+    }
+    let level = (constraint::Level::Group, job.kind);
+    constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
+    constraint::spreads(spec.spreads.as_deref(), job.kind, trail, findings);
+    text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
+    network::ports(spec, trail, findings);
+    mount::requests(spec, group, trail, findings);
+    service::of_group(context, findings);
+    if spec.tasks.is_some() && group.tasks.is_empty() {
+        findings.problem(&tasks, "a group needs at least one task");
+    }
+    text::unique(spec.tasks.iter().flatten().map(|task| task.name.as_deref()), "task", &tasks, findings);
+    lifecycle::of_group(context, findings);
+    depends::of_group(context, findings);
+    for (index, (spec, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
+        task::validate(context, spec, task, &tasks.item(index), findings);
+    }
+}
+
+/// `metadata.labels` and `metadata.annotations`.
+fn labels(labels: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    for key in labels.into_iter().flatten().map(|(key, _)| key) {
+        let fits = (1..=253).contains(&key.len())
+            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
+        if !fits {
+            findings.problem(
+                &trail.field(key),
+                "as a name it must be 1 to 253 of letters, digits, `.`, `_`, `-` and `/`",
+            );
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! How long the lists of a manifest may be. A real one stays far below; a hostile one is told so before any rule that
+//! compares items with each other looks at it.
+
+use herdlet_api_types::job::{ALLOCATIONS_MAX, Job};
+use herdlet_api_types::manifest::{GroupSpec, JobManifest, Spread, TaskSpec, service::Service};
+
+use super::Findings;
+use crate::yaml::Trail;
+
+/// Groups of a job.
+const GROUPS_MAX: usize = 1_000;
+/// Tasks of a group.
+const TASKS_MAX: usize = 100;
+/// Services of a group or of a task.
+const SERVICES_MAX: usize = 1_000;
+/// Everything else that is counted by group, task or service: ports, volumes, mounts, identities, checks.
+const ITEMS_MAX: usize = 100;
+
+/// Tells every list that is too long; returns whether there is none.
+pub(super) fn hold(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) -> bool {
+    let groups = &spec.field("groups");
+    let mut bounds = Bounds { findings, hold: true };
+    bounds.list("groups", job.groups.len(), GROUPS_MAX, groups);
+    bounds.list("constraints", job.constraints.len(), ITEMS_MAX, &spec.field("constraints"));
+    bounds.list("affinities", job.affinities.len(), ITEMS_MAX, &spec.field("affinities"));
+    bounds.spreads(manifest.spec.spreads.as_deref(), &spec.field("spreads"));
+    bounds.counts(job, groups);
+    if bounds.hold {
+        for (index, group) in manifest.spec.groups.iter().flatten().enumerate() {
+            bounds.group(group, &groups.item(index));
+        }
+    }
+    bounds.hold
+}
+
+struct Bounds<'f, 'd> {
+    findings: &'f mut Findings<'d>,
+    hold: bool,
+}
+
+impl Bounds<'_, '_> {
+    fn list(&mut self, what: &str, length: usize, most: usize, trail: &Trail<'_>) {
+        if length > most {
+            self.hold = false;
+            self.findings.problem(trail, format!("takes at most {most} {what}, has {length}"));
+        }
+    }
+
+    fn group(&mut self, group: &GroupSpec, trail: &Trail<'_>) {
+        let network = trail.field("network");
+        let ports = group.network.iter().filter_map(|network| network.ports.as_ref()).flatten().count();
+        self.list("ports", ports, ITEMS_MAX, &network.field("ports"));
+        self.list("volumes", length(group.volumes.as_ref()), ITEMS_MAX, &trail.field("volumes"));
+        self.list("constraints", length(group.constraints.as_ref()), ITEMS_MAX, &trail.field("constraints"));
+        self.list("affinities", length(group.affinities.as_ref()), ITEMS_MAX, &trail.field("affinities"));
+        self.spreads(group.spreads.as_deref(), &trail.field("spreads"));
+        self.services(group.services.as_deref(), &trail.field("services"));
+        let tasks = trail.field("tasks");
+        self.list("tasks", length(group.tasks.as_ref()), TASKS_MAX, &tasks);
+        for (index, task) in group.tasks.iter().flatten().enumerate() {
+            self.task(task, &tasks.item(index));
+        }
+    }
+
+    fn spreads(&mut self, spreads: Option<&[Spread]>, trail: &Trail<'_>) {
+        self.list("spreads", spreads.map_or(0, <[Spread]>::len), ITEMS_MAX, trail);
+        for (index, spread) in spreads.into_iter().flatten().enumerate() {
+            self.list(
+                "targets",
+                length(spread.targets.as_ref()),
+                ITEMS_MAX,
+                &trail.item(index).field("targets"),
+            );
+        }
+    }
+
+    fn task(&mut self, task: &TaskSpec, trail: &Trail<'_>) {
+        self.list("tasks", length(task.depends_on.as_ref()), TASKS_MAX, &trail.field("depends_on"));
+        self.list("constraints", length(task.constraints.as_ref()), ITEMS_MAX, &trail.field("constraints"));
+        self.list("affinities", length(task.affinities.as_ref()), ITEMS_MAX, &trail.field("affinities"));
+        self.list("mounts", length(task.volume_mounts.as_ref()), ITEMS_MAX, &trail.field("volume_mounts"));
+        self.list("identities", length(task.identities.as_ref()), ITEMS_MAX, &trail.field("identities"));
+        self.services(task.services.as_deref(), &trail.field("services"));
+    }
+
+    fn services(&mut self, services: Option<&[Service]>, trail: &Trail<'_>) {
+        self.list("services", services.unwrap_or_default().len(), SERVICES_MAX, trail);
+        for (index, service) in services.into_iter().flatten().enumerate() {
+            let trail = trail.item(index);
+            self.list("checks", length(service.checks.as_ref()), ITEMS_MAX, &trail.field("checks"));
+        }
+    }
+
+    fn counts(&mut self, job: &Job, groups: &Trail<'_>) {
+        // One that is too large alone was told with the rest of the structure.
+        if job.groups.iter().any(|group| u64::from(group.count) > ALLOCATIONS_MAX) {
+            return;
+        }
+        if let Some(message) = job.too_many() {
+            self.findings.problem(groups, message);
+        }
+    }
+}
+
+fn length<I: IntoIterator>(items: Option<I>) -> usize {
+    items.into_iter().flatten().count()
+}

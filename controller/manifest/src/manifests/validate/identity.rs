@@ -1,0 +1,144 @@
+//! `identities` of a task.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use herdlet_api_types::{
+    job::ChangeMode,
+    manifest::{TaskSpec, defaults::DEFAULT_IDENTITY},
+};
+use herdlet_base::{below::below, token_path::path_of};
+
+use super::{Findings, text};
+use crate::yaml::Trail;
+
+/// Validates the identities of a task.
+pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let list = trail.field("identities");
+    let names = || {
+        spec.identities.iter().flatten().map(|identity| identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY))
+    };
+    text::unique(names().map(Some), "identity", &list, findings);
+    for (index, (identity, name)) in spec.identities.iter().flatten().zip(names()).enumerate() {
+        let trail = list.item(index);
+        let fits = (1..=128).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+        if !fits {
+            findings.problem(&trail.field("name"), "must be 1 to 128 of letters, digits, `_` and `-`");
+        }
+        let aud = identity.aud.as_deref().unwrap_or_default();
+        if name == DEFAULT_IDENTITY {
+            if identity.aud.is_some() {
+                let message = "the default identity has its own audience; give this one a `name`";
+                findings.problem(&trail.field("aud"), message);
+            }
+            if identity.ttl.is_some() {
+                let message = "the default identity doesn't expire; give this one a `name`";
+                findings.problem(&trail.field("ttl"), message);
+            }
+        } else if aud.is_empty() {
+            findings.absent(&trail, &trail, "`aud` is missing: who is the token for?");
+        }
+        for (index, audience) in aud.iter().enumerate() {
+            text::plain(audience, &trail.field("aud").item(index), findings);
+        }
+        if identity.ttl.is_some_and(|ttl| ttl.0.is_zero()) {
+            findings.problem(
+                &trail.field("ttl"),
+                "must be longer than 0; remove it for a token that doesn't expire",
+            );
+        }
+        if let Some(path) = &identity.filepath {
+            let trail = trail.field("filepath");
+            file(path, &trail, findings);
+            if identity.file != Some(true) {
+                findings.problem(&trail, "stands only with `file: true`");
+            }
+        }
+        if let Some(signal) = &identity.change_signal {
+            text::signal(&signal.0, &trail.field("change_signal"), findings);
+        }
+        let is_signal = identity.change_mode == Some(ChangeMode::Signal);
+        match (&identity.change_signal, is_signal) {
+            (None, true) => {
+                findings.absent(&trail, &trail, "`change_signal` is missing, for `change_mode: signal`")
+            }
+            (Some(_), false) => {
+                findings.problem(&trail.field("change_signal"), "stands only with `change_mode: signal`");
+            }
+            (Some(_), true) | (None, false) => {}
+        }
+        if identity.env != Some(true) && identity.file != Some(true) {
+            findings.warning(&trail, "neither `env` nor `file` is true, so the task won't see this token");
+        }
+    }
+    apart(spec, &list, findings);
+    outside_of_volumes(spec, &list, findings);
+}
+
+/// Of identities that servers have judged: where their files are.
+pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let list = trail.field("identities");
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        if let Some(path) = &identity.filepath {
+            file(path, &list.item(index).field("filepath"), findings);
+        }
+    }
+    apart(spec, &list, findings);
+    outside_of_volumes(spec, &list, findings);
+}
+
+/// No file lies in a volume: it would be hidden until the token's first renewal, as volumes are mounted after it was written, and then
+/// stay on the volume, where other tasks read it.
+fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
+    let mounts: Vec<(PathBuf, &str)> = spec
+        .volume_mounts
+        .iter()
+        .flatten()
+        .filter_map(|mount| mount.destination.as_deref())
+        .filter_map(|text| Some((below(text).ok()?, text)))
+        .collect();
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        let path = path_of("", identity.filepath.as_deref()).filter(|_| identity.filepath.is_some());
+        let over = path.and_then(|path| mounts.iter().find(|(mount, _)| path.starts_with(mount)));
+        if let Some((_, destination)) = over {
+            let message = format!(
+                "lies in the volume that is mounted at `{destination}`, which would hide it and keep it; \
+                 write a path outside of that, for instance secrets/token"
+            );
+            findings.problem(&list.item(index).field("filepath"), message);
+        }
+    }
+}
+
+/// No file is another one, nor a directory on the way to another one.
+fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
+    let mut known: BTreeMap<PathBuf, &str> = BTreeMap::new();
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
+        let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
+        let Some(path) = path else { continue };
+        let above = path.ancestors().find_map(|above| known.get(above));
+        // What lies below a path comes right after it in their order.
+        let below = known.range(path.clone()..).next().filter(|(below, _)| below.starts_with(&path));
+        match above.or(below.map(|(_, other)| other)) {
+            // That a name is taken is told by itself.
+            Some(other) if *other == name => {}
+            Some(other) => {
+                let item = list.item(index);
+                let field = item.field("filepath");
+                let at = if identity.filepath.is_some() { &field } else { &item };
+                findings.problem(at, format!("the file of identity `{other}` is in the way of this one's"));
+            }
+            None => {
+                known.insert(path, name);
+            }
+        }
+    }
+}
+
+fn file(path: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if path_of("", Some(path)).is_none() {
+        let message = "must be a path to a file in the task's directory, for instance secrets/token, and not in `private` or `alloc`";
+        findings.problem(trail, message);
+    }
+}

@@ -1,0 +1,119 @@
+//! `volumes` of a group, and where its tasks mount them.
+
+use herdlet_api_types::job::{Group, Task};
+use herdlet_api_types::manifest::{GroupSpec, TaskSpec};
+
+use super::text::no_such;
+use super::{Findings, GroupContext};
+use crate::manifests::drivers::Filesystem;
+use crate::yaml::Trail;
+
+/// Directories of a task that are the agent's to make.
+const OURS: [&str; 4] = ["alloc", "local", "secrets", "tmp"];
+
+/// Validates the volumes of a group.
+pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let volumes = trail.field("volumes");
+    for (name, volume) in spec.volumes.iter().flatten() {
+        let trail = volumes.field(name);
+        if let Some(complaint) = name_complaint(name) {
+            findings.problem(&trail, format!("as a name it {complaint}"));
+        }
+        if let Some(complaint) = volume.source.as_deref().and_then(name_complaint) {
+            findings.problem(&trail.field("source"), complaint);
+        }
+        let has_index = volume.source.as_ref().is_some_and(|source| source.ends_with(']'));
+        if has_index && volume.per_alloc == Some(true) {
+            let message = "with `per_alloc` the index is appended to the name; write the name without it";
+            findings.problem(&trail.field("source"), message);
+        }
+        let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
+        if canaries && volume.per_alloc == Some(true) {
+            let message = "a canary would share the volume of the allocation that it stands beside; write 0 for `canary`";
+            findings.problem(&trail.field("per_alloc"), message);
+        }
+    }
+}
+
+/// What is wrong with the name of a volume, if anything.
+pub(super) fn name_complaint(name: &str) -> Option<&'static str> {
+    let fits = (1..=128).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && !name
+            .contains(|char: char| matches!(char, '/' | '\\') || char.is_control() || char.is_whitespace());
+    (!fits).then_some("must be 1 to 128 characters without spaces, `/`, `\\` and control characters")
+}
+
+/// Validates the mounts of a task.
+pub(super) fn of_task(
+    context: &GroupContext<'_>,
+    spec: &TaskSpec,
+    task: &Task,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let list = trail.field("volume_mounts");
+    let filesystem = context.drivers.get(&task.driver).map(|rules| rules.filesystem);
+    for (index, (spec, mount)) in spec.volume_mounts.iter().flatten().zip(&task.volume_mounts).enumerate() {
+        let trail = list.item(index);
+        if spec.volume.is_some()
+            && !context.group.volumes.contains_key(&mount.volume)
+            && !mount.volume.contains("${")
+        {
+            let names = context.group.volumes.keys().map(String::as_str);
+            let message = || match context.group.volumes.is_empty() {
+                true => format!("there is no volume `{}`; list it in `volumes` of the group", mount.volume),
+                false => no_such("volume", &mount.volume, names),
+            };
+            findings.absent_with(&context.trail.field("volumes"), &trail.field("volume"), message);
+        }
+        if spec.destination.is_none() {
+            continue;
+        }
+        let destination = trail.field("destination");
+        let complaint = match filesystem {
+            Some(Filesystem::Shared) => inside_complaint(&mount.destination, &task.driver),
+            Some(Filesystem::Own) if mount.destination.is_empty() => Some("must not be empty".to_owned()),
+            Some(Filesystem::Own) | None => None,
+        };
+        let earlier = task.volume_mounts.iter().take(index);
+        if let Some(complaint) = complaint {
+            findings.problem(&destination, complaint);
+        } else if earlier.clone().any(|other| normal(&other.destination) == normal(&mount.destination)) {
+            findings.problem(
+                &destination,
+                format!("another volume is mounted at `{}` already", mount.destination),
+            );
+        }
+    }
+}
+
+/// Why a path isn't one inside a task's directory, if so.
+fn inside_complaint(path: &str, driver: &str) -> Option<String> {
+    let steps = normal(path);
+    if path.starts_with('/') {
+        let name = steps.last().copied().unwrap_or("data");
+        return Some(format!(
+            "with {driver} a task sees the machine's own files, so a volume can only stand inside the task's \
+             directory: write a relative path, for instance local/{name}"
+        ));
+    }
+    if steps.contains(&"..") {
+        return Some("must not leave the task's directory: remove `..`".to_owned());
+    }
+    match steps.as_slice() {
+        [] => Some("must name a path inside the task's directory, for instance local/data".to_owned()),
+        [only] if OURS.contains(only) => Some(format!(
+            "`{only}` is made by the agent; write a path in it or beside it, for instance local/data"
+        )),
+        _ if path.contains('\0') || path.len() > 1_024 => {
+            Some("must have at most 1024 bytes, and no NUL".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// A path by its steps.
+pub(super) fn normal(path: &str) -> Vec<&str> {
+    path.split('/').filter(|step| !matches!(*step, "" | ".")).collect()
+}

@@ -1,0 +1,171 @@
+//! `scaling`, `reschedule`, `update` and `restart`: numbers that must fit each other.
+
+use herdlet_api_types::Duration;
+use herdlet_api_types::job::{
+    DelayFunction, Group, HealthCheck, JobType, ReschedulePolicy, RestartMode, RestartPolicy,
+};
+use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
+use herdlet_api_types::manifest::{Restart, Span, Update};
+
+use super::Findings;
+use crate::yaml::Trail;
+
+/// The shortest window in which restarts can be counted.
+const INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// Validates the bounds within which a group may be scaled.
+pub(super) fn scaling(group: &Group, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let Some(scaling) = group.scaling else { return };
+    if scaling.min > scaling.max {
+        let message = format!("max ({}) must be at least min ({})", scaling.max, scaling.min);
+        findings.problem(&trail.field("scaling"), message);
+    } else if let Some(message) = scaling.refuses(group.count) {
+        findings.problem(&trail.field("count"), message);
+    }
+}
+
+/// The policy that a group's `restart` makes.
+pub(super) fn of_group(restart: &Restart, kind: JobType) -> RestartPolicy {
+    restart.over(&default_restart(kind))
+}
+
+/// Validates the policy that a written `restart` came to.
+pub(super) fn restart(policy: &RestartPolicy, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let RestartPolicy { attempts, interval, delay, mode } = policy;
+    if *interval < INTERVAL_MIN {
+        return findings.problem(
+            &trail.field("interval"),
+            format!("must be at least {INTERVAL_MIN}, found {}", Span(*interval)),
+        );
+    }
+    if *attempts == 0 && *mode == RestartMode::Delay {
+        let message = "`delay` with 0 attempts never restarts anything; write `fail`, or allow attempts";
+        return findings.problem(&trail.field("mode"), message);
+    }
+    if i128::from(*attempts) * i128::from(delay.as_nanos()) > i128::from(interval.as_nanos()) {
+        let message = format!(
+            "{attempts} attempts with a delay of {} don't fit into an interval of {}; \
+             lengthen the interval, shorten the delay or allow fewer",
+            Span(*delay),
+            Span(*interval)
+        );
+        findings.problem(trail, message);
+    }
+}
+
+/// The shortest delay before another allocation, as in Nomad.
+const RESCHEDULE_DELAY_MIN: Duration = Duration::from_secs(5);
+/// The shortest time in which such attempts can be counted, as in Nomad.
+const RESCHEDULE_INTERVAL_MIN: Duration = Duration::from_secs(15);
+
+/// Validates the policy that a written `reschedule` came to.
+pub(super) fn reschedule(
+    policy: &ReschedulePolicy,
+    kind: JobType,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let ReschedulePolicy { attempts, interval, delay, delay_function, max_delay, unlimited } = policy;
+    if !policy.is_enabled() {
+        return;
+    }
+    if matches!(kind, JobType::System | JobType::Sysbatch) {
+        let message = format!("a {} job is not rescheduled; remove `reschedule`", kind.as_str());
+        return findings.of_type(trail, message);
+    }
+    if *unlimited && *attempts > 0 {
+        let message =
+            format!("{attempts} attempts are counted, so it can't be unlimited too; write one of both");
+        return findings.problem(&trail.field("unlimited"), message);
+    }
+    let mut at_least = |name: &str, found: Duration, least: Duration| {
+        if found < least {
+            findings.problem(&trail.field(name), format!("must be at least {least}, found {}", Span(found)));
+        }
+    };
+    at_least("delay", *delay, RESCHEDULE_DELAY_MIN);
+    if !unlimited {
+        at_least("interval", *interval, RESCHEDULE_INTERVAL_MIN);
+    }
+    if *delay_function != DelayFunction::Constant {
+        at_least("max_delay", *max_delay, *delay);
+    }
+}
+
+/// Validates an `update` together with the one around it, and says what of it doesn't act yet.
+pub(super) fn update(
+    update: &Update,
+    outer: Option<&Update>,
+    kind: JobType,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    if kind.completes() {
+        let message = format!("a {} job is not rolled out; remove `update`", kind.as_str());
+        return findings.of_type(trail, message);
+    }
+    let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
+    if rules.auto_promote && rules.canary == 0 && update.auto_promote.is_some() {
+        findings.absent(
+            &trail.field("canary"),
+            &trail.field("auto_promote"),
+            "needs canaries to promote; write `canary` too",
+        );
+    }
+    // What the outer block says alone was told there.
+    let own = |written: &[bool]| outer.is_none() || written.contains(&true);
+    let deadline_written = update.healthy_deadline.is_some();
+    if rules.healthy_deadline <= rules.min_healthy_time
+        && own(&[deadline_written, update.min_healthy_time.is_some()])
+    {
+        let message = format!(
+            "healthy_deadline ({}) must be longer than min_healthy_time ({})",
+            Span(rules.healthy_deadline),
+            Span(rules.min_healthy_time)
+        );
+        findings.problem(trail, message);
+    }
+    let in_order = rules.progress_deadline.is_zero() || rules.progress_deadline > rules.healthy_deadline;
+    if !in_order && own(&[deadline_written, update.progress_deadline.is_some()]) {
+        let message = format!(
+            "progress_deadline ({}) must be longer than healthy_deadline ({}), or 0 for none",
+            Span(rules.progress_deadline),
+            Span(rules.healthy_deadline)
+        );
+        findings.problem(trail, message);
+    }
+    if update.stagger.is_some() && rules.stagger.is_zero() {
+        findings.problem(&trail.field("stagger"), "must be longer than 0");
+    }
+    let mut warn = |idle: &[&str], why: &str| {
+        if let Some(first) = idle.first() {
+            let (verb, names) = (if idle.len() == 1 { "doesn't" } else { "don't" }, idle.join(", "));
+            findings.warning(&trail.field(first), format!("{names} {verb} act {why}"));
+        }
+    };
+    warn(&idle_fields(update), "in this release; the rest of `update` does");
+    if kind.is_on_each_machine() {
+        let why = format!("on a {} job: it has no deployments", kind.as_str());
+        warn(&deployment_fields(update), &why);
+    }
+}
+
+/// What is written and only says something of deployments.
+fn deployment_fields(update: &Update) -> Vec<&'static str> {
+    written([
+        ("progress_deadline", update.progress_deadline.is_some()),
+        ("auto_revert", update.auto_revert.is_some()),
+        ("auto_promote", update.auto_promote.is_some()),
+        ("canary", update.canary.is_some()),
+        ("health_check", update.health_check == Some(HealthCheck::Manual)),
+    ])
+}
+
+/// What is written and only stored.
+fn idle_fields(update: &Update) -> Vec<&'static str> {
+    written([("stagger", update.stagger.is_some())])
+}
+
+fn written<const N: usize>(fields: [(&'static str, bool); N]) -> Vec<&'static str> {
+    fields.into_iter().filter_map(|(name, written)| written.then_some(name)).collect()
+}

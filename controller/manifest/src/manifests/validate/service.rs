@@ -1,0 +1,337 @@
+//! `services` and `checks`, by Nomad's rules.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::Duration;
+use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service};
+use herdlet_api_types::manifest::{CheckType, Span, service as spec};
+
+use super::text::no_such;
+use super::{Findings, GroupContext, text};
+use crate::yaml::Trail;
+
+/// The shortest interval and timeout of a check.
+const CHECK_TIME_MIN: Duration = Duration::from_secs(1);
+/// Methods an HTTP check may use.
+const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
+
+/// Validates the services of a group, and that all of the group use one catalogue.
+pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
+    let GroupContext { spec, group, trail, .. } = *context;
+    list(context, spec.services.as_deref(), &group.services, &trail.field("services"), findings);
+    let mut first: Option<(Provider, String)> = None;
+    let tasks = trail.field("tasks");
+    one_provider(&group.services, &trail.field("services"), &mut first, findings);
+    for (index, task) in group.tasks.iter().enumerate() {
+        one_provider(&task.services, &tasks.item(index).field("services"), &mut first, findings);
+    }
+}
+
+fn one_provider(
+    services: &[Service],
+    trail: &Trail<'_>,
+    first: &mut Option<(Provider, String)>,
+    findings: &mut Findings<'_>,
+) {
+    for (index, service) in services.iter().enumerate() {
+        let trail = trail.item(index);
+        match first {
+            Some((provider, place)) if *provider != service.provider => {
+                let message = format!("`{place}` uses another catalogue; a group uses one");
+                findings.absent(&trail, &trail.field("provider"), message);
+            }
+            Some(_) => {}
+            None => *first = Some((service.provider, trail.to_string())),
+        }
+    }
+}
+
+/// Validates the services of a group or of one task.
+pub(super) fn list(
+    context: &GroupContext<'_>,
+    specs: Option<&[spec::Service]>,
+    services: &[Service],
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let mut seen = BTreeMap::new();
+    for (index, (spec, service)) in specs.into_iter().flatten().zip(services).enumerate() {
+        let trail = trail.item(index);
+        let port = service.port.as_deref().unwrap_or_default();
+        if let Some(first) = seen.insert((service.name.as_str(), port), trail.to_string()) {
+            let message = match port {
+                "" => format!("service `{}` is already defined at `{first}`", service.name),
+                port => {
+                    format!("service `{}` with port `{port}` is already defined at `{first}`", service.name)
+                }
+            };
+            findings.problem(&trail, message);
+        }
+        name(spec, service, &trail, findings);
+        if let Some(port) = &service.port {
+            label(context, port, &trail.field("port"), findings);
+        }
+        if spec.address.is_some() && service.address_mode != AddressMode::Auto {
+            findings.problem(&trail.field("address"), "stands only with `address_mode: auto`");
+        }
+        if let Some(address) = &spec.address {
+            text::plain(address, &trail.field("address"), findings);
+        }
+        for (field, address) in &service.tagged_addresses {
+            text::plain(address, &trail.field("tagged_addresses").field(field), findings);
+        }
+        only_consul(spec, service, &trail, findings);
+        if let Some(task) = &spec.task {
+            a_task(context, task, &trail.field("task"), findings);
+        }
+        let checks = trail.field("checks");
+        text::unique(
+            service.checks.iter().map(|check| Some(check.name.as_str())),
+            "check",
+            &checks,
+            findings,
+        );
+        for (index, (spec, check)) in spec.checks.iter().flatten().zip(&service.checks).enumerate() {
+            one_check(context, spec, check, service, &checks.item(index), findings);
+        }
+    }
+}
+
+/// What the built-in catalogue takes and doesn't keep, as Nomad's own.
+fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let written = [
+        ("tagged_addresses", spec.tagged_addresses.is_some()),
+        ("enable_tag_override", service.enable_tag_override),
+        ("weights", spec.weights.is_some()),
+    ];
+    for (name, _) in
+        written.into_iter().filter(|(_, written)| *written && service.provider == Provider::Nomad)
+    {
+        findings.warning(&trail.field(name), "has an effect only with `provider: consul`");
+    }
+}
+
+/// A DNS label once placeholders are filled in; what Nomad fills in at run time can't be judged here.
+fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let name = service.name.as_str();
+    if name.contains("${") {
+        return;
+    }
+    let fits = (1..=63).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if fits {
+        return;
+    }
+    let rule = "must be 1 to 63 letters, digits and dashes, with no dash at either end";
+    match &spec.name {
+        Some(_) => {
+            findings.problem(&trail.field("name"), format!("the service's name {rule}; it comes to `{name}`"))
+        }
+        None => {
+            findings.problem(trail, format!("the default name `{name}` won't do, it {rule}; write `name`"))
+        }
+    }
+}
+
+/// A label of the group's ports, or a number.
+fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let ports = context.group.network.as_ref().map(|network| &network.ports);
+    let labels = || ports.into_iter().flatten().map(|(label, _)| label.as_str());
+    if port.contains("${") || ports.is_some_and(|ports| ports.contains_key(port)) {
+        return;
+    }
+    if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
+        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            findings.problem(trail, format!("`{port}` is no port; ports go from 1 to 65535"));
+        }
+        return;
+    }
+    let network = context.trail.field("network");
+    findings.absent_with(&network.field("ports"), trail, || no_such("port", port, labels()));
+}
+
+fn one_check(
+    context: &GroupContext<'_>,
+    spec: &spec::Check,
+    check: &Check,
+    service: &Service,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    if let Some(port) = &check.port {
+        label(context, port, &trail.field("port"), findings);
+    } else if service.port.is_none() && check.kind.has_address() {
+        findings.absent(trail, trail, "needs a port: its own or the service's");
+    }
+    for (written, length, name) in
+        [(spec.interval, check.interval, "interval"), (spec.timeout, check.timeout, "timeout")]
+    {
+        if written.is_some() && length < CHECK_TIME_MIN {
+            findings.problem(
+                &trail.field(name),
+                format!("must be at least {CHECK_TIME_MIN}, found {}", Span(length)),
+            );
+        }
+    }
+    fields_of_kind(spec, trail, findings);
+    thresholds(check, trail, findings);
+    restart(spec, check, service, trail, findings);
+    for (name, written) in [("notes", &spec.notes), ("tls_server_name", &spec.tls_server_name)] {
+        if let Some(text) = written {
+            text::plain(text, &trail.field(name), findings);
+        }
+    }
+    // Of a type that could not be read nothing is said.
+    match (&check.kind, spec.kind) {
+        (CheckKind::Http { .. }, Some(_)) => http(spec, check, trail, findings),
+        (CheckKind::Grpc { tls, .. }, _) => tls_only(spec, *tls, "grpc_use_tls: true", trail, findings),
+        (CheckKind::Script { task, .. }, _) => script(context, spec, task, trail, findings),
+        (CheckKind::Http { .. }, None) | (CheckKind::Tcp, _) => {}
+    }
+}
+
+/// Fields that belong to some types only. Nomad writes those of the others, too, with nothing in them.
+fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    use CheckType::{Grpc, Http, Script, Tcp};
+    let Some(kind) = spec.kind else { return };
+    let counts = |number: Option<u32>| number.is_some_and(|number| number > 0);
+    let fields: [(&str, bool, &[CheckType]); 17] = [
+        ("path", spec.path.is_some(), &[Http]),
+        ("method", spec.method.is_some(), &[Http]),
+        ("protocol", spec.protocol.is_some(), &[Http]),
+        ("header", spec.header.is_some(), &[Http]),
+        ("body", spec.body.is_some(), &[Http]),
+        ("grpc_service", spec.grpc_service.is_some(), &[Grpc]),
+        ("grpc_use_tls", spec.grpc_use_tls == Some(true), &[Grpc]),
+        ("tls_skip_verify", spec.tls_skip_verify == Some(true), &[Http, Grpc]),
+        ("tls_server_name", spec.tls_server_name.is_some(), &[Http, Grpc]),
+        ("command", spec.command.is_some(), &[Script]),
+        ("args", spec.args.is_some(), &[Script]),
+        ("task", spec.task.is_some(), &[Script]),
+        ("port", spec.port.is_some(), &[Http, Tcp, Grpc]),
+        ("address_mode", spec.address_mode.is_some(), &[Http, Tcp, Grpc]),
+        ("success_before_passing", counts(spec.success_before_passing), &[Http, Tcp, Grpc]),
+        ("failures_before_critical", counts(spec.failures_before_critical), &[Http, Tcp, Grpc]),
+        ("failures_before_warning", counts(spec.failures_before_warning), &[Http, Tcp, Grpc]),
+    ];
+    for (name, _, kinds) in
+        fields.into_iter().filter(|(_, written, kinds)| *written && !kinds.contains(&kind))
+    {
+        let kinds: Vec<String> = kinds.iter().map(|kind| format!("`type: {}`", kind.as_str())).collect();
+        findings.problem(&trail.field(name), format!("stands only with {}", kinds.join(", ")));
+    }
+}
+
+/// A check warns before it fails.
+fn thresholds(check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let warning = check.thresholds.failures_before_warning;
+    let critical = check.thresholds.failures_before_critical.max(1);
+    if warning > critical {
+        let message = format!("must not be above `failures_before_critical`, which is {critical}");
+        findings.problem(&trail.field("failures_before_warning"), message);
+    }
+}
+
+/// As Nomad: what an allocation's health lets pass restarts nothing.
+fn restart(
+    spec: &spec::Check,
+    check: &Check,
+    service: &Service,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let Some(restart) = &check.check_restart else { return };
+    let message = match check.on_update {
+        OnUpdate::Ignore => "a check with `on_update: ignore` can't restart anything",
+        OnUpdate::IgnoreWarnings if !restart.ignore_warnings => {
+            "with `on_update: ignore_warnings` write `ignore_warnings: true` here too"
+        }
+        OnUpdate::IgnoreWarnings | OnUpdate::RequireHealthy => return,
+    };
+    match &spec.check_restart {
+        Some(_) => findings.problem(&trail.field("check_restart"), message),
+        None => findings.problem(trail, format!("`check_restart` of service `{}`: {message}", service.name)),
+    }
+}
+
+/// A command has a task to run in.
+fn script(
+    context: &GroupContext<'_>,
+    spec: &spec::Check,
+    task: &str,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    match &spec.command {
+        None => findings.absent(trail, trail, "`command` is missing"),
+        Some(command) if command.is_empty() => {
+            findings.problem(&trail.field("command"), "must not be empty");
+        }
+        Some(_) => {}
+    }
+    if task.is_empty() {
+        findings.absent(trail, trail, "`task` is missing: the task of the group in which the command runs");
+    } else if spec.task.is_some() {
+        a_task(context, task, &trail.field("task"), findings);
+    }
+}
+
+/// A task of the group.
+fn a_task(context: &GroupContext<'_>, name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let tasks = || context.group.tasks.iter().map(|task| task.name.as_str());
+    if !tasks().any(|task| task == name) {
+        findings.absent_with(&context.trail.field("tasks"), trail, || no_such("task", name, tasks()));
+    }
+}
+
+/// What makes sense over TLS only.
+fn tls_only(spec: &spec::Check, tls: bool, how: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let written = [
+        ("tls_skip_verify", spec.tls_skip_verify == Some(true)),
+        ("tls_server_name", spec.tls_server_name.is_some()),
+    ];
+    for (name, _) in written.into_iter().filter(|(_, written)| *written && !tls) {
+        findings.problem(&trail.field(name), format!("stands only with `{how}`"));
+    }
+}
+
+fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let CheckKind::Http { path, method, protocol, header, .. } = &check.kind else { return };
+    match &spec.path {
+        None => findings.absent(trail, trail, "`path` is missing"),
+        Some(_) if path.contains("://") => {
+            findings.problem(&trail.field("path"), "write only the path of the URL, beginning with `/`");
+        }
+        Some(_) if !path.starts_with('/') && !path.starts_with("${") => {
+            findings.problem(&trail.field("path"), format!("must begin with `/`; write /{path}"));
+        }
+        Some(_) if path.contains(|char: char| char.is_control() || matches!(char, ' ' | '#')) => {
+            findings.problem(&trail.field("path"), "must not hold spaces, control characters and `#`");
+        }
+        Some(_) => {}
+    }
+    if !METHODS.contains(&method.as_str()) && !method.contains("${") {
+        let upper = method.to_uppercase();
+        let message = match METHODS.contains(&upper.as_str()) {
+            true => format!("methods are upper-case; write {upper}"),
+            false => format!("`{method}` is no method of HTTP; there are {}", METHODS.join(", ")),
+        };
+        findings.problem(&trail.field("method"), message);
+    }
+    tls_only(spec, protocol == "https", "protocol: https", trail, findings);
+    for (field, values) in header {
+        let headers = trail.field("header");
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if field.is_empty() || !field.bytes().all(is_token) {
+            findings.problem(
+                &headers.field(field),
+                "as a name of a header field it holds characters that HTTP forbids",
+            );
+        }
+        if values.iter().any(|value| value.contains(['\r', '\n', '\0'])) {
+            findings.problem(&headers.field(field), "must not hold line breaks");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Rules of names and texts that hold in many places.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use herdlet_api_types::manifest::Text;
+use herdlet_api_types::manifest::scalar::SIGNALS;
+
+use super::Findings;
+use crate::yaml::{Trail, nearest};
+
+/// Names in a list of blocks must be unique; `names` has one entry per item, nothing for one without a name.
+pub(super) fn unique<'a>(
+    names: impl Iterator<Item = Option<&'a str>>,
+    what: &str,
+    list: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let mut seen = BTreeMap::new();
+    for (index, name) in names.enumerate() {
+        let Some(name) = name else { continue };
+        if let Some(first) = seen.get(name) {
+            let first = list.item(*first);
+            let message = format!("{what} `{name}` is already defined at `{first}`; names are unique");
+            findings.problem(&list.item(index).field("name"), message);
+        } else {
+            seen.insert(name, index);
+        }
+    }
+}
+
+/// Keys of a `meta` map: they become `NOMAD_META_<key>`.
+pub(super) fn meta(meta: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    for key in meta.into_iter().flatten().map(|(key, _)| key) {
+        if let Some(complaint) = meta_key_complaint(key) {
+            findings.problem(&trail.field(key), format!("as a name it {complaint}"));
+        }
+    }
+}
+
+/// What is wrong with a key of meta, if anything.
+pub(super) fn meta_key_complaint(key: &str) -> Option<&'static str> {
+    let fits = (1..=128).contains(&key.len())
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    (!fits).then_some("must be 1 to 128 of letters, digits, `.`, `_` and `-`")
+}
+
+/// A text for people and programs: not empty, no control characters.
+pub(super) fn plain(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if text.is_empty() {
+        findings.problem(trail, "must not be empty");
+    } else if text.len() > 1_024 {
+        findings.problem(trail, "must have at most 1024 bytes");
+    } else if text.contains(char::is_control) {
+        findings.problem(trail, "must not hold control characters");
+    }
+}
+
+/// The name of a signal.
+pub(super) fn signal(name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if SIGNALS.contains(&name) {
+        return;
+    }
+    let known = match name {
+        "1" => Some("SIGHUP"),
+        "2" => Some("SIGINT"),
+        "9" => Some("SIGKILL"),
+        "15" => Some("SIGTERM"),
+        name => {
+            let upper = name.to_uppercase();
+            let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+            SIGNALS.into_iter().find(|signal| *signal == full).or_else(|| nearest(&full, SIGNALS.into_iter()))
+        }
+    };
+    let sentence = "expected the name of a signal such as SIGTERM";
+    findings.problem(
+        trail,
+        match known {
+            Some(known) => format!("{sentence}, found {name:?}; write {known}"),
+            None => format!("{sentence}, found {name:?}"),
+        },
+    );
+}
+
+/// "There is no … `x`", with the name that was probably meant, or all there are.
+pub(super) fn no_such<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let names: BTreeSet<&str> = names.collect();
+    let all: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    match nearest(name, names.iter().copied()) {
+        Some(near) => format!("there is no {what} `{name}`; did you mean `{near}`?"),
+        None if all.is_empty() => format!("there is no {what} `{name}`; there is none at all"),
+        None if all.len() <= 12 => format!("there is no {what} `{name}`; there are {}", all.join(", ")),
+        None => format!("there is no {what} `{name}`"),
+    }
+}

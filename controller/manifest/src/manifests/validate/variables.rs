@@ -1,0 +1,171 @@
+//! `${…}` in a driver's config: whether the task will have what it names.
+//!
+//! In: a canonical job and one of its tasks. Out: findings. The config is interpolated as it will be before a start, in an
+//! environment made of what the manifest tells; what only the machine tells (`${attr.…}`, `${meta.…}`, variables that the agent
+//! passes on from its own environment) can't be judged here and is taken for given.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::{
+    AllocId, UnixNanos,
+    alloc::{Allocation, AssignedPort, Desired},
+    job::{Child, Job, Origin, Task},
+};
+use herdlet_plan::{
+    env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
+    interpolate::{ConfigError, interpolate_config},
+};
+
+use super::{Findings, GroupContext};
+use crate::yaml::Trail;
+
+/// So many names at most are looked up one after another; what comes behind them is seen at the start.
+const NAMES_MAX: usize = 64;
+
+/// Validates the variables in a task's config.
+pub(super) fn of_task(
+    context: &GroupContext<'_>,
+    task: &Task,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let mut given = Given::default();
+    for _ in 0..NAMES_MAX {
+        let Err(error) = interpolate_config(&task.config, &environment(context, task, &given)) else {
+            return;
+        };
+        let (path, message) = match &error {
+            ConfigError::UnknownVariable { path, name } => {
+                // What was taken for given and is still not found is written in a way that is not understood here.
+                if !given.assume(name) {
+                    return;
+                }
+                if Given::is_the_machines(name) {
+                    continue;
+                }
+                (path, format!("the task will have no variable `{name}`"))
+            }
+            ConfigError::NotAVariable { path, expression } => {
+                (path, format!("`{expression}` is not a variable"))
+            }
+            ConfigError::NotClosed { path } => (path, "a `${` is not closed".to_owned()),
+            // The bounds of manifests are narrower.
+            ConfigError::TooLong { .. } | ConfigError::TooDeep { .. } => return,
+        };
+        let is_name = matches!(error, ConfigError::UnknownVariable { .. });
+        let at = if path.is_empty() { format!("{trail}.config") } else { format!("{trail}.config.{path}") };
+        findings.problem(&Trail::begin(&at), format!("{message}; write `$${{` for a literal `${{`"));
+        if !is_name {
+            return;
+        }
+    }
+}
+
+/// What is taken for given.
+#[derive(Default)]
+struct Given {
+    variables: Variables,
+    attributes: Variables,
+    meta: Variables,
+}
+
+impl Given {
+    /// Whether only the machine can tell if there is such a name. The agent passes on none of its own that begins with `NOMAD_`,
+    /// and other facts of the node have names that are known.
+    fn is_the_machines(name: &str) -> bool {
+        let variable = key_in("env", name).unwrap_or(name);
+        !variable.starts_with("NOMAD_") && !variable.starts_with("node.") && !variable.starts_with("node[")
+    }
+
+    /// Takes a name for given; `false` where that brings nothing new.
+    fn assume(&mut self, name: &str) -> bool {
+        let (table, key) = if let Some(key) = key_in("attr", name) {
+            (&mut self.attributes, key)
+        } else if let Some(key) = key_in("meta", name) {
+            (&mut self.meta, key)
+        } else {
+            (&mut self.variables, key_in("env", name).unwrap_or(name))
+        };
+        table.insert(key.to_owned(), String::new()).is_none()
+    }
+}
+
+/// What is named in `root.key` or `root["key"]`.
+fn key_in<'n>(root: &str, name: &'n str) -> Option<&'n str> {
+    let rest = name.strip_prefix(root)?;
+    rest.strip_prefix('.').or_else(|| rest.strip_prefix("[\"")?.strip_suffix("\"]"))
+}
+
+/// The environment of the task as far as the manifest tells it. Values stand for those that a start will find.
+fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEnv {
+    let Job { namespace, id, name, kind, priority, region, .. } = context.job;
+    let required = context.job.parameterized.iter().flat_map(|block| &block.meta_required);
+    // The group's meta wins over the job's; the tasks are not needed, and there may be many.
+    let job = Job {
+        namespace: namespace.clone(),
+        id: id.clone(),
+        name: name.clone(),
+        kind: *kind,
+        stop: false,
+        priority: *priority,
+        region: region.clone(),
+        labels: BTreeMap::new(),
+        datacenters: Vec::new(),
+        node_pool: String::new(),
+        constraints: Vec::new(),
+        affinities: Vec::new(),
+        spreads: Vec::new(),
+        // What a dispatch may bring is known as `parameterized`; what it must bring stands here.
+        meta: required
+            .map(|key| (key.clone(), String::new()))
+            .chain(context.job.meta.clone())
+            .chain(context.group.meta.clone())
+            .collect(),
+        parameterized: context.job.parameterized.clone(),
+        periodic: None,
+        // Its tasks run in children.
+        child: context.job.makes_children().then(|| Child { parent: id.clone(), origin: Origin::Launch }),
+        groups: Vec::new(),
+    };
+    let ports = context.group.network.iter().flat_map(|network| network.ports.keys());
+    let port = AssignedPort { host_ip: "127.0.0.1".to_owned(), value: 1, to: 0 };
+    let alloc = Allocation {
+        id: AllocId(uuid::Uuid::nil()),
+        job_key: context.job.key(),
+        job_version: 0,
+        job: job.into(),
+        group: context.group.name.clone(),
+        index: 0,
+        ports: ports.map(|label| (label.clone(), port.clone())).collect(),
+        desired: Desired::Run,
+        desired_description: String::new(),
+        create_index: 0,
+        create_time: UnixNanos(0),
+        previous: None,
+        deployment: None,
+        next: None,
+        rescheduled: Vec::new(),
+        server: None,
+    };
+    let some = || "-".to_owned();
+    let node = NodeFacts {
+        id: some(),
+        name: some(),
+        datacenter: some(),
+        region: some(),
+        class: some(),
+        pool: some(),
+        attributes: given.attributes.clone(),
+        meta: given.meta.clone(),
+    };
+    let dirs = TaskDirs { alloc: some(), task: some(), secrets: some() };
+    let tokens = task.identities.iter().map(|identity| (identity.name.clone(), some())).collect();
+    env::build(&Inputs {
+        task: Some(task),
+        dirs: Some(&dirs),
+        host_env: &given.variables,
+        denied: &[],
+        tokens: &tokens,
+        ..Inputs::new(&alloc, &node)
+    })
+}

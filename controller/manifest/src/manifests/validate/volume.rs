@@ -1,0 +1,79 @@
+//! A volume document.
+
+use herdlet_api_types::manifest::VolumeManifest;
+
+use super::{Findings, labels};
+use crate::yaml::Trail;
+
+/// Validates a volume.
+pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Findings<'_>) {
+    let root = Trail::begin("");
+    let (metadata, spec) = (root.field("metadata"), root.field("spec"));
+    labels(manifest.metadata.labels.as_ref(), &metadata.field("labels"), findings);
+    labels(manifest.metadata.annotations.as_ref(), &metadata.field("annotations"), findings);
+    if let Some(complaint) = manifest.metadata.name.as_deref().and_then(name_complaint) {
+        findings.problem(&metadata.field("name"), complaint);
+    }
+    let VolumeManifest { spec: written, .. } = manifest;
+    match (&written.host_path, written.plugin_id) {
+        (Some(_), Some(_)) => {
+            let message = "is either made (`plugin_id`) or found (`host_path`); remove one of them";
+            findings.problem(&spec, message);
+        }
+        (None, None) => {
+            findings.absent(
+                &spec,
+                &spec,
+                "needs `plugin_id: mkdir` for a new directory, or `host_path` for one that exists",
+            );
+        }
+        (Some(path), None) => {
+            if let Some(complaint) = path_complaint(path) {
+                findings.problem(&spec.field("host_path"), complaint);
+            }
+            if written.parameters.is_some() {
+                findings.problem(&spec.field("parameters"), "stand only with `plugin_id`");
+            }
+        }
+        (None, Some(_)) => {}
+    }
+    let parameters = spec.field("parameters");
+    if let Some(mode) = written.parameters.as_ref().and_then(|parameters| parameters.mode.as_ref()) {
+        let digits = mode.0.strip_prefix("0o").unwrap_or(&mode.0);
+        let fits = (3..=5).contains(&digits.len())
+            && u32::from_str_radix(digits, 8).is_ok_and(|mode| mode <= 0o7777);
+        if !fits || digits.len() != mode.0.len() {
+            findings
+                .problem(&parameters.field("mode"), "must be permissions in octal, for instance \"0755\"");
+        }
+    }
+}
+
+/// A DNS label, with the index of an allocation behind it where the volume is one of many.
+fn name_complaint(name: &str) -> Option<String> {
+    let (label, index) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
+        Some((label, index)) => (label, Some(index)),
+        None => (name, None),
+    };
+    let is_label = (1..=63).contains(&label.len())
+        && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !label.starts_with('-')
+        && !label.ends_with('-');
+    let is_index = index.is_none_or(|index| {
+        (1..=4).contains(&index.len())
+            && index.bytes().all(|byte| byte.is_ascii_digit())
+            && (index == "0" || !index.starts_with('0'))
+    });
+    if is_label && is_index {
+        return None;
+    }
+    Some("must be 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end; for one allocation with its index: \"data[0]\"".to_owned())
+}
+
+fn path_complaint(path: &str) -> Option<&'static str> {
+    let bad = !path.starts_with('/')
+        || path.split('/').any(|step| step == "..")
+        || path.len() > 4_095
+        || path.contains('\0');
+    bad.then_some("must be an absolute path without `..`")
+}

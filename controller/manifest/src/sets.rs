@@ -1,0 +1,138 @@
+//! Sets of jobs: what an `apply --prune SET` has brought in, and a later one may take away again.
+//!
+//! In: jobs that are applied together under a name, and the jobs there are. Out: the same jobs with a label that says so, and the
+//! jobs of the set that are no longer in it. A job belongs to the set of its last apply, and to none where that named none: so
+//! nothing is ever taken away that was not brought in under that name, and that holds as long as the job does.
+
+use std::borrow::Borrow;
+
+use herdlet_api_types::{JobKey, job::Job, view::JobView};
+
+/// The label that names a job's set.
+const LABEL: &str = "herdlet/set";
+
+/// More is no name.
+const NAME_LEN_MAX: usize = 63;
+
+/// Why jobs can't be applied as a set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    /// It can't be told from others in a line.
+    #[error("the name of a set is 1 to {NAME_LEN_MAX} letters, digits, `.`, `-` and `_`, found {0:?}")]
+    Name(String),
+    /// A slip more likely than the wish to delete all of it.
+    #[error(
+        "there is no job in it, and so set {0:?} would have none; to delete its jobs name them: herdlet delete JOB; nothing was changed"
+    )]
+    Empty(String),
+    /// Taking it over would let two sets take it away from each other.
+    #[error(
+        "job \"{job}\" belongs to the set \"{set}\"; apply it once without --prune to take it out of that; nothing was changed"
+    )]
+    OfAnother {
+        /// The job.
+        job: JobKey,
+        /// Its set.
+        set: String,
+    },
+}
+
+/// A name that a set may have.
+///
+/// # Errors
+/// [`SetError::Name`]
+pub fn name(text: &str) -> Result<String, SetError> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let fits = (1..=NAME_LEN_MAX).contains(&text.len()) && text.bytes().all(is_fit);
+    if fits { Ok(text.to_owned()) } else { Err(SetError::Name(text.to_owned())) }
+}
+
+/// The set that a job belongs to.
+pub fn of(job: &Job) -> Option<&str> {
+    job.labels.get(LABEL).map(String::as_str)
+}
+
+/// Puts jobs into a set. `known` finds a job as it is now.
+///
+/// # Errors
+/// [`SetError::OfAnother`] of the first that belongs to another set; [`SetError::Empty`] where there are none.
+pub fn join<'j, V: Borrow<JobView>>(
+    jobs: impl IntoIterator<Item = &'j mut Job>,
+    set: &str,
+    known: impl Fn(&JobKey) -> Option<V>,
+) -> Result<(), SetError> {
+    let mut jobs = jobs.into_iter().peekable();
+    if jobs.peek().is_none() {
+        return Err(SetError::Empty(set.to_owned()));
+    }
+    for job in jobs {
+        let key = job.key();
+        let other = known(&key)
+            .and_then(|view| of(&view.borrow().job).filter(|other| *other != set).map(str::to_owned));
+        if let Some(set) = other {
+            return Err(SetError::OfAnother { job: key, set });
+        }
+        job.labels.insert(LABEL.to_owned(), set.to_owned());
+    }
+    Ok(())
+}
+
+/// The jobs of a set that are not among `kept`. What was made of a job by itself is its parent's affair.
+pub fn left<'v>(
+    jobs: &'v [JobView],
+    set: &'v str,
+    kept: impl Fn(&JobKey) -> bool + 'v,
+) -> impl Iterator<Item = &'v JobView> {
+    jobs.iter()
+        .filter(move |view| of(&view.job) == Some(set) && !view.deleting && view.job.parent_id().is_none())
+        .filter(move |view| !kept(&view.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use herdlet_api_types::job::{Child, Origin};
+
+    use super::*;
+    use crate::fixture::{job, job_view};
+
+    fn of_set(name: &str, set: &str) -> JobView {
+        let mut jobs = [Job::clone(&job(name, "g", "t"))];
+        join(&mut jobs, set, |_| None::<Arc<JobView>>).unwrap();
+        let [job] = jobs;
+        job_view(&Arc::new(job), 0)
+    }
+
+    #[test]
+    fn what_was_brought_in_under_a_name_and_is_no_longer_there_is_left() {
+        let (web, old, gone) = (of_set("web", "shop"), of_set("old", "shop"), of_set("gone", "shop"));
+        let gone = JobView { deleting: true, ..gone };
+        let mut child = of_set("old/dispatch-1-0a1b2c3d", "shop");
+        let origin = Origin::Dispatch { payload: String::new(), idempotency_token: String::new() };
+        Arc::make_mut(&mut child.job).child = Some(Child { parent: "old".to_owned(), origin });
+        let jobs = [web, old, gone, child, of_set("post", "blog"), job_view(&job("free", "g", "t"), 0)];
+        let left: Vec<String> =
+            left(&jobs, "shop", |key| &*key.id == "web").map(|view| view.key.to_string()).collect();
+        assert_eq!(left, ["old"]);
+    }
+
+    #[test]
+    fn a_job_of_another_set_is_not_taken_over() {
+        let post = Arc::new(of_set("post", "blog"));
+        let mut jobs = [Job::clone(&job("web", "g", "t")), Job::clone(&job("post", "g", "t"))];
+        let known = |key: &JobKey| (&*key.id == "post").then(|| Arc::clone(&post));
+        let error = join(&mut jobs, "shop", known).unwrap_err();
+        assert!(error.to_string().contains("job \"post\" belongs to the set \"blog\""), "{error}");
+        assert_eq!(join(&mut jobs, "blog", known), Ok(()));
+        assert_eq!(join(&mut [], "blog", known), Err(SetError::Empty("blog".to_owned())));
+    }
+
+    #[test]
+    fn names_are_short_and_plain() {
+        assert_eq!(name("shop-1.a_B").as_deref(), Ok("shop-1.a_B"));
+        for bad in ["", "two words", "a/b", &"x".repeat(NAME_LEN_MAX + 1)] {
+            assert_eq!(name(bad), Err(SetError::Name(bad.to_owned())));
+        }
+    }
+}

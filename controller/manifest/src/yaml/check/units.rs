@@ -1,0 +1,203 @@
+//! Scalars with a unit or a form: text as written, durations, MiB, MHz, names.
+//!
+//! In: a scalar where the schema bears one of our keywords. Out: whether it fits, and if not, what to write. Other
+//! systems write these values differently, so most of the code here reads foreign notations to say ours.
+
+use herdlet_api_types::{format_duration, parse_duration};
+
+use super::facets::Facets;
+use super::{found, shorten};
+use crate::yaml::node::{Node, Style, Value};
+
+/// What the keywords for units say of a node: nothing when there are none, or when general rules should go on.
+pub(super) fn judge(facets: &Facets<'_>, node: &Node) -> Option<Result<(), String>> {
+    let is_collection = facets.types().iter().any(|name| matches!(*name, "object" | "array"));
+    if facets.is("x-text") && !is_collection {
+        let named =
+            || facets.text("x-name").and_then(|kind| judge_name(kind, &node.text)).map_or(Ok(()), Err);
+        return Some(judge_text(node).and_then(|()| named()));
+    }
+    if facets.is("x-duration") {
+        return Some(judge_duration(node));
+    }
+    let is_integer = matches!(node.value, Value::Int(_));
+    if facets.is("x-mib") && !is_integer {
+        return Some(Err(explain_mib(node)));
+    }
+    if facets.is("x-mhz") && !is_integer {
+        return Some(Err(explain_mhz(node)));
+    }
+    None
+}
+
+/// Whether a node can be text as it is written.
+pub(super) fn judge_text(node: &Node) -> Result<(), String> {
+    match node.value {
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str if node.text.contains('\0') => {
+            Err("holds a NUL character, which neither an environment nor an argument can carry".to_owned())
+        }
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str | Value::Refused => Ok(()),
+        Value::Null => Err("is empty; write \"\" for an empty string, or remove it".to_owned()),
+        Value::Seq(_) | Value::Map(_) => Err(format!("expected a string, found {}", found(node))),
+    }
+}
+
+/// What is wrong with a name of a kind, if anything.
+pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
+    match kind {
+        "dns-label" => judge_label(text),
+        "file-name" => {
+            let bad = text.is_empty()
+                || matches!(text, "." | "..")
+                || text.len() > 128
+                || text.contains(|char: char| matches!(char, '/' | '\\') || char.is_control());
+            bad.then(|| "must be 1 to 128 bytes without `/`, `\\` and control characters".to_owned())
+        }
+        "variable" => {
+            let bad = text.is_empty() || text.contains(['=', '\0']);
+            bad.then(|| "must not be empty and must not hold `=`".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn judge_label(text: &str) -> Option<String> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let fits = (1..=63).contains(&text.len())
+        && text.bytes().all(is_inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if fits {
+        return None;
+    }
+    let rule = "must be 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end";
+    let mut label = String::new();
+    for char in text.to_lowercase().chars().take(63) {
+        if char.is_ascii_lowercase() || char.is_ascii_digit() {
+            label.push(char);
+        } else if !label.ends_with('-') {
+            label.push('-');
+        }
+    }
+    match label.trim_matches('-') {
+        "" => Some(rule.to_owned()),
+        label => Some(format!("{rule}; `{label}` would do")),
+    }
+}
+
+fn judge_duration(node: &Node) -> Result<(), String> {
+    let expected = |remedy: Option<String>| {
+        let sentence = format!("expected a duration such as 30s, 5m or 1h30m, found {}", found(node));
+        match remedy {
+            Some(remedy) => format!("{sentence}; {remedy}"),
+            None => sentence,
+        }
+    };
+    let Some(text) = node.scalar_text() else { return Err(expected(None)) };
+    match parse_duration(text) {
+        Ok(0..) => Ok(()),
+        Ok(_) => Err(format!("must not be negative, found {}", shorten(text))),
+        Err(_) if take_number(text).is_some_and(|(_, rest)| rest.is_empty()) => {
+            Err(expected(Some(format!("write {text}s"))))
+        }
+        Err(error) => match foreign_duration(text) {
+            Some(nanos) => Err(expected(Some(format!("write {}", brief(nanos))))),
+            None if text.len() <= 30 && matches!(node.value, Value::Str) => Err(format!("{error}")),
+            None => Err(expected(None)),
+        },
+    }
+}
+
+/// Reads durations as other systems write them: days and weeks, words, spaces.
+fn foreign_duration(text: &str) -> Option<i64> {
+    const SECOND: f64 = 1e9;
+    let mut total = 0.0;
+    let mut rest = text.trim();
+    if rest.is_empty() || rest.len() > 30 {
+        return None;
+    }
+    while !rest.is_empty() {
+        let (number, after) = take_number(rest)?;
+        let after = after.trim_start();
+        let unit_end = after.find(|char: char| !char.is_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_end);
+        let factor = match unit.to_lowercase().as_str() {
+            "ms" | "millis" | "msec" | "millisecond" | "milliseconds" => SECOND / 1e3,
+            "s" | "sec" | "secs" | "second" | "seconds" => SECOND,
+            "m" | "min" | "mins" | "minute" | "minutes" => 60.0 * SECOND,
+            "h" | "hr" | "hrs" | "hour" | "hours" => 3_600.0 * SECOND,
+            "d" | "day" | "days" => 24.0 * 3_600.0 * SECOND,
+            "w" | "week" | "weeks" => 7.0 * 24.0 * 3_600.0 * SECOND,
+            _ => return None,
+        };
+        total += number * factor;
+        rest = after.trim_start();
+    }
+    (total < i64::MAX as f64).then_some(total as i64)
+}
+
+/// A duration without the zero minutes and seconds that Go prints at its end.
+fn brief(nanos: i64) -> String {
+    let text = format_duration(nanos);
+    let text = text.strip_suffix("m0s").map_or(text.clone(), |minutes| format!("{minutes}m"));
+    text.strip_suffix("h0m").map_or(text.clone(), |hours| format!("{hours}h"))
+}
+
+fn explain_mib(node: &Node) -> String {
+    let sentence = format!("expected MiB as an integer, found {}", found(node));
+    match node.scalar_text().and_then(foreign_mib) {
+        Some(mib) if node.style == Style::Quoted && *node.text == *mib.to_string() => {
+            format!("{sentence}; remove the quotes")
+        }
+        Some(mib) => format!("{sentence}; write {mib}"),
+        None => sentence,
+    }
+}
+
+/// Reads sizes as other systems write them. A thousand and 1024 are one here: whoever writes `512M` for a limit means
+/// 512 of what the limit counts.
+fn foreign_mib(text: &str) -> Option<u64> {
+    let (number, unit) = take_number(text.trim())?;
+    let unit = unit.trim().to_lowercase();
+    let mib = match unit.trim_end_matches("bytes").trim_end_matches('b').trim_end_matches('i') {
+        "" if unit.is_empty() => number,
+        "" => number / f64::from(1 << 20),
+        "k" => number / 1024.0,
+        "m" | "mega" => number,
+        "g" | "giga" => number * 1024.0,
+        "t" | "tera" => number * f64::from(1 << 20),
+        _ => return None,
+    };
+    (mib >= 1.0 && mib.fract() == 0.0 && mib < 1e12).then_some(mib as u64)
+}
+
+/// A core of this many MHz serves as the example; there is no telling the reader's.
+const EXAMPLE_MHZ: f64 = 2_400.0;
+
+fn explain_mhz(node: &Node) -> String {
+    let sentence = format!("expected MHz as an integer, found {}", found(node));
+    let Some(text) = node.scalar_text() else { return sentence };
+    let Some((number, unit)) = take_number(text.trim()) else { return sentence };
+    let whole = |mhz: f64| format!("{sentence}; write {}", mhz.round());
+    let cores = match unit.trim().to_lowercase().as_str() {
+        "" if node.style == Style::Quoted && number.fract() == 0.0 => {
+            return format!("{sentence}; remove the quotes");
+        }
+        "mhz" => return whole(number),
+        "ghz" => return whole(number * 1_000.0),
+        "m" => number / 1_000.0,
+        "" | "c" | "core" | "cores" | "cpu" | "cpus" => number,
+        _ => return sentence,
+    };
+    let share = (cores * EXAMPLE_MHZ).round();
+    format!(
+        "{sentence}; cpu is counted in MHz, not in cores: {cores} of a core of {EXAMPLE_MHZ} MHz is {share}",
+    )
+}
+
+/// A decimal number without sign from the front of a text, and what follows.
+fn take_number(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
+    let (number, rest) = text.split_at(end);
+    Some((number.parse().ok()?, rest))
+}

@@ -1,0 +1,381 @@
+//! Tokens → what they may do, as the cluster's servers say.
+//!
+//! In: a token, of whatever kind: an operator's (a UUID), a task's own identity (a JWT), or none, which is the anonymous one. Out: an
+//! [`Acl`]. What was said is kept for a while; where no server can be asked, also longer, until the token expires.
+//!
+//! Facts: `hashicorp/nomad:client/acl.go`; servers of before 1.5 know no `ACL.WhoAmI`, and of before 1.4 no roles.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use herdlet_config::AclRules;
+use herdlet_nomad::wire::Secret;
+use herdlet_rpc::{
+    codec::{Time, Value},
+    error::{CallError, ErrorKind},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use sha2::{Digest as _, Sha256};
+use tokio::{sync, time::Instant};
+
+use super::{Acl, Policy};
+use crate::asking::{Question, Servers};
+
+/// Tokens that are remembered.
+const TOKENS_LEN_MAX: usize = 128;
+
+/// How long servers may take to say what a token may do.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// A token ends so much earlier for us: clocks differ.
+const LEEWAY: Duration = Duration::from_secs(2);
+
+/// The name of the policy for callers without a token.
+const ANONYMOUS: &str = "anonymous";
+
+/// How a node's ACLs are configured: the block `acl` of Nomad's agent files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether there are ACLs.
+    pub mode: Mode,
+    /// How long is kept what was said of a token: the shortest of `token_ttl`, `policy_ttl` and `role_ttl`.
+    pub ttl: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { mode: Mode::Cluster, ttl: Duration::from_secs(30) }
+    }
+}
+
+impl From<&AclRules> for Settings {
+    fn from(rules: &AclRules) -> Self {
+        let mode = if rules.enabled { Mode::On } else { Mode::Cluster };
+        Self { mode, ttl: rules.token_ttl.min(rules.policy_ttl).min(rules.role_ttl).to_std() }
+    }
+}
+
+/// Whether there are ACLs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Where the servers have them.
+    Cluster,
+    /// Certainly: servers without them are wrongly configured, and nothing may be done through them.
+    On,
+}
+
+/// Why a token may do nothing. The texts are Nomad's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Nobody knows the token.
+    #[error("ACL token not found")]
+    Unknown,
+    /// It has expired.
+    #[error("ACL token expired")]
+    Expired,
+    /// It may not do this.
+    #[error("Permission denied")]
+    Refused,
+    /// It can't be said what it may do.
+    #[error("{0}")]
+    Unsaid(String),
+}
+
+impl Denied {
+    /// The status code of HTTP for it.
+    #[must_use]
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Unknown | Self::Expired | Self::Refused => 403,
+            Self::Unsaid(_) => 500,
+        }
+    }
+}
+
+/// Says what tokens may do. Clones are one and the same.
+#[derive(Clone)]
+pub struct Resolver(Arc<Inner>);
+
+struct Inner {
+    servers: Arc<dyn Servers>,
+    settings: Settings,
+    /// By the hash of the token: nothing is to be learned from how long a search takes, and no token is kept.
+    known: Mutex<HashMap<[u8; 32], Kept>>,
+}
+
+/// What is known of a token; whoever asks for it meanwhile waits for the answer that is under way.
+struct Kept {
+    slot: Arc<sync::Mutex<Option<Known>>>,
+    used: Instant,
+}
+
+#[derive(Clone)]
+struct Known {
+    said: Result<Said, Denied>,
+    at: Instant,
+}
+
+#[derive(Clone)]
+struct Said {
+    acl: Arc<Acl>,
+    until: Option<SystemTime>,
+}
+
+/// Why servers have said nothing.
+enum Unanswered {
+    /// They have said no.
+    Denied(Denied),
+    /// They have no ACLs.
+    Disabled,
+    /// They could not be asked.
+    Away(String),
+}
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resolver").field("settings", &self.0.settings).finish_non_exhaustive()
+    }
+}
+
+impl Resolver {
+    /// Asks these servers.
+    #[must_use]
+    pub fn new(servers: Arc<dyn Servers>, settings: Settings) -> Self {
+        Self(Arc::new(Inner { servers, settings, known: Mutex::default() }))
+    }
+
+    /// What a token may do; an empty one is the anonymous one.
+    ///
+    /// # Errors
+    /// Why it may do nothing.
+    pub async fn resolve(&self, token: &Secret) -> Result<Arc<Acl>, Denied> {
+        let slot = self.slot(token);
+        let mut slot = slot.lock().await;
+        let is_fresh = slot.as_ref().is_some_and(|known| known.at.elapsed() < self.0.settings.ttl);
+        if !is_fresh {
+            let asked = tokio::time::timeout(ANSWER_MAX, self.ask(token)).await;
+            let asked = asked.unwrap_or_else(|_| Err(Unanswered::Away(late())));
+            let said = match (asked, &*slot) {
+                (Ok(said), _) => Ok(said),
+                (Err(Unanswered::Disabled), _) if self.0.settings.mode == Mode::Cluster => {
+                    Ok(Said { acl: Arc::new(Acl::Disabled), until: None })
+                }
+                (Err(Unanswered::Disabled), _) => Err(Denied::Unsaid("ACL support disabled".to_owned())),
+                (Err(Unanswered::Denied(denied)), _) => Err(denied),
+                // What was said last goes on to hold.
+                (Err(Unanswered::Away(why)), Some(known)) => {
+                    tracing::warn!(
+                        why,
+                        "failed to ask servers what a token may do; what they said last holds"
+                    );
+                    known.said.clone()
+                }
+                (Err(Unanswered::Away(why)), None) => return Err(Denied::Unsaid(why)),
+            };
+            *slot = Some(Known { said, at: Instant::now() });
+        }
+        match slot.as_ref().map(|known| &known.said) {
+            Some(Ok(said)) if said.until.is_some_and(|until| until <= SystemTime::now() + LEEWAY) => {
+                Err(Denied::Expired)
+            }
+            Some(Ok(said)) => Ok(Arc::clone(&said.acl)),
+            Some(Err(denied)) => Err(denied.clone()),
+            None => Err(Denied::Refused),
+        }
+    }
+
+    /// The token's place. There is room for some; who wasn't asked about for longest goes.
+    fn slot(&self, token: &Secret) -> Arc<sync::Mutex<Option<Known>>> {
+        let key: [u8; 32] = Sha256::digest(token.reveal().as_bytes()).into();
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= TOKENS_LEN_MAX && !known.contains_key(&key) {
+            let oldest = known.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key);
+            oldest.map(|oldest| known.remove(&oldest));
+        }
+        let kept = known.entry(key).or_insert_with(|| Kept { slot: Arc::default(), used: Instant::now() });
+        kept.used = Instant::now();
+        Arc::clone(&kept.slot)
+    }
+
+    async fn ask(&self, token: &Secret) -> Result<Said, Unanswered> {
+        if token.is_empty() {
+            let acl = self.policies(token, BTreeSet::from([ANONYMOUS.to_owned()])).await?;
+            return Ok(Said { acl: Arc::new(acl), until: None });
+        }
+        if token.reveal().contains('.') {
+            let claimed: PolicySet = self.call("ACL.GetClaimPolicies", token, Value::Map(Vec::new())).await?;
+            return Ok(Said { acl: Arc::new(claimed.acl()?), until: None });
+        }
+        let found = self.token(token).await?.ok_or(Unanswered::Denied(Denied::Unknown))?;
+        let acl = if found.kind == "management" {
+            Acl::Management
+        } else {
+            let mut names: BTreeSet<String> = found.policies.into_iter().collect();
+            names.extend(self.of_roles(token, &found.roles).await?);
+            self.policies(token, names).await?
+        };
+        let until = found.expiration_time.filter(|until| !until.is_zero());
+        // One before 1970 has expired for certain.
+        let until = until.map(|until| until.try_into().unwrap_or(SystemTime::UNIX_EPOCH));
+        Ok(Said { acl: Arc::new(acl), until })
+    }
+
+    /// The token, as far as somebody knows it.
+    async fn token(&self, token: &Secret) -> Result<Option<Token>, Unanswered> {
+        let fields = vec![field("SecretID", Value::Text(token.reveal().to_owned()))];
+        let found =
+            self.call::<TokenResponse>("ACL.ResolveToken", &Secret::default(), Value::Map(fields)).await;
+        match found {
+            Ok(TokenResponse { token: Some(token) }) => return Ok(Some(token)),
+            Ok(TokenResponse { token: None }) | Err(Unanswered::Denied(_)) => {}
+            Err(why) => return Err(why),
+        }
+        // A leader's own token is in no list.
+        match self.call::<WhoAmIResponse>("ACL.WhoAmI", token, Value::Map(Vec::new())).await {
+            Ok(answer) => Ok(answer.identity.and_then(|identity| identity.acl_token)),
+            Err(Unanswered::Denied(_)) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// The names of the policies that roles stand for.
+    async fn of_roles(&self, token: &Secret, roles: &[Link]) -> Result<Vec<String>, Unanswered> {
+        if roles.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids = roles.iter().map(|role| Value::Text(role.id.clone())).collect();
+        let fields = vec![field("ACLRoleIDs", Value::List(ids))];
+        let found: RoleSet = self.call("ACL.GetRolesByID", token, Value::Map(fields)).await?;
+        let policies = found.acl_roles.into_values().flat_map(|role| role.policies);
+        Ok(policies.map(|policy| policy.name).collect())
+    }
+
+    async fn policies(&self, token: &Secret, names: BTreeSet<String>) -> Result<Acl, Unanswered> {
+        if names.is_empty() {
+            return Ok(Acl::of([]));
+        }
+        let names = names.into_iter().map(Value::Text).collect();
+        let fields = vec![field("Names", Value::List(names))];
+        self.call::<PolicySet>("ACL.GetPolicies", token, Value::Map(fields)).await?.acl()
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        token: &Secret,
+        fields: Value,
+    ) -> Result<T, Unanswered> {
+        let question = Question { token: token.clone(), stale: true, fields, ..Question::new(method) };
+        let answer = self.0.servers.ask(question).await;
+        let answer = answer.and_then(|answer| answer.decode()).map_err(unanswered)?;
+        Ok(answer)
+    }
+}
+
+fn field(name: &str, value: Value) -> (Value, Value) {
+    (Value::Text(name.to_owned()), value)
+}
+
+fn late() -> String {
+    format!("no server has said within {} s what the token may do", ANSWER_MAX.as_secs())
+}
+
+fn unanswered(error: CallError) -> Unanswered {
+    let CallError::Server(server) = &error else {
+        return Unanswered::Away(format!("failed to ask servers what the token may do: {error}"));
+    };
+    match server.kind() {
+        ErrorKind::Token if server.text().contains("ACL support disabled") => Unanswered::Disabled,
+        ErrorKind::Token if server.text().contains("expired") => Unanswered::Denied(Denied::Expired),
+        ErrorKind::Token => Unanswered::Denied(Denied::Unknown),
+        ErrorKind::PermissionDenied | ErrorKind::UnknownMethod => Unanswered::Denied(Denied::Refused),
+        ErrorKind::NoLeader
+        | ErrorKind::NotReady
+        | ErrorKind::Region
+        | ErrorKind::NodeNotFound
+        | ErrorKind::NodeSecret
+        | ErrorKind::UnknownAllocation
+        | ErrorKind::NoPathToNode
+        | ErrorKind::Transport
+        | ErrorKind::Other => {
+            Unanswered::Away(format!("failed to ask servers what the token may do: {error}"))
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct TokenResponse {
+    token: Option<Token>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct WhoAmIResponse {
+    identity: Option<Identity>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Identity {
+    #[serde(rename = "ACLToken")]
+    acl_token: Option<Token>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Token {
+    #[serde(rename = "Type")]
+    kind: String,
+    policies: Vec<String>,
+    roles: Vec<Link>,
+    expiration_time: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Link {
+    #[serde(rename = "ID")]
+    id: String,
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RoleSet {
+    #[serde(rename = "ACLRoles")]
+    acl_roles: BTreeMap<String, Role>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Role {
+    policies: Vec<Link>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct PolicySet {
+    policies: BTreeMap<String, Written>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Written {
+    rules: String,
+}
+
+impl PolicySet {
+    fn acl(self) -> Result<Acl, Unanswered> {
+        let read = self.policies.iter().map(|(name, written)| Policy::read(name, &written.rules));
+        let read: Result<Vec<Policy>, _> = read.collect();
+        let read = read.map_err(|error| Unanswered::Denied(Denied::Unsaid(format!("failed to {error}"))))?;
+        Ok(Acl::of(&read))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! What is known of the machine → the node in Nomad's form. No IO, but for what [`Fixed::of`] looks at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
+
+use herdlet_config::{Cluster, Config};
+use herdlet_fingerprint::{self, Attributes, Interface, Networks};
+use herdlet_nomad::wire::{
+    Node,
+    node::{DriverInfo, HostNetwork, HostVolume},
+    resources::{
+        LegacyResources, NodeCpu, NodeDisk, NodeMemory, NodeProcessors, NodeResources, ReservedCpu,
+        ReservedNetworks, ReservedResources, Topology,
+    },
+};
+use herdlet_plan::job::capacity::Room;
+use herdlet_process::cgroup;
+
+use crate::{consul::Known, meta::NodeMeta};
+
+/// What Nomad's client says of itself for service meshes where nobody says otherwise.
+pub(super) const META: [(&str, &str); 6] = [
+    ("connect.gateway_image", "docker.io/envoyproxy/envoy:v${NOMAD_envoy_version}"),
+    ("connect.log_level", "info"),
+    ("connect.proxy_concurrency", "1"),
+    ("connect.sidecar_image", "docker.io/envoyproxy/envoy:v${NOMAD_envoy_version}"),
+    ("connect.transparent_proxy.default_outbound_port", "15001"),
+    ("connect.transparent_proxy.default_uid", "101"),
+];
+
+/// What does not change while the agent runs.
+#[derive(Debug, Clone)]
+pub struct Fixed {
+    /// The node's name.
+    pub name: String,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Its class.
+    pub class: String,
+    /// Its pool.
+    pub pool: String,
+    /// What was found at start.
+    pub attributes: Attributes,
+    /// All there is.
+    pub total: Room,
+    /// How many processors.
+    pub cores: u16,
+    /// Where they are; none is told by clients of before 1.7.
+    pub topology: Option<Topology>,
+    /// What the config keeps from allocations.
+    pub reserved: Room,
+    /// The same of ports.
+    pub reserved_ports: BTreeSet<u16>,
+    /// Ports that servers may give out.
+    pub dynamic_ports: RangeInclusive<u16>,
+    /// Host volumes by name.
+    pub volumes: BTreeMap<String, HostVolume>,
+    /// The topmost cgroup.
+    pub cgroup_parent: String,
+    /// All else.
+    pub cluster: Cluster,
+}
+
+/// What may change.
+#[derive(Debug, Clone, Default)]
+pub struct Parts {
+    /// Addresses.
+    pub networks: Networks,
+    /// What Consul says.
+    pub consul: Known,
+    /// Drivers by name.
+    pub drivers: BTreeMap<String, DriverInfo>,
+    /// Meta.
+    pub meta: NodeMeta,
+    /// What local manifests take.
+    pub reserved: Room,
+    /// The same of ports.
+    pub reserved_ports: BTreeSet<u16>,
+}
+
+impl Fixed {
+    /// From the config and the machine.
+    pub fn of(config: &Config, cluster: &Cluster) -> Self {
+        let total = config.total();
+        let mut attributes = herdlet_fingerprint::attributes(total);
+        attributes.extend(herdlet_fingerprint::storage(&config.state_dir));
+        if let Some(usable) = attributes.get_mut("cpu.usablecompute") {
+            *usable = total.minus(config.reserved).cpu_mhz.to_string();
+        }
+        let cores = herdlet_fingerprint::cores().and_then(|cores| u16::try_from(cores).ok()).unwrap_or(1);
+        let mhz = if total.cpu_mhz == u64::MAX { 0 } else { total.cpu_mhz / u64::from(cores.max(1)) };
+        let volumes = config.host_volumes.iter().map(|volume| {
+            let name = volume.name.0.clone();
+            let path = volume.path.to_string_lossy().into_owned();
+            (name.clone(), HostVolume { name, path, read_only: volume.read_only, id: String::new() })
+        });
+        Self {
+            name: config.name.clone(),
+            datacenter: config.datacenter.clone(),
+            class: config.node_class.clone(),
+            pool: config.node_pool.clone(),
+            attributes,
+            total,
+            cores,
+            topology: Some(herdlet_fingerprint::topology(mhz)),
+            reserved: config.reserved,
+            reserved_ports: config.reserved_ports.clone(),
+            dynamic_ports: config.dynamic_ports.clone(),
+            volumes: volumes.collect(),
+            cgroup_parent: config.cgroup_parent.clone(),
+            cluster: cluster.clone(),
+        }
+    }
+
+    /// Whether a fingerprinter may run.
+    pub(super) fn runs(&self, fingerprinter: &str) -> bool {
+        self.cluster.fingerprints.allows(fingerprinter)
+    }
+
+    /// Whether a driver may be offered.
+    pub(super) fn offers(&self, driver: &str) -> bool {
+        offers(&self.cluster, driver)
+    }
+
+    pub(super) fn networks(&self, interfaces: &[Interface]) -> Networks {
+        herdlet_fingerprint::networks(interfaces, &self.cluster.network, herdlet_fingerprint::speed_of)
+    }
+
+    /// The node.
+    pub fn node(&self, parts: &Parts) -> Node {
+        let cluster = &self.cluster;
+        let http_addr = cluster.http_addr(parts.networks.ip);
+        let reserved = self.reserved.plus(parts.reserved);
+        let ports = self.reserved_ports.union(&parts.reserved_ports).copied().collect();
+        let links = parts.consul.link.iter().map(|name| ("consul".to_owned(), name.clone()));
+        let host_networks = cluster.network.host_networks.iter().map(|network| {
+            let cidr: Vec<String> = network.cidr.iter().map(ToString::to_string).collect();
+            let described = HostNetwork {
+                name: network.name.clone(),
+                cidr: cidr.join(","),
+                interface: network.interface.clone().unwrap_or_default(),
+                reserved_ports: network.reserved_ports.clone(),
+            };
+            (network.name.clone(), described)
+        });
+        Node {
+            datacenter: self.datacenter.clone(),
+            name: self.name.clone(),
+            cgroup_parent: cgroup::as_told(&self.cgroup_parent),
+            attributes: self.attributes(parts, &http_addr),
+            http_addr,
+            tls_enabled: cluster.http_tls.is_some(),
+            node_resources: Some(self.resources(parts)),
+            reserved_resources: Some(reserved_resources(reserved, &ports)),
+            resources: Some(LegacyResources {
+                networks: parts.networks.resources.clone(),
+                ..legacy(self.total)
+            }),
+            reserved: Some(legacy(reserved)),
+            links: links.collect(),
+            meta: parts.meta.merged(),
+            node_class: self.class.clone(),
+            node_pool: self.pool.clone(),
+            drivers: parts.drivers.clone(),
+            host_volumes: self.volumes.clone(),
+            host_networks: host_networks.collect(),
+            node_max_allocs: i64::from(cluster.node_max_allocs),
+            ..Node::default()
+        }
+    }
+
+    fn attributes(&self, parts: &Parts, http_addr: &str) -> Attributes {
+        let mut attributes = self.attributes.clone();
+        for name in ["nomad.advertise.address", "unique.advertise.address"] {
+            attributes.insert(name.to_owned(), http_addr.to_owned());
+        }
+        if let Some(ip) = parts.networks.ip {
+            attributes.insert("unique.network.ip-address".to_owned(), ip.to_string());
+        }
+        attributes.extend(parts.consul.attributes.clone());
+        attributes.retain(|name, _| self.runs(fingerprinter_of(name)));
+        // Whatever may run: without its version servers call no node back.
+        attributes.insert("nomad.version".to_owned(), herdlet_fingerprint::NOMAD_VERSION.to_owned());
+        for (name, driver) in parts.drivers.iter().filter(|(_, driver)| driver.detected) {
+            attributes.extend(driver.attributes.clone());
+            attributes.insert(format!("driver.{name}"), "1".to_owned());
+        }
+        attributes
+    }
+
+    /// All there is. Cores are not given to single tasks here, so that none may be reserved; a machine that does not tell its processors
+    /// has one of 1 MHz, since servers from 1.7 on may crash by one without any.
+    fn resources(&self, parts: &Parts) -> NodeResources {
+        let cpu = NodeCpu {
+            cpu_shares: amount(self.total.cpu_mhz).max(1),
+            total_cpu_cores: self.cores.max(1),
+            reservable_cpu_cores: Vec::new(),
+        };
+        // What single processors do together counts for nothing where none of them may be given away.
+        let override_total_compute = cpu.cpu_shares.unsigned_abs();
+        let topology = self.topology.clone().map(|topology| Topology { override_total_compute, ..topology });
+        NodeResources {
+            cpu,
+            processors: NodeProcessors { topology },
+            memory: NodeMemory { memory_mb: amount(self.total.memory_mib) },
+            disk: NodeDisk { disk_mb: amount(self.total.disk_mib) },
+            devices: Vec::new(),
+            node_networks: parts.networks.nodes.clone(),
+            networks: parts.networks.resources.clone(),
+            min_dynamic_port: i64::from(*self.dynamic_ports.start()),
+            max_dynamic_port: i64::from(*self.dynamic_ports.end()),
+        }
+    }
+}
+
+fn reserved_resources(room: Room, ports: &BTreeSet<u16>) -> ReservedResources {
+    ReservedResources {
+        cpu: ReservedCpu { cpu_shares: amount(room.cpu_mhz), reserved_cpu_cores: Vec::new() },
+        memory: NodeMemory { memory_mb: amount(room.memory_mib) },
+        disk: NodeDisk { disk_mb: amount(room.disk_mib) },
+        networks: ReservedNetworks { reserved_host_ports: ranges(ports) },
+    }
+}
+
+fn legacy(room: Room) -> LegacyResources {
+    LegacyResources {
+        cpu: amount(room.cpu_mhz),
+        memory_mb: amount(room.memory_mib),
+        disk_mb: amount(room.disk_mib),
+        ..LegacyResources::default()
+    }
+}
+
+/// What the machine does not tell is nothing.
+fn amount(amount: u64) -> i64 {
+    if amount == u64::MAX { 0 } else { i64::try_from(amount).unwrap_or(i64::MAX) }
+}
+
+/// Ports as Nomad writes them: `22,80,8500-8600`.
+fn ranges(ports: &BTreeSet<u16>) -> String {
+    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
+    for port in ports {
+        match ranges.last_mut() {
+            Some(last) if last.end().checked_add(1) == Some(*port) => *last = *last.start()..=*port,
+            Some(_) | None => ranges.push(*port..=*port),
+        }
+    }
+    let written = ranges.iter().map(|range| match (range.start(), range.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    });
+    written.collect::<Vec<_>>().join(",")
+}
+
+/// Whether a driver may be offered: never the one that runs nothing, which every agent has for trying out manifests.
+pub(super) fn offers(cluster: &Cluster, driver: &str) -> bool {
+    driver != "mock" && cluster.drivers.allows(driver)
+}
+
+/// Which of Nomad's fingerprinters finds an attribute.
+fn fingerprinter_of(attribute: &str) -> &str {
+    let name = attribute.strip_prefix("unique.").unwrap_or(attribute);
+    match name {
+        "cpu.arch" => "arch",
+        "hostname" => "host",
+        "os.signals" => "signal",
+        "os.cgroups.version" => "cgroup",
+        "advertise.address" => "nomad",
+        _ => match name.split_once('.').map_or(name, |(first, _)| first) {
+            "kernel" | "os" => "host",
+            "numa" => "cpu",
+            other => other,
+        },
+    }
+}

@@ -1,0 +1,261 @@
+//! The node beside those that stock clients have described (`tests/nomad/recordings`), and what follows when something changes.
+
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use axum::{Router, http::StatusCode, routing::get};
+use herdlet_config::{Flags, Surroundings};
+use herdlet_fingerprint::{Interface, NetworkRules, Networks};
+use herdlet_nomad::wire::{registration::NodeRegisterRequest, resources::LegacyResources};
+use herdlet_rpc::codec::{self, Extent, Limits};
+use herdlet_services::catalog::ConsulConfig;
+
+use super::*;
+
+/// What stock clients say and we don't: of what is not built, and of the kernel what can't be asked without unsafe code.
+const ABSENT: [&str; 4] =
+    ["cpu.reservablecores", "driver.exec", "kernel.landlock", "nomad.bridge.hairpin_mode"];
+
+/// The first description of a node in a recording.
+fn recorded(version: &str) -> Node {
+    let path = format!("{}/../tests/nomad/recordings/{version}/01-start.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let messages = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let mut registers =
+        messages.filter(|message| message["method"] == "Node.Register" && message["kind"] == "request");
+    let hex = registers.next().unwrap()["hex"].as_str().unwrap().to_owned();
+    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    let bytes: Vec<u8> = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+    let header = Extent::new(Limits::HEADER).of(&bytes).unwrap().unwrap();
+    codec::decode::<NodeRegisterRequest>(&bytes[header..]).unwrap().node
+}
+
+fn config(listen: &str) -> Config {
+    let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "node-1" };
+    let flags = Flags {
+        servers: vec!["127.0.0.1".to_owned()],
+        listen: Some(listen.to_owned()),
+        state_dir: Some("/".into()),
+        ..Flags::default()
+    };
+    Config::load(flags, &surroundings).unwrap()
+}
+
+fn fixed(config: &Config) -> Fixed {
+    Fixed::of(config, config.cluster.as_ref().unwrap())
+}
+
+fn loopback() -> Vec<Interface> {
+    vec![Interface {
+        name: "lo".to_owned(),
+        is_up: true,
+        is_loopback: true,
+        addresses: vec![(IpAddr::from([127, 0, 0, 1]), 8), ("::1".parse().unwrap(), 128)],
+        ..Interface::default()
+    }]
+}
+
+fn healthy() -> Fingerprint {
+    Fingerprint {
+        health: Health::Healthy,
+        description: "Healthy".to_owned(),
+        attributes: BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]),
+    }
+}
+
+/// The recorded machine, described by us.
+fn described(recorded: &Node) -> Node {
+    let mut config = config("127.0.0.1:5646");
+    let cluster = config.cluster.as_mut().unwrap();
+    cluster.network = NetworkRules { interface: Some("lo".to_owned()), ..NetworkRules::default() };
+    let resources = recorded.node_resources.as_ref().unwrap();
+    let mut fixed = fixed(&config);
+    fixed.total = Room {
+        cpu_mhz: resources.cpu.cpu_shares.unsigned_abs(),
+        memory_mib: resources.memory.memory_mb.unsigned_abs(),
+        disk_mib: resources.disk.disk_mb.unsigned_abs(),
+    };
+    fixed.cores = resources.cpu.total_cpu_cores;
+    fixed.topology = None;
+    fixed.cgroup_parent = "nomad".to_owned();
+    fixed.attributes = recorded.attributes.clone();
+    let networks = fixed.networks(&loopback());
+    let drivers = BTreeMap::from([("raw_exec".to_owned(), driver_info("raw_exec", healthy()))]);
+    let meta = NodeMeta { fixed: recorded.meta.clone(), ..NodeMeta::default() };
+    fixed.node(&Parts { networks, drivers, meta, ..Parts::default() })
+}
+
+#[test]
+fn a_node_is_described_as_stock_clients_describe_theirs() {
+    for version in ["1.1.2", "1.6.5"] {
+        let mut stock = recorded(version);
+        let mut ours = described(&stock);
+        // What a session sets, and when the driver was seen.
+        (ours.id, ours.secret_id) = (stock.id.clone(), stock.secret_id.clone());
+        (ours.status, ours.scheduling_eligibility) =
+            (stock.status.clone(), stock.scheduling_eligibility.clone());
+        stock.drivers.remove("exec");
+        ours.drivers.get_mut("raw_exec").unwrap().update_time = stock.drivers["raw_exec"].update_time;
+        // No core is given to one task, and no bridge is made.
+        let resources = stock.node_resources.as_mut().unwrap();
+        resources.cpu.reservable_cpu_cores.clear();
+        resources.networks.retain(|network| network.mode != "bridge");
+        resources.node_networks.retain(|network| network.mode != "bridge");
+        // The release, and where the API is under its newer name.
+        stock.attributes.insert("nomad.version".to_owned(), herdlet_fingerprint::NOMAD_VERSION.to_owned());
+        stock.attributes.insert("unique.advertise.address".to_owned(), "127.0.0.1:5646".to_owned());
+        if version == "1.1.2" {
+            // What that version did not know, or left to servers.
+            (stock.node_pool, stock.cgroup_parent) = ("default".to_owned(), "/nomad".to_owned());
+            let resources = stock.node_resources.as_mut().unwrap();
+            (resources.min_dynamic_port, resources.max_dynamic_port) = (20_000, 32_000);
+        }
+        stock.reserved_resources.get_or_insert_default();
+        stock.reserved.get_or_insert_with(LegacyResources::default);
+        assert_eq!(ours, stock, "{version}");
+    }
+}
+
+#[test]
+fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
+    let config = config("127.0.0.1:5646");
+    let fixed = fixed(&config);
+    let networks = Networks { ip: Some(IpAddr::from([127, 0, 0, 1])), ..Networks::default() };
+    let drivers = BTreeMap::from([("raw_exec".to_owned(), driver_info("raw_exec", healthy()))]);
+    let node = fixed.node(&Parts { networks, drivers, ..Parts::default() });
+    for version in ["1.1.2", "1.6.5"] {
+        let stock = recorded(version);
+        for name in stock.attributes.keys() {
+            // Not every machine tells how fast it is, or has cgroups.
+            let is_of_machine =
+                ["cpu.frequency", "cpu.modelname", "unique.cgroup"].iter().any(|of| name.starts_with(of));
+            let is_there = node.attributes.contains_key(name) || is_of_machine;
+            assert_ne!(is_there, ABSENT.contains(&&name[..]), "{version}: {name} in {:?}", node.attributes);
+        }
+        assert!(stock.meta.keys().all(|key| node::META.iter().any(|(known, _)| known == key)));
+    }
+    // A processor, whatever the machine says: servers may crash by a node without one.
+    let cpu = &node.node_resources.unwrap().cpu;
+    assert!(cpu.cpu_shares >= 1 && cpu.total_cpu_cores >= 1);
+}
+
+#[test]
+fn what_is_kept_back_is_that_of_the_config_and_that_of_local_manifests() {
+    let mut config = config("0.0.0.0:4646");
+    config.reserved = Room { cpu_mhz: 100, memory_mib: 200, disk_mib: 300 };
+    config.reserved_ports = BTreeSet::from([22, 8_500, 8_501]);
+    let fixed = fixed(&config);
+    let reserved = Room { cpu_mhz: 1, memory_mib: 2, disk_mib: 3 };
+    let parts = Parts { reserved, reserved_ports: BTreeSet::from([8_502, 9_000]), ..Parts::default() };
+    let node = fixed.node(&parts);
+    let kept = node.reserved_resources.unwrap();
+    assert_eq!((kept.cpu.cpu_shares, kept.memory.memory_mb, kept.disk.disk_mb), (101, 202, 303));
+    assert_eq!(kept.networks.reserved_host_ports, "22,8500-8502,9000");
+    assert_eq!(node.reserved.unwrap().cpu, 101);
+    // An API on all addresses is where the node is.
+    let networks = Networks { ip: Some(IpAddr::from([10, 0, 0, 7])), ..Networks::default() };
+    assert_eq!(fixed.node(&Parts { networks, ..Parts::default() }).http_addr, "10.0.0.7:4646");
+}
+
+#[test]
+fn a_topology_is_as_fast_as_the_config_says() {
+    let mut fixed = fixed(&config("127.0.0.1:1"));
+    let core = |id| herdlet_nomad::wire::resources::Core { id, guess_speed: 1_000, ..Default::default() };
+    let topology =
+        herdlet_nomad::wire::resources::Topology { cores: vec![core(0), core(1)], ..Default::default() };
+    fixed.topology = Some(topology);
+    for (total, expected) in [(2_000, 2_000), (5_000, 5_000)] {
+        fixed.total.cpu_mhz = total;
+        let resources = fixed.node(&Parts::default()).node_resources.unwrap();
+        assert_eq!(resources.processors.topology.unwrap().override_total_compute, expected);
+    }
+}
+
+#[test]
+fn fingerprinters_that_may_not_run_find_nothing() {
+    let mut config = config("127.0.0.1:4646");
+    config.cluster.as_mut().unwrap().fingerprints.deny =
+        ["storage", "cpu", "nomad", "signal"].map(str::to_owned).into();
+    let attributes = fixed(&config).node(&Parts::default()).attributes;
+    for name in ["unique.storage.bytestotal", "cpu.numcores", "nomad.advertise.address", "os.signals"] {
+        assert!(!attributes.contains_key(name), "{name}");
+    }
+    assert!(attributes.contains_key("cpu.arch") && attributes.contains_key("nomad.version"));
+}
+
+#[tokio::test]
+async fn only_what_differs_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("127.0.0.1:4646");
+    let describer = Describer::with(fixed(&config), Parts::default(), dir.path().to_owned());
+    let mut node = describer.watch();
+    describer.set_driver("raw_exec", healthy());
+    assert!(node.has_changed().unwrap());
+    assert_eq!(node.borrow_and_update().attributes["driver.raw_exec"], "1");
+    // The same word later, and room for nothing.
+    describer.set_driver("raw_exec", healthy());
+    describer.set_reserved(Room::default(), BTreeSet::new());
+    assert!(!node.has_changed().unwrap());
+    describer.set_driver("raw_exec", Fingerprint { health: Health::Undetected, ..healthy() });
+    let told = node.borrow_and_update().clone();
+    assert!(!told.attributes.contains_key("driver.raw_exec") && !told.drivers["raw_exec"].healthy);
+
+    let changes = Changes::from([("rack".to_owned(), Some("17".to_owned()))]);
+    describer.set_meta(&changes).await.unwrap();
+    assert_eq!(node.borrow_and_update().meta["rack"], "17");
+    assert!(describer.set_meta(&Changes::new()).await.is_err() && !node.has_changed().unwrap());
+    assert_eq!(NodeMeta::load(BTreeMap::new(), dir.path()).unwrap().merged()["rack"], "17");
+}
+
+#[test]
+fn a_driver_that_may_not_be_offered_is_not_heard_of() {
+    let mut config = config("127.0.0.1:4646");
+    config.cluster.as_mut().unwrap().drivers.deny = vec!["raw_exec".to_owned()];
+    let describer = Describer::with(fixed(&config), Parts::default(), "/".into());
+    describer.set_driver("raw_exec", healthy());
+    describer.set_driver("mock", healthy());
+    assert!(describer.watch().borrow().drivers.is_empty());
+}
+
+#[tokio::test]
+async fn consul_is_there_while_it_answers() {
+    let is_up = Arc::new(AtomicBool::new(true));
+    let says = Arc::clone(&is_up);
+    let agent = move || async move {
+        let config =
+            serde_json::json!({"Config": {"Datacenter": "dc1", "NodeName": "n", "Version": "1.16.2"}});
+        if says.load(Ordering::Relaxed) {
+            Ok(axum::Json(config))
+        } else {
+            Err(StatusCode::INTERNAL_SERVER_ERROR)
+        }
+    };
+    let router = Router::new().route("/v1/agent/self", get(agent));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let consul = ConsulReader::new(&ConsulConfig::resolve(Some(&address), None, |_| None).unwrap()).unwrap();
+
+    let config = config("127.0.0.1:4646");
+    let describer = Describer::with(fixed(&config), Parts::default(), "/".into());
+    let mut node = describer.watch();
+    let story = async {
+        let known = |node: &Arc<Node>| node.attributes.contains_key("consul.version");
+        // Nothing but the registration waits for it.
+        assert!(!describer.watch().borrow().attributes.contains_key("consul.version"));
+        describer.is_whole().await;
+        assert!(known(&describer.watch().borrow()));
+        is_up.store(false, Ordering::Relaxed);
+        let gone = node.wait_for(|node| !known(node)).await.unwrap().clone();
+        assert!(gone.links.is_empty());
+        // Nothing has ended by that.
+        is_up.store(true, Ordering::Relaxed);
+        assert_eq!(node.wait_for(known).await.unwrap().links["consul"], "dc1.n");
+    };
+    tokio::select! {
+        () = describer.follow_consul(Some(&consul), Duration::from_millis(20)) => {}
+        () = story => {}
+    }
+}

@@ -1,0 +1,568 @@
+//! The HTTP API of a node: what is about the node itself is answered here, everything else by the cluster's servers.
+//!
+//! In: requests, on the address that the node advertises, with tokens of the cluster (`X-Nomad-Token`, or a bearer). Out: Nomad's JSON.
+//! Each request becomes the call that a server would be asked too: to this node's own [`NodeService`], which decides who may do what, or
+//! to a server, which does so itself. What goes on for long (logs, files, commands, the agent's log, events) becomes a streaming call.
+//!
+//! ```text
+//!   request ──► gate ─┬─ streams ──► streaming call ─┐
+//!                     └─ table ────► plain call ─────┼──► NodeService      this node, its allocations
+//!                                                    └──► Servers          all else
+//! ```
+
+mod exec;
+mod job;
+mod json;
+mod keys;
+mod metrics;
+mod request;
+mod routes;
+mod stream;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_agent::telemetry::Format;
+use herdlet_api::http::{AllowedPage, Shared, TokenVerdict, Tokens, WrongToken};
+use herdlet_api_types::AllocId;
+use herdlet_nomad::wire::Secret;
+use herdlet_rpc::{
+    address::Address,
+    codec::{self, Value},
+    error::{CallError, ErrorKind, Refusal, ServerError},
+};
+use serde_json::{Value as Json, json};
+
+use self::{
+    request::{Asked, Said},
+    routes::{Body as BodyOf, Missing, Part, Route, Stands, Verb},
+};
+use super::{
+    acl::{Access, Acl, Denied},
+    asking::{Answer, Servers},
+    placed,
+    serve::NodeService,
+    snapshot::Snapshots,
+};
+
+/// How the node stands with its servers, for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// When a heartbeat was answered last, as a duration until now; none before the first.
+    pub last_heartbeat: Option<Duration>,
+    /// When the next one was due after that.
+    pub ttl: Duration,
+}
+
+/// What answers the node's HTTP API.
+pub struct NodeApi {
+    /// The local API.
+    pub shared: Arc<Shared>,
+    /// What servers can call.
+    pub service: Arc<NodeService>,
+    /// The cluster.
+    pub servers: Arc<dyn Servers>,
+    /// Disks, for other nodes.
+    pub snapshots: Snapshots,
+    /// How the node stands with it, asked anew for each answer.
+    pub standing: Box<dyn Fn() -> Standing + Send + Sync>,
+}
+
+/// Why a request is not answered: a status code, and what is said.
+struct Refused(u16, String);
+
+/// Of bodies.
+const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// The end of errors that are told with another code than most, and that code: what servers tell has no code of its own.
+const CODES: [(&str, u16); 2] = [
+    ("Job registration, dispatch, and scale are disabled by the scheduler configuration", 403),
+    ("Filter expression cannot be used with other filter parameters", 400),
+];
+
+/// Calls whose answers pages of other origins may read, if they have a token that the cluster knows or are named in the config: those of a
+/// user interface that is served by servers. Without either it asks servers, which ask this node.
+const OF_OTHER_ORIGINS: [&str; 7] = [
+    "/v1/client/fs/",
+    "/v1/client/allocation/",
+    "/v1/client/stats",
+    "/v1/client/metadata",
+    "/v1/client/identity",
+    "/v1/vars",
+    "/v1/var/",
+];
+
+/// How long a body may take.
+const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let code = StatusCode::from_u16(self.0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.1).into_response()
+    }
+}
+
+impl From<Denied> for Refused {
+    fn from(denied: Denied) -> Self {
+        Self(denied.code(), denied.to_string())
+    }
+}
+
+impl From<ServerError> for Refused {
+    fn from(error: ServerError) -> Self {
+        if let Some(code) = error.code() {
+            return Self(code, error.message().to_owned());
+        }
+        let text = error.text();
+        if let Some((end, code)) = CODES.into_iter().find(|(end, _)| text.ends_with(end)) {
+            return Self(code, end.to_owned());
+        }
+        // Of a file, or of a node.
+        if text.contains("no such file or directory") || text.contains("Unknown node") {
+            return Self(404, text.to_owned());
+        }
+        match error.kind() {
+            ErrorKind::PermissionDenied => Self(403, "Permission denied".to_owned()),
+            ErrorKind::Token => Self(403, text.trim_start_matches("rpc error: ").to_owned()),
+            ErrorKind::UnknownAllocation | ErrorKind::NoPathToNode => Self(404, text.to_owned()),
+            ErrorKind::NoLeader
+            | ErrorKind::NotReady
+            | ErrorKind::Region
+            | ErrorKind::NodeNotFound
+            | ErrorKind::NodeSecret
+            | ErrorKind::UnknownMethod
+            | ErrorKind::Transport
+            | ErrorKind::Other => Self(500, text.to_owned()),
+        }
+    }
+}
+
+impl From<CallError> for Refused {
+    fn from(error: CallError) -> Self {
+        if let CallError::Server(error) = error {
+            error.into()
+        } else {
+            Self(500, format!("failed to {error}"))
+        }
+    }
+}
+
+/// Every endpoint.
+pub fn router(api: Arc<NodeApi>) -> Router {
+    herdlet_api::http::router(Arc::clone(&api.shared)).layer(middleware::from_fn_with_state(api, gate))
+}
+
+async fn gate(State(api): State<Arc<NodeApi>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_shared = OF_OTHER_ORIGINS.iter().any(|begin| path.starts_with(begin));
+    let is_foreign = is_shared && request.headers().contains_key(header::ORIGIN);
+    if is_foreign && request.method() == Method::OPTIONS {
+        return of_other_origin(preflight(request.headers()));
+    }
+    let is_allowed = request.extensions().get::<AllowedPage>().is_some();
+    let token = request::token(request.headers());
+    let mut verdict = TokenVerdict::None;
+    if is_foreign && !is_allowed {
+        verdict = api.judge(&token).await;
+    }
+    let mut response = match api.answer(request).await {
+        Ok(Passed::Answer(response)) => response,
+        Ok(Passed::On(request)) => next.run(*request).await,
+        Err(refused) => {
+            // Whether the token is wrong or may not do this does not show in the refusal of a server.
+            if refused.0 == Denied::Refused.code() && verdict == TokenVerdict::None {
+                verdict = api.judge(&token).await;
+            }
+            refused.into_response()
+        }
+    };
+    if verdict == TokenVerdict::Wrong {
+        response.extensions_mut().insert(WrongToken);
+    }
+    let may_read = is_foreign && (is_allowed || verdict == TokenVerdict::Known);
+    if may_read { of_other_origin(response) } else { response }
+}
+
+/// What a page of another origin asks before it asks.
+fn preflight(asked: &HeaderMap) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("HEAD, GET, PUT, POST, DELETE"),
+    );
+    if let Some(wanted) = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    }
+    response
+}
+
+fn of_other_origin(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    let exposed = "X-Nomad-Index, X-Nomad-KnownLeader, X-Nomad-LastContact, X-Nomad-NextToken";
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(exposed));
+    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+    response
+}
+
+impl Tokens for NodeApi {
+    fn verdict<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, TokenVerdict> {
+        async move { self.judge(&request::token(headers)).await }.boxed()
+    }
+}
+
+/// What becomes of a request here.
+enum Passed {
+    /// It is answered.
+    Answer(Response),
+    /// The local API answers it.
+    On(Box<Request>),
+}
+
+impl NodeApi {
+    /// What the cluster knows about a token. The resolver remembers its answer, so that a repeated token costs no call.
+    async fn judge(&self, token: &Secret) -> TokenVerdict {
+        // The anonymous token is everybody's, also that of a page of another origin.
+        if token.is_empty() {
+            return TokenVerdict::None;
+        }
+        match self.service.acl(token).await {
+            Ok(acl) if *acl == Acl::Disabled => TokenVerdict::None,
+            Ok(_) => TokenVerdict::Known,
+            // Servers refuse a forged identity of a task without saying that it is unknown.
+            Err(Denied::Unknown | Denied::Refused) => TokenVerdict::Wrong,
+            Err(Denied::Expired | Denied::Unsaid(_)) => TokenVerdict::None,
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, mut request: Request) -> Result<Passed, Refused> {
+        let missing = || Refused(404, "resource not found".to_owned());
+        let path = request.uri().path();
+        match path {
+            "/healthz" | "/readyz" => return Ok(Passed::On(Box::new(request))),
+            "/" => {
+                let answer = (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, "/ui/")]);
+                return Ok(Passed::Answer(answer.into_response()));
+            }
+            path if path.starts_with("/ui/") => {
+                let page = "<html><p>The user interface is on the cluster's servers</p></html>";
+                return Ok(Passed::Answer(
+                    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
+                ));
+            }
+            _ => {}
+        }
+        let well_known = || path.strip_prefix('/').filter(|path| path.starts_with(".well-known/"));
+        let path = path.strip_prefix("/v1/").or_else(well_known).ok_or_else(missing)?.to_owned();
+        let asked = Asked::of(request.uri().query().unwrap_or_default(), request.headers())?;
+        let (is_get, is_put) =
+            (request.method() == Method::GET, matches!(*request.method(), Method::PUT | Method::POST));
+        let parts: Vec<&str> = path.split('/').collect();
+        if is_get && let Some(told) = self.streamed(&parts, &asked, &mut request).await? {
+            return Ok(Passed::Answer(told));
+        }
+        match parts.as_slice() {
+            ["metrics"] if is_get && metrics::is_wanted(&asked, request.headers()) => {
+                let page = self.shared.page_of_metrics(Format::Text).await;
+                let summary = metrics::summary(&page, herdlet_base::clock::wall_now());
+                return Ok(Passed::Answer(axum::Json(summary).into_response()));
+            }
+            ["metrics"] if is_get => {}
+            ["jobs", "parse"] if is_put => {
+                let namespace = asked.given("namespace").unwrap_or("default");
+                self.service.allows_parse(&asked.token, namespace).await?;
+            }
+            ["client", "allocation", id, "snapshot"] if is_get => {
+                return self.snapshot(id, &asked).await.map(Passed::Answer);
+            }
+            ["agent", "self"] if is_get => {
+                self.service.allows_agent(&asked.token, Access::reads).await?;
+                return Ok(Passed::Answer(axum::Json(self.this()).into_response()));
+            }
+            ["agent", "health"] if is_get => return self.health(&asked).map(Passed::Answer),
+            ["agent", "servers"] if is_get => {
+                self.service.allows_agent(&asked.token, Access::reads).await?;
+                let mut addresses = self.servers.addresses();
+                addresses.sort();
+                return Ok(Passed::Answer(axum::Json(addresses).into_response()));
+            }
+            ["agent", "servers"] if is_put => {
+                return self
+                    .set_servers(&asked)
+                    .await
+                    .map(|()| Passed::Answer(StatusCode::OK.into_response()));
+            }
+            // Of servers only.
+            ["agent", "join" | "force-leave" | "keyring", ..] => {
+                let code = if is_put || parts.contains(&"keyring") { 501 } else { 405 };
+                return Err(Refused(code, "Invalid method".to_owned()));
+            }
+            _ => return self.forward(path, request, asked).await.map(Passed::Answer),
+        }
+        Ok(Passed::On(Box::new(request)))
+    }
+
+    /// `PUT /v1/agent/servers`.
+    async fn set_servers(&self, asked: &Asked) -> Result<(), Refused> {
+        let addresses: Result<Vec<Address>, _> = asked.all("address").map(str::parse).collect();
+        let addresses = addresses.map_err(|error| Refused(400, format!("address: {error}")))?;
+        if addresses.is_empty() {
+            return Err(Refused(400, "missing server address".to_owned()));
+        }
+        self.service.allows_agent(&asked.token, Access::writes).await?;
+        self.servers.set_addresses(addresses).await.map_err(|why| Refused(400, why))
+    }
+
+    /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
+    async fn snapshot(&self, id: &str, asked: &Asked) -> Result<Response, Refused> {
+        let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
+        let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
+        if !self.snapshots.is_token(id, &asked.token) {
+            self.service.allows_files(id, &asked.token).await?;
+        }
+        Ok(self.snapshots.answer(&alloc.spec).await)
+    }
+
+    /// Whether a call is one for this node: about it, or about an allocation that is here.
+    fn is_here(&self, alloc: Option<&str>, asked: &Asked) -> bool {
+        match alloc {
+            Some(id) => self.service.has(id),
+            None => {
+                asked.given("server_id").is_none()
+                    && asked.node().is_none_or(|node| node == self.shared.facts.node.id)
+            }
+        }
+    }
+
+    async fn forward(&self, path: String, request: Request, asked: Asked) -> Result<Response, Refused> {
+        let verb = match *request.method() {
+            Method::GET | Method::HEAD => Verb::Get,
+            Method::PUT | Method::POST => Verb::Put,
+            Method::DELETE => Verb::Delete,
+            _ => return Err(Refused(405, "Invalid method".to_owned())),
+        };
+        let (route, named) = routes::find(verb, &asked.path(path)).map_err(|missing| match missing {
+            Missing::Verb => Refused(405, "Invalid method".to_owned()),
+            Missing::Path => Refused(404, "resource not found".to_owned()),
+        })?;
+        let raw =
+            if route.body == BodyOf::Ignored { Bytes::new() } else { read(request.into_body()).await? };
+        let is_json = !matches!(route.body, BodyOf::Raw(_)) && !raw.is_empty();
+        let body = if is_json {
+            serde_json::from_slice(&raw)
+                .map_err(|error| Refused(400, format!("the body is no JSON: {error}")))?
+        } else {
+            Json::Null
+        };
+        let alloc = named.iter().find_map(|(name, value)| match value {
+            Stands::One(id) if *name == "AllocID" => Some(id.clone()),
+            Stands::One(_) | Stands::Listed(_) => None,
+        });
+        let region = &self.shared.facts.node.region;
+        let said = Said { named, body: &body, raw: raw.to_vec(), home: region };
+        let question = asked.question(route, said).map_err(|why| Refused(400, why))?;
+        // A body may name the node, too.
+        let node = question.fields.get("NodeID").and_then(Value::as_text).filter(|node| !node.is_empty());
+        let is_here = self.is_here(alloc.as_deref(), &asked)
+            && (alloc.is_some() || node.is_none_or(|node| node == self.shared.facts.node.id));
+        let answer = match route.own.filter(|_| is_here) {
+            Some(own) => {
+                let told = self.service.ask(own, &question.body(region, Duration::ZERO)).await;
+                let told = told.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
+                let told = codec::decode(&told);
+                Answer(told.map_err(|error| Refused(500, format!("failed to {error}")))?)
+            }
+            None => self.servers.ask(question).await.map_err(|error| {
+                if let CallError::Server(told) = &error {
+                    if route.call == "Variables.Apply" && told.text().contains("cas error:") {
+                        return Refused(409, told.text().to_owned());
+                    }
+                    if route.call == "Alloc.Stop" && told.kind() == ErrorKind::UnknownAllocation {
+                        return Refused(404, "alloc not found".to_owned());
+                    }
+                }
+                Refused::from(error)
+            })?,
+        };
+        told(route, answer.0, &asked)
+    }
+
+    /// `GET /v1/agent/self`, as far as Nomad's clients look at it.
+    fn this(&self) -> Json {
+        let (facts, node) = (&self.shared.facts, &self.shared.facts.node);
+        let (standing, version) = ((self.standing)(), herdlet_api_types::api::VERSION);
+        let last = standing.last_heartbeat.unwrap_or_default();
+        json!({
+            "config": {
+                "Datacenter": node.datacenter, "Region": node.region, "NodeName": node.name,
+                "Version": { "Version": version, "VersionPrerelease": "", "VersionMetadata": "herdlet" },
+                "Client": { "Enabled": true }, "Server": { "Enabled": false },
+            },
+            "member": { "Name": "", "Addr": null, "Port": 0, "Tags": null, "Status": "" },
+            "stats": {
+                "client": {
+                    "node_id": node.id, "known_servers": self.servers.addresses().join(","),
+                    "num_allocations": self.shared.model.allocs().len().to_string(),
+                    "last_heartbeat": format!("{last:?}"), "heartbeat_ttl": format!("{:?}", standing.ttl),
+                },
+                "herdlet": { "version": version, "instance": facts.instance, "isolation": facts.isolation },
+            },
+        })
+    }
+
+    fn health(&self, asked: &Asked) -> Result<Response, Refused> {
+        if asked.parameter("type") == Some("server") {
+            return Err(Refused(500, "server not enabled".to_owned()));
+        }
+        let is_ok = !self.servers.addresses().is_empty();
+        let code = if is_ok { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+        let message = if is_ok { "ok" } else { "no known servers" };
+        Ok((code, axum::Json(json!({ "client": { "ok": is_ok, "message": message } }))).into_response())
+    }
+}
+
+/// A body, which may be empty.
+async fn read(body: Body) -> Result<Bytes, Refused> {
+    let read = tokio::time::timeout(BODY_WAIT_MAX, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
+    read.map_err(|_| Refused(408, format!("the body did not come within {} s", BODY_WAIT_MAX.as_secs())))?
+        .map_err(|error| Refused(400, format!("the body could not be read: {error}")))
+}
+
+/// An answer as the API gives it.
+fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Refused> {
+    let number = |name: &str| answer.get(name).and_then(Value::as_u64);
+    let mut headers = Vec::new();
+    match (route.verb, answer.get("KnownLeader"), number("Index")) {
+        (Verb::Get, Some(Value::Bool(leader)), Some(index)) => {
+            // Nomad's clients would not wait for what is newer than 0.
+            headers.push(("x-nomad-index", index.max(1).to_string()));
+            headers.push(("x-nomad-knownleader", leader.to_string()));
+            let contact = number("LastContact").unwrap_or_default() / 1_000_000;
+            headers.push(("x-nomad-lastcontact", contact.to_string()));
+            let next = answer.get("NextToken").and_then(Value::as_text).filter(|next| !next.is_empty());
+            headers.extend(next.map(|next| ("x-nomad-nexttoken", next.to_owned())));
+        }
+        (Verb::Put | Verb::Delete, _, Some(index)) if route.own.is_none() => {
+            headers.push(("x-nomad-index", index.to_string()));
+        }
+        _ => {}
+    }
+    let mut code = StatusCode::OK;
+    let mut part = route.answer;
+    if route.call == "Variables.Apply" {
+        match answer.get("Conflict") {
+            Some(Value::Map(_)) => (code, part) = (StatusCode::CONFLICT, Part::Field("Conflict")),
+            _ if route.verb == Verb::Delete => code = StatusCode::NO_CONTENT,
+            // A lock is renewed by another call.
+            _ if answer.get("VarMeta").is_some() => part = Part::Field("VarMeta"),
+            _ => {}
+        }
+    }
+    if route.call == "Keyring.ListPublic"
+        && let Some(kept) = keys::holds_for(&answer, herdlet_base::clock::wall_now())
+    {
+        headers.push(("cache-control", format!("max-age={}", kept.as_secs())));
+    }
+    decompress(&mut answer)?;
+    let field = |path: &str| path.split('.').try_fold(&answer, |value, name| value.get(name));
+    let mut shown = match part {
+        Part::Whole => json::shown(&answer, ""),
+        Part::Nothing => Json::Null,
+        Part::Field(path) => field(path).map_or(Json::Null, |value| json::shown(value, path)),
+        Part::List(path) => match field(path) {
+            Some(Value::Nil) | None => Json::Array(Vec::new()),
+            Some(list) => json::shown(list, path),
+        },
+        Part::First(path) => match field(path) {
+            Some(Value::List(list)) => list.first().map_or(Json::Null, |first| json::shown(first, path)),
+            _ => Json::Null,
+        },
+        Part::Found(path, missing) => match field(path) {
+            Some(Value::Nil) | None => return Err(Refused(404, missing.to_owned())),
+            Some(value) => json::shown(value, path),
+        },
+    };
+    json::leave_out(route.call, &mut shown);
+    match (route.call, &mut shown) {
+        ("Keyring.ListPublic", shown) => *shown = keys::set(&answer),
+        ("Keyring.GetConfig", shown) => {
+            let missing = || Refused(404, "OIDC Discovery endpoint disabled".to_owned());
+            *shown = keys::discovery(&answer).ok_or_else(missing)?;
+        }
+        ("Node.GetNode", Json::Object(node)) => json::of_node(node),
+        ("Operator.ServerHealth", Json::Object(health)) => {
+            if health.get("Healthy") == Some(&Json::Bool(false)) {
+                code = StatusCode::TOO_MANY_REQUESTS;
+            }
+            json::of_health(health);
+        }
+        ("Job.GetJobVersions", Json::Object(versions))
+            if versions.get("Versions").and_then(Json::as_array).is_none_or(Vec::is_empty) =>
+        {
+            return Err(Refused(404, "job versions not found".to_owned()));
+        }
+        ("Job.GetJobSubmission", Json::Object(submission)) => {
+            if let Some(Json::Object(flags)) = submission.get_mut("VariableFlags") {
+                for value in flags.values_mut() {
+                    let plain =
+                        value.as_str().and_then(|value| routes::percent_decoded(&value.replace('+', " ")));
+                    if let Some(plain) = plain {
+                        *value = plain.into();
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    let mut response = if shown.is_null() {
+        code.into_response()
+    } else {
+        let text = if asked.is_pretty() {
+            serde_json::to_string_pretty(&shown).map(|text| text + "\n")
+        } else {
+            serde_json::to_string(&shown)
+        };
+        let text = text.map_err(|error| Refused(500, format!("failed to write the answer: {error}")))?;
+        (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+    };
+    for (name, value) in headers {
+        if let Ok(value) = value.parse() {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    Ok(response)
+}
+
+/// Payloads of jobs are compressed where they are kept.
+fn decompress(answer: &mut Value) -> Result<(), Refused> {
+    let job = match field_mut(answer, "Job") {
+        Some(job) => Some(job),
+        None => field_mut(answer, "Alloc").and_then(|alloc| field_mut(alloc, "Job")),
+    };
+    let Some(payload) = job.and_then(|job| field_mut(job, "Payload")) else { return Ok(()) };
+    let kept = match (&*payload, payload.as_text()) {
+        (Value::Bytes(kept), _) => kept.as_slice(),
+        (_, text) => text.unwrap_or_default().as_bytes(),
+    };
+    if !kept.is_empty() {
+        *payload = Value::Bytes(placed::decompressed(kept).map_err(|why| Refused(500, why))?);
+    }
+    Ok(())
+}
+
+fn field_mut<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Value> {
+    let Value::Map(fields) = value else { return None };
+    fields.iter_mut().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! Has the cluster's servers sign identities of tasks (1.7 and later).
+//!
+//! In: names of identities. Out: tokens, with the time at which others are to be asked for. It keeps nothing.
+//!
+//! Facts: `hashicorp/nomad:client/widmgr/widmgr.go`, `helper/backoff.go` (`ExpiryToRenewTime`).
+
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_agent::executor::{
+    Refusal,
+    identities::{Cluster, SignRequest, SignedIdentity},
+};
+use herdlet_api_types::UnixNanos;
+use herdlet_base::{clock, sight::Class};
+use herdlet_nomad::{
+    session::Queries,
+    wire::queries::{self, IdentityRequest, SignResponse},
+};
+use herdlet_rpc::{Service, connect::Dial, pool::Chance};
+
+use super::report;
+
+/// So long servers may take: a little less than any operation may. After that they are asked again.
+const WITHIN: Duration = Duration::from_secs(8);
+
+/// Before that no other identity is asked for: clocks may differ by more than a token lives.
+const RENEWED_AFTER: Duration = Duration::from_secs(10);
+
+/// A workload that is a task, in Nomad's numbers.
+const OF_TASK: i64 = 0;
+
+/// The servers of the cluster, as the executor knows them.
+pub struct Servers<S, D>(pub Queries<S, D>);
+
+impl<S: Service, D: Dial> std::fmt::Debug for Servers<S, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Servers")
+    }
+}
+
+impl<S: Service, D: Dial> Cluster for Servers<S, D> {
+    fn sign(&self, request: SignRequest) -> BoxFuture<'static, Result<Vec<SignedIdentity>, Refusal>> {
+        let queries = self.0.clone();
+        async move {
+            let wanted = wire_requests(&request);
+            let asked = tokio::time::timeout(WITHIN, queries.sign(&wanted, request.create_index));
+            let answer = asked.await.map_err(|_| {
+                retry(format!("ask servers for identities: none has answered within {} s", WITHIN.as_secs()))
+            })?;
+            signed(&request, answer.map_err(|error| retry(format!("ask servers for identities: {error}")))?)
+        }
+        .boxed()
+    }
+}
+
+fn retry(why: String) -> Refusal {
+    Refusal { class: Class::Retry, why }
+}
+
+fn wire_requests(request: &SignRequest) -> Vec<IdentityRequest> {
+    let request_of = |name: &String| IdentityRequest {
+        alloc_id: report::id(request.alloc),
+        identity_name: name.clone(),
+        workload_identifier: request.task.clone(),
+        workload_type: OF_TASK,
+        interpolated_workload_identifier: String::new(),
+    };
+    request.identities.iter().map(request_of).collect()
+}
+
+/// The identities of an answer that are those asked for.
+fn signed(request: &SignRequest, answer: SignResponse) -> Result<Vec<SignedIdentity>, Refusal> {
+    let is_ours = |id: &herdlet_nomad::wire::AllocId, workload: &str| {
+        *id == report::id(request.alloc) && workload == request.task
+    };
+    let mut refused = answer.rejections.iter().filter(|it| is_ours(&it.alloc_id, &it.workload_identifier));
+    if let Some(refused) = refused.find(|refused| request.identities.contains(&refused.identity_name)) {
+        let why = format!("get identity {:?} of servers: {}", refused.identity_name, refused.reason);
+        return Err(Refusal { class: Class::Fatal, why });
+    }
+    let now = clock::wall_now().0;
+    let mut chance = Chance::new();
+    let is_signed =
+        |it: &queries::SignedIdentity| is_ours(&it.alloc_id, &it.workload_identifier) && !it.jwt.is_empty();
+    let identities = answer.signed_identities.into_iter().filter(is_signed);
+    let identities = identities.map(|it| {
+        let expires = it.expiration.unix_nanos().filter(|_| !it.expiration.is_zero());
+        let renew_at = expires.map(|expires| UnixNanos(renew_at(now, expires, &mut chance)));
+        SignedIdentity { name: it.identity_name, token: it.jwt, renew_at }
+    });
+    Ok(identities.collect())
+}
+
+/// When half of its life is over, and up to a tenth of that sooner, so that not all are asked for at once.
+fn renew_at(now: i64, expires: i64, chance: &mut Chance) -> i64 {
+    let left = Duration::from_nanos(u64::try_from(expires.saturating_sub(now)).unwrap_or_default());
+    let half = left / 2;
+    let wait = half.saturating_sub(chance.below(half / 10)).max(RENEWED_AFTER);
+    now.saturating_add(i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    #[test]
+    fn another_one_is_asked_for_when_half_of_a_life_is_over_but_not_again_and_again() {
+        let after =
+            |life: i64| (renew_at(5 * SECOND, (5 + life) * SECOND, &mut Chance::of(3)) - 5 * SECOND) / SECOND;
+        assert!((1_620..=1_800).contains(&after(3_600)), "{}", after(3_600));
+        assert_eq!((after(15), after(1), after(-3_600)), (10, 10, 10));
+    }
+}

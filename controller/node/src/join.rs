@@ -1,0 +1,62 @@
+//! Joining a cluster: a session whose allocations the agent runs.
+//!
+//! In: an agent, and a session that has not begun. Out: the session lives beside the agent's loop, from the moment at which it is known
+//! what is here, to the agent's end. Tasks outlive both.
+
+use std::sync::Arc;
+
+use herdlet_agent::agent::Agent;
+use herdlet_manifest::manifests::Drivers;
+use herdlet_nomad::session::Session;
+use herdlet_rpc::{Service, connect::Dial};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    acknowledged, catalog,
+    identities::Servers,
+    limit,
+    placed::Reading,
+    previous::{self, mover::Mover},
+    runner,
+};
+
+/// Lives with servers once the node is `described`. Jobs may use `drivers`; disks of other nodes come by `mover`.
+pub fn join<S: Service, D: Dial>(
+    agent: &mut Agent,
+    session: Session<S, D>,
+    drivers: Drivers,
+    mover: Mover,
+    described: impl Future<Output = ()> + Send + 'static,
+) {
+    let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
+    let (inbox, model) = (agent.inbox.clone(), agent.model.clone());
+    let tokens = Arc::clone(&agent.context.server_tokens);
+    let moving = Some(Arc::new((mover, model.clone())));
+    agent.watch(previous::follow(asked, session.queries(), inbox.clone(), moving));
+    agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), agent.context.paths.node()));
+    agent.watch(acknowledged::keep(session.acknowledgements(), agent.context.paths.node()));
+    if agent.context.cluster.set(Box::new(Servers(session.queries()))).is_err() {
+        tracing::error!("an agent joins one cluster only; identities are asked for in the other");
+    }
+    let told_again = watch::Sender::new(0);
+    let node = agent.context.node.clone();
+    let catalog = catalog::Mirror::new(agent.context.services.catalogs.built_in.clone(), model.clone(), node);
+    agent.watch(catalog.follow(session.queries(), told_again.subscribe()));
+    let restored = agent.handle.first_turn.clone();
+    agent.watch(async move {
+        // Before, what is here isn't shown, and would be taken for new.
+        if restored.opened().await.is_ok() {
+            described.await;
+            let runner = runner::Parts {
+                inbox,
+                model,
+                tokens: Some(tokens),
+                reading: Reading::Real(drivers),
+                previous,
+                told_again,
+            };
+            session.run(runner, CancellationToken::new()).await;
+        }
+    });
+}

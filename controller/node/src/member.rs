@@ -1,0 +1,333 @@
+//! This machine as a node of a cluster: who it is before its agent starts, and what lives beside the agent afterwards.
+//!
+//! In: the config. Out: an identity, a description that is kept true, servers that are found, and a session with them. Where the node was
+//! Nomad's before, its client is kept away as long as this lives.
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+
+use anyhow::Context as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_agent::{agent::Agent, publish::ReadModel, telemetry::NodeContact};
+use herdlet_api::http::{SeenByServers, Shared};
+use herdlet_config::{AclRules, Cluster, Config, DrainOnShutdown};
+use herdlet_manifest::manifests::Drivers;
+use herdlet_nomad::{
+    identity::Identity,
+    session::{self, Contact, DrainError, Session},
+    wire::{Eligibility, Secret},
+};
+use herdlet_plan::job::capacity::Room;
+use herdlet_rpc::{
+    connect::Network,
+    pool::{Chance, Pool},
+};
+use herdlet_runtime::off_thread;
+use herdlet_services::catalog::{ConsulConfig, ConsulReader};
+use herdlet_storage::artifact::unpack::Unpacker;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    acknowledged,
+    acl::{Mode, Resolver, Settings},
+    asking::{Late, OfSession},
+    describe::{self, Describer},
+    http::{NodeApi, Standing},
+    join::join,
+    leave,
+    moving::{self, Moved},
+    previous::mover::{self, Mover},
+    serve::{self, NodeService},
+    servers,
+    snapshot::Snapshots,
+};
+
+/// A node that is not with its servers yet.
+pub struct Member {
+    cluster: Cluster,
+    region: String,
+    dir: PathBuf,
+    moved: Moved,
+    consul: Arc<ConsulReader>,
+    network: Network,
+}
+
+impl Member {
+    /// The node that the config makes of this machine; none where it stands alone. To be called while the state directory is held, and
+    /// before anything is started.
+    ///
+    /// # Errors
+    /// When who it is can't be read or kept, certificates can't be used, or Nomad's client runs on it or has left work.
+    pub fn of(config: &Config, consul: &ConsulConfig) -> anyhow::Result<Option<Self>> {
+        let Some(cluster) = config.cluster.clone() else { return Ok(None) };
+        let dir = config.state_dir.join("node");
+        let network =
+            servers::network(&cluster, &config.region).context("prepare TLS to servers (`cluster.tls`)")?;
+        let moved = moving::identity(&dir, cluster.moved_from.as_deref())?;
+        let consul = ConsulReader::new(consul).context("ask Consul")?;
+        Ok(Some(Self {
+            cluster,
+            region: config.region.clone(),
+            dir,
+            moved,
+            consul: Arc::new(consul),
+            network,
+        }))
+    }
+
+    /// The node's id.
+    pub fn id(&self) -> &str {
+        self.moved.identity.id.as_str()
+    }
+
+    /// Joins: from now on servers are heard, and may call. Jobs may use `drivers`; `shared` is the local API.
+    ///
+    /// # Errors
+    /// When tokens or meta can't be read.
+    pub async fn join(
+        self,
+        config: &Config,
+        agent: &mut Agent,
+        drivers: Drivers,
+        shared: &Arc<Shared>,
+    ) -> anyhow::Result<Joined> {
+        let Self { cluster, region, dir, moved, consul, network } = self;
+        let Moved { identity, .. } = &moved;
+        let found = describe::drivers(&agent.context.drivers, &cluster).await;
+        let offers_nothing = !found.values().any(|driver| driver.detected);
+        let mover = Mover {
+            paths: agent.context.paths.clone(),
+            tokens: Arc::clone(&agent.context.server_tokens),
+            node: identity.id.clone(),
+            region: region.clone(),
+            tls: cluster.tls.clone(),
+            unpacker: Unpacker::default(),
+            turns: Semaphore::new(mover::AT_ONCE),
+        };
+        let snapshots =
+            Snapshots::new(agent.context.paths.clone(), identity.secret.clone(), shared.closing.clone());
+        let describer = Describer::start(config, &cluster, found)?;
+        let asked: Arc<Late> = Arc::default();
+        let service = Arc::new(NodeService::new(serve::Parts {
+            reach: shared.reach(),
+            acl: Resolver::new(asked.clone(), acl(&cluster)),
+            servers: asked.clone(),
+            meta: Arc::new(describer.clone()),
+            agent: identity.id.to_string(),
+            remote_exec: !cluster.disable_remote_exec,
+            debug: cluster.enable_debug,
+            closing: shared.closing.clone(),
+        }));
+        let pool =
+            Arc::new(Pool::new(Arc::clone(&service), region.clone(), Vec::new(), network, Chance::new()));
+        let options = session::Options {
+            region,
+            introduction: cluster.introduction(&config.state_dir, &|name| std::env::var(name).ok())?,
+            signed: Identity::load_signed(&dir)?,
+            acknowledged: acknowledged::load(&dir),
+            ..session::Options::default()
+        };
+        let session = Session::new(Arc::clone(&pool), identity.clone(), describer.watch(), options);
+        asked.are(OfSession { queries: session.queries(), pool: Arc::clone(&pool) });
+        let contact = session.contact();
+        let api = Arc::new(NodeApi {
+            shared: Arc::clone(shared),
+            service,
+            servers: asked,
+            snapshots,
+            standing: Box::new({
+                let contact = contact.clone();
+                move || standing(&contact.borrow())
+            }),
+        });
+        let leave: Leave = Arc::new({
+            let (queries, model) = (session.queries(), Arc::clone(&agent.model));
+            move |how| {
+                let (queries, model) = (queries.clone(), Arc::clone(&model));
+                async move { leave::drain(&queries, &model, how).await }.boxed()
+            }
+        });
+        let joined = Joined { contact, api, leave, offers_nothing, since: Instant::now() };
+        if let Some(why) = joined.offers_nothing() {
+            tracing::warn!("{why}");
+        }
+        agent.watch(keep_signed(session.signed(), dir));
+        agent.watch({
+            let (contact, consul) = (session.contact(), consul.clone());
+            async move {
+                if let Err(error) =
+                    servers::follow(pool, contact, cluster, Some(consul), CancellationToken::new()).await
+                {
+                    tracing::error!("failed to {error}; start the agent again to look for more");
+                }
+            }
+        });
+        agent.watch(warn_of_another_client(Arc::clone(&consul)));
+        agent.watch(reserve(describer.clone(), Arc::clone(&agent.model)));
+        let described = describer.clone();
+        agent.watch({
+            let registry = agent.context.drivers.clone();
+            async move {
+                // Nomad's client stays away as long as this lives.
+                let _moved = moved;
+                describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
+            }
+        });
+        join(agent, session, drivers, mover, async move { described.is_whole().await });
+        Ok(joined)
+    }
+}
+
+/// A node with its servers.
+#[derive(Clone)]
+pub struct Joined {
+    /// How it stands with them.
+    pub contact: watch::Receiver<Contact>,
+    /// Its own API.
+    pub api: Arc<NodeApi>,
+    leave: Leave,
+    /// No driver was found that may be told of.
+    offers_nothing: bool,
+    since: Instant,
+}
+
+/// Has the node drained.
+type Leave = Arc<dyn Fn(DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> + Send + Sync>;
+
+impl Joined {
+    /// How servers see the node, as far as it knows.
+    pub fn seen(&self) -> SeenByServers {
+        let contact = self.contact.borrow();
+        let status = match (contact.is_registered, contact.is_in_reach && !contact.is_overdue()) {
+            (false, _) => "initializing",
+            (true, true) => "ready",
+            (true, false) => "disconnected",
+        };
+        let is_ineligible = contact.eligibility == Eligibility::Ineligible;
+        SeenByServers { status, eligibility: if is_ineligible { "ineligible" } else { "eligible" } }
+    }
+
+    /// That servers find no driver here.
+    pub fn offers_nothing(&self) -> Option<String> {
+        self.offers_nothing.then(|| {
+            "no task driver is offered to the servers, so they place nothing here: --raw-exec turns raw_exec on".to_owned()
+        })
+    }
+
+    /// What people should know of it; nothing while all is well.
+    pub fn warning(&self) -> Option<String> {
+        let contact = self.contact.borrow();
+        let running = "what runs goes on, and nothing new comes";
+        if contact.disbelieved.is_some() {
+            return Some(
+                "the servers tell of an older state than before, as after a restore; it is believed once it has lasted".to_owned(),
+            );
+        }
+        // A heartbeat that nobody answers, nor refuses, is given up late.
+        if contact.is_in_reach && !contact.is_overdue() {
+            return (!contact.has_leader).then(|| format!("the cluster has no leader: {running}"));
+        }
+        Some(match contact.last {
+            None => format!("{} has answered yet, the log says why: {running}", self.no_server()),
+            Some(heard) => {
+                let ago = heard.at.elapsed().as_secs();
+                format!("{} answers, the last did {ago} s ago, the log says why: {running}", self.no_server())
+            }
+        })
+    }
+}
+
+impl Joined {
+    /// Has the node drained, and waits for that. May be dropped at any time.
+    ///
+    /// # Errors
+    /// Why it is not drained. Servers that aren't there don't hold it up.
+    pub fn drain(&self, how: DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> {
+        (self.leave)(how)
+    }
+
+    /// The same in numbers.
+    pub fn figures(&self) -> NodeContact {
+        let contact = self.contact.borrow();
+        NodeContact {
+            is_registered: contact.is_registered,
+            age: contact.last.map_or(self.since, |heard| heard.at).elapsed(),
+            ttl: contact.ttl,
+            servers: contact.servers,
+            failures: contact.failures,
+            losses: contact.losses,
+        }
+    }
+
+    /// Whom the node has in mind.
+    fn no_server(&self) -> String {
+        match self.api.servers.addresses().join(", ") {
+            known if known.is_empty() => "no server of the cluster is known, so none".to_owned(),
+            known => format!("no server of the cluster ({known})"),
+        }
+    }
+}
+
+fn standing(contact: &Contact) -> Standing {
+    Standing { last_heartbeat: contact.last.map(|heard| heard.at.elapsed()), ttl: contact.ttl }
+}
+
+/// How callers are known.
+fn acl(cluster: &Cluster) -> Settings {
+    let AclRules { enabled, token_ttl, policy_ttl, role_ttl } = cluster.acl;
+    let mode = if enabled { Mode::On } else { Mode::Cluster };
+    Settings { mode, ttl: token_ttl.min(policy_ttl).min(role_ttl).to_std() }
+}
+
+/// What local manifests want of this machine is kept from servers' jobs.
+async fn reserve(describer: Describer, model: Arc<ReadModel>) {
+    let mut told = None;
+    loop {
+        let version = model.version();
+        let mut room = Room::default();
+        let mut ports = BTreeSet::new();
+        for job in model.jobs() {
+            for group in &job.job.groups {
+                let wanted = job.wanted(group);
+                room = room.plus(Room::of(group).times(u64::from(wanted)));
+                ports.extend(group.fixed_ports().filter(|_| wanted > 0));
+            }
+        }
+        // Most changes are none of manifests, and to describe the node anew is work.
+        let now = Some((room, ports));
+        if told != now {
+            if let Some((room, ports)) = now.clone() {
+                describer.set_reserved(room, ports);
+            }
+            told = now;
+        }
+        model.changed(version).await;
+    }
+}
+
+/// What Nomad's own client has registered in a Consul agent begins so: itself, and services of its tasks.
+const OF_A_CLIENT: [&str; 2] = ["_nomad-client-", "_nomad-task-"];
+
+/// Nomad's client and this agent leave each other's services alone, but one machine is to be one node.
+async fn warn_of_another_client(consul: Arc<ConsulReader>) {
+    let Ok(serde_json::Value::Object(services)) = consul.read("/v1/agent/services").await else { return };
+    if let Some(id) = services.keys().find(|id| OF_A_CLIENT.iter().any(|begin| id.starts_with(begin))) {
+        tracing::warn!(
+            service = id,
+            "a client of Nomad uses the same Consul agent; one of the two should go"
+        );
+    }
+}
+
+/// The identity that servers sign is kept for the next agent.
+async fn keep_signed(mut signed: watch::Receiver<Secret>, dir: PathBuf) {
+    while signed.changed().await.is_ok() {
+        let (dir, token) = (dir.clone(), signed.borrow_and_update().clone());
+        if let Ok(Err(error)) = off_thread(move || Identity::keep_signed(&dir, &token)).await {
+            tracing::warn!(%error, "the identity that servers have signed can't be kept; they sign another one");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The node's meta: what the config says, and what operators change while it runs (`nomad node meta apply`).
+//!
+//! In: changes. Out: what counts, on disk before anybody hears of it. A key that is set to nothing goes; one of the config's stays away
+//! over restarts, until it is set again.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use herdlet_base::durable;
+
+/// Names and values; a key without a value is one of the config's that was removed.
+pub type Changes = BTreeMap<String, Option<String>>;
+
+/// Keys that operators may set.
+const KEYS_MAX: usize = 1_000;
+/// Bytes of all of them with their values.
+const BYTES_MAX: usize = 256 << 10;
+
+/// The meta of a node, in its three forms.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeMeta {
+    /// What the config says.
+    pub fixed: BTreeMap<String, String>,
+    /// What was changed.
+    pub dynamic: Changes,
+}
+
+/// Why meta is not changed, or not known. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum MetaError {
+    /// Nothing is said.
+    #[error("change the node's meta: missing required Meta object")]
+    Nothing,
+    /// A name is none.
+    #[error("change the node's meta: \"{0}\" is invalid: keys must be names joined by dots")]
+    Key(String),
+    /// It is too much.
+    #[error("change the node's meta: more than {KEYS_MAX} keys or {BYTES_MAX} bytes")]
+    TooMuch,
+    /// The file can't be read.
+    #[error("read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file can't be written.
+    #[error("write {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl NodeMeta {
+    /// With what was changed before, in a file of the state directory.
+    ///
+    /// # Errors
+    /// When the file is there and can't be read.
+    pub fn load(fixed: BTreeMap<String, String>, state_dir: &Path) -> Result<Self, MetaError> {
+        let path = file(state_dir);
+        let failed = |source| MetaError::Read { path: path.clone(), source };
+        let dynamic = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Changes::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        Ok(Self { fixed, dynamic })
+    }
+
+    /// With these changes.
+    ///
+    /// # Errors
+    /// When a key is none, or it would be too much.
+    pub fn with(&self, changes: &Changes) -> Result<Self, MetaError> {
+        if changes.is_empty() {
+            return Err(MetaError::Nothing);
+        }
+        let mut dynamic = self.dynamic.clone();
+        for (key, value) in changes {
+            if !key.split('.').all(is_name) {
+                return Err(MetaError::Key(key.chars().take(128).collect()));
+            }
+            if value.is_some() || self.fixed.contains_key(key) {
+                dynamic.insert(key.clone(), value.clone());
+            } else {
+                dynamic.remove(key);
+            }
+        }
+        let bytes =
+            |(key, value): (&String, &Option<String>)| key.len() + value.as_ref().map_or(0, String::len);
+        if dynamic.len() > KEYS_MAX || dynamic.iter().map(bytes).sum::<usize>() > BYTES_MAX {
+            return Err(MetaError::TooMuch);
+        }
+        Ok(Self { fixed: self.fixed.clone(), dynamic })
+    }
+
+    /// Writes what was changed, for good.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn save(&self, state_dir: &Path) -> Result<(), MetaError> {
+        let path = file(state_dir);
+        let failed = |source| MetaError::Write { path: path.clone(), source };
+        let bytes = serde_json::to_vec(&self.dynamic).map_err(|error| failed(error.into()))?;
+        durable::write(&path, &bytes).map_err(failed)
+    }
+
+    /// What counts.
+    pub fn merged(&self) -> BTreeMap<String, String> {
+        let mut merged = self.fixed.clone();
+        for (key, value) in &self.dynamic {
+            match value {
+                Some(value) => merged.insert(key.clone(), value.clone()),
+                None => merged.remove(key),
+            };
+        }
+        merged
+    }
+}
+
+fn file(state_dir: &Path) -> PathBuf {
+    state_dir.join("node-meta.json")
+}
+
+/// What constraints can name.
+fn is_name(part: &str) -> bool {
+    let mut chars = part.chars();
+    chars.next().is_some_and(|char| char.is_alphabetic() || char == '_')
+        && chars.all(|char| char.is_alphanumeric() || char == '_' || char == '-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(pairs: &[(&str, Option<&str>)]) -> Changes {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect()
+    }
+
+    #[test]
+    fn changes_count_over_restarts_and_what_was_removed_stays_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixed =
+            BTreeMap::from([("rack".to_owned(), "1".to_owned()), ("zone".to_owned(), "a".to_owned())]);
+        let meta = NodeMeta::load(fixed.clone(), dir.path()).unwrap();
+        assert_eq!(meta.merged(), fixed);
+        let told = changes(&[("rack", None), ("zone", Some("b")), ("a.b-c", Some("x")), ("gone", None)]);
+        let meta = meta.with(&told).unwrap();
+        meta.save(dir.path()).unwrap();
+        let again = NodeMeta::load(fixed, dir.path()).unwrap();
+        assert_eq!(again, meta);
+        let shown: Vec<_> = again.merged().into_iter().collect();
+        assert_eq!(shown, [("a.b-c".to_owned(), "x".to_owned()), ("zone".to_owned(), "b".to_owned())]);
+        let back = again.with(&changes(&[("rack", Some("2")), ("a.b-c", None)])).unwrap();
+        assert_eq!(back.merged()["rack"], "2");
+        assert!(!back.dynamic.contains_key("a.b-c"), "what nobody has fixed leaves nothing");
+    }
+
+    #[test]
+    fn what_makes_no_sense_changes_nothing() {
+        let meta = NodeMeta::default();
+        assert!(matches!(meta.with(&Changes::new()), Err(MetaError::Nothing)));
+        for key in ["", "a..b", "a b", "1a", ".a", "-a"] {
+            assert!(matches!(meta.with(&changes(&[(key, Some("x"))])), Err(MetaError::Key(_))), "{key}");
+        }
+        let long = "x".repeat(BYTES_MAX);
+        assert!(matches!(meta.with(&changes(&[("a", Some(&long))])), Err(MetaError::TooMuch)));
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(file(dir.path()), "{").unwrap();
+        assert!(matches!(NodeMeta::load(BTreeMap::new(), dir.path()), Err(MetaError::Read { .. })));
+    }
+}

@@ -1,0 +1,193 @@
+//! The ends of allocations on other nodes: what waits for one begins only then, and with its disk where that comes along.
+//!
+//! In: their ids. Out: word to the planner once servers say that one has ended, is unknown to them with its node, or was forgotten; before
+//! that, its disk ([`mover`]) for the allocation that is to take it over.
+//!
+//! Facts: `hashicorp/nomad:client/allocwatcher/alloc_watcher.go` (`remotePrevAlloc.Wait`).
+
+pub mod mover;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use herdlet_agent::{planner::Input, publish::ReadModel};
+use herdlet_api_types::{AllocId, alloc::Desired};
+use herdlet_nomad::{
+    session::{Newer, Queries},
+    wire::{ClientStatus, NodeId, Secret},
+};
+use herdlet_plan::event::{DesiredChange, Event};
+use herdlet_rpc::{
+    Service,
+    connect::Dial,
+    error::{CallError, ErrorKind},
+};
+use herdlet_runtime::{Inbox, off_thread};
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use self::mover::{MoveError, Mover};
+use super::report;
+
+/// So many are told before they are followed; whoever tells of more waits for a moment.
+pub const WAITING_MAX: usize = 64;
+
+/// Between a question that failed and the next.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// A node that was forgotten, and registers again, is refused for a moment.
+const REFUSED_MAX: u32 = 3;
+
+/// An allocation on another node whose end is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Awaited {
+    /// Which.
+    pub id: AllocId,
+    /// The one that takes over its disk; none where nobody does.
+    pub heir: Option<AllocId>,
+}
+
+/// What moves disks, and what is shown of those that want them; none where there are none.
+pub type Moving = Option<Arc<(Mover, Arc<ReadModel>)>>;
+
+/// Follows all of them, until nobody asks any more.
+pub async fn follow<S: Service, D: Dial>(
+    mut asked: mpsc::Receiver<Awaited>,
+    queries: Queries<S, D>,
+    inbox: Inbox<Input>,
+    moving: Moving,
+) {
+    // By the one that ends, those that take over its disk: one that is asked for twice is followed once for each.
+    let mut followed: BTreeMap<AllocId, Vec<Option<AllocId>>> = BTreeMap::new();
+    let mut waits = JoinSet::new();
+    loop {
+        tokio::select! {
+            awaited = asked.recv() => {
+                let Some(Awaited { id, heir }) = awaited else { return };
+                let known = followed.entry(id).or_default();
+                if known.contains(&heir) {
+                    continue;
+                }
+                known.push(heir);
+                let (queries, moving) = (queries.clone(), moving.clone());
+                waits.spawn(async move {
+                    let node = ended(id, &queries).await;
+                    if let (Some(heir), Some(node), Some(moving)) = (heir, node, moving) {
+                        bring(id, node, heir, &queries, &moving).await;
+                    }
+                    (id, heir)
+                });
+            }
+            Some(ended) = waits.join_next() => {
+                let Ok((id, heir)) = ended else { continue };
+                let Some(left) = followed.get_mut(&id) else { continue };
+                left.retain(|known| *known != heir);
+                if !left.is_empty() {
+                    // Its disk is still under way.
+                    continue;
+                }
+                followed.remove(&id);
+                let event = Event::Desired(DesiredChange::EndedElsewhere(id));
+                if inbox.send(Input::Event(event)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Resolves when it doesn't run any more, as far as servers know. The answer is its node; none where they know nothing of it.
+async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Option<NodeId> {
+    let mut newer = Newer::Now;
+    let mut refused = 0;
+    loop {
+        match queries.alloc(&report::id(id), newer).await {
+            Ok(answer) => {
+                let alloc = answer.alloc?;
+                if alloc.client_status.is_terminal() || alloc.client_status == ClientStatus::Unknown {
+                    return Some(alloc.node_id);
+                }
+                newer = Newer::Than(answer.meta.index);
+                refused = 0;
+            }
+            Err(CallError::Server(error)) if error.kind() == ErrorKind::UnknownAllocation => return None,
+            // They will not tell: whoever waits longer waits for ever.
+            Err(CallError::Server(error))
+                if error.kind() == ErrorKind::PermissionDenied && refused == REFUSED_MAX =>
+            {
+                tracing::warn!(alloc = %id, %error, "servers don't tell whether an allocation has ended; it is taken for ended");
+                return None;
+            }
+            Err(error) => {
+                let is_refused =
+                    matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::PermissionDenied);
+                refused = if is_refused { refused + 1 } else { 0 };
+                tracing::warn!(alloc = %id, %error, "servers can't be asked whether an allocation has ended");
+                sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Brings the disk here, or says why not: what waits for it begins in any case.
+async fn bring<S: Service, D: Dial>(
+    id: AllocId,
+    node: NodeId,
+    heir: AllocId,
+    queries: &Queries<S, D>,
+    moving: &(Mover, Arc<ReadModel>),
+) {
+    let (mover, model) = moving;
+    if node == mover.node {
+        // It was collected before.
+        return;
+    }
+    let unwanted = CancellationToken::new();
+    let fetch = async {
+        let known = queries.node(&node, Newer::Now).await;
+        let known = known.map_err(|error| MoveError::Node(error.to_string()))?.node;
+        let known = known.ok_or_else(|| MoveError::Node("servers have forgotten it".to_owned()))?;
+        let tokens = Arc::clone(&mover.tokens);
+        let token: Secret = match off_thread(move || tokens.of_disk(heir)).await {
+            Ok(Ok(token)) => token,
+            Ok(Err(error)) => return Err(MoveError::Machine(error.to_string())),
+            Err(error) => return Err(MoveError::Machine(error.to_string())),
+        };
+        mover.fetch(id, &known, heir, &token, &unwanted).await
+    };
+    tokio::pin!(fetch);
+    let fetched = tokio::select! {
+        fetched = &mut fetch => fetched,
+        () = is_unwanted(heir, model) => {
+            unwanted.cancel();
+            fetch.await
+        }
+    };
+    match fetched {
+        Ok(()) => tracing::info!(alloc = %heir, previous = %id, "a disk has come from another node"),
+        Err(MoveError::Unwanted) => {}
+        Err(error) => {
+            tracing::warn!(
+                alloc = %heir, previous = %id, %node, %error,
+                "failed to bring a disk from another node; the allocation begins with an empty one"
+            );
+        }
+    }
+}
+
+/// Resolves once an allocation that was shown is not to begin any more.
+async fn is_unwanted(id: AllocId, model: &ReadModel) {
+    let mut was_shown = false;
+    loop {
+        let version = model.version();
+        match model.alloc(&id) {
+            Some(view) if view.spec.desired != Desired::Run || view.status.is_terminal() => return,
+            Some(_) => was_shown = true,
+            None if was_shown => return,
+            None => {}
+        }
+        model.changed(version).await;
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

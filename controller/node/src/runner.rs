@@ -1,0 +1,315 @@
+//! The agent as what runs a session's allocations: what servers want goes to the planner, what is shown goes to servers.
+//!
+//! In: lists of changed allocations. Out: events for the loop, and a report on every change of an allocation that is a server's. It
+//! remembers nothing: what is known of before is what the read model shows.
+
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+
+use herdlet_agent::{
+    planner::Input,
+    publish::{Object, ReadModel},
+    server_tokens::ServerTokens,
+};
+use herdlet_api_types::{
+    AllocId,
+    alloc::{Allocation, Desired, Heritage},
+    view::AllocView,
+};
+use herdlet_base::clock;
+use herdlet_nomad::{
+    reports::Reports,
+    seam::{self, Changed, Factory, Runner},
+    wire::{self, ClientStatus},
+};
+use herdlet_plan::event::{DesiredChange, Event};
+use herdlet_runtime::{Inbox, off_thread};
+use tokio::{
+    sync::{Notify, broadcast::error::RecvError, mpsc, watch},
+    task::JoinSet,
+    time::sleep,
+};
+
+use super::{
+    placed::{Reader, Reading},
+    previous::Awaited,
+    report,
+};
+
+/// What a runner is made of.
+pub struct Parts {
+    /// Where the planner hears.
+    pub inbox: Inbox<Input>,
+    /// What is shown. Must have been filled once.
+    pub model: Arc<ReadModel>,
+    /// Where tokens are kept; none: nothing is kept.
+    pub tokens: Option<Arc<ServerTokens>>,
+    /// How jobs are read.
+    pub reading: Reading,
+    /// Takes allocations of other nodes whose end is waited for.
+    pub previous: mpsc::Sender<Awaited>,
+    /// Counts how often servers are told everything again: after the first list, and whenever they may have forgotten it.
+    pub told_again: watch::Sender<u64>,
+}
+
+impl Factory for Parts {
+    type Runner = AgentRunner;
+
+    fn start(self, reports: Reports) -> AgentRunner {
+        let mut follower = JoinSet::new();
+        follower.spawn(follow(Arc::clone(&self.model), reports.clone()));
+        let are_held = Arc::new(Notify::new());
+        if let Some(tokens) = &self.tokens {
+            follower.spawn(keep_held(Arc::clone(tokens), Arc::clone(&are_held)));
+        }
+        AgentRunner { parts: self, reports, are_held, _follower: follower }
+    }
+}
+
+/// Runs a session's allocations by the agent's loop.
+pub struct AgentRunner {
+    parts: Parts,
+    reports: Reports,
+    /// Tokens could not be written.
+    are_held: Arc<Notify>,
+    /// Ends with it.
+    _follower: JoinSet<()>,
+}
+
+impl Runner for AgentRunner {
+    fn known(&self) -> Vec<(wire::AllocId, u64)> {
+        let known = |view: Arc<AllocView>| {
+            let server = view.spec.server.as_ref()?;
+            let tokens = self.parts.tokens.as_ref().filter(|_| !view.status.is_terminal());
+            let is_heir = is_unbegun(&view)
+                && elsewhere(&view.spec, &self.parts.model).iter().any(|awaited| awaited.heir.is_some());
+            // What a crash has taken from it servers give once more with the allocation; those before 1.4 have nothing to give.
+            let is_whole = tokens.is_none_or(|tokens| tokens.are_kept(view.spec.id, is_heir));
+            let index = server.modify_index;
+            Some((report::id(view.spec.id), if is_whole { index } else { index.saturating_sub(1) }))
+        };
+        self.parts.model.allocs().into_iter().filter_map(known).collect()
+    }
+
+    async fn apply(&self, desired: seam::Desired) {
+        let seam::Desired { index: _, is_first, changed, removed, unreadable } = desired;
+        let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
+        self.keep_tokens(&changed).await;
+        let mut reader = Reader::new(&self.parts.reading);
+        // What an agent before this one was to begin still waits. Its token for the disk may have come only now.
+        let mut awaited = if is_first { still_awaited(&self.parts.model) } else { Vec::new() };
+        for changed in &changed {
+            awaited.extend(self.place(&mut reader, &changed.alloc, &mut events));
+        }
+        for (id, why) in unreadable {
+            self.tell_unreadable(id, &why);
+        }
+        let removed: Vec<AllocId> = removed.iter().filter_map(parse).collect();
+        events.extend(removed.iter().copied().map(DesiredChange::AllocGone));
+        events.extend(is_first.then_some(DesiredChange::Contact));
+        for event in events {
+            if self.parts.inbox.send(Input::Event(Event::Desired(event))).await.is_err() {
+                return;
+            }
+        }
+        // After those that wait are known: the word of an end that nobody waits for is lost.
+        tell(self.parts.previous.clone(), awaited).await;
+        let listed =
+            is_first.then(|| changed.iter().filter_map(|changed| parse(&changed.alloc.id)).collect());
+        self.forget_tokens(removed, listed).await;
+    }
+
+    fn report_again(&self) {
+        self.parts.told_again.send_modify(|times| *times += 1);
+        report_all(&self.parts.model, &self.reports);
+    }
+}
+
+/// How often what could not be kept is tried again.
+const KEPT_AGAIN: Duration = Duration::from_secs(5);
+
+/// Whenever tokens are held, until they are not.
+async fn keep_held(tokens: Arc<ServerTokens>, are_held: Arc<Notify>) {
+    loop {
+        are_held.notified().await;
+        loop {
+            sleep(KEPT_AGAIN).await;
+            let tokens = Arc::clone(&tokens);
+            if let Ok(true) = off_thread(move || tokens.keep_held()).await {
+                tracing::info!("tokens of servers are kept and removed as they should be");
+                break;
+            }
+        }
+    }
+}
+
+impl AgentRunner {
+    /// Before anything that may want them is begun.
+    async fn keep_tokens(&self, changed: &[Changed]) {
+        let given = |changed: &Changed| {
+            let (signed, disk) = (&changed.alloc.signed_identities, &changed.migrate_token);
+            let is_given = !signed.is_empty() || disk.is_some();
+            is_given.then(|| Some((parse(&changed.alloc.id)?, signed.clone(), disk.clone())))?
+        };
+        let given: Vec<_> = changed.iter().filter_map(given).collect();
+        let Some(tokens) = self.parts.tokens.clone().filter(|_| !given.is_empty()) else { return };
+        let kept = off_thread(move || {
+            let signed = given.iter().filter(|(_, signed, _)| !signed.is_empty());
+            let signed = signed.map(|(id, signed, _)| tokens.keep(*id, signed));
+            let disks = given.iter().filter_map(|(id, _, disk)| Some((id, disk.as_ref()?)));
+            let disks = disks.map(|(id, token)| tokens.keep_for_disk(*id, token));
+            // Each is tried.
+            signed.chain(disks).fold(Ok(()), Result::and)
+        });
+        if let Ok(Err(error)) = kept.await {
+            tracing::error!(%error, "failed to keep tokens that servers have given; they are held in memory until it can be done");
+            self.are_held.notify_one();
+        }
+    }
+
+    /// Those of allocations that servers have removed. With the first list also those of allocations that are neither on it nor here: an
+    /// agent that was killed has left them.
+    async fn forget_tokens(&self, mut removed: Vec<AllocId>, listed: Option<BTreeSet<AllocId>>) {
+        let Some(tokens) = self.parts.tokens.clone().filter(|_| !removed.is_empty() || listed.is_some())
+        else {
+            return;
+        };
+        let model = Arc::clone(&self.parts.model);
+        let forgotten = off_thread(move || {
+            if let Some(listed) = listed {
+                let is_left = |id: &AllocId| !listed.contains(id) && model.alloc(id).is_none();
+                removed.extend(tokens.all().into_iter().filter(is_left));
+            }
+            // Each is tried.
+            let forget = |forget: fn(&ServerTokens, AllocId) -> io::Result<()>| {
+                removed.iter().map(|id| forget(&tokens, *id)).fold(Ok(()), Result::and)
+            };
+            (forget(ServerTokens::forget), forget(ServerTokens::forget_identities))
+        });
+        let Ok((tokens, identities)) = forgotten.await else { return };
+        if let Err(error) = tokens {
+            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten; it is tried again");
+            self.are_held.notify_one();
+        }
+        if let Err(error) = identities {
+            tracing::warn!(%error, "failed to remove identities of allocations that servers have forgotten; the next agent tries it again");
+        }
+    }
+
+    /// Adds what is to happen for an allocation. The answer is those that are not here and whose ends are to be waited for.
+    fn place(
+        &self,
+        reader: &mut Reader<'_>,
+        alloc: &wire::Allocation,
+        events: &mut Vec<DesiredChange>,
+    ) -> Vec<Awaited> {
+        let known = parse(&alloc.id).and_then(|id| self.parts.model.alloc(&id));
+        if known.is_none() && alloc.client_status.is_terminal() {
+            return Vec::new();
+        }
+        let mut spec = match reader.allocation(alloc) {
+            Ok(spec) => spec,
+            Err(why) if known.is_none() => {
+                tracing::warn!(alloc = %alloc.id, why, "an allocation can't be run");
+                self.reports.report(report::of_failed(alloc, &why, clock::wall_now()));
+                return Vec::new();
+            }
+            Err(why) => {
+                tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation can't be used; it goes on as it is");
+                return Vec::new();
+            }
+        };
+        self.share_job(&mut spec);
+        let (id, awaited) = (spec.id, elsewhere(&spec, &self.parts.model));
+        let is_unknown = alloc.client_status == ClientStatus::Unknown;
+        events.push(DesiredChange::Alloc(Box::new(spec)));
+        match known {
+            Some(known) if is_unknown && !known.status.is_terminal() => {
+                events.push(DesiredChange::AllocReconnected(id));
+            }
+            Some(_) => {}
+            None => return awaited,
+        }
+        Vec::new()
+    }
+
+    /// One that is new has failed; one that is here goes on.
+    fn tell_unreadable(&self, id: wire::AllocId, why: &str) {
+        let is_known = parse(&id).is_some_and(|id| self.parts.model.alloc(&id).is_some());
+        tracing::warn!(alloc = %id, why, is_known, "what servers want of an allocation can't be read");
+        if !is_known {
+            let alloc = wire::Allocation { id, ..wire::Allocation::default() };
+            self.reports.report(report::of_failed(&alloc, why, clock::wall_now()));
+        }
+    }
+
+    /// Allocations of the same version share one job, also where they came at different times.
+    fn share_job(&self, spec: &mut Allocation) {
+        let siblings = self.parts.model.allocs_of(&spec.job_key);
+        let is_same =
+            |view: &&Arc<AllocView>| view.spec.job_version == spec.job_version && view.spec.job == spec.job;
+        let Some(sibling) = siblings.iter().find(is_same) else { return };
+        spec.job = Arc::clone(&sibling.spec.job);
+        if let Some(server) = &mut spec.server {
+            Arc::make_mut(server).job = Arc::clone(&sibling.spec.job);
+        }
+    }
+}
+
+/// Allocations that are not here and whose ends are waited for by what was never begun.
+fn still_awaited(model: &ReadModel) -> Vec<Awaited> {
+    model
+        .allocs()
+        .iter()
+        .filter(|view| is_unbegun(view))
+        .flat_map(|view| elsewhere(&view.spec, model))
+        .collect()
+}
+
+fn is_unbegun(view: &AllocView) -> bool {
+    let has_begun = view.tasks.iter().any(|task| task.attempt > 0);
+    !view.status.is_terminal() && !has_begun
+}
+
+/// What of an allocation's predecessors is not here.
+fn elsewhere(spec: &Allocation, model: &ReadModel) -> Vec<Awaited> {
+    let moves = spec.server.as_ref().is_some_and(|server| server.heritage == Heritage::AnyNode);
+    let heir = |id| (moves && spec.previous == Some(id)).then_some(spec.id);
+    let begins = spec.desired == Desired::Run;
+    let absent = spec.awaited().filter(|id| begins && model.alloc(id).is_none());
+    absent.map(|id| Awaited { id, heir: heir(id) }).collect()
+}
+
+async fn tell(to: mpsc::Sender<Awaited>, awaited: Vec<Awaited>) {
+    for one in awaited {
+        // Nobody takes them any more: the agent ends.
+        let _ = to.send(one).await;
+    }
+}
+
+/// Reports what changes, until the model is no more.
+async fn follow(model: Arc<ReadModel>, reports: Reports) {
+    let mut changes = model.changes();
+    report_all(&model, &reports);
+    loop {
+        match changes.recv().await {
+            Ok(changed) => {
+                let Object::Alloc(id) = changed.object else { continue };
+                if let Some(report) = model.alloc(&id).and_then(|view| report::of(&view)) {
+                    reports.report(report);
+                }
+            }
+            Err(RecvError::Lagged(_)) => report_all(&model, &reports),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+fn report_all(model: &ReadModel, reports: &Reports) {
+    for report in model.allocs().iter().filter_map(|view| report::of(view)) {
+        reports.report(report);
+    }
+}
+
+pub(super) fn parse(id: &wire::AllocId) -> Option<AllocId> {
+    id.as_str().parse().ok().map(AllocId)
+}

@@ -1,0 +1,144 @@
+//! `ClientStats.*`, `Agent.*` and `NodeMeta.*`: the machine, the agent on it, and the node's metadata.
+
+use std::collections::BTreeMap;
+
+use herdlet_api::reach::{host, monitor, stream::Form};
+use herdlet_nomad::wire::Secret;
+use herdlet_rpc::{error::Refusal, serve::answer};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    Answered, Asked, NodeService, Queried,
+    failure::{Ended, Failure, last_frame},
+    files::arguments,
+    meta::{MetaRefused, MetaView},
+    told::ToServer,
+};
+use crate::acl::{Access, Acl, Denied};
+
+/// What of the agent's log is wanted.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Monitored {
+    log_level: String,
+    #[serde(rename = "LogJSON")]
+    log_json: bool,
+    plain_text: bool,
+    auth_token: Secret,
+}
+
+/// What of what was logged before is wanted.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Exported {
+    on_disk: bool,
+    auth_token: Secret,
+}
+
+/// As stock clients say it that were given no file.
+const NO_LOG_FILE: &str = "No nomad log file defined";
+/// Stock clients run `journalctl` for whoever may read the agent's log.
+const NO_JOURNAL: &str = "the journal is not read for others; run journalctl on the node";
+
+/// Which profile is wanted.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub(super) struct Profiled {
+    profile: String,
+    auth_token: Secret,
+}
+
+/// What is changed of the node's metadata.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub(super) struct Changed {
+    meta: BTreeMap<String, Option<String>>,
+    auth_token: Secret,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Meta {
+    meta: BTreeMap<String, String>,
+    dynamic: BTreeMap<String, Option<String>>,
+    #[serde(rename = "Static")]
+    configured: BTreeMap<String, String>,
+}
+
+impl From<MetaView> for Meta {
+    fn from(MetaView { meta, dynamic, configured }: MetaView) -> Self {
+        Self { meta, dynamic, configured }
+    }
+}
+
+impl NodeService {
+    pub(super) async fn host_stats(&self, asked: Asked) -> Answered {
+        self.on_node(&asked.auth_token, Access::reads).await?;
+        let stats = self.host.stats(&self.parts.reach).await?;
+        Ok(answer(&Queried::new(json!({ "HostStats": stats })))?)
+    }
+
+    pub(super) async fn read_meta(&self, asked: Asked) -> Answered {
+        self.on_node(&asked.auth_token, Access::reads).await?;
+        Ok(answer(&Meta::from(self.parts.meta.read()))?)
+    }
+
+    pub(super) async fn apply_meta(&self, changed: Changed) -> Answered {
+        self.on_node(&changed.auth_token, Access::writes).await?;
+        let applied = self.parts.meta.apply(changed.meta).await;
+        let applied = applied.map_err(|error| match error {
+            MetaRefused::Invalid(_) => Refusal::coded(400, error),
+            MetaRefused::Failed(_) => Refusal::coded(500, error),
+        })?;
+        Ok(answer(&Meta::from(applied))?)
+    }
+
+    pub(super) async fn host_data(&self, asked: Asked) -> Answered {
+        self.on_agent(&asked.auth_token, Access::reads).await?;
+        let data = host::data().await?;
+        Ok(answer(&json!({ "AgentID": self.parts.agent, "HostData": data }))?)
+    }
+
+    /// Profiles are Go's, of which we have none.
+    pub(super) async fn profile(&self, wanted: Profiled) -> Answered {
+        self.on_agent(&wanted.auth_token, Access::writes).await?;
+        Err(Refusal::coded(404, format!("Pprof profile not found profile: {}", wanted.profile)).into())
+    }
+
+    pub(super) async fn monitor(&self, stream: &mut ToServer) -> Result<(), Ended> {
+        let Some(wanted) = arguments::<Monitored>(stream).await? else { return Ok(()) };
+        if let Err(denied) = self.allows_agent(&wanted.auth_token, Access::reads).await {
+            return Ok(stream.send(&last_frame(&denied, Some(denied.code()))).await?);
+        }
+        let form = Form::of(wanted.plain_text);
+        // What is below is for developers, who read the log where it is written.
+        let is_trace = wanted.log_level.eq_ignore_ascii_case("trace");
+        let level = if is_trace { "debug" } else { &wanted.log_level };
+        match monitor::listen(level, wanted.log_json) {
+            Ok(listener) => self.tell(stream, |pieces| listener.run(form, pieces)).await,
+            Err(error) => Ok(stream.send(&last_frame(&error, Some(error.code()))).await?),
+        }
+    }
+
+    /// What was logged before. The agent writes no file, and the journal of its unit is read with `journalctl` on the machine.
+    pub(super) async fn export_log(&self, stream: &mut ToServer) -> Result<(), Ended> {
+        let Some(wanted) = arguments::<Exported>(stream).await? else { return Ok(()) };
+        if let Err(denied) = self.allows_agent(&wanted.auth_token, Access::reads).await {
+            return Ok(stream.send(&last_frame(&denied, Some(denied.code()))).await?);
+        }
+        let (why, code) = if wanted.on_disk { (NO_LOG_FILE, 400) } else { (NO_JOURNAL, 500) };
+        Ok(stream.send(&last_frame(why, Some(code))).await?)
+    }
+
+    pub(super) async fn on_node(&self, token: &Secret, enough: fn(Access) -> bool) -> Result<(), Failure> {
+        if enough(self.acl(token).await?.node()) { Ok(()) } else { Err(Denied::Refused.into()) }
+    }
+
+    /// What is told here may be told to anybody only where the operator has said so.
+    async fn on_agent(&self, token: &Secret, enough: fn(Access) -> bool) -> Result<(), Failure> {
+        let acl = self.acl(token).await?;
+        let is_allowed = if *acl == Acl::Disabled { self.parts.debug } else { enough(acl.agent()) };
+        if is_allowed { Ok(()) } else { Err(Denied::Refused.into()) }
+    }
+}

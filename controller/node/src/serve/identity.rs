@@ -1,0 +1,34 @@
+//! `NodeIdentity.*`: what servers have signed of the node (1.11 and later). What it says is told, the token itself never.
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use herdlet_nomad::wire::Secret;
+use herdlet_rpc::{error::Refusal, serve::answer};
+use serde_json::{Map, Value, json};
+
+use super::{Answered, Asked, NodeService};
+use crate::acl::Access;
+
+impl NodeService {
+    pub(super) async fn read_identity(&self, asked: Asked) -> Answered {
+        self.on_node(&asked.auth_token, Access::reads).await?;
+        let signed = self.parts.servers.signed();
+        if signed.is_empty() {
+            return Err(Refusal::Error("node does not have a JWT identity token".to_owned()).into());
+        }
+        let claims = claims(&signed);
+        let claims = claims.ok_or_else(|| Refusal::Error("failed to parsed signed token".to_owned()))?;
+        Ok(answer(&json!({ "Claims": claims }))?)
+    }
+
+    pub(super) async fn renew_identity(&self, asked: Asked) -> Answered {
+        self.on_node(&asked.auth_token, Access::writes).await?;
+        self.parts.servers.renew_identity();
+        Ok(answer(&json!({}))?)
+    }
+}
+
+/// What a token says (RFC 7519), whoever has signed it.
+fn claims(token: &Secret) -> Option<Map<String, Value>> {
+    let payload = token.reveal().split('.').nth(1)?;
+    serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
+}

@@ -1,0 +1,46 @@
+//! What is told piece by piece over a stream.
+
+use std::future::Future;
+
+use herdlet_api::reach::stream::{Gone, PIECES_LEN, Pieces};
+use herdlet_rpc::{
+    codec::Limits,
+    error::MessageError,
+    framed::{Framed, StreamFrame},
+    mux::Io,
+};
+use tokio::sync::mpsc;
+
+use super::{NodeService, failure::Ended};
+
+/// A stream with a server.
+pub(super) type ToServer = Framed<Box<dyn Io>>;
+
+impl NodeService {
+    /// Sends what `produce` writes, at the peer's pace, until there is no more, the peer has ended the stream, or the agent shuts down.
+    pub(super) async fn tell<F>(
+        &self,
+        stream: &mut ToServer,
+        produce: impl FnOnce(Pieces) -> F,
+    ) -> Result<(), Ended>
+    where
+        F: Future<Output = Result<(), Gone>>,
+    {
+        let (pieces, mut written) = mpsc::channel(PIECES_LEN);
+        let producing = produce(pieces);
+        let (reader, mut writer) = stream.halves();
+        let writing = async {
+            while let Some(payload) = written.recv().await {
+                writer.send(&StreamFrame { error: None, payload }).await?;
+            }
+            Ok::<_, MessageError>(())
+        };
+        let hangs_up = async { while let Ok(Some(_)) = reader.next(Limits::FRAME).await {} };
+        tokio::select! {
+            // Who has gone is noticed at the next piece.
+            (_, written) = async { tokio::join!(producing, writing) } => Ok(written?),
+            () = hangs_up => Ok(()),
+            () = self.parts.closing.cancelled() => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! `…/snapshot`: an allocation's disk, for the node on which another one takes its place.
+//!
+//! In: an allocation of this machine, who asks. Out: a tar of `alloc/data` and of each task's `local`, as it is read. Who knows the migrate
+//! token may have it, which servers make from the secret of this node. What can't be read is told in the archive, by a file of a name that
+//! stock clients look for; where that can't be told any more the answer is cut off, so that nobody takes it for a whole one. Links are sent as
+//! they are, what is mounted below isn't, nor are sockets, fifos and devices.
+//!
+//! Facts: `hashicorp/nomad:client/allocdir/alloc_dir.go` (`Snapshot`), `nomad/structs/structs.go` (`GenerateMigrateToken`).
+
+use std::{
+    ffi::OsStr,
+    io::{self, Read, Write},
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::header,
+    response::{IntoResponse as _, Response},
+};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE};
+use blake2::{Blake2bMac512, digest::Mac};
+use futures_util::stream;
+use herdlet_api_types::{AllocId, alloc::Allocation};
+use herdlet_base::{
+    paths::{Paths, SHARED, encode},
+    safe_fs::{Crossing, Dir, FsError},
+};
+use herdlet_nomad::wire::Secret;
+use herdlet_runtime::off_thread;
+use herdlet_storage::alloc_dir::{DATA, heritage::LOCAL};
+use rustix::fs::{FileType, Stat};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// The name of the file that tells why a snapshot is none.
+pub fn error_name(id: &str) -> String {
+    format!("NOMAD-{id}-ERROR.log")
+}
+
+/// What gives disks away.
+pub struct Snapshots {
+    paths: Paths,
+    secret: Secret,
+    closing: CancellationToken,
+    turns: Arc<Semaphore>,
+}
+
+/// So many are read at the same time; who comes later waits. Each holds a descriptor for each level of a tree, `DEPTH_MAX` at most: all
+/// together half of the 1,024 that a process has by default.
+const AT_ONCE: usize = 4;
+
+/// A reader that takes nothing for so long has gone.
+const READER_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// So much is given at once, and so many of these wait for the reader.
+const PIECE_LEN: usize = 64 * 1024;
+const PIECES_LEN: usize = 4;
+
+/// Whoever takes a snapshot goes no deeper.
+const DEPTH_MAX: usize = 120;
+
+/// So many files and directories are given at most: a task that goes on making them keeps no snapshot from ending.
+const NAMES_MAX: u64 = 4_000_000;
+
+/// A part of the answer.
+enum Piece {
+    Bytes(Bytes),
+    /// All of it was given.
+    End,
+}
+
+impl Snapshots {
+    /// Of the node with this secret.
+    pub fn new(paths: Paths, secret: Secret, closing: CancellationToken) -> Self {
+        Self { paths, secret, closing, turns: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+
+    /// Whether this is the migrate token of an allocation of this node.
+    pub fn is_token(&self, id: &str, given: &Secret) -> bool {
+        let Ok(given) = BASE64_URL_SAFE.decode(given.reveal()) else { return false };
+        // Compared in a time that tells nothing of it.
+        token(&self.secret, id).is_some_and(|token| token.verify_slice(&given).is_ok())
+    }
+
+    /// The disk of an allocation.
+    pub async fn answer(&self, spec: &Allocation) -> Response {
+        // Never closed.
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let (sender, receiver) = mpsc::channel(PIECES_LEN);
+        let group = spec.group().map(|group| &group.tasks).into_iter().flatten();
+        let tasks: Vec<String> = group.map(|task| task.name.clone()).collect();
+        let (id, alloc) = (spec.id, self.paths.alloc(&spec.id));
+        let piped =
+            Piped { sender, block: Vec::new(), handle: Handle::current(), closing: self.closing.clone() };
+        // It ends with the reader; nobody waits for it.
+        drop(off_thread(move || {
+            let _turn = turn;
+            if let Err(error) = write(piped, id, &alloc, &tasks) {
+                tracing::warn!(alloc = %id, %error, "a snapshot of a disk was cut off");
+            }
+        }));
+        let pieces = stream::unfold(Some(receiver), |receiver| async move {
+            let mut receiver = receiver?;
+            match receiver.recv().await {
+                Some(Piece::Bytes(bytes)) => Some((Ok(bytes), Some(receiver))),
+                Some(Piece::End) => None,
+                None => Some((Err(io::Error::other("the snapshot was cut off")), None)),
+            }
+        });
+        ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(pieces)).into_response()
+    }
+}
+
+/// None where there is no secret, or none of a node.
+fn token(secret: &Secret, id: &str) -> Option<Blake2bMac512> {
+    let secret = Some(secret.reveal()).filter(|secret| !secret.is_empty())?;
+    Some(<Blake2bMac512 as Mac>::new_from_slice(secret.as_bytes()).ok()?.chain_update(id))
+}
+
+/// Hands pieces to the connection, which takes them at its own pace.
+struct Piped {
+    sender: mpsc::Sender<Piece>,
+    block: Vec<u8>,
+    handle: Handle,
+    closing: CancellationToken,
+}
+
+impl Piped {
+    fn send(&self, piece: Piece) -> io::Result<()> {
+        let sent = async {
+            tokio::select! {
+                biased;
+                () = self.closing.cancelled() => Err(io::Error::other("the agent is shutting down")),
+                sent = timeout(READER_WAIT_MAX, self.sender.send(piece)) => match sent {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(_)) => Err(io::Error::other("its reader has gone")),
+                    Err(_) => Err(io::Error::other(format!("its reader took nothing for {READER_WAIT_MAX:?}"))),
+                },
+            }
+        };
+        self.handle.block_on(sent)
+    }
+}
+
+impl Write for Piped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.block.extend_from_slice(bytes);
+        if self.block.len() >= PIECE_LEN {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        let block = std::mem::take(&mut self.block);
+        self.send(Piece::Bytes(block.into()))
+    }
+}
+
+/// What keeps an archive from being whole.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    /// Something can't be read: the archive can tell so.
+    #[error(transparent)]
+    Unread(#[from] FsError),
+    /// It is nested too deep: the same.
+    #[error("read {0}: it is nested too deep")]
+    Deep(PathBuf),
+    /// There is more than is given: the same.
+    #[error("read {0}: the disk has more than {NAMES_MAX} files and directories")]
+    Many(PathBuf),
+    /// The archive can't go on.
+    #[error("write the archive: {0}")]
+    Cut(#[from] io::Error),
+}
+
+fn write(piped: Piped, id: AllocId, alloc: &Path, tasks: &[String]) -> Result<(), Trouble> {
+    let mut archive = Archive { tar: tar::Builder::new(piped), names_left: NAMES_MAX };
+    match archive.disk(alloc, tasks) {
+        Ok(()) => {}
+        Err(cut @ Trouble::Cut(_)) => return Err(cut),
+        Err(trouble @ (Trouble::Unread(_) | Trouble::Deep(_) | Trouble::Many(_))) => {
+            tracing::warn!(alloc = %id, error = %trouble, "failed to read a disk for a snapshot");
+            let why = format!("failed to {trouble}");
+            let mut header = header(tar::EntryType::Regular);
+            header.set_mode(0o644);
+            header.set_size(u64::try_from(why.len()).unwrap_or_default());
+            archive.tar.append_data(&mut header, error_name(&id.to_string()), why.as_bytes())?;
+        }
+    }
+    let mut piped = archive.tar.into_inner()?;
+    piped.flush()?;
+    Ok(piped.send(Piece::End)?)
+}
+
+/// An archive that is written as it is read.
+struct Archive {
+    tar: tar::Builder<Piped>,
+    names_left: u64,
+}
+
+impl Archive {
+    fn disk(&mut self, alloc: &Path, tasks: &[String]) -> Result<(), Trouble> {
+        let alloc = Dir::open(alloc)?;
+        // Tasks may have put links in their places.
+        let data = alloc.open_below(&Path::new(SHARED).join(DATA), Crossing::Nothing)?;
+        self.top(&data, &Path::new(SHARED).join(DATA))?;
+        for task in tasks {
+            match alloc.open_below(&Path::new(&encode(task)).join(LOCAL), Crossing::Nothing) {
+                Ok(local) => self.top(&local, &Path::new(task).join(LOCAL))?,
+                // It was never begun.
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory that every stock client opens to all users. Who may enter it here is in a list, which no archive has, and a node that
+    /// takes the disk over decides that by itself.
+    fn top(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
+        let mut header = about(tar::EntryType::Directory, &dir.stat()?);
+        header.set_mode(0o777);
+        self.tar.append_data(&mut header, path, io::empty())?;
+        self.contents(dir, path)
+    }
+
+    fn tree(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
+        if path.components().count() > DEPTH_MAX {
+            return Err(Trouble::Deep(path.to_owned()));
+        }
+        self.tar.append_data(&mut about(tar::EntryType::Directory, &dir.stat()?), path, io::empty())?;
+        self.contents(dir, path)
+    }
+
+    fn contents(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
+        // Name by name: a task may have made more of them than there is memory for.
+        let mut added = Ok(());
+        dir.each_name_once(|name| {
+            added = self.entry(dir, OsStr::from_bytes(name.to_bytes()), path);
+            added.is_ok()
+        })?;
+        added
+    }
+
+    fn entry(&mut self, dir: &Dir, name: &OsStr, path: &Path) -> Result<(), Trouble> {
+        self.names_left =
+            self.names_left.checked_sub(1).ok_or_else(|| Trouble::Many(dir.path().to_owned()))?;
+        // It may have gone meanwhile, or become something else.
+        let Some(stat) = dir.stat_name(name)? else { return Ok(()) };
+        let path = path.join(name);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => match dir.open_below(Path::new(name), Crossing::Nothing) {
+                Ok(below) => self.tree(&below, &path)?,
+                Err(FsError::Mounted { .. }) => {}
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error.into()),
+            },
+            FileType::RegularFile => self.file(dir, name, &path)?,
+            FileType::Symlink => {
+                if let Some(target) = dir.read_link(name)? {
+                    self.tar.append_link(&mut about(tar::EntryType::Symlink, &stat), &path, target)?;
+                }
+            }
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => {}
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, dir: &Dir, name: &OsStr, path: &Path) -> Result<(), Trouble> {
+        let Some(file) = dir.open_file(name)? else { return Ok(()) };
+        let stat = rustix::fs::fstat(&file).map_err(|errno| FsError::io("examine", path, errno))?;
+        let mut header = about(tar::EntryType::Regular, &stat);
+        let left = u64::try_from(stat.st_size).unwrap_or_default();
+        header.set_size(left);
+        // What is written to it meanwhile comes too late, and what is taken from it leaves no place for a word.
+        Ok(self.tar.append_data(&mut header, path, Exactly { file, left })?)
+    }
+}
+
+fn header(kind: tar::EntryType) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(0);
+    header
+}
+
+fn about(kind: tar::EntryType, stat: &Stat) -> tar::Header {
+    let mut header = header(kind);
+    header.set_mode(stat.st_mode & 0o7777);
+    header.set_uid(stat.st_uid.into());
+    header.set_gid(stat.st_gid.into());
+    header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or_default());
+    header
+}
+
+/// A file of just so many bytes.
+struct Exactly {
+    file: std::fs::File,
+    left: u64,
+}
+
+impl Read for Exactly {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read(buffer.get_mut(..len).unwrap_or_default())?;
+        if read == 0 && len > 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file has become shorter"));
+        }
+        self.left = self.left.saturating_sub(u64::try_from(read).unwrap_or_default());
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

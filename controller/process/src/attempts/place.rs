@@ -1,0 +1,95 @@
+//! The attempts directory itself: held open, watched, and made again when somebody deleted or replaced it.
+//!
+//! In: its path. Out: the directory under that name. A deleted directory stays open for us, but nothing can be made in it
+//! any more, so no attempt could ever begin. The kernel doesn't tell of the end of a directory that is held open; the one it
+//! lies in does.
+
+use std::{
+    fs,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::Path,
+    sync::Arc,
+};
+
+use herdlet_base::durable::{self, Outlives, Steps};
+use rustix::fs::inotify::{self, WatchFlags as W};
+
+use super::{Attempts, AttemptsError, BOOT_ID, read_boot};
+use crate::supervisor::RuntimeDir;
+
+/// Names the boot that the records are of.
+pub(super) const BOOT: &str = ".boot";
+
+/// An open attempts directory.
+#[derive(Debug)]
+pub(super) struct Place {
+    records: Arc<RuntimeDir>,
+    /// The watch of the directory.
+    pub(super) inside: i32,
+    /// The watch of the directory that it lies in.
+    pub(super) around: i32,
+}
+
+impl Place {
+    /// Makes the directory if it isn't there, opens and watches it.
+    pub(super) fn open(path: &Path, inotify: &OwnedFd) -> Result<Self, AttemptsError> {
+        let prepare = |source| AttemptsError::Prepare { path: path.to_owned(), source };
+        let watch =
+            |errno: rustix::io::Errno| AttemptsError::Watch { path: path.to_owned(), source: errno.into() };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(prepare)?;
+        super::lost::mark(path).map_err(prepare)?;
+        let around = path.parent().unwrap_or(path);
+        let gone = W::DELETE | W::MOVED_FROM | W::DELETE_SELF | W::MOVE_SELF;
+        let around = inotify::add_watch(inotify, around, gone | W::ONLYDIR).map_err(watch)?;
+        let changes = W::CREATE | W::MODIFY | W::DELETE | W::MOVED_FROM | W::MOVED_TO;
+        let inside = inotify::add_watch(inotify, path, changes | W::ONLYDIR).map_err(watch)?;
+        Ok(Self { records: Arc::new(RuntimeDir::open(path)?), inside, around })
+    }
+
+    /// The records in it.
+    pub(super) fn records(&self) -> &Arc<RuntimeDir> {
+        &self.records
+    }
+
+    /// Whether it still is what is found at `path`.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let Ok(held) = rustix::fs::fstat(&*self.records) else { return false };
+        fs::symlink_metadata(path).is_ok_and(|seen| (seen.dev(), seen.ino()) == (held.st_dev, held.st_ino))
+    }
+}
+
+impl Attempts {
+    /// Makes the directory again, with the records of all supervisors that live.
+    pub(super) fn make_again(&self) -> Result<(), AttemptsError> {
+        {
+            let mut place = self.place();
+            if place.is_at(&self.path) {
+                return Ok(());
+            }
+            tracing::warn!(
+                path = %self.path.display(),
+                "the attempts directory was deleted or replaced; it is made again, and tasks run on"
+            );
+            let fresh = Place::open(&self.path, self.inotify.get_ref())?;
+            // Without the mark, all records are kept by the next agent.
+            if let Ok(boot) = read_boot(Path::new(BOOT_ID)) {
+                let marker = self.path.join(BOOT);
+                durable::write_in_steps(&marker, boot.as_bytes(), Outlives::Processes, &Steps::default())
+                    .map_err(|source| AttemptsError::Prepare { path: marker, source })?;
+            }
+            let old = std::mem::replace(&mut *place, fresh);
+            for watch in [old.inside, old.around] {
+                // Gone already where the directory is.
+                if watch != place.inside && watch != place.around {
+                    let _ = inotify::remove_watch(self.inotify.get_ref(), watch);
+                }
+            }
+        }
+        self.put_all_back();
+        self.wake_all();
+        Ok(())
+    }
+}

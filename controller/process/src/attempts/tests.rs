@@ -1,0 +1,159 @@
+//! Records of attempts, made and read.
+
+use super::*;
+use crate::{
+    process_tree,
+    supervisor::{Core, Exit},
+};
+use herdlet_api_types::AllocId;
+
+fn id() -> AttemptId {
+    AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 }
+}
+
+fn open(dir: &Path) -> Arc<Attempts> {
+    Attempts::open(dir, mpsc::channel(1).0).unwrap()
+}
+
+fn exited() -> Record {
+    let exit = Exit { code: 3, signal: 0, core: Core::None, at_unix_ns: 5 };
+    Record { state: State::Exited(exit), ..Record::claimed() }
+}
+
+#[tokio::test]
+async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let file = dir.path().join(id().name());
+    assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::Removed);
+    fs::write(&file, Record::claimed().to_bytes()).unwrap();
+    let waiting = tokio::spawn({
+        let attempts = Arc::clone(&attempts);
+        async move { attempts.until(&id(), |record| record.filter(Record::is_final)).await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    fs::write(&file, exited().to_bytes()).unwrap();
+    assert_eq!(waiting.await.unwrap(), exited());
+    assert_eq!(attempts.found().unwrap(), [id()]);
+    attempts.remove(&id()).unwrap();
+    assert!(attempts.found().unwrap().is_empty());
+}
+
+/// Somebody deletes the directory while no agent runs, and the attempt that was being started ends meanwhile.
+#[tokio::test]
+async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("attempts");
+    assert!(open(&path).may_have_begun(&id()));
+    assert!(!open(&path).may_have_begun(&id()));
+    fs::remove_dir_all(&path).unwrap();
+    let attempts = open(&path);
+    assert!(attempts.may_have_begun(&id()));
+    // What this agent itself starts is not in doubt.
+    attempts.set_earlier([id()].into());
+    assert!(attempts.may_have_begun(&id()));
+    assert!(!attempts.may_have_begun(&AttemptId { attempt: 2, ..id() }));
+}
+
+/// An agent that was killed may have spawned a supervisor for an attempt that the next agent has started as well, has seen end and
+/// removes.
+#[tokio::test(start_paused = true)]
+async fn a_removed_record_fences_late_supervisors_of_a_dead_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let file = dir.path().join(id().name());
+    fs::write(&file, exited().to_bytes()).unwrap();
+    attempts.remove(&id()).unwrap();
+    assert_eq!(attempts.record(&id()).unwrap().map(|record| record.state), Some(State::Tombstone));
+    tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
+    assert_eq!(attempts.record(&id()).unwrap(), None);
+    // By now none can come any more.
+    fs::write(&file, exited().to_bytes()).unwrap();
+    attempts.remove(&id()).unwrap();
+    assert!(!file.exists());
+}
+
+#[tokio::test]
+async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let stat = fs::read(format!("/proc/{}/stat", child.id())).unwrap();
+    let start_ticks = herdlet_shim::record::start_ticks(&stat).unwrap();
+    let mut record = Record::claimed();
+    record.shim = crate::supervisor::Process { pid: child.id(), start_ticks };
+    fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
+    let shim = attempts.supervisor(&id()).await.unwrap().unwrap();
+    child.kill().unwrap();
+    assert_eq!(attempts.ended(&id(), Some(&shim)).await.unwrap(), Ended::SupervisorDied(record));
+    child.wait().unwrap();
+    assert!(attempts.supervisor(&id()).await.unwrap().is_none());
+}
+
+/// It named itself after whoever waited for that had lost patience.
+#[tokio::test]
+async fn a_supervisor_that_was_late_to_name_itself_is_not_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let start_ticks = process_tree::stat(child.id()).unwrap().start_ticks;
+    let shim = Process { pid: child.id(), start_ticks };
+    let record = Record { state: State::Running, shim, ..Record::claimed() };
+    fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
+    let soon = Duration::from_millis(100);
+    assert!(tokio::time::timeout(soon, attempts.ended(&id(), None)).await.is_err(), "it lives");
+    child.kill().unwrap();
+    assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::SupervisorDied(record));
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = id();
+    other.attempt = 2;
+    fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+    fs::write(dir.path().join(other.name()), exited().to_bytes()).unwrap();
+    fs::write(dir.path().join(".boot"), "another").unwrap();
+    assert_eq!(open(dir.path()).found().unwrap(), [other]);
+    fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+    assert_eq!(open(dir.path()).found().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn what_runs_is_not_forgotten_where_the_boot_cannot_be_told() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+    let records = RuntimeDir::open(dir.path()).unwrap();
+    for unreadable in ["none", "empty"] {
+        let file = dir.path().join(format!(".{unreadable}"));
+        if unreadable == "empty" {
+            fs::write(&file, "").unwrap();
+        }
+        let refused = forget_earlier_boot(dir.path(), &records, &file);
+        assert!(matches!(refused, Err(AttemptsError::Boot { .. })), "{refused:?}");
+        assert_eq!(records.list().unwrap().len(), 1);
+    }
+    // The marker was being written when the machine went down, or somebody has taken it away.
+    fs::write(dir.path().join(".boot"), "").unwrap();
+    assert_eq!(open(dir.path()).found().unwrap(), [id()]);
+    fs::remove_file(dir.path().join(".boot")).unwrap();
+    assert_eq!(open(dir.path()).found().unwrap(), [id()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_stands_for_a_while_after_it_was_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    assert_eq!(attempts.fence(&id()).unwrap(), TombstoneOutcome::Cancelled);
+    attempts.remove(&id()).unwrap();
+    assert!(attempts.record(&id()).unwrap().is_some());
+    assert!(attempts.found().unwrap().is_empty());
+    tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
+    assert_eq!(attempts.record(&id()).unwrap(), None);
+    attempts.fence(&id()).unwrap();
+    let _next = open(dir.path());
+    tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
+    assert_eq!(attempts.record(&id()).unwrap(), None);
+}

@@ -1,0 +1,267 @@
+//! Control groups: where every attempt's processes are held, limited, measured, and from where they are killed.
+//!
+//! In: the instance, attempts, their limits. Out: a [`Cgroup`] per attempt, or [`Isolation::None`] and why. It knows no
+//! task, no supervisor and no state: what exists in the tree of this instance is the whole truth.
+//!
+//! ```text
+//! <cgroup2>/<parent>/<instance>/shims        all supervisors of the instance; never killed as one
+//! <cgroup2>/<parent>/<instance>/<attempt>    one attempt, with all its descendants
+//! <v1 memory, cpu, pids>/<parent>/<instance>/<attempt>    on a hybrid machine, only where there is a limit
+//! ```
+//!
+//! An attempt's cgroup is never used twice: a cgroup that was once killed by `cgroup.kill` may kill at birth whatever is
+//! cloned into it later (seen on Linux 6.18).
+
+mod attempt;
+mod detect;
+mod files;
+mod kill;
+mod limits;
+mod usage;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use herdlet_base::error::in_full;
+use herdlet_driver::{
+    AttemptId,
+    limits::{Controller, Ineffective, Limits},
+};
+use rustix::mount::UnmountFlags;
+
+pub use attempt::Cgroup;
+pub use detect::Mounts;
+
+/// What a cgroup operation fails with. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// A file operation.
+    #[error("{operation} {}", path.display())]
+    File {
+        /// What was tried, for instance `make cgroup`.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Processes that don't go.
+    #[error("end the processes in {}: some are left after {waited_ms} ms", path.display())]
+    Populated {
+        /// The cgroup.
+        path: PathBuf,
+        /// How long they were waited for.
+        waited_ms: u64,
+    },
+    /// There is no cgroup2.
+    #[error("find a cgroup2 hierarchy: {why}")]
+    NoHierarchy {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Whether tasks are held by cgroups.
+#[derive(Debug, Clone)]
+pub enum Isolation {
+    /// They are.
+    Cgroups(Arc<Cgroups>),
+    /// They are held by their process tree only.
+    None {
+        /// Why, for status and log.
+        why: String,
+    },
+}
+
+impl Isolation {
+    /// Finds and prepares this instance's tree.
+    pub fn detect(setup: &Setup) -> Self {
+        match Mounts::read(setup).and_then(|mounts| Cgroups::open(setup, &mounts)) {
+            Ok(cgroups) => Self::Cgroups(Arc::new(cgroups)),
+            Err(error) => Self::None { why: format!("failed to {}", in_full(&error)) },
+        }
+    }
+
+    /// The tree, where there is one.
+    pub fn cgroups(&self) -> Option<&Arc<Cgroups>> {
+        match self {
+            Self::Cgroups(cgroups) => Some(cgroups),
+            Self::None { .. } => None,
+        }
+    }
+}
+
+/// The topmost directory as tasks and servers are told it: from the root on, unless it is a unit of systemd.
+pub fn as_told(parent: &str) -> String {
+    if parent.starts_with('/') || parent.ends_with(".slice") {
+        parent.to_owned()
+    } else {
+        format!("/{parent}")
+    }
+}
+
+/// Where the tree should be.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Name of the topmost directory, by default `herdlet`; slashes make a path.
+    pub parent: String,
+    /// The instance.
+    pub instance: String,
+    /// The instance's runtime directory, where a cgroup2 is mounted if there is none.
+    pub runtime: PathBuf,
+}
+
+/// The cgroups of one instance.
+#[derive(Debug)]
+pub struct Cgroups {
+    tree: PathBuf,
+    own_mount: Option<PathBuf>,
+    v2: BTreeSet<Controller>,
+    v1: BTreeMap<Controller, PathBuf>,
+    unlimited: Vec<String>,
+}
+
+impl Cgroups {
+    /// Makes the tree of the instance, or finds it, and enables the controllers it can have.
+    ///
+    /// # Errors
+    /// When there is no cgroup2, or it can't be written to.
+    pub fn open(setup: &Setup, mounts: &Mounts) -> Result<Self, CgroupError> {
+        let top =
+            mounts.v2.first().ok_or_else(|| CgroupError::NoHierarchy { why: "none is mounted".into() })?;
+        let below = Path::new(&setup.parent).join(&setup.instance);
+        let tree = top.join(&below);
+        files::make_dirs(&tree)?;
+        files::make_dirs(&tree.join(SHIMS))?;
+        let own_mount = Some(detect::own_mount(&setup.runtime)).filter(|own| own == top);
+        let mut cgroups =
+            Self { tree, own_mount, v2: BTreeSet::new(), v1: BTreeMap::new(), unlimited: Vec::new() };
+
+        for controller in Controller::ALL {
+            match cgroups.enable(controller, top, &below, mounts) {
+                Ok(()) => {}
+                Err(error) => {
+                    cgroups.unlimited.push(format!("{}: failed to {}", controller.name(), in_full(&error)))
+                }
+            }
+        }
+        Ok(cgroups)
+    }
+
+    /// The directory of all cgroups of the instance.
+    pub fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    /// The cgroup of all supervisors.
+    pub fn shims(&self) -> PathBuf {
+        self.tree.join(SHIMS)
+    }
+
+    /// Which limits can't be set here, and why; for status.
+    pub fn unlimited(&self) -> &[String] {
+        &self.unlimited
+    }
+
+    /// An attempt's cgroup, whether it exists or not.
+    pub fn of(&self, id: &AttemptId) -> Cgroup {
+        let name = id.name();
+        let v1 = self.v1.iter().map(|(controller, tree)| (*controller, tree.join(&name))).collect();
+        Cgroup::at(self.tree.join(&name), self.v2.clone(), v1)
+    }
+
+    /// Makes an attempt's cgroup with these limits. One that is there and was never killed is as good.
+    ///
+    /// # Errors
+    /// When it can't be made, or a limit that this machine knows can't be set.
+    pub fn create(&self, id: &AttemptId, limits: &Limits) -> Result<Cgroup, CgroupError> {
+        let cgroup = self.of(id);
+        cgroup.make(limits)?;
+        Ok(cgroup)
+    }
+
+    /// The attempts that have a cgroup.
+    ///
+    /// # Errors
+    /// When the tree can't be listed.
+    pub fn found(&self) -> Result<BTreeSet<AttemptId>, CgroupError> {
+        let mut found = BTreeSet::new();
+        for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
+            let names = files::child_dirs(tree)?;
+            found.extend(names.iter().filter_map(|path| AttemptId::parse(path.file_name()?.to_str()?)));
+        }
+        Ok(found)
+    }
+
+    /// Removes the tree, and the cgroup2 mount where it is our own; for an instance that leaves nothing behind. Whatever
+    /// still runs in it is killed. To be called before the runtime directory is removed, or that would remove cgroups.
+    ///
+    /// # Errors
+    /// When something in it resists.
+    pub async fn remove(&self) -> Result<(), CgroupError> {
+        for id in self.found()? {
+            let cgroup = self.of(&id);
+            cgroup.kill().await?;
+            cgroup.remove().await?;
+        }
+        kill::remove_tree(&self.tree).await?;
+        for tree in self.v1.values() {
+            kill::remove_tree(tree).await?;
+        }
+        // The parent belongs to all instances: it goes with the last one.
+        for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
+            if let Some(parent) = tree.parent() {
+                let _ = std::fs::remove_dir(parent);
+            }
+        }
+        match &self.own_mount {
+            Some(point) => rustix::mount::unmount(point, UnmountFlags::DETACH)
+                .map_err(|errno| files::failed("unmount", point)(errno.into())),
+            None => Ok(()),
+        }
+    }
+
+    fn enable(
+        &mut self,
+        controller: Controller,
+        top: &Path,
+        below: &Path,
+        mounts: &Mounts,
+    ) -> Result<(), CgroupError> {
+        if let Some(mount) = mounts.v1.get(&controller) {
+            let tree = mount.join(below);
+            files::make_dirs(&tree)?;
+            self.v1.insert(controller, tree);
+            return Ok(());
+        }
+        let mut dir = top.to_owned();
+        detect::enable(controller, &dir)?;
+        for part in below {
+            dir.push(part);
+            detect::enable(controller, &dir)?;
+        }
+        self.v2.insert(controller);
+        Ok(())
+    }
+}
+
+const SHIMS: &str = "shims";
+
+impl Isolation {
+    /// What limits have no effect on.
+    pub fn ineffective(&self) -> Ineffective {
+        let has = |controller: Controller| {
+            self.cgroups().is_some_and(|cgroups| {
+                cgroups.v2.contains(&controller) || cgroups.v1.contains_key(&controller)
+            })
+        };
+        Ineffective::without(Controller::ALL.into_iter().filter(|controller| !has(*controller)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The cgroup of one attempt.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use herdlet_driver::limits::{Controller, Limits};
+
+use super::{
+    CgroupError, files, kill,
+    limits::{write_v1, write_v2},
+};
+
+/// The cgroup of one attempt: a v2 directory and, on a hybrid machine, v1 directories of the same name.
+#[derive(Debug, Clone)]
+pub struct Cgroup {
+    pub(super) dir: PathBuf,
+    v2: BTreeSet<Controller>,
+    v1: BTreeMap<Controller, PathBuf>,
+}
+
+impl Cgroup {
+    pub(super) fn at(dir: PathBuf, v2: BTreeSet<Controller>, v1: BTreeMap<Controller, PathBuf>) -> Self {
+        Self { dir, v2, v1 }
+    }
+
+    /// The v2 directory: where the task is born.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The v1 `tasks` files that the task's first process writes itself into.
+    pub fn tasks_files(&self) -> Vec<PathBuf> {
+        self.v1.values().filter(|dir| dir.exists()).map(|dir| dir.join("tasks")).collect()
+    }
+
+    /// Whether the v2 directory is there.
+    pub fn exists(&self) -> bool {
+        self.dir.exists()
+    }
+
+    /// Whether any process is in it or below it.
+    ///
+    /// # Errors
+    /// When that can't be told.
+    pub fn is_populated(&self) -> Result<bool, CgroupError> {
+        match files::read(&self.dir.join("cgroup.events")) {
+            Ok(events) => Ok(files::field(&events, "populated") == Some(1)),
+            Err(CgroupError::File { source, .. }) if files::is_gone(&source) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The processes in it and below it.
+    pub fn pids(&self) -> Vec<u32> {
+        kill::pids_below(&self.dir)
+    }
+
+    /// Makes it and sets its limits; one that is there gets the limits again.
+    ///
+    /// # Errors
+    /// When it can't be made, or a limit that this machine knows can't be set.
+    pub fn make(&self, limits: &Limits) -> Result<(), CgroupError> {
+        files::make_dirs(&self.dir)?;
+        for controller in Controller::ALL.into_iter().filter(|controller| limits.needs(*controller)) {
+            if let Some(dir) = self.v1.get(&controller) {
+                files::make_dirs(dir)?;
+                write_v1(limits, controller, dir)?;
+            } else if self.v2.contains(&controller) {
+                write_v2(limits, controller, &self.dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves processes into it; those that have ended meanwhile are passed over. Slow (up to 12 ms): for repairs only, and
+    /// off the async threads.
+    ///
+    /// # Errors
+    /// When a living process can't be moved.
+    pub fn take_in(&self, pids: &[u32]) -> Result<(), CgroupError> {
+        let mut targets = vec![self.dir.join("cgroup.procs")];
+        targets.extend(self.v1.values().filter(|dir| dir.exists()).map(|dir| dir.join("cgroup.procs")));
+        for target in &targets {
+            for pid in pids {
+                match files::write(target, &pid.to_string()) {
+                    Err(CgroupError::File { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {}
+                    result => result?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of its processes the kernel killed for want of memory. To be read before it is removed.
+    pub fn oom_kills(&self) -> u64 {
+        let v2 = files::read_if_there(&self.dir.join("memory.events"));
+        let v1 = self.v1.get(&Controller::Memory);
+        let v1 = v1.and_then(|dir| files::read_if_there(&dir.join("memory.oom_control")));
+        [v2, v1].into_iter().flatten().filter_map(|text| files::field(&text, "oom_kill")).sum()
+    }
+
+    /// Kills everything in it and waits until it is empty. One that isn't there is empty. It can't be used again.
+    ///
+    /// # Errors
+    /// When processes remain that can't die (in an uninterruptible sleep, say).
+    pub async fn kill(&self) -> Result<(), CgroupError> {
+        kill::kill(&self.dir).await
+    }
+
+    /// Waits until it is empty.
+    ///
+    /// # Errors
+    /// When it can't be watched.
+    pub async fn emptied(&self) -> Result<(), CgroupError> {
+        kill::emptied(&self.dir).await
+    }
+
+    /// Removes it. One that isn't there is removed.
+    ///
+    /// # Errors
+    /// When it stays populated.
+    pub async fn remove(&self) -> Result<(), CgroupError> {
+        kill::remove_tree(&self.dir).await?;
+        for dir in self.v1.values() {
+            kill::remove_tree(dir).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn v1_dir(&self, controller: Controller) -> Option<&PathBuf> {
+        self.v1.get(&controller).filter(|dir| dir.exists())
+    }
+}

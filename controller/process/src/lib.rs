@@ -1,0 +1,10 @@
+//! Tasks as processes: the drivers `raw_exec` and `mock`, supervisors and their records, cgroups.
+//!
+//! In: attempts of tasks. Out: processes, and how they ended. Every operation is idempotent, and a record is written before its effect.
+
+pub mod attempts;
+pub mod cgroup;
+pub mod mock;
+pub mod process_tree;
+pub mod raw_exec;
+pub mod supervisor;

@@ -1,0 +1,64 @@
+//! Commands executed in a mock task.
+
+use futures_util::FutureExt;
+use herdlet_api_types::{manifest::driver::MockExec, task::ExitResult};
+use herdlet_driver::{DriverError, ExecRequest, ExecSession};
+use tokio::sync::{mpsc, oneshot};
+
+use super::run::Speech;
+
+/// How many pieces of output may wait for a slow reader.
+const PIECES_MAX: usize = 16;
+
+/// A session that does what `script` says; the command `showinput` tells whether it has a terminal, and its input.
+pub(super) fn session(script: MockExec, request: ExecRequest) -> ExecSession {
+    let (stdin, mut input) = mpsc::channel::<Vec<u8>>(PIECES_MAX);
+    let (out, stdout) = mpsc::channel(PIECES_MAX);
+    let (err, stderr) = mpsc::channel(PIECES_MAX);
+    let (resize, sizes) = mpsc::channel(1);
+    let (mut ended, exit) = oneshot::channel();
+    tokio::spawn(async move {
+        let talking = async {
+            if request.command.first().is_some_and(|program| program == "showinput") {
+                let greeting = format!("TTY: {}\nStdin:\n", request.terminal.is_some());
+                let mut listening = out.send(greeting.into_bytes()).await.is_ok();
+                while listening && let Some(bytes) = input.recv().await {
+                    listening = out.send(bytes).await.is_ok();
+                }
+            }
+            let spoken = Speech::new(
+                script.stdout_string.as_ref(),
+                script.stdout_repeat,
+                script.stdout_repeat_duration,
+            );
+            let shouted = Speech::new(
+                script.stderr_string.as_ref(),
+                script.stderr_repeat,
+                script.stderr_repeat_duration,
+            );
+            let pause = tokio::time::sleep(script.run_for.0.to_std());
+            tokio::join!(speak(spoken, &out), speak(shouted, &err), pause);
+            ExitResult {
+                code: i32::from(script.exit_code),
+                error: script.exit_err_msg.unwrap_or_default(),
+                ..ExitResult::default()
+            }
+        };
+        tokio::select! {
+            result = talking => { let _ = ended.send(result); }
+            () = ended.closed() => {}
+        }
+        drop(sizes);
+    });
+    let exit =
+        async { exit.await.map_err(|_| DriverError::retry("follow a command: its session was dropped")) };
+    ExecSession { stdin, stdout, stderr, resize, exit: exit.boxed() }
+}
+
+async fn speak(mut speech: Speech, to: &mpsc::Sender<Vec<u8>>) {
+    while let Some(bytes) = speech.next().await {
+        if to.send(bytes).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The life of one mock task.
+
+use std::{fs, io::Write, sync::Arc, time::Duration};
+
+use herdlet_api_types::{
+    manifest::{Span, Text, driver::MockConfig},
+    task::ExitResult,
+};
+use herdlet_driver::{DriverError, DriverResult, TaskDirs};
+use tokio::{sync::watch, time::Instant};
+
+/// A mock task that runs, or ran under this agent.
+pub(super) struct Run {
+    config: MockConfig,
+    exit: watch::Sender<Option<ExitResult>>,
+    stop: watch::Sender<Option<Stop>>,
+    plugin: watch::Sender<Plugin>,
+}
+
+#[derive(Clone, Copy)]
+struct Stop {
+    signal: i32,
+    ends_at: Instant,
+    killed_at: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Plugin {
+    Up,
+    Down,
+}
+
+impl Run {
+    pub(super) fn new(config: MockConfig) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            exit: watch::Sender::new(None),
+            stop: watch::Sender::new(None),
+            plugin: watch::Sender::new(Plugin::Up),
+        })
+    }
+
+    pub(super) fn config(&self) -> &MockConfig {
+        &self.config
+    }
+
+    pub(super) fn exit(&self) -> Option<ExitResult> {
+        self.exit.borrow().clone()
+    }
+
+    /// Runs to the end; `elapsed` of its time was under an earlier agent.
+    pub(super) async fn live(&self, elapsed: Duration) -> ExitResult {
+        let plugin_exit_after = self.config.plugin_exit_after.0.to_std();
+        let natural = tokio::time::sleep(self.config.run_for.0.to_std().saturating_sub(elapsed));
+        let plugin_exit = async {
+            if !plugin_exit_after.is_zero() {
+                tokio::time::sleep(plugin_exit_after).await;
+                self.plugin.send_replace(Plugin::Down);
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = natural => self.natural_exit(),
+            signal = self.stopped() => ExitResult { code: 128 + signal, signal, ..ExitResult::default() },
+            () = plugin_exit => ExitResult::default(),
+        }
+    }
+
+    pub(super) fn finish(&self, exit: ExitResult) {
+        self.exit.send_replace(Some(exit));
+    }
+
+    /// Waits for its end, or for the pretended end of the driver.
+    pub(super) async fn ended(&self) -> DriverResult<ExitResult> {
+        let (mut exit, mut plugin) = (self.exit.subscribe(), self.plugin.subscribe());
+        tokio::select! {
+            biased;
+            exit = exit.wait_for(Option::is_some) => {
+                exit.ok().and_then(|exit| exit.clone()).ok_or_else(|| DriverError::retry("wait for a dropped task"))
+            }
+            _ = plugin.wait_for(|plugin| *plugin == Plugin::Down) => Err(DriverError::retry("plugin is shut down")),
+        }
+    }
+
+    /// The driver is there again.
+    pub(super) fn revive(&self) {
+        self.plugin.send_replace(Plugin::Up);
+    }
+
+    /// Asks it to end, waits until it has.
+    pub(super) async fn stop(&self, signal: i32, grace: Duration) {
+        let now = Instant::now();
+        let ends_at = if signal == libc::SIGKILL { now } else { now + self.config.kill_after.0.to_std() };
+        self.stop.send_modify(|stop| {
+            // An earlier request has begun already; a later one can only be more impatient.
+            let earlier = stop.unwrap_or(Stop { signal, ends_at, killed_at: now + grace });
+            *stop = Some(Stop {
+                signal: earlier.signal,
+                ends_at: earlier.ends_at.min(ends_at),
+                killed_at: earlier.killed_at.min(now + grace),
+            });
+        });
+        let _ = self.exit.subscribe().wait_for(Option::is_some).await;
+    }
+
+    async fn stopped(&self) -> i32 {
+        let mut stop = self.stop.subscribe();
+        loop {
+            let request = *stop.borrow_and_update();
+            let over = async {
+                match request {
+                    Some(Stop { signal, ends_at, killed_at }) if ends_at <= killed_at => {
+                        tokio::time::sleep_until(ends_at).await;
+                        signal
+                    }
+                    Some(Stop { killed_at, .. }) => {
+                        tokio::time::sleep_until(killed_at).await;
+                        libc::SIGKILL
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                signal = over => return signal,
+                _ = stop.changed() => {}
+            }
+        }
+    }
+
+    fn natural_exit(&self) -> ExitResult {
+        let signal = i32::from(self.config.exit_signal);
+        ExitResult {
+            code: if signal == 0 { i32::from(self.config.exit_code) } else { 128 + signal },
+            signal,
+            error: self.config.exit_err_msg.clone().unwrap_or_default(),
+            ..ExitResult::default()
+        }
+    }
+}
+
+/// What is said, how often again, and in which distance.
+pub(super) struct Speech {
+    text: Option<String>,
+    repeat: u32,
+    every: Duration,
+    said: u32,
+}
+
+impl Speech {
+    pub(super) fn new(text: Option<&Text>, repeat: u32, every: Span) -> Self {
+        Self { text: text.map(|text| text.0.clone()), repeat, every: every.0.to_std(), said: 0 }
+    }
+
+    /// The next piece, when its time has come; none when all is said.
+    pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
+        let text = self.text.as_ref().filter(|_| self.said <= self.repeat)?;
+        if self.said > 0 {
+            tokio::time::sleep(self.every).await;
+        }
+        self.said = self.said.saturating_add(1);
+        Some(text.clone().into_bytes())
+    }
+}
+
+/// Writes what the task says into its log files, as long as it runs. The first piece is said even if it ends at once.
+pub(super) async fn speak_to_logs(run: Arc<Run>, dirs: TaskDirs) {
+    let config = run.config();
+    let out = Speech::new(config.stdout_string.as_ref(), config.stdout_repeat, config.stdout_repeat_duration);
+    let err = Speech::new(config.stderr_string.as_ref(), config.stderr_repeat, config.stderr_repeat_duration);
+    tokio::join!(speak(&run, &dirs, "stdout", out), speak(&run, &dirs, "stderr", err));
+}
+
+async fn speak(run: &Run, dirs: &TaskDirs, stream: &str, mut speech: Speech) {
+    let path = dirs.logs.join(format!("{}.{stream}.0", dirs.log_name));
+    while let Some(bytes) = speech.next().await {
+        let file = fs::OpenOptions::new().create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(&bytes));
+        if written.is_err() || run.exit().is_some() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The mock driver, as scripted.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicI64, Ordering},
+};
+
+use herdlet_api_types::{AllocId, job::LogMode, job::Logs, job::Resources};
+use herdlet_driver::{ExecInput, ExecOutput, KillDefaults, TaskDirs, TerminalSize};
+use serde_json::json;
+use tokio::{sync::mpsc, time::Instant};
+
+use super::*;
+use crate::attempts::Notice;
+
+struct Bench {
+    dir: tempfile::TempDir,
+    now: Arc<AtomicI64>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), now: Arc::new(AtomicI64::new(1_000_000_000)) }
+    }
+
+    /// As after a start of the agent.
+    fn agent(&self) -> (Mock, mpsc::Receiver<Notice>) {
+        let (notices, seen) = mpsc::channel(16);
+        let attempts = Attempts::open(&self.dir.path().join("attempts"), notices).unwrap();
+        let now = Arc::clone(&self.now);
+        let clock: WallClock = Arc::new(move || UnixNanos(now.load(Ordering::Relaxed)));
+        (Mock::new(attempts, clock).unwrap(), seen)
+    }
+
+    fn task(&self, config: serde_json::Value) -> TaskConfig {
+        TaskConfig {
+            id: id(),
+            labels: BTreeMap::new(),
+            env: Vec::new(),
+            config,
+            user: None,
+            users: Vec::new(),
+            resources: Resources::default(),
+            dirs: TaskDirs {
+                task: self.dir.path().to_owned(),
+                shared: self.dir.path().to_owned(),
+                logs: self.dir.path().to_owned(),
+                log_name: "t".into(),
+            },
+            logs: Logs { max_files: 1, max_file_size_mib: 1, disabled: false, mode: LogMode::Drop },
+            kill: KillDefaults::default(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            network: None,
+            dns: None,
+        }
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(Path::new(self.dir.path()).join(name)).unwrap_or_default()
+    }
+}
+
+fn id() -> AttemptId {
+    AttemptId { alloc: AllocId::from_hash([4; 16]), task: "t".into(), attempt: 1 }
+}
+
+fn stop(grace_s: u64) -> StopRequest {
+    StopRequest { signal: None, grace: Duration::from_secs(grace_s) }
+}
+
+fn recovery() -> Recovery {
+    Recovery { id: id(), config: None, handle: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_runs_as_long_and_ends_as_it_was_told() {
+    let bench = Bench::new();
+    let (mock, mut seen) = bench.agent();
+    let began = Instant::now();
+    mock.start(
+        bench.task(json!({"run_for": "10s", "exit_code": 3, "stdout_string": "a", "stdout_repeat": 2,
+        "stdout_repeat_duration": "1s"})),
+    )
+    .await
+    .unwrap();
+    assert_eq!(mock.inspect(&id()).await.unwrap().state, RunState::Running);
+    let exit = mock.wait(&id()).await.unwrap();
+    assert_eq!((exit.code, exit.signal, began.elapsed().as_secs()), (3, 0, 10));
+    assert_eq!(seen.recv().await, Some(Notice::Exited { id: id(), result: exit.clone() }));
+    assert_eq!(bench.text("t.stdout.0"), "aaa");
+    assert_eq!(mock.wait(&id()).await.unwrap(), exit);
+    mock.destroy(&id(), Leftover::MainMustBeGone).await.unwrap();
+    assert!(mock.wait(&id()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_start_fails_as_it_was_told() {
+    let bench = Bench::new();
+    let (mock, _seen) = bench.agent();
+    let began = Instant::now();
+    let fatal = json!({"start_error": "no", "start_block_for": "2s"});
+    assert!(matches!(mock.start(bench.task(fatal)).await, Err(DriverError::Fatal(_))));
+    assert_eq!(began.elapsed().as_secs(), 2);
+    let error = mock
+        .start(bench.task(json!({"start_error": "no", "start_error_recoverable": true})))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, DriverError::Recoverable(_)));
+    assert_eq!(error.to_string(), "no");
+    let error = mock.start(bench.task(json!({"run_four": "1s"}))).await.unwrap_err().to_string();
+    assert!(error.contains("run_four"), "{error}");
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::NotStarted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_takes_as_long_as_it_was_told_and_no_longer_than_the_grace() {
+    for (kill_after, grace, signal, after) in [("3s", 5, 2, 3), ("10s", 5, 9, 5), ("0", 5, 2, 0)] {
+        let bench = Bench::new();
+        let (mock, _seen) = bench.agent();
+        mock.start(bench.task(json!({"run_for": "1h", "kill_after": kill_after}))).await.unwrap();
+        let began = Instant::now();
+        mock.stop(&id(), stop(grace)).await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), after);
+        assert_eq!(mock.wait(&id()).await.unwrap().signal, signal);
+        mock.stop(&id(), stop(grace)).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_before_the_start_fences_it() {
+    let bench = Bench::new();
+    let (mock, _seen) = bench.agent();
+    mock.stop(&id(), stop(1)).await.unwrap();
+    mock.start(bench.task(json!({}))).await.unwrap_err();
+    assert!(matches!(mock.recover(recovery()).await.unwrap(), Recovered::Lost { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_outlives_the_agent() {
+    let bench = Bench::new();
+    let (first, _seen) = bench.agent();
+    first.start(bench.task(json!({"run_for": "10s", "exit_code": 7}))).await.unwrap();
+    bench.now.fetch_add(4_000_000_000, Ordering::Relaxed);
+    let (second, mut seen) = bench.agent();
+    assert_eq!(second.found().await.unwrap(), [id()]);
+    assert_eq!(second.recover(recovery()).await.unwrap(), Recovered::Running);
+    let began = Instant::now();
+    assert!(matches!(seen.recv().await, Some(Notice::Exited { result, .. }) if result.code == 7));
+    assert_eq!(began.elapsed().as_secs(), 6);
+    let (third, _seen) = bench.agent();
+    assert!(matches!(third.recover(recovery()).await.unwrap(), Recovered::Exited(exit) if exit.code == 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_goes_is_recovered_from() {
+    let bench = Bench::new();
+    let (mock, _seen) = bench.agent();
+    mock.start(bench.task(json!({"run_for": "10s", "plugin_exit_after": "1s"}))).await.unwrap();
+    assert!(matches!(mock.wait(&id()).await, Err(DriverError::Retry(_))));
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running);
+    assert!(mock.wait(&id()).await.unwrap().is_success());
+}
+
+#[tokio::test(start_paused = true)]
+async fn signals_network_and_commands() {
+    let bench = Bench::new();
+    let (mock, _seen) = bench.agent();
+    let started = mock
+        .start(bench.task(json!({"run_for": "1h", "signal_error": "deaf", "driver_ip": "10.0.0.1",
+            "driver_port_map": {"http": 80}, "exec_command": {"exit_code": 4, "stderr_string": "e"}})))
+        .await
+        .unwrap();
+    assert_eq!(started.network.unwrap().port_map["http"], 80);
+    assert_eq!(mock.signal(&id(), "SIGHUP").await.unwrap_err().to_string(), "deaf");
+    let done = mock.exec(&id(), &["x".to_owned()], Duration::from_secs(1)).await.unwrap();
+    assert_eq!((done.exit.code, done.stderr.as_slice()), (4, b"e".as_slice()));
+    let request = ExecRequest {
+        command: vec!["showinput".into()],
+        terminal: Some(TerminalSize { height: 1, width: 1 }),
+    };
+    let input = stream::iter([ExecInput::Stdin(b"hi".to_vec()), ExecInput::StdinEnd]).boxed();
+    let (output, mut frames) = mpsc::channel(32);
+    mock.exec_frames(&id(), request, input, output).await.unwrap();
+    let mut text = Vec::new();
+    while let Some(frame) = frames.recv().await {
+        match frame {
+            ExecOutput::Stdout(bytes) => text.extend(bytes),
+            ExecOutput::Exited(exit) => assert_eq!(exit.code, 4),
+            ExecOutput::Stderr(_) | ExecOutput::StdoutEnd | ExecOutput::StderrEnd => {}
+        }
+    }
+    assert_eq!(text, b"TTY: true\nStdin:\nhi");
+}

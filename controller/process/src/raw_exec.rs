@@ -1,0 +1,264 @@
+//! The driver `raw_exec`: a process of the machine, without isolation, held by a cgroup and looked after by a supervisor.
+//!
+//! In: attempts. Out: processes, their exits, their usage. All it knows of an attempt can be found again from the attempt's
+//! id: the record, the cgroup, the supervisor named in the record. What it keeps in memory only makes that quicker, except
+//! for one thing: how to execute commands in the attempt (environment, user, directory), which [`Recovery`] brings back.
+//!
+//! ```text
+//! start    claim nothing, look at the record ─► cgroup ─► supervisor ─► record says running
+//! exit     record says exited, or the supervisor died ─► OOM counter ─► Notice::Exited
+//! stop     tombstone, or signal ─► grace ─► SIGKILL ─► everything left in cgroup and process tree
+//! destroy  everything left ─► cgroup removed ─► record removed
+//! ```
+
+mod command;
+mod end;
+mod exec;
+mod look;
+mod start;
+mod stats;
+mod supervise;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use herdlet_api_types::{AllocId, manifest::driver::RawExecConfig, task::ExitResult};
+use herdlet_base::error::in_full;
+use herdlet_base::signal;
+use herdlet_driver::Availability;
+use herdlet_driver::{
+    self, AttemptId, BoxError, Capabilities, DriverError, DriverResult, ExecOutcome, ExecRequest,
+    ExecSession, Fingerprint, FsIsolation, Health, Leftover, Look, MountSupport, NetworkMode, Recovered,
+    Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskInfo, Usage,
+};
+
+use super::{
+    attempts::{Attempts, AttemptsError},
+    cgroup::{Cgroup, Isolation},
+    supervisor::{self, Program, Record, State},
+};
+use supervise::Live;
+
+/// What the driver works with.
+#[derive(Debug)]
+pub struct Setup {
+    /// The watched attempts directory.
+    pub attempts: Arc<Attempts>,
+    /// The supervisor program.
+    pub program: Program,
+    /// Whether there are cgroups.
+    pub isolation: Isolation,
+    /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
+    pub leash: Option<OwnedFd>,
+    /// Whether tasks may be started. Those that run are looked after in any case.
+    pub starts: Availability,
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct RawExec {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    setup: Setup,
+    live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
+    /// When the log last named a program that was not run, by task. At most [`start::REPORTED_MAX`].
+    reported: Mutex<BTreeMap<(AllocId, String), std::time::Instant>>,
+}
+
+impl RawExec {
+    /// A driver without attempts; those of an earlier agent come with `recover`. Must be called within a tokio runtime.
+    pub fn new(setup: Setup) -> Self {
+        if let Some(cgroups) = setup.isolation.cgroups()
+            && let Err(error) = setup.attempts.watch_cgroups(cgroups.tree())
+        {
+            tracing::warn!(error = in_full(&error), "cgroups are only looked at when a task is recovered");
+        }
+        Self { shared: Arc::new(Shared { setup, live: Mutex::default(), reported: Mutex::default() }) }
+    }
+}
+
+impl TaskDriver for RawExec {
+    fn name(&self) -> &str {
+        "raw_exec"
+    }
+
+    fn config_schema(&self) -> serde_json::Value {
+        herdlet_driver::schema_of::<RawExecConfig>()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            signals: true,
+            exec: true,
+            fs_isolation: FsIsolation::None,
+            network_modes: &[NetworkMode::Host, NetworkMode::Group],
+            must_create_network: false,
+            mounts: MountSupport::None,
+        }
+    }
+
+    fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
+        let Setup { isolation, starts, .. } = &self.shared.setup;
+        let found = match (starts, isolation) {
+            (Availability::Disabled, _) => Fingerprint {
+                health: Health::Undetected,
+                description: "disabled".to_owned(),
+                attributes: BTreeMap::new(),
+            },
+            (Availability::Enabled, isolation) => Fingerprint {
+                health: Health::Healthy,
+                description: match isolation {
+                    Isolation::Cgroups(_) => "Healthy".to_owned(),
+                    Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
+                },
+                attributes: BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]),
+            },
+        };
+        stream::once(async { found }).chain(stream::pending()).boxed()
+    }
+
+    fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
+        self.shared.start(config).boxed()
+    }
+
+    fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
+        self.shared.recover(recovery).boxed()
+    }
+
+    fn wait<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<ExitResult>> {
+        self.shared.wait(id).boxed()
+    }
+
+    fn stop<'a>(&'a self, id: &'a AttemptId, how: StopRequest) -> BoxFuture<'a, DriverResult<()>> {
+        self.shared.stop(id, how).boxed()
+    }
+
+    fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>> {
+        self.shared.destroy(id, leftover).boxed()
+    }
+
+    fn inspect<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<TaskInfo>> {
+        async move { look::inspect(&self.shared, id) }.boxed()
+    }
+
+    fn look<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<Look>> {
+        look::look(&self.shared, id).boxed()
+    }
+
+    fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+        async { self.shared.found() }.boxed()
+    }
+
+    fn stats<'a>(
+        &'a self,
+        id: &'a AttemptId,
+        interval: Duration,
+    ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
+        async move { stats::stream(&self.shared, id, interval) }.boxed()
+    }
+
+    fn signal<'a>(&'a self, id: &'a AttemptId, name: &'a str) -> BoxFuture<'a, DriverResult<()>> {
+        async move {
+            let signal = signal::parse(name).map_err(DriverError::fatal)?;
+            let (_, record) = self.shared.running(id)?;
+            if let Some(main) = supervisor::open_task(&record).map_err(DriverError::retry)? {
+                main.send(signal).map_err(DriverError::retry)?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn exec<'a>(
+        &'a self,
+        id: &'a AttemptId,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> BoxFuture<'a, DriverResult<ExecOutcome>> {
+        async move {
+            let request = ExecRequest { command: command.to_vec(), terminal: None };
+            herdlet_driver::run_to_end(exec::session(&self.shared, id, request).await?, timeout).await
+        }
+        .boxed()
+    }
+
+    fn exec_streaming<'a>(
+        &'a self,
+        id: &'a AttemptId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, DriverResult<ExecSession>> {
+        exec::session(&self.shared, id, request).boxed()
+    }
+}
+
+impl Shared {
+    fn attempts(&self) -> &Arc<Attempts> {
+        &self.setup.attempts
+    }
+
+    fn cgroup(&self, id: &AttemptId) -> Option<Cgroup> {
+        self.setup.isolation.cgroups().map(|cgroups| cgroups.of(id))
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<AttemptId, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &AttemptId) -> Option<Arc<Live>> {
+        self.live().get(id).map(Arc::clone)
+    }
+
+    /// A running attempt that is taken care of, with its record.
+    fn running(&self, id: &AttemptId) -> DriverResult<(Arc<Live>, Record)> {
+        let live = self.find(id).ok_or_else(|| DriverError::Gone(id.clone()))?;
+        match self.attempts().record(id).map_err(DriverError::retry)? {
+            Some(record) if record.state == State::Running => Ok((live, record)),
+            Some(_) | None => Err(DriverError::fatal(format!("find {id} running"))),
+        }
+    }
+
+    fn found(&self) -> DriverResult<Vec<AttemptId>> {
+        let mut found = self.attempts().found().map_err(DriverError::retry)?;
+        if let Some(cgroups) = self.setup.isolation.cgroups() {
+            found.extend(cgroups.found().map_err(DriverError::retry)?);
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+impl From<AttemptsError> for DriverError {
+    fn from(error: AttemptsError) -> Self {
+        Self::retry(error)
+    }
+}
+
+/// Runs something that blocks off the async threads.
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
+) -> DriverResult<T> {
+    match herdlet_runtime::off_thread(work).await {
+        Ok(result) => result,
+        Err(error) => Err(DriverError::retry(io::Error::other(error))),
+    }
+}
+
+fn retry(error: impl Into<BoxError>) -> DriverError {
+    DriverError::retry(error)
+}

@@ -1,0 +1,162 @@
+//! Stopping an attempt and removing what it left.
+
+use std::{sync::Arc, time::Duration};
+
+use herdlet_base::signal;
+use herdlet_driver::{AttemptId, DriverError, DriverResult, Leftover, StopRequest};
+use rustix::process::Signal;
+
+use super::{Shared, off_thread, retry};
+use crate::{
+    attempts::AttemptsError,
+    supervisor::{self, PidFd, ProcessError, Record, State, TombstoneOutcome},
+};
+
+/// The signal that asks a task to end, as in Nomad's executor.
+const SIGNAL: &str = "SIGINT";
+/// How long a claimed attempt may take to begin before its supervisor is taken for stuck.
+const BIRTH_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long killed processes may take to go, as in Nomad's executor.
+const DEATH_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long a supervisor may take to end after its task's last process: it still writes what is in its pipes.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+impl Shared {
+    pub(super) async fn stop(self: &Arc<Self>, id: &AttemptId, how: StopRequest) -> DriverResult<()> {
+        let signal = signal::parse(how.signal.as_deref().unwrap_or(SIGNAL)).map_err(DriverError::fatal)?;
+        let mut record = match self.attempts().fence(id)? {
+            TombstoneOutcome::TooLate(record) => record,
+            TombstoneOutcome::Cancelled => {
+                tracing::debug!(%id, "cancelled before it began");
+                return self.kill_all(id, None).await;
+            }
+        };
+        let shim = self.attempts().supervisor(id).await?;
+        if record.state == State::Created {
+            record = self.born(id, shim.as_ref()).await?.unwrap_or(record);
+        }
+        if record.state == State::Running {
+            self.ask(id, &record, shim.as_ref(), signal, how.grace).await?;
+        }
+        if record.state == State::Created
+            && let Some(shim) = &shim
+        {
+            shim.send(Signal::KILL).map_err(retry)?;
+        }
+        self.kill_all_of(id, Some(&record), shim.as_ref()).await?;
+        self.settle(id).await;
+        Ok(())
+    }
+
+    pub(super) async fn destroy(self: &Arc<Self>, id: &AttemptId, leftover: Leftover) -> DriverResult<()> {
+        let record = self.attempts().record(id)?;
+        let shim = match self.attempts().supervisor(id).await {
+            // Nobody will ever be able to tell; its cgroup can be emptied all the same.
+            Err(AttemptsError::Supervisor(ProcessError::Unverifiable { .. })) => None,
+            shim => shim?,
+        };
+        let is_running = record.is_some_and(|record| !record.is_final()) && shim.is_some();
+        match leftover {
+            Leftover::MainMustBeGone if is_running => {
+                return Err(DriverError::fatal(format!("destroy {id}: it still runs")));
+            }
+            Leftover::MainMustBeGone | Leftover::Kill => {}
+        }
+        self.kill_all_of(id, record.as_ref(), shim.as_ref()).await?;
+        self.settle(id).await;
+        if let Some(shim) = &shim
+            && tokio::time::timeout(DRAIN_TIME_MAX, shim.ended()).await.is_err()
+        {
+            shim.send(Signal::KILL).map_err(retry)?;
+        }
+        self.live().remove(id);
+        if let Some(cgroup) = self.cgroup(id) {
+            cgroup.remove().await.map_err(retry)?;
+        }
+        Ok(self.attempts().remove(id)?)
+    }
+
+    /// Waits until a claimed attempt runs or has failed.
+    async fn born(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<Option<Record>> {
+        let moved = self.attempts().until(id, |record| match record {
+            Some(record) if record.state == State::Created => None,
+            record => Some(record),
+        });
+        let born = async {
+            tokio::select! {
+                biased;
+                record = moved => Ok(record?),
+                ended = self.attempts().ended(id, shim) => { ended?; Ok(self.attempts().record(id)?) }
+            }
+        };
+        match tokio::time::timeout(BIRTH_TIME_MAX, born).await {
+            Ok(record) => record,
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Signal, grace, SIGKILL: to the main process alone.
+    async fn ask(
+        &self,
+        id: &AttemptId,
+        record: &Record,
+        shim: Option<&PidFd>,
+        signal: Signal,
+        grace: Duration,
+    ) -> DriverResult<()> {
+        let Some(main) = supervisor::open_task(record).map_err(retry)? else { return Ok(()) };
+        main.send(signal).map_err(retry)?;
+        let ended = || self.attempts().ended(id, shim);
+        if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
+            return Ok(ended.map(drop)?);
+        }
+        tracing::debug!(%id, "grace is over");
+        main.send(Signal::KILL).map_err(retry)?;
+        // What does not die now is left to the cgroup, and then to the caller as an error.
+        let _ = tokio::time::timeout(DEATH_TIME_MAX, ended()).await;
+        Ok(())
+    }
+
+    /// Everything of the attempt, also where its supervisor is dead.
+    async fn kill_all_of(
+        &self,
+        id: &AttemptId,
+        record: Option<&Record>,
+        shim: Option<&PidFd>,
+    ) -> DriverResult<()> {
+        match record {
+            Some(record) if shim.is_none() && !record.is_final() => kill_orphans(self, id, record).await,
+            Some(_) | None => self.kill_all(id, shim).await,
+        }
+    }
+
+    /// Waits until whoever takes care of a killed attempt has noted its end.
+    async fn settle(&self, id: &AttemptId) {
+        if let Some(live) = self.find(id) {
+            let _ = tokio::time::timeout(DRAIN_TIME_MAX, live.ended()).await;
+        }
+    }
+
+    /// Everything of the attempt: what is in its cgroup, and what is below its supervisor wherever it went.
+    pub(super) async fn kill_all(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<()> {
+        if let Some(cgroup) = self.cgroup(id)
+            && cgroup.is_populated().map_err(retry)?
+        {
+            cgroup.kill().await.map_err(retry)?;
+        }
+        let Some(shim) = shim else { return Ok(()) };
+        let Some(shim) = PidFd::open(shim.process()).map_err(retry)? else { return Ok(()) };
+        off_thread(move || supervisor::kill_tree(&shim, DEATH_TIME_MAX).map_err(retry)).await?;
+        Ok(())
+    }
+}
+
+/// Ends what a dead supervisor left. Without a cgroup its tree is scattered: the main process and its group are all that
+/// can still be told to be ours.
+pub(super) async fn kill_orphans(shared: &Shared, id: &AttemptId, record: &Record) -> DriverResult<()> {
+    if let Some(main) = supervisor::open_task(record).map_err(retry)? {
+        main.send_to_group(Signal::KILL).map_err(retry)?;
+        main.send(Signal::KILL).map_err(retry)?;
+    }
+    shared.kill_all(id, None).await
+}

@@ -1,0 +1,279 @@
+//! Commands executed in a running attempt: same cgroup, environment, user and directory, streams of their own.
+//!
+//! A session belongs to the agent: the supervisor holds its leash, and everything of the session dies with the agent, with
+//! the connection (the dropped [`ExecSession`]), or with the command. Only what a command leaves running in the cgroup on
+//! purpose lives on there and ends with the task.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use herdlet_api_types::{
+    manifest::{Text, driver::RawExecConfig},
+    task::ExitResult,
+};
+use herdlet_base::ready;
+use herdlet_driver::{
+    AttemptId, DriverError, DriverResult, ExecRequest, ExecSession, TaskConfig, TerminalSize, read_config,
+};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+    pipe::PipeFlags,
+    pty::OpenptFlags,
+    termios::Winsize,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{mpsc, oneshot},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Shared, off_thread, retry, start};
+use crate::supervisor::{Child, Invocation, Session, ShimEnd, Terminal, enter};
+
+/// How many pieces of a stream may wait for a slow reader.
+const PIECES_MAX: usize = 16;
+/// The longest piece.
+const PIECE_LEN_MAX: usize = 32 * 1024;
+/// How long after a command's end its streams are read on while nothing comes: what it left behind may hold them open for
+/// ever, and a terminal passes its last bytes on a little late.
+const SILENCE_TIME_MAX: Duration = Duration::from_millis(100);
+/// What ends the input of a terminal.
+const END_OF_INPUT: u8 = 4;
+
+/// Starts a command.
+pub(super) async fn session(
+    shared: &Arc<Shared>,
+    id: &AttemptId,
+    request: ExecRequest,
+) -> DriverResult<ExecSession> {
+    let (live, _) = shared.running(id)?;
+    let task = live.config().ok_or_else(|| {
+        DriverError::fatal(format!("execute a command in {id}: its specification is not known to this agent"))
+    })?;
+    let (ours, child, leash) = off_thread({
+        let (shared, id) = (Arc::clone(shared), id.clone());
+        move || launch(&shared, &id, &task, &request)
+    })
+    .await?;
+    // From here on the command may have run: no error may lead to another try.
+    follow(ours, child, leash).map_err(DriverError::fatal)
+}
+
+/// Our ends of a command's streams.
+struct Streams {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: Option<OwnedFd>,
+    terminal: Option<OwnedFd>,
+}
+
+/// Blocking: name services, files, the clone itself.
+fn launch(
+    shared: &Shared,
+    id: &AttemptId,
+    task: &TaskConfig,
+    request: &ExecRequest,
+) -> DriverResult<(Streams, Child, OwnedFd)> {
+    let [command, args @ ..] = request.command.as_slice() else {
+        return Err(DriverError::fatal("execute a command: none was given"));
+    };
+    let own = read_config::<RawExecConfig>(&task.config)?;
+    let config = RawExecConfig {
+        command: command.clone(),
+        args: args.iter().map(|arg| Text(arg.clone())).collect(),
+        ..own
+    };
+    let mut invocation = start::invocation(shared, task, &config)?;
+    if request.terminal.is_some() && !task.env.iter().any(|(name, _)| name == "TERM") {
+        invocation.environment.push(("TERM".into(), "xterm".into()));
+    }
+    if let Some(cgroup) = shared.cgroup(id) {
+        invocation.tasks_files = cgroup.tasks_files();
+        invocation.cgroup = Some(cgroup.dir().to_owned());
+    }
+    let shims = match shared.setup.isolation.cgroups() {
+        Some(cgroups) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            Some(
+                rustix::fs::open(cgroups.shims(), flags, Mode::empty())
+                    .map_err(|errno| retry(io::Error::from(errno)))?,
+            )
+        }
+        None => None,
+    };
+    let (ours, theirs) = match request.terminal {
+        Some(size) => terminal(size, &invocation),
+        None => pipes(),
+    }
+    .map_err(|errno| retry(io::Error::from(errno)))?;
+    let (leash, leash_held) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| retry(io::Error::from(errno)))?;
+    let [stdin, stdout, stderr] = &theirs;
+    let child = enter(&Session {
+        program: &shared.setup.program,
+        title: &id.name(),
+        invocation: &invocation,
+        stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+        terminal: if request.terminal.is_some() { Terminal::Stdin } else { Terminal::None },
+        shims_cgroup: shims.as_ref().map(AsFd::as_fd),
+        leash: leash.as_fd(),
+    })
+    .map_err(retry)?;
+    Ok((ours, child, leash_held))
+}
+
+fn pipes() -> Result<(Streams, [OwnedFd; 3]), Errno> {
+    let (their_in, stdin) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout, their_out) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (stderr, their_err) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((Streams { stdin, stdout, stderr: Some(stderr), terminal: None }, [their_in, their_out, their_err]))
+}
+
+fn terminal(size: TerminalSize, invocation: &Invocation) -> Result<(Streams, [OwnedFd; 3]), Errno> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = rustix::pty::openpt(flags)?;
+    rustix::pty::unlockpt(&master)?;
+    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+    rustix::termios::tcsetwinsize(&master, winsize(size))?;
+    if let Some(user) = &invocation.user {
+        // So that the command can open its terminal by name.
+        rustix::fs::fchown(&slave, Some(rustix::fs::Uid::from_raw(user.uid)), None)?;
+    }
+    let ours = Streams {
+        stdin: master.try_clone().map_err(|_| Errno::MFILE)?,
+        stdout: master.try_clone().map_err(|_| Errno::MFILE)?,
+        stderr: None,
+        terminal: Some(master),
+    };
+    let copy = || slave.try_clone().map_err(|_| Errno::MFILE);
+    Ok((ours, [copy()?, copy()?, slave]))
+}
+
+fn winsize(size: TerminalSize) -> Winsize {
+    Winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// Connects a running command with channels, and sees to it that it is reaped.
+fn follow(ours: Streams, child: Child, leash: OwnedFd) -> io::Result<ExecSession> {
+    let (stdin, input) = mpsc::channel(PIECES_MAX);
+    let (out, stdout) = mpsc::channel(PIECES_MAX);
+    let (err, stderr) = mpsc::channel(PIECES_MAX);
+    let (resize, sizes) = mpsc::channel(1);
+    let (mut ended, exit) = oneshot::channel();
+    let has_ended = CancellationToken::new();
+    let writing = write_all(nonblocking(ours.stdin, Interest::WRITABLE)?, input, ours.terminal.is_some());
+    tokio::spawn(has_ended.clone().run_until_cancelled_owned(writing));
+    tokio::spawn(read_all(nonblocking(ours.stdout, Interest::READABLE)?, out, has_ended.clone()));
+    match ours.stderr {
+        Some(fd) => {
+            tokio::spawn(read_all(nonblocking(fd, Interest::READABLE)?, err, has_ended.clone()));
+        }
+        None => drop(err),
+    }
+    tokio::spawn(has_ended.clone().run_until_cancelled_owned(follow_size(ours.terminal, sizes)));
+    tokio::spawn(async move {
+        let mut leash = Some(leash);
+        let mut end = std::pin::pin!(child.wait());
+        let end = loop {
+            tokio::select! {
+                end = &mut end => break end,
+                () = ended.closed(), if leash.is_some() => leash = None,
+            }
+        };
+        has_ended.cancel();
+        let _ = ended.send(end.map(result_of).map_err(DriverError::fatal));
+    });
+    let exit = async {
+        match exit.await {
+            Ok(result) => result,
+            Err(_) => Err(DriverError::fatal("follow a command: the runtime is shutting down")),
+        }
+    };
+    Ok(ExecSession { stdin, stdout, stderr, resize, exit: exit.boxed() })
+}
+
+fn result_of(end: ShimEnd) -> ExitResult {
+    let code = match end {
+        ShimEnd::Code(code) => code,
+        ShimEnd::Signal(signal) => 128 + signal,
+    };
+    ExitResult { code, at: herdlet_base::clock::wall_now(), ..ExitResult::default() }
+}
+
+fn nonblocking(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    let flags = rustix::fs::fcntl_getfl(&fd)?;
+    rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+    ready::register(fd, interest)
+}
+
+/// Writes what comes until nothing comes any more; then the command sees the end of its input.
+async fn write_all(to: AsyncFd<OwnedFd>, mut pieces: mpsc::Receiver<Vec<u8>>, is_terminal: bool) {
+    while let Some(piece) = pieces.recv().await {
+        if write_piece(&to, &piece).await.is_err() {
+            return;
+        }
+    }
+    if is_terminal {
+        let _ = write_piece(&to, &[END_OF_INPUT]).await;
+    }
+}
+
+async fn write_piece(to: &AsyncFd<OwnedFd>, mut piece: &[u8]) -> io::Result<()> {
+    while !piece.is_empty() {
+        let mut ready = to.writable().await?;
+        match rustix::io::write(to, piece) {
+            Ok(len) => piece = &piece[len..],
+            Err(Errno::WOULDBLOCK) => ready.clear_ready(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Reads to the end, and after the command's end no longer than something comes. Goes on reading when nobody listens: a
+/// full pipe would hold the command up.
+async fn read_all(from: AsyncFd<OwnedFd>, to: mpsc::Sender<Vec<u8>>, has_ended: CancellationToken) {
+    let mut buffer = vec![0; PIECE_LEN_MAX];
+    loop {
+        let silence = async {
+            has_ended.cancelled().await;
+            tokio::time::sleep(SILENCE_TIME_MAX).await;
+        };
+        let mut ready = tokio::select! {
+            biased;
+            ready = from.readable() => match ready {
+                Ok(ready) => ready,
+                Err(_) => return,
+            },
+            () = silence => return,
+        };
+        match rustix::io::read(&from, &mut buffer) {
+            // EIO is how a terminal without a command ends.
+            Ok(0) | Err(Errno::IO) => return,
+            Ok(len) => {
+                let _ = to.send(buffer[..len].to_vec()).await;
+            }
+            Err(Errno::WOULDBLOCK) => ready.clear_ready(),
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+async fn follow_size(terminal: Option<OwnedFd>, mut sizes: mpsc::Receiver<TerminalSize>) {
+    while let Some(size) = sizes.recv().await {
+        if let Some(terminal) = &terminal {
+            // The kernel tells the command by SIGWINCH. A terminal that is gone needs no size.
+            let _ = rustix::termios::tcsetwinsize(terminal, winsize(size));
+        }
+    }
+    // Held until the end: the last descriptor of a terminal that closes hangs the command up.
+    std::future::pending::<()>().await;
+}

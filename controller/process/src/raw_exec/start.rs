@@ -1,0 +1,516 @@
+//! Starting an attempt, and taking over one that an earlier agent started.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::AsFd,
+    path::Path,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
+use herdlet_base::{
+    safe_fs::open_logs,
+    sight::Class,
+    user::{self, UserError},
+};
+use herdlet_driver::{
+    AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, lacks,
+    limits::Limits, read_config,
+};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+
+use super::{
+    Shared,
+    command::{self, CommandError, Distrust, Trust},
+    look, off_thread,
+    supervise::{self, Cause, Live, NeverRan},
+};
+use crate::supervisor::{
+    Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step,
+    User, WhenFull, launch,
+};
+
+const MIB: u64 = 1024 * 1024;
+/// An attempt's name is that of a file and a directory.
+const NAME_LEN_MAX: usize = 255;
+/// Log files have a suffix such as `.stdout.4294967295`.
+const LOG_NAME_LEN_MAX: usize = NAME_LEN_MAX - 18;
+
+impl Shared {
+    pub(super) async fn start(self: &Arc<Self>, config: TaskConfig) -> DriverResult<Started> {
+        let id = config.id.clone();
+        if id.name().len() > NAME_LEN_MAX || config.dirs.log_name.len() > LOG_NAME_LEN_MAX {
+            return Err(DriverError::fatal(format!("start {id}: the task's name is too long")));
+        }
+        let config = Arc::new(config);
+        if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
+            if self.setup.starts == Availability::Disabled {
+                return Err(DriverError::fatal(format!(
+                    "start {id}: the driver raw_exec is turned off here; turn it on with --raw-exec, or `raw_exec.enabled` in the config"
+                )));
+            }
+            let child = off_thread({
+                let (shared, config) = (Arc::clone(self), Arc::clone(&config));
+                move || shared.launch(&config)
+            })
+            .await;
+            let child = match child {
+                Ok(child) => child,
+                Err(error) => {
+                    self.remove_unused_cgroup(&id).await;
+                    return Err(error);
+                }
+            };
+            self.begun(&id, child).await?;
+        }
+        self.adopt(&id, config).await
+    }
+
+    pub(super) async fn recover(self: &Arc<Self>, recovery: Recovery) -> DriverResult<Recovered> {
+        let Recovery { id, config, .. } = recovery;
+        if let Some(live) = self.find(&id) {
+            if let Some(config) = config {
+                live.set_config(Arc::new(config));
+            }
+            return Ok(self.recovered(&id, &live).await);
+        }
+        let Some(record) = self.attempts().record(&id)? else {
+            return self.recover_without_record(&id).await;
+        };
+        match record.state {
+            State::Tombstone => {
+                // There is something only where the tombstone took the place of a damaged record.
+                self.kill_all(&id, None).await?;
+                Ok(Recovered::Lost { why: "it was cancelled before it began".to_owned() })
+            }
+            // The agent that was to start it again has ended before it could. The record goes with the next start.
+            State::StartFailed { step, errno, .. } if is_shortage(step, i32::from(errno)) => {
+                Ok(Recovered::NotStarted)
+            }
+            State::StartFailed { .. } | State::Exited(_) => {
+                Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(&id).as_ref())))
+            }
+            State::Created | State::Running => {
+                let live = self.supervise(&id, config.map(Arc::new)).await?;
+                Ok(self.recovered(&id, &live).await)
+            }
+        }
+    }
+
+    /// What became of one that is taken care of. One that runs is brought back to where it belongs.
+    async fn recovered(self: &Arc<Self>, id: &AttemptId, live: &Live) -> Recovered {
+        match live.begun().await {
+            Ok(()) => {}
+            Err(NeverRan { cause: Cause::Machine, .. }) => {
+                self.live().remove(id);
+                return Recovered::NotStarted;
+            }
+            Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
+        }
+        if live.exit().is_none()
+            && let Err(error) = look::look(self, id).await
+        {
+            tracing::warn!(%id, error = error.why(), "failed to bring a task back into its cgroup");
+        }
+        live.exit().map_or(Recovered::Running, Recovered::Exited)
+    }
+
+    /// Nobody claimed the attempt. If its cgroup has processes all the same, its record was lost.
+    async fn recover_without_record(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
+        match self.cgroup(id) {
+            Some(cgroup) if cgroup.is_populated().map_err(DriverError::retry)? => {
+                self.attempts().fence(id)?;
+                cgroup.kill().await.map_err(DriverError::retry)?;
+                cgroup.remove().await.map_err(DriverError::retry)?;
+                Ok(Recovered::Lost { why: "it ran, but its record is gone".to_owned() })
+            }
+            Some(_) | None if !self.attempts().may_have_begun(id) => Ok(Recovered::NotStarted),
+            Some(_) | None => {
+                self.attempts().fence(id)?;
+                Ok(Recovered::Lost { why: "whether it ran is not known: its record is gone".to_owned() })
+            }
+        }
+    }
+
+    /// Waits until somebody has claimed the attempt: this supervisor or another one that came first.
+    async fn begun(self: &Arc<Self>, id: &AttemptId, child: Child) -> DriverResult<()> {
+        // Waited for in any case, or it would stay a zombie.
+        let reaped = tokio::spawn(child.wait());
+        let claimed = self.attempts().until(id, |record| record.map(|_| ()));
+        tokio::select! {
+            biased;
+            claimed = claimed => Ok(claimed?),
+            end = reaped => {
+                if self.attempts().record(id)?.is_some() {
+                    return Ok(());
+                }
+                self.remove_unused_cgroup(id).await;
+                let why = match end {
+                    Ok(Ok(end)) => without_record(end, self.attempts().path()),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(error) => error.to_string(),
+                };
+                Err(DriverError::retry(format!("start the supervisor of {id}: {why}")))
+            }
+        }
+    }
+
+    /// Takes care of a claimed attempt; done when its process runs.
+    async fn adopt(self: &Arc<Self>, id: &AttemptId, config: Arc<TaskConfig>) -> DriverResult<Started> {
+        let live = match self.find(id) {
+            Some(live) => live,
+            None => self.supervise(id, Some(Arc::clone(&config))).await?,
+        };
+        live.set_config(config);
+        let begun = live.begun().await;
+        let record = self.attempts().record(id)?;
+        match (begun, record.map(|record| record.state)) {
+            (_, Some(State::StartFailed { step, errno, .. })) => {
+                self.live().remove(id);
+                self.remove_unused_cgroup(id).await;
+                let error = start_error(step, i32::from(errno));
+                if matches!(error, DriverError::Retry(_)) {
+                    self.attempts().retract(id)?;
+                }
+                Err(error)
+            }
+            (_, Some(State::Tombstone)) => {
+                self.live().remove(id);
+                Err(DriverError::fatal(format!("start {id}: it was cancelled before")))
+            }
+            (Ok(()), _) => Ok(Started::default()),
+            (Err(NeverRan { why, cause }), _) => {
+                self.live().remove(id);
+                let why = format!("start {id}: {why}");
+                match cause {
+                    Cause::Machine => {
+                        self.attempts().retract(id)?;
+                        Err(DriverError::retry(why))
+                    }
+                    Cause::Task | Cause::Unknown => Err(DriverError::recoverable(why)),
+                }
+            }
+        }
+    }
+
+    /// Blocking: name services, files, the clone itself.
+    fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
+        let config = read_config::<RawExecConfig>(&task.config)?;
+        let mut invocation = invocation(self, task, &config)?;
+        if let Some(cgroups) = self.setup.isolation.cgroups() {
+            let processes = config.pids_limit.map(u64::from);
+            let limits = Limits { processes, ..Limits::of(&task.resources) };
+            let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::retry)?;
+            invocation.tasks_files = cgroup.tasks_files();
+            invocation.cgroup = Some(cgroup.dir().to_owned());
+        }
+        let open = |path: &std::path::Path| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty())
+                .map_err(|errno| DriverError::retry(format!("open {}: {errno}", path.display())))
+        };
+        // The supervisor may write where the task may not: no link in what belongs to tasks is followed.
+        let logs_dir = open_logs(&task.dirs.logs).map_err(DriverError::retry)?;
+        let runtime_dir = self.attempts().present()?;
+        let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
+        launch(&Launch {
+            program: &self.setup.program,
+            record: &task.id.name(),
+            runtime_dir: runtime_dir.as_fd(),
+            logs_dir: logs_dir.as_fd(),
+            invocation: &invocation,
+            logs: &logs(task),
+            shims_cgroup: shims.as_ref().map(AsFd::as_fd),
+            leash: self.setup.leash.as_ref().map(AsFd::as_fd),
+        })
+        .map_err(launch_error)
+    }
+
+    /// After a failed start. One that somebody runs in all the same is left alone.
+    async fn remove_unused_cgroup(&self, id: &AttemptId) {
+        let Some(cgroup) =
+            self.cgroup(id).filter(|cgroup| cgroup.is_populated().is_ok_and(|is_populated| !is_populated))
+        else {
+            return;
+        };
+        if let Err(error) = cgroup.remove().await {
+            tracing::debug!(%id, %error, "failed to remove the cgroup of a failed start");
+        }
+    }
+}
+
+impl Shared {
+    /// A check that runs each second would fill the log.
+    fn report_passed_over(&self, id: &AttemptId, distrust: &Distrust, instead: &Path) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|_, at| at.elapsed() < REPORT_INTERVAL_MIN);
+        let task = (id.alloc, id.task.clone());
+        if reported.contains_key(&task) || reported.len() >= REPORTED_MAX {
+            return;
+        }
+        reported.insert(task, Instant::now());
+        tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
+    }
+}
+
+/// How to run a program as the task: its environment, user, directory.
+pub(super) fn invocation(
+    shared: &Shared,
+    task: &TaskConfig,
+    config: &RawExecConfig,
+) -> DriverResult<Invocation> {
+    let user = user::credentials(task.user.as_deref()).map_err(no_user)?;
+    let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
+    let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
+    let found = command::find(&command::Lookup {
+        command: &config.command,
+        task_dir: &task.dirs.task,
+        search_path: search_path.map_or("", |(_, path)| path),
+        trust: &Trust::new(starter, &task.users),
+    })
+    .map_err(command_error)?;
+    if let Some(distrust) = &found.passed_over {
+        shared.report_passed_over(&task.id, distrust, &found.path);
+    }
+    let mut arguments = vec![OsString::from(&config.command)];
+    arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
+    Ok(Invocation {
+        program: found.path,
+        entry: found.entry,
+        arguments,
+        environment: environment(task, &config.denied_envvars),
+        directory: Some(
+            config.work_dir.as_ref().map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
+        ),
+        user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
+        umask: None,
+        open_files: None,
+        // Never the agent's own, which may be protected from the OOM killer.
+        oom_score_adj: Some(
+            config.oom_score_adj.map_or(0, |adjustment| i16::try_from(adjustment).unwrap_or(1000)),
+        ),
+        new_privileges: if config.no_new_privs { NewPrivileges::Refused } else { NewPrivileges::Allowed },
+        cgroup: None,
+        tasks_files: Vec::new(),
+    })
+}
+
+/// So many tasks are remembered; a line of more of them within a minute shows nothing new.
+pub(super) const REPORTED_MAX: usize = 256;
+
+/// One such line a minute for each task shows that something is going on.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
+
+fn environment(task: &TaskConfig, denied: &[String]) -> Vec<(OsString, OsString)> {
+    let given = task.env.iter().filter(|(name, _)| !denied.iter().any(|pattern| is_like(name, pattern)));
+    given.map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// Whether a name is as a pattern says, in which each `*` stands for anything.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
+    let Some(mut name) = name.strip_prefix(first) else { return false };
+    let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in middle.split('*') {
+        match name.find(part) {
+            Some(at) => name = name.get(at + part.len()..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+    name.ends_with(last)
+}
+
+fn command_error(error: CommandError) -> DriverError {
+    match error {
+        CommandError::NotFound { .. } => DriverError::no_program(error),
+        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
+        // What somebody has put there may be gone at the next try.
+        CommandError::Untrusted { .. } => DriverError::recoverable(error),
+        CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),
+        CommandError::Io { .. } => DriverError::retry(error),
+        CommandError::Users(error) => no_user(error),
+    }
+}
+
+/// What is refused to the agent as it runs stays so.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::PERM | Errno::ACCESS | Errno::ROFS | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG)
+    )
+}
+
+fn no_user(error: UserError) -> DriverError {
+    match error.class() {
+        Class::Retry => DriverError::retry(error),
+        Class::Fatal => DriverError::fatal(error),
+    }
+}
+
+fn logs(task: &TaskConfig) -> Logs {
+    if task.logs.disabled {
+        return Logs::Disabled;
+    }
+    Logs::Files(LogFiles {
+        name: task.dirs.log_name.clone(),
+        files_max: task.logs.max_files.max(1),
+        file_size_max: task.logs.max_file_size_mib.max(1).saturating_mul(MIB),
+        when_full: match task.logs.mode {
+            LogMode::Drop => WhenFull::Drop,
+            LogMode::Block => WhenFull::Block,
+        },
+    })
+}
+
+/// A supervisor that could not be spawned has begun nothing. Only a task that can't be described is the task's own fault.
+fn launch_error(error: LaunchError) -> DriverError {
+    match error {
+        LaunchError::Spec { .. } => DriverError::recoverable(error),
+        LaunchError::Handover { .. } | LaunchError::Spawn { .. } => DriverError::retry(error),
+    }
+}
+
+/// Whether a start failed for what the machine lacks or refuses, so that nothing of the task has begun and nothing of it is to
+/// blame. Pipes, cgroups and the process itself are the machine's; what follows is as the task is written.
+pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
+    match step {
+        Step::Prepare | Step::Cgroup | Step::Clone | Step::TasksFile => true,
+        Step::Spec
+        | Step::Session
+        | Step::OomScore
+        | Step::OpenFiles
+        | Step::Stdio
+        | Step::Terminal
+        | Step::Groups
+        | Step::Gid
+        | Step::Uid
+        | Step::NoNewPrivs
+        | Step::Directory
+        | Step::Exec => lacks(errno),
+    }
+}
+
+/// The supervisor came as far as `step`. What the machine lacks just now may be there at the next try.
+pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
+    let why = start_failure(step, errno);
+    match errno {
+        libc::ENOENT if step == Step::Exec => DriverError::no_program(why),
+        errno if is_shortage(step, errno) => DriverError::retry(why),
+        libc::EBUSY | libc::ETXTBSY | libc::EIO => DriverError::recoverable(why),
+        _ => DriverError::fatal(why),
+    }
+}
+
+/// The exit code of a task that a supervisor could not start, as shells have it.
+pub(super) fn failure_code(step: Step, errno: i32) -> i32 {
+    match (step, errno) {
+        (Step::Exec, libc::ENOENT) => 127,
+        _ => 126,
+    }
+}
+
+/// Why a supervisor could not start the task, for people.
+pub(super) fn start_failure(step: Step, errno: i32) -> String {
+    let why = match (step, errno) {
+        (_, 0) => "the launch spec is bad".to_owned(),
+        (Step::Exec, libc::ENOENT) => "no such file, or its interpreter is missing".to_owned(),
+        (Step::Exec, libc::ENOEXEC) => "not a program for this machine, and no #! line".to_owned(),
+        _ => std::io::Error::from_raw_os_error(errno).to_string(),
+    };
+    format!("{step}: {why}")
+}
+
+/// What a supervisor's end means that left no record, and what can be done.
+pub(super) fn without_record(end: ShimEnd, dir: &Path) -> String {
+    let dir = dir.display();
+    match end {
+        ShimEnd::Code(EXIT_LOST) => {
+            format!(
+                "its record was there already and has vanished since; is somebody deleting files in {dir}?"
+            )
+        }
+        ShimEnd::Code(EXIT_NO_RECORD) => format!(
+            "it could not write its record in {dir}; see that the directory exists, is writable for the agent, and that its \
+             file system has room and is not read-only"
+        ),
+        ShimEnd::Code(code) => {
+            format!(
+                "it ended with code {code} before it wrote a record in {dir}; it never does that by itself"
+            )
+        }
+        ShimEnd::Signal(libc::SIGKILL) => {
+            "it was killed before it wrote its record; see the kernel's log for a lack of memory".to_owned()
+        }
+        ShimEnd::Signal(libc::SIGSYS) => {
+            "it was killed for a forbidden system call; see what seccomp filter the agent runs under"
+                .to_owned()
+        }
+        ShimEnd::Signal(signal) => format!("it ended by signal {signal} before it wrote its record"),
+    }
+}
+
+const EXIT_LOST: i32 = herdlet_shim::EXIT_LOST as i32;
+const EXIT_NO_RECORD: i32 = herdlet_shim::EXIT_NO_RECORD as i32;
+
+/// Whether a record says that its attempt got as far as running.
+pub(super) fn has_run(record: &Record) -> bool {
+    match record.state {
+        State::Running | State::Exited(_) => true,
+        State::Created | State::StartFailed { .. } | State::Tombstone => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herdlet_driver::Class;
+
+    #[test]
+    fn what_the_machine_lacks_or_refuses_is_no_fault_of_a_task() {
+        let class = |step, errno| start_error(step, errno).class();
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
+            assert_eq!(class(Step::Exec, errno), Class::Retry);
+        }
+        // A cgroup that somebody removed, or that takes no process.
+        assert_eq!(class(Step::Cgroup, libc::ENOENT), Class::Retry);
+        assert_eq!(class(Step::Clone, libc::EBUSY), Class::Retry);
+        assert_eq!(class(Step::Exec, libc::EIO), Class::Recoverable);
+        assert_eq!(class(Step::Directory, libc::ENOENT), Class::Fatal);
+        let source = std::io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(launch_error(LaunchError::Spawn { name: "t".to_owned(), source }).class(), Class::Retry);
+    }
+
+    #[test]
+    fn a_program_is_tried_again_for_a_shortage_and_not_for_a_refusal() {
+        let source = std::io::Error::from_raw_os_error;
+        let io = |errno| CommandError::Io { operation: "open", path: "/x".into(), source: source(errno) };
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {
+            assert_eq!(command_error(io(errno)).class(), Class::Retry);
+            let lookup = UserError::Lookup { name: "web".into(), source: source(errno) };
+            assert_eq!(command_error(CommandError::Users(lookup)).class(), Class::Retry);
+        }
+        for errno in [libc::EPERM, libc::EACCES, libc::EROFS] {
+            assert_eq!(command_error(io(errno)).class(), Class::Fatal);
+        }
+    }
+
+    #[test]
+    fn names_are_denied_by_patterns() {
+        for (pattern, fits, others) in [
+            ("AWS_KEY", vec!["AWS_KEY"], vec!["AWS_KEYS", "aws_key", ""]),
+            ("AWS_*", vec!["AWS_", "AWS_KEY"], vec!["AWS", "X_AWS_KEY"]),
+            ("*_KEY", vec!["_KEY", "AWS_KEY"], vec!["AWS_KEYS"]),
+            ("A*B*C", vec!["ABC", "AxByC", "ABBC"], vec!["AC", "ACB", "AB"]),
+            ("A*A", vec!["AA", "ABA"], vec!["A"]),
+            ("*", vec!["", "A"], vec![]),
+        ] {
+            assert!(fits.iter().all(|name| is_like(name, pattern)), "{pattern}");
+            assert!(!others.iter().any(|name| is_like(name, pattern)), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Taking care of one attempt: from its supervisor's first word to the exit, whichever agent started it.
+
+use std::{
+    convert::Infallible,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use herdlet_api_types::{UnixNanos, task::ExitResult};
+use herdlet_base::clock;
+use herdlet_driver::{AttemptId, DriverResult, TaskConfig};
+use rustix::process::Signal;
+use tokio::sync::watch;
+
+use super::{Shared, end, retry, start, stats::Sample};
+use crate::{
+    attempts::{Ended, Notice},
+    cgroup::Cgroup,
+    supervisor::{self, PidFd, Record, State},
+};
+
+/// How long to wait before an attempt that could not be followed is followed again.
+const FOLLOW_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often a supervisor that owes a record is woken, in case somebody stopped it.
+const WAKE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is woken before it is taken for stuck and killed. A machine in trouble may take its time.
+const WAKES_MAX: u32 = 30;
+
+/// An attempt that this agent takes care of.
+#[derive(Debug)]
+pub(super) struct Live {
+    config: Mutex<Option<Arc<TaskConfig>>>,
+    phase: watch::Sender<Phase>,
+    /// What was measured last.
+    sample: Mutex<Option<Sample>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    /// Its supervisor has claimed it.
+    Claimed,
+    /// Its process runs.
+    Running,
+    /// It ended.
+    Ended(ExitResult),
+    /// It never ran.
+    Failed(NeverRan),
+}
+
+/// Why an attempt never ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NeverRan {
+    pub(super) why: String,
+    pub(super) cause: Cause,
+}
+
+/// What kept an attempt from running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The machine: its program has certainly not begun, and the same attempt can be started again.
+    Machine,
+    /// The task, or a stop.
+    Task,
+    /// Its supervisor was killed or its record removed about when the program was to begin: it may have begun.
+    Unknown,
+}
+
+impl Live {
+    pub(super) fn config(&self) -> Option<Arc<TaskConfig>> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn sample(&self) -> Option<Sample> {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_sample(&self, sample: Sample) {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample);
+    }
+
+    pub(super) fn set_config(&self, config: Arc<TaskConfig>) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+    }
+
+    pub(super) fn exit(&self) -> Option<ExitResult> {
+        match &*self.phase.borrow() {
+            Phase::Ended(exit) => Some(exit.clone()),
+            Phase::Claimed | Phase::Running | Phase::Failed(_) => None,
+        }
+    }
+
+    /// Waits until its process runs or has run; else says why it never did.
+    pub(super) async fn begun(&self) -> Result<(), NeverRan> {
+        let mut phase = self.phase.subscribe();
+        let known = phase.wait_for(|phase| *phase != Phase::Claimed).await;
+        match known.as_deref() {
+            Ok(Phase::Failed(never)) => Err(never.clone()),
+            Ok(Phase::Claimed | Phase::Running | Phase::Ended(_)) => Ok(()),
+            Err(_) => Err(NeverRan { why: "the driver was dropped".to_owned(), cause: Cause::Unknown }),
+        }
+    }
+
+    /// Waits for the end; none if it never ran.
+    pub(super) async fn ended(&self) -> Option<ExitResult> {
+        let mut phase = self.phase.subscribe();
+        let _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_) | Phase::Failed(_))).await;
+        self.exit()
+    }
+}
+
+impl Shared {
+    /// Begins to take care of a claimed attempt.
+    pub(super) async fn supervise(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        config: Option<Arc<TaskConfig>>,
+    ) -> DriverResult<Arc<Live>> {
+        let shim = self.attempts().supervisor(id).await?;
+        let live = Arc::new(Live {
+            config: Mutex::new(config),
+            phase: watch::Sender::new(Phase::Claimed),
+            sample: Mutex::default(),
+        });
+        {
+            let mut all = self.live();
+            if let Some(known) = all.get(id) {
+                return Ok(Arc::clone(known));
+            }
+            all.insert(id.clone(), Arc::clone(&live));
+        }
+        let (shared, id, watched) = (Arc::clone(self), id.clone(), Arc::clone(&live));
+        tokio::spawn(async move {
+            let phase = loop {
+                // A panic would leave the task without anybody who sees its end.
+                let watch = AssertUnwindSafe(shared.watch(&id, &watched, shim.as_ref())).catch_unwind();
+                let seen = watch.await.unwrap_or_else(|_| Err(retry("follow it: it panicked".to_owned())));
+                match seen {
+                    Ok(phase) => break phase,
+                    // That we can't read (no more files, a disk that fails) is no end of the task.
+                    Err(error) => tracing::warn!(%id, error = error.why(), "failed to follow an attempt"),
+                }
+                tokio::time::sleep(FOLLOW_AGAIN_AFTER).await;
+            };
+            watched.phase.send_replace(phase.clone());
+            if let Phase::Ended(result) = phase {
+                tracing::debug!(%id, ?result, "ended");
+                shared.attempts().notify(Notice::Exited { id, result }).await;
+            }
+        });
+        Ok(live)
+    }
+
+    pub(super) async fn wait(self: &Arc<Self>, id: &AttemptId) -> DriverResult<ExitResult> {
+        let gone = || herdlet_driver::DriverError::Gone(id.clone());
+        if let Some(live) = self.find(id) {
+            return live.ended().await.ok_or_else(gone);
+        }
+        match self.attempts().record(id)? {
+            None => Err(gone()),
+            Some(record) if record.is_final() => Ok(result_of(&record, self.cgroup(id).as_ref())),
+            Some(_) => self.supervise(id, None).await?.ended().await.ok_or_else(gone),
+        }
+    }
+
+    async fn watch(&self, id: &AttemptId, live: &Live, shim: Option<&PidFd>) -> DriverResult<Phase> {
+        let running = self.attempts().until(id, |record| match record {
+            Some(record) if record.state == State::Created => None,
+            Some(_) | None => Some(()),
+        });
+        tokio::select! {
+            biased;
+            running = running => running?,
+            _ = self.attempts().ended(id, shim) => {}
+            () = press(id, shim) => {}
+        }
+        if self.attempts().record(id)?.is_some_and(|record| start::has_run(&record)) {
+            live.phase.send_replace(Phase::Running);
+        }
+        let has_run = *live.phase.borrow() == Phase::Running;
+        let cgroup = self.cgroup(id);
+        let ended = tokio::select! {
+            biased;
+            ended = self.attempts().ended(id, shim) => ended?,
+            never = self.press_when_owed(id, shim) => match never {},
+        };
+        Ok(match ended {
+            Ended::Record(record) => match record.state {
+                State::StartFailed { step, errno, .. } => {
+                    let errno = i32::from(errno);
+                    let cause = if start::is_shortage(step, errno) { Cause::Machine } else { Cause::Task };
+                    never_ran(start::start_failure(step, errno), cause)
+                }
+                State::Tombstone if has_run => self.without_record(id, shim).await?,
+                State::Tombstone => never_ran("it was cancelled before it began", Cause::Task),
+                State::Created | State::Running | State::Exited(_) => {
+                    Phase::Ended(result_of(&record, cgroup.as_ref()))
+                }
+            },
+            Ended::SupervisorDied(record) => {
+                // Nobody would note its exit or drain its output any more.
+                let orphans = end::kill_orphans(self, id, &record).await;
+                if let Err(error) = &orphans {
+                    tracing::warn!(%id, error = error.why(), "failed to end what a dead supervisor left");
+                }
+                if start::has_run(&record) {
+                    let oom_killed = cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
+                    let error = "supervisor died".to_owned();
+                    Phase::Ended(ExitResult {
+                        code: 137,
+                        signal: 9,
+                        oom_killed,
+                        error,
+                        at: clock::wall_now(),
+                    })
+                } else if record.shim.pid == 0 && orphans.is_ok() {
+                    never_ran("its supervisor was killed as it claimed the attempt", Cause::Machine)
+                } else {
+                    never_ran("its supervisor died before it ran", Cause::Unknown)
+                }
+            }
+            Ended::Removed if has_run => self.without_record(id, shim).await?,
+            Ended::Removed => never_ran("its record was removed", Cause::Unknown),
+        })
+    }
+
+    /// Once the main process has ended its supervisor owes the exit. Never done.
+    async fn press_when_owed(&self, id: &AttemptId, shim: Option<&PidFd>) -> Infallible {
+        let record =
+            self.attempts().record(id).ok().flatten().filter(|record| record.state == State::Running);
+        if let Some(main) = record.and_then(|record| supervisor::open_task(&record).ok().flatten())
+            && main.ended().await.is_ok()
+        {
+            press(id, shim).await;
+        }
+        std::future::pending().await
+    }
+
+    /// Somebody took away the record of a running attempt: its end could not be told any more.
+    async fn without_record(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<Phase> {
+        self.kill_all(id, shim).await?;
+        let error = "its record was removed or damaged".to_owned();
+        Ok(Phase::Ended(ExitResult {
+            code: 137,
+            signal: 9,
+            error,
+            at: clock::wall_now(),
+            ..ExitResult::default()
+        }))
+    }
+}
+
+fn never_ran(why: impl Into<String>, cause: Cause) -> Phase {
+    Phase::Failed(NeverRan { why: why.into(), cause })
+}
+
+/// Wakes a supervisor until it is killed in the end: its task has the same user and may have stopped it, and then nothing
+/// would be noted, and no stop of the task would ever be over. Done when it was killed.
+async fn press(id: &AttemptId, shim: Option<&PidFd>) {
+    let Some(shim) = shim else { return std::future::pending().await };
+    let send = |signal| {
+        if let Err(error) = shim.send(signal) {
+            tracing::debug!(%id, error = herdlet_base::error::in_full(&error), "failed to wake a supervisor");
+        }
+    };
+    for _ in 0..WAKES_MAX {
+        send(Signal::CONT);
+        tokio::time::sleep(WAKE_INTERVAL).await;
+    }
+    tracing::warn!(%id, "its supervisor is stuck and is killed");
+    send(Signal::KILL);
+}
+
+/// A final record in the words of the API.
+pub(super) fn result_of(record: &Record, cgroup: Option<&Cgroup>) -> ExitResult {
+    let at = |unix_ns: u64| UnixNanos(i64::try_from(unix_ns).unwrap_or(i64::MAX));
+    match record.state {
+        State::Exited(exit) => {
+            let signal = i32::from(exit.signal);
+            let result = ExitResult {
+                code: if signal == 0 { i32::from(exit.code) } else { 128 + signal },
+                signal,
+                at: at(exit.at_unix_ns),
+                ..ExitResult::default()
+            };
+            // A shell outlives the child that the kernel killed, and reports it as its own failure.
+            let oom_killed = !result.is_success() && cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
+            ExitResult { oom_killed, ..result }
+        }
+        State::StartFailed { step, errno, at_unix_ns } => ExitResult {
+            code: start::failure_code(step, i32::from(errno)),
+            error: format!("failed to {}", start::start_failure(step, i32::from(errno))),
+            at: at(at_unix_ns),
+            ..ExitResult::default()
+        },
+        State::Created | State::Running | State::Tombstone => {
+            ExitResult { error: "it never ran".to_owned(), ..ExitResult::default() }
+        }
+    }
+}

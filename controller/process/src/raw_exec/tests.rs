@@ -1,0 +1,220 @@
+//! With real processes, real supervisors and, where the machine has them, real cgroups; and the same without cgroups.
+
+mod commands;
+mod ends;
+mod life;
+mod lost;
+mod machine;
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Instant,
+};
+
+use futures_util::StreamExt;
+use herdlet_api_types::{
+    AllocId,
+    job::{LogMode, Logs, Resources},
+};
+use herdlet_driver::{KillDefaults, RunState, TaskDirs, TerminalSize};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::{attempts::Notice, cgroup, process_tree, supervisor::Process};
+
+/// What takes longer does not come: on a quiet machine all of it takes milliseconds.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+struct Bench {
+    dir: tempfile::TempDir,
+    setup: Option<cgroup::Setup>,
+}
+
+struct Agent {
+    driver: RawExec,
+    seen: mpsc::Receiver<Notice>,
+}
+
+impl Bench {
+    /// With cgroups where there are any, and without.
+    fn both() -> Vec<Self> {
+        Self::with_cgroups().into_iter().chain([Self::without_cgroups()]).collect()
+    }
+
+    fn with_cgroups() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let instance = format!("raw-exec-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let parent = format!("herdlet-test-{}", std::process::id());
+        let bench = Self::without_cgroups();
+        let setup = cgroup::Setup { parent, instance, runtime: bench.path("run") };
+        Isolation::detect(&setup).cgroups()?;
+        Some(Self { setup: Some(setup), ..bench })
+    }
+
+    fn without_cgroups() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["task/local", "logs", "run"] {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        // The task may be somebody else.
+        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        Self { dir, setup: None }
+    }
+
+    /// As after a start of the agent.
+    fn agent(&self) -> Agent {
+        self.agent_on(None)
+    }
+
+    fn agent_on(&self, leash: Option<OwnedFd>) -> Agent {
+        self.agent_that(Availability::Enabled, leash)
+    }
+
+    fn agent_that(&self, starts: Availability, leash: Option<OwnedFd>) -> Agent {
+        let (notices, seen) = mpsc::channel(16);
+        let isolation = match &self.setup {
+            Some(setup) => Isolation::detect(setup),
+            None => Isolation::None { why: "a test".into() },
+        };
+        let setup = Setup {
+            attempts: Attempts::open(&self.path("run/attempts"), notices).unwrap(),
+            program: Program::install(&self.path("run")).unwrap(),
+            isolation,
+            leash,
+            starts,
+        };
+        Agent { driver: RawExec::new(setup), seen }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Of the first attempt.
+    fn record(&self) -> PathBuf {
+        self.path("run/attempts").join(id(1).name())
+    }
+
+    fn shell(&self, script: &str) -> TaskConfig {
+        self.task(json!({"command": "sh", "args": ["-c", script]}))
+    }
+
+    fn task(&self, config: serde_json::Value) -> TaskConfig {
+        TaskConfig {
+            id: id(1),
+            labels: BTreeMap::new(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("SECRET".into(), "s3cret".into())],
+            config,
+            user: None,
+            users: Vec::new(),
+            resources: Resources::default(),
+            dirs: TaskDirs {
+                task: self.path("task"),
+                shared: self.path("task"),
+                logs: self.path("logs"),
+                log_name: "t".into(),
+            },
+            logs: Logs { max_files: 2, max_file_size_mib: 1, disabled: false, mode: LogMode::Drop },
+            kill: KillDefaults::default(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            network: None,
+            dns: None,
+        }
+    }
+
+    fn log(&self, stream: &str) -> String {
+        fs::read_to_string(self.path(&format!("logs/t.{stream}.0"))).unwrap_or_default()
+    }
+
+    /// Waits until a script has written a whole line into a file of its directory.
+    async fn line(&self, name: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let text = fs::read_to_string(self.path("task").join(name)).unwrap_or_default();
+            if text.ends_with('\n') {
+                return text.trim().to_owned();
+            }
+            assert!(began.elapsed() < DEADLINE, "{name} is not written");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn pid(&self, name: &str) -> u32 {
+        self.line(name).await.parse().unwrap()
+    }
+
+    async fn close(self, agent: Agent) {
+        for id in agent.driver.found().await.unwrap() {
+            agent.driver.destroy(&id, Leftover::Kill).await.unwrap();
+        }
+        if let Some(cgroups) = agent.driver.shared.setup.isolation.cgroups() {
+            cgroups.remove().await.unwrap();
+        }
+    }
+}
+
+impl Agent {
+    /// Starts it: what its record says.
+    async fn begin(&self, config: TaskConfig) -> Record {
+        self.driver.start(config).await.unwrap();
+        self.record()
+    }
+
+    async fn run(&self, config: TaskConfig) -> ExitResult {
+        self.driver.start(config).await.unwrap();
+        self.wait().await
+    }
+
+    async fn wait(&self) -> ExitResult {
+        tokio::time::timeout(DEADLINE, self.driver.wait(&id(1))).await.unwrap().unwrap()
+    }
+
+    async fn notice(&mut self) -> ExitResult {
+        match tokio::time::timeout(DEADLINE, self.seen.recv()).await.unwrap() {
+            Some(Notice::Exited { id: exited, result }) if exited == id(1) => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn recover(&self, config: Option<TaskConfig>) -> Recovered {
+        self.driver.recover(Recovery { id: id(1), config, handle: None }).await.unwrap()
+    }
+
+    fn record(&self) -> Record {
+        self.driver.shared.attempts().record(&id(1)).unwrap().unwrap()
+    }
+}
+
+fn id(attempt: u32) -> AttemptId {
+    AttemptId { alloc: AllocId::from_hash([9; 16]), task: "t/ä".into(), attempt }
+}
+
+fn stop(signal: &str, grace_ms: u64) -> StopRequest {
+    StopRequest { signal: Some(signal.into()), grace: Duration::from_millis(grace_ms) }
+}
+
+/// Kills an attempt's supervisor and nothing else.
+fn kill_supervisor(record: &Record) {
+    let supervisor = supervisor::PidFd::open(record.shim).unwrap().unwrap();
+    supervisor.send(rustix::process::Signal::KILL).unwrap();
+}
+
+async fn gone(pid: u32) {
+    let began = Instant::now();
+    while process_tree::stat(pid).is_some_and(|stat| !stat.is_zombie) {
+        assert!(began.elapsed() < DEADLINE, "{pid} still lives");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn lives(pid: u32) -> bool {
+    process_tree::stat(pid).is_some_and(|stat| !stat.is_zombie)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

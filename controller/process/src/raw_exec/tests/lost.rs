@@ -1,0 +1,220 @@
+//! Records and their directory, taken away under attempts that run.
+
+use super::*;
+
+/// A start of the agent whose end is that of its runtime: nothing of it lives on.
+fn on_a_machine<T>(act: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(act)
+}
+
+/// As somebody does who cleans up; what comes back meanwhile may keep the directory.
+fn delete(dir: &std::path::Path) {
+    let _ = fs::remove_dir_all(dir);
+}
+
+async fn repaired(agent: &mut Agent) {
+    match tokio::time::timeout(DEADLINE, agent.seen.recv()).await.unwrap() {
+        Some(Notice::Repaired { kind: "record", .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+// The agent held a deleted directory: each start failed with `it ended with code 18` until it was restarted, and what ran was
+// killed.
+#[tokio::test]
+async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
+    for bench in Bench::both() {
+        let mut agent = bench.agent();
+        let script = "trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.1; done";
+        agent.driver.start(bench.shell(script)).await.unwrap();
+        let pid = bench.pid("pid").await;
+        for _ in 0..2 {
+            delete(&bench.path("run/attempts"));
+            repaired(&mut agent).await;
+            assert!(lives(pid));
+        }
+        // Moved away whole.
+        fs::rename(bench.path("run/attempts"), bench.path("moved")).unwrap();
+        repaired(&mut agent).await;
+        // It is not started twice,
+        agent.driver.start(bench.shell("echo again > again")).await.unwrap();
+        assert_eq!(agent.record().task.pid, pid);
+        assert!(!bench.path("task/again").exists());
+        // others can be started,
+        let mut other = bench.shell("exit 3");
+        other.id = id(2);
+        agent.driver.start(other).await.unwrap();
+        assert_eq!(agent.driver.wait(&id(2)).await.unwrap().code, 3);
+        // and its end is told.
+        agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
+        assert_eq!(agent.wait().await.code, 7);
+        agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
+        assert_eq!(agent.driver.found().await.unwrap(), [id(2)]);
+        bench.close(agent).await;
+    }
+}
+
+#[test]
+fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
+    for bench in Bench::both() {
+        let pid = on_a_machine(async {
+            let agent = bench.agent();
+            agent.driver.start(bench.shell("echo $$ > pid; exec sleep 1000")).await.unwrap();
+            bench.pid("pid").await
+        });
+        delete(&bench.path("run/attempts"));
+        // Put back by one agent, followed by the next.
+        for _ in 0..2 {
+            on_a_machine(async {
+                let agent = bench.agent();
+                assert!(matches!(agent.recover(None).await, Recovered::Running));
+                assert_eq!(agent.record().task.pid, pid);
+            });
+        }
+        on_a_machine(async {
+            let agent = bench.agent();
+            assert!(matches!(agent.recover(None).await, Recovered::Running));
+            supervisor::open_task(&agent.record())
+                .unwrap()
+                .unwrap()
+                .send(rustix::process::Signal::TERM)
+                .unwrap();
+            assert_eq!(agent.wait().await.signal, 15);
+            bench.close(agent).await;
+        });
+    }
+}
+
+// The next agent looked for supervisors by the path of the directory that they hold, which a move changes: what ran was killed.
+#[test]
+fn what_runs_is_taken_over_after_its_directory_was_moved() {
+    for bench in Bench::both() {
+        let pid = on_a_machine(async {
+            let mut agent = bench.agent();
+            agent
+                .driver
+                .start(bench.shell("trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.1; done"))
+                .await
+                .unwrap();
+            let pid = bench.pid("pid").await;
+            fs::rename(bench.path("run/attempts"), bench.path("moved")).unwrap();
+            repaired(&mut agent).await;
+            pid
+        });
+        // What the first agent has put back is written by nobody now.
+        on_a_machine(async {
+            let agent = bench.agent();
+            assert!(matches!(agent.recover(None).await, Recovered::Running));
+            assert_eq!(agent.record().task.pid, pid);
+            agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
+            assert_eq!(agent.wait().await.code, 7);
+            agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
+        });
+        // Moved while no agent is there.
+        on_a_machine(async {
+            let agent = bench.agent();
+            let mut other = bench.shell("exec sleep 1000");
+            other.id = id(2);
+            agent.driver.start(other).await.unwrap();
+        });
+        fs::rename(bench.path("run/attempts"), bench.path("moved again")).unwrap();
+        on_a_machine(async {
+            let agent = bench.agent();
+            assert_eq!(agent.driver.found().await.unwrap(), [id(2)]);
+            agent.driver.destroy(&id(2), Leftover::Kill).await.unwrap();
+            bench.close(agent).await;
+        });
+    }
+}
+
+#[test]
+fn processes_with_neither_record_nor_supervisor_are_ended() {
+    let Some(bench) = Bench::with_cgroups() else { return };
+    let record = on_a_machine(async {
+        let agent = bench.agent();
+        agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
+        agent.record()
+    });
+    fs::remove_file(bench.path("run/attempts").join(id(1).name())).unwrap();
+    on_a_machine(async {
+        let shim = supervisor::PidFd::open(record.shim).unwrap().unwrap();
+        shim.send(rustix::process::Signal::KILL).unwrap();
+        shim.ended().await.unwrap();
+        let agent = bench.agent();
+        assert_eq!(agent.driver.found().await.unwrap(), [id(1)]);
+        assert!(matches!(agent.recover(None).await, Recovered::Lost { .. }));
+        gone(record.task.pid).await;
+        bench.close(agent).await;
+    });
+}
+
+#[test]
+fn a_supervisor_without_a_record_is_told_with_what_to_do() {
+    let dir = std::path::Path::new("/run/x");
+    let why = |end| super::super::start::without_record(end, dir);
+    assert!(why(supervisor::ShimEnd::Code(17)).contains("is somebody deleting files in /run/x?"));
+    assert!(why(supervisor::ShimEnd::Code(18)).contains("could not write its record in /run/x; see that"));
+    assert!(why(supervisor::ShimEnd::Code(3)).contains("code 3"));
+    assert!(why(supervisor::ShimEnd::Signal(9)).contains("lack of memory"));
+    assert!(why(supervisor::ShimEnd::Signal(31)).contains("seccomp"));
+    assert!(why(supervisor::ShimEnd::Signal(11)).contains("signal 11"));
+}
+
+fn left_by_a_supervisor(bench: &Bench, record: &[u8]) {
+    let path = bench.record();
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, record).unwrap();
+}
+
+// The agent that was to make the start again was killed before it could: the next one took the failure for an end of the task.
+#[tokio::test]
+async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_agent_too() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        agent.driver.shared.attempts().set_earlier(Default::default());
+        let failed = State::StartFailed {
+            step: supervisor::Step::Clone,
+            errno: u16::try_from(libc::EAGAIN).unwrap(),
+            at_unix_ns: 1,
+        };
+        let record = Record { state: failed, ..Record::claimed() };
+        left_by_a_supervisor(&bench, &record.to_bytes());
+        assert_eq!(agent.recover(None).await, Recovered::NotStarted);
+        let error = agent.driver.start(bench.shell("exit 3")).await.unwrap_err();
+        assert_eq!(error.class(), herdlet_driver::Class::Retry, "{}", error.why());
+        assert_eq!(agent.recover(None).await, Recovered::NotStarted);
+        assert_eq!(agent.run(bench.shell("exit 3")).await.code, 3);
+        bench.close(agent).await;
+    }
+}
+
+// A supervisor that was killed between the making of its record and its first entry has begun nothing.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        agent.driver.shared.attempts().set_earlier(Default::default());
+        left_by_a_supervisor(&bench, b"");
+        assert_eq!(agent.recover(None).await, Recovered::NotStarted);
+        let error = agent.driver.start(bench.shell("exit 3")).await.unwrap_err();
+        assert_eq!(error.class(), herdlet_driver::Class::Retry, "{}", error.why());
+        assert!(!bench.record().exists());
+        bench.close(agent).await;
+    }
+}
+
+// On an agent's first start in a runtime directory, as after a boot, a start that was never made was taken for a lost attempt.
+#[tokio::test]
+async fn on_a_new_directory_only_attempts_of_an_earlier_agent_are_lost() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        agent.driver.shared.attempts().set_earlier([id(1)].into());
+        let recovered = |attempt| async {
+            let recovery = Recovery { id: attempt, config: None, handle: None };
+            agent.driver.recover(recovery).await.unwrap()
+        };
+        assert_eq!(recovered(id(2)).await, Recovered::NotStarted);
+        assert!(matches!(recovered(id(1)).await, Recovered::Lost { .. }));
+        bench.close(agent).await;
+    }
+}

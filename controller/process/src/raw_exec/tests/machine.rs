@@ -1,0 +1,164 @@
+//! What depends on the machine: users, cgroups, limits.
+
+use herdlet_driver::limits::Limits;
+
+use super::*;
+
+/// Set where these tests already run on another machine.
+const MARK: &str = "HERDLET_TEST_OTHER_MACHINE";
+
+#[tokio::test]
+async fn another_user_has_its_own_groups_only() {
+    if !is_root() {
+        return;
+    }
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        let mut task = bench.shell("grep -E '^(Uid|Gid|Groups):' /proc/self/status");
+        task.user = Some("nobody".into());
+        assert!(agent.run(task).await.is_success());
+        agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
+        let status = bench.log("stdout");
+        let nobody = herdlet_base::user::find("nobody").unwrap();
+        let numbers: Vec<Vec<u32>> = status
+            .lines()
+            .map(|line| line.split_whitespace().skip(1).map(|number| number.parse().unwrap()).collect())
+            .collect();
+        assert_eq!(numbers, [vec![nobody.uid; 4], vec![nobody.gid; 4], vec![nobody.gid]]);
+        bench.close(agent).await;
+    }
+}
+
+#[tokio::test]
+async fn usage_is_measured_until_the_end() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        agent.driver.start(bench.shell("while :; do :; done")).await.unwrap();
+        let mut samples = agent.driver.stats(&id(1), Duration::from_millis(100)).await.unwrap();
+        let first = samples.next().await.unwrap().unwrap();
+        assert!(first.memory.usage.unwrap() > 0);
+        assert_eq!(first.pids, [agent.record().task.pid]);
+        let mut percent = 0.0_f64;
+        for _ in 0..20 {
+            // Who asks once hears what goes on, too.
+            let mut once = agent.driver.stats(&id(1), Duration::from_secs(1)).await.unwrap();
+            let cpu = once.next().await.unwrap().unwrap().cpu;
+            percent = percent.max(cpu.user_percent + cpu.system_percent);
+            if percent > 5.0 {
+                break;
+            }
+        }
+        assert!(percent > 5.0 && percent < 400.0, "{percent}");
+        agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
+        while samples.next().await.is_some() {}
+        assert!(agent.driver.stats(&id(1), Duration::from_secs(1)).await.is_err());
+        bench.close(agent).await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_beyond_its_memory_is_killed_and_that_is_told() {
+    let Some(bench) = Bench::with_cgroups() else { return };
+    let agent = bench.agent();
+    let can_limit =
+        agent.driver.shared.setup.isolation.cgroups().is_some_and(|all| all.unlimited().is_empty());
+    if can_limit {
+        let mut task = bench.shell("x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}");
+        task.resources.memory_mib = Some(32);
+        let exit = agent.run(task).await;
+        assert!(exit.oom_killed && !exit.is_success(), "{exit:?}");
+    }
+    bench.close(agent).await;
+}
+
+#[tokio::test]
+async fn a_task_that_left_its_cgroup_is_brought_back() {
+    let Some(bench) = Bench::with_cgroups() else { return };
+    let mut agent = bench.agent();
+    agent.driver.start(bench.shell("sleep 1000 & echo > ready; wait")).await.unwrap();
+    bench.line("ready").await;
+    assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Present);
+    let cgroup = agent.driver.shared.cgroup(&id(1)).unwrap();
+    let elsewhere = agent.driver.shared.setup.isolation.cgroups().unwrap().of(&id(2));
+    let pids = cgroup.pids();
+    assert_eq!(pids.len(), 2);
+    elsewhere.make(&Limits::default()).unwrap();
+    elsewhere.take_in(&pids).unwrap();
+    assert!(matches!(agent.driver.look(&id(1)).await.unwrap(), Look::Repaired { .. }));
+    assert_eq!(cgroup.pids(), pids);
+    assert!(matches!(agent.seen.recv().await, Some(Notice::Repaired { .. })));
+    elsewhere.take_in(&pids).unwrap();
+    fs::remove_dir(cgroup.dir()).unwrap();
+    assert_eq!(agent.seen.recv().await, Some(Notice::Drift { id: id(1) }));
+    assert_eq!(agent.recover(None).await, Recovered::Running);
+    let repaired = Notice::Repaired { id: id(1), kind: "cgroup", what: "its cgroup was gone".into() };
+    assert_eq!(agent.seen.recv().await, Some(repaired));
+    assert_eq!(cgroup.pids(), pids);
+    assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Present);
+    agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
+    assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Absent);
+    for pid in pids {
+        gone(pid).await;
+    }
+    bench.close(agent).await;
+}
+
+/// The same on machines that are laid out differently: plain v2 (without controllers, which the machine may have in v1), a
+/// cgroup2 of our own where none is mounted, and without the right to any.
+#[test]
+fn all_of_this_works_on_other_machines() {
+    if !is_root() || std::env::var_os(MARK).is_some() {
+        return;
+    }
+    let exe = std::env::current_exe().unwrap();
+    for layout in [
+        "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup",
+        "umount -R /sys/fs/cgroup",
+        "mount -o remount,bind,ro /sys/fs/cgroup && for m in /sys/fs/cgroup/*; do
+            mountpoint -q $m && { mount --bind $m $m && mount -o remount,bind,ro $m || exit; }; done; true",
+    ] {
+        let script = format!("{layout} && exec \"$0\" drivers::raw_exec drivers::cgroup drivers::attempts");
+        let output = std::process::Command::new("unshare")
+            .args(["-m", "sh", "-c", &script])
+            .arg(&exe)
+            .env(MARK, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{layout}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// And for somebody who is not root.
+#[test]
+fn all_of_this_works_for_nobody() {
+    if !is_root() || std::env::var_os(MARK).is_some() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (exe, home) = (dir.path().join("exe"), dir.path().join("home"));
+    fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+    fs::create_dir(&home).unwrap();
+    for path in [dir.path(), &exe, &home] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let nobody = herdlet_base::user::find("nobody").unwrap();
+    std::os::unix::fs::chown(&home, Some(nobody.uid), Some(nobody.gid)).unwrap();
+    let output = std::process::Command::new("setpriv")
+        .args([
+            format!("--reuid={}", nobody.uid),
+            format!("--regid={}", nobody.gid),
+            "--clear-groups".to_owned(),
+        ])
+        .arg(&exe)
+        .args(["drivers::raw_exec", "drivers::cgroup", "drivers::attempts", "drivers::mock"])
+        .env_remove("HOME")
+        // Tests that need root are left out there, and run here.
+        .env_remove("HERDLET_TEST_REQUIRE")
+        .env("TMPDIR", &home)
+        .current_dir(&home)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+}

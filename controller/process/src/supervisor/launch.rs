@@ -1,0 +1,293 @@
+//! Describing and starting one attempt or one exec session.
+//!
+//! In: [`Launch`] or [`Session`]. Out: a [`Child`], the shim itself. What becomes of an attempt is told by its record, not
+//! by its shim: shims outlive the agent, `Child` is only there to reap one while the agent lives.
+
+use super::invocation::{Invocation, Logs, WhenFull};
+use super::program::{Program, in_memory};
+use super::spawn::{Spawn, spawn};
+use herdlet_base::ready::{self, SharedFd};
+use herdlet_shim::spec::{Field, SpecError, encode};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use tokio::io::Interest;
+use zeroize::Zeroize;
+
+/// How often a start is tried again while the program's file is busy.
+const BUSY_TRIES: usize = 500;
+
+/// One attempt to start.
+pub struct Launch<'a> {
+    /// The supervisor program.
+    pub program: &'a Program,
+    /// File name of the attempt's record; also shown in `ps`.
+    pub record: &'a str,
+    /// Where records are.
+    pub runtime_dir: BorrowedFd<'a>,
+    /// Where log files go, below the allocation.
+    pub logs_dir: BorrowedFd<'a>,
+    /// What to run.
+    pub invocation: &'a Invocation,
+    /// What becomes of its output.
+    pub logs: &'a Logs,
+    /// The instance's cgroup for shims; `None` leaves the shim where the agent is.
+    pub shims_cgroup: Option<BorrowedFd<'a>>,
+    /// Reading end of a pipe; when its writing end is closed, shim and task are killed. For private agents.
+    pub leash: Option<BorrowedFd<'a>>,
+}
+
+/// One exec session to start.
+pub struct Session<'a> {
+    /// The supervisor program.
+    pub program: &'a Program,
+    /// Shown in `ps`.
+    pub title: &'a str,
+    /// What to run.
+    pub invocation: &'a Invocation,
+    /// The session's stdin, stdout and stderr.
+    pub stdio: [BorrowedFd<'a>; 3],
+    /// Whether stdin is a terminal to control the session by.
+    pub terminal: Terminal,
+    /// The instance's cgroup for shims.
+    pub shims_cgroup: Option<BorrowedFd<'a>>,
+    /// Reading end of a pipe; when its writing end is closed, everything in the session is killed.
+    pub leash: BorrowedFd<'a>,
+}
+
+/// Whether a session has a controlling terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terminal {
+    /// Plain streams.
+    None,
+    /// Stdin is a terminal (a pty's slave), which becomes the session's.
+    Stdin,
+}
+
+/// Why a supervisor could not be started. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The invocation can't be expressed: too long, or a NUL byte in a string.
+    #[error("describe {name} to its supervisor")]
+    Spec {
+        /// The attempt or session.
+        name: String,
+        /// What doesn't fit.
+        #[source]
+        source: SpecError,
+    },
+    /// The description could not be handed over.
+    #[error("hand {name} over to its supervisor")]
+    Handover {
+        /// The attempt or session.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The supervisor could not be started.
+    #[error("start the supervisor of {name}")]
+    Spawn {
+        /// The attempt or session.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A running shim, child of this agent. Somebody must wait for it, or it stays a zombie until the agent ends.
+#[derive(Debug)]
+pub struct Child {
+    pid: u32,
+    pidfd: SharedFd,
+}
+
+/// How a shim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShimEnd {
+    /// With an exit code: 0 after an attempt's end, [`herdlet_shim::EXIT_LOST`] for the loser of a double start, the
+    /// command's own for a session.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Starts an attempt's supervisor; the record tells the rest. Takes well under a millisecond, and blocks for it.
+///
+/// Starting the same record twice is safe: only one of them runs the task.
+///
+/// # Errors
+/// When the supervisor itself can't be started. What happens to the task's program is in the record.
+pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
+    let names = log_names(what.logs);
+    let mut fields = vec![Field::Record(what.record.as_bytes())];
+    if let (Logs::Files(files), Some((stdout, stderr))) = (what.logs, &names) {
+        fields.extend([
+            Field::Stdout(stdout.as_bytes()),
+            Field::Stderr(stderr.as_bytes()),
+            Field::LogFiles(files.files_max),
+            Field::LogFileSize(files.file_size_max),
+        ]);
+        if files.when_full == WhenFull::Block {
+            fields.push(Field::LogBlock);
+        }
+    }
+    if what.leash.is_some() {
+        fields.push(Field::Leash);
+    }
+    let handover =
+        |source: Errno| LaunchError::Handover { name: what.record.to_owned(), source: source.into() };
+    let spec = hand_over(what.record, fields, what.invocation)?;
+    let null =
+        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(handover)?;
+    let mut fds = vec![null.as_fd(), what.logs_dir, what.runtime_dir, spec.as_fd()];
+    let entry = what.invocation.entry.as_ref();
+    // The directory of the program comes after the leash, or after what is in its place.
+    fds.extend(what.leash.or(entry.map(|_| null.as_fd())));
+    fds.extend(entry.map(|entry| entry.dir.as_fd()));
+    start(what.program, c"run", what.record, &fds, what.shims_cgroup)
+}
+
+/// Starts an exec session. It ends with the command's exit code.
+///
+/// # Errors
+/// When the supervisor can't be started. A command that can't be executed is exit code 126 or 127.
+pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
+    let fields = match what.terminal {
+        Terminal::None => vec![],
+        Terminal::Stdin => vec![Field::Terminal],
+    };
+    let spec = hand_over(what.title, fields, what.invocation)?;
+    let [stdin, stdout, stderr] = what.stdio;
+    let mut fds = vec![stdin, stdout, stderr, spec.as_fd(), what.leash];
+    fds.extend(what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd()));
+    start(what.program, c"enter", what.title, &fds, what.shims_cgroup)
+}
+
+fn start(
+    program: &Program,
+    verb: &std::ffi::CStr,
+    title: &str,
+    fds: &[BorrowedFd<'_>],
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<Child, LaunchError> {
+    let text = CString::new(title).unwrap_or_default();
+    let arguments = [c"herdlet-shim", verb, text.as_c_str()];
+    let what =
+        Spawn { program: program.as_fd(), places: program.places(), arguments: &arguments, fds, cgroup };
+    let mut tries = 0..BUSY_TRIES;
+    loop {
+        match spawn(&what) {
+            Ok((pid, pidfd)) => return Ok(Child { pid, pidfd: SharedFd::new(pidfd) }),
+            Err(problem) if problem.kind() == io::ErrorKind::ExecutableFileBusy && tries.next().is_some() => {
+                wait_for_others();
+            }
+            Err(source) => return Err(LaunchError::Spawn { name: title.to_owned(), source }),
+        }
+    }
+}
+
+/// A process that another thread has just forked may hold the program's file open for writing, from when it was written, until
+/// it executes something itself. There is no event for that.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this function blocks anyway, and only right after an installation"
+)]
+fn wait_for_others() {
+    std::thread::sleep(std::time::Duration::from_millis(2));
+}
+
+fn log_names(logs: &Logs) -> Option<(String, String)> {
+    match logs {
+        Logs::Disabled => None,
+        Logs::Files(files) => Some((format!("{}.stdout", files.name), format!("{}.stderr", files.name))),
+    }
+}
+
+/// Writes the spec where only the shim finds it. Environments hold secrets: no copy stays behind.
+fn hand_over(
+    name: &str,
+    mut fields: Vec<Field<'_>>,
+    invocation: &Invocation,
+) -> Result<OwnedFd, LaunchError> {
+    let mut variables: Vec<Vec<u8>> = invocation
+        .environment
+        .iter()
+        .map(|(key, value)| [key.as_bytes(), b"=", value.as_bytes()].concat())
+        .collect();
+    let all = fields.drain(..).chain(invocation.fields()).chain(variables.iter().map(|v| Field::Variable(v)));
+    let mut blob = Vec::with_capacity(4096);
+    let encoded = encode(all, &mut blob);
+    let written =
+        encoded.map_err(|source| LaunchError::Spec { name: name.to_owned(), source }).and_then(|()| {
+            in_memory("herdlet-spec", &blob, MemfdFlags::NOEXEC_SEAL)
+                .map_err(|source| LaunchError::Handover { name: name.to_owned(), source: source.into() })
+        });
+    blob.zeroize();
+    variables.zeroize();
+    written
+}
+
+impl Child {
+    /// The shim's pid.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits for the shim's end and reaps it. The future may be dropped and asked for again.
+    ///
+    /// # Errors
+    /// When it was reaped before, or there is no tokio runtime with IO.
+    pub fn wait(&self) -> impl Future<Output = io::Result<ShimEnd>> + use<> {
+        let pidfd = self.pidfd.clone();
+        async move {
+            let pidfd = ready::register_shared(&pidfd, Interest::READABLE)?;
+            loop {
+                let mut guard = pidfd.readable().await?;
+                match reap(pidfd.get_ref().as_fd(), WaitIdOptions::NOHANG)? {
+                    Some(end) => return Ok(end),
+                    None => guard.clear_ready(),
+                }
+            }
+        }
+    }
+
+    /// Waits for the shim's end and reaps it, blocking the calling thread.
+    ///
+    /// # Errors
+    /// When it was reaped before.
+    pub fn wait_blocking(&self) -> io::Result<ShimEnd> {
+        loop {
+            if let Some(end) = reap(self.pidfd.as_fd(), WaitIdOptions::empty())? {
+                return Ok(end);
+            }
+        }
+    }
+}
+
+impl AsFd for Child {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+fn reap(pidfd: BorrowedFd<'_>, options: WaitIdOptions) -> io::Result<Option<ShimEnd>> {
+    let status = loop {
+        match rustix::process::waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | options) {
+            Err(Errno::INTR) => {}
+            done => break done?,
+        }
+    };
+    Ok(status.as_ref().and_then(end_of))
+}
+
+fn end_of(status: &WaitIdStatus) -> Option<ShimEnd> {
+    let code = status.exit_status().map(ShimEnd::Code);
+    code.or_else(|| status.terminating_signal().map(ShimEnd::Signal))
+}

@@ -1,0 +1,175 @@
+//! Catalogues of services: the built-in one and a Consul agent, behind one face.
+//!
+//! In: whose services, and the registrations that a catalogue should hold for them. Out: what was done or seen. Each
+//! registration stands for itself: a refused one delays no other. Results of Consul's checks and changes made behind our back
+//! come out as [`CatalogEvent`]s. It must not know when services are wanted.
+
+use std::{sync::Arc, time::Duration};
+
+use herdlet_api_types::{
+    AllocId,
+    job::{Job, Provider},
+    service::Registration,
+};
+use herdlet_base::sight::{Class, Sight};
+
+mod built_in;
+mod consul;
+
+pub use built_in::BuiltIn;
+#[cfg(any(test, fuzzing, feature = "fixture"))]
+pub use consul::feed_consul;
+pub use consul::{
+    Consul, ConsulConfig, ConsulConfigError, ConsulError, ConsulReader, ServiceCounts, check_service_token,
+};
+
+use crate::checks::CheckReport;
+
+/// So long a Consul may take to answer whoever is to be told that there is none.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Whose services: a task's, or the group's where `task` is none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceOwner {
+    /// Allocation.
+    pub alloc: AllocId,
+    /// Task.
+    pub task: Option<String>,
+}
+
+/// Something happened in a catalogue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CatalogEvent {
+    /// The catalogue no longer holds what it should for this owner: look.
+    Changed(ServiceOwner),
+    /// A check that the catalogue makes has another result.
+    Check(CheckReport),
+}
+
+/// Why a catalogue does not hold what it should. One line for each registration concerned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .failures.iter().map(|failure| failure.why.as_str()).collect::<Vec<_>>().join("; "))]
+pub struct CatalogError {
+    /// At least one.
+    pub failures: Vec<CatalogFailure>,
+}
+
+/// One registration that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogFailure {
+    /// Whether trying again may help.
+    pub class: Class,
+    /// A fragment that reads after "failed to".
+    pub why: String,
+}
+
+impl CatalogError {
+    /// Whether trying again may help, for any of the registrations.
+    pub fn class(&self) -> Class {
+        self.failures.iter().map(|failure| failure.class).min().unwrap_or(Class::Retry)
+    }
+}
+
+/// All catalogues of this agent.
+#[derive(Debug, Clone)]
+pub struct Catalogs {
+    /// The built-in one.
+    pub built_in: Arc<BuiltIn>,
+    /// The Consul agent. It is not spoken to before something is registered there.
+    pub consul: Arc<Consul>,
+}
+
+impl Catalogs {
+    /// What is to be said of jobs whose services go to a Consul that does not answer; nothing where it does, or none needs it.
+    pub async fn lacking(consul: &Consul, jobs: &[Job]) -> Option<String> {
+        let wanting = jobs.iter().filter(|job| job.has_services_in(Provider::Consul));
+        let names: Vec<String> = wanting.map(|job| job.key().to_string()).collect();
+        if names.is_empty() {
+            return None;
+        }
+        // Whoever waits for the answer is told soon: one that takes longer is as good as none.
+        let asked = tokio::time::timeout(ANSWER_MAX, consul.ask());
+        let why = match asked.await {
+            Ok(Ok(())) => return None,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it has not answered within {ANSWER_MAX:?}"),
+        };
+        let names = names.join(", ");
+        Some(format!(
+            "{names}: services are to be registered in Consul, and no Consul answers ({why}). They are registered once one answers; until then \
+             the job does not converge. For the built-in catalogue write `provider: nomad`, in HCL provider = \"nomad\"; in \
+             Nomad's formats a service without `provider` is for Consul"
+        ))
+    }
+
+    /// Whether a Consul answers in which these are to be registered. Nothing of them is to be anywhere else until then.
+    ///
+    /// # Errors
+    ///
+    /// When Consul can't be asked.
+    pub async fn ask(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+        let (built_in, consul) = split(wanted);
+        self.built_in.up(owner, built_in);
+        self.consul.ask_for(owner, consul.len()).await
+    }
+
+    /// Makes the catalogues hold exactly these registrations for `owner`.
+    ///
+    /// # Errors
+    ///
+    /// Lists what could not be registered; the others are.
+    pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+        let (built_in, consul) = split(wanted);
+        self.built_in.up(owner, built_in);
+        if consul.is_empty() && !self.consul.holds(owner) {
+            self.consul.forget_asked(owner);
+            return Ok(());
+        }
+        self.consul.up(owner, &consul).await
+    }
+
+    /// Takes back all registrations of `owner` and makes sure that they are gone. None there is fine.
+    ///
+    /// # Errors
+    ///
+    /// When Consul can't be asked or refuses.
+    pub async fn down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
+        let (_, consul) = split(known);
+        self.built_in.down(owner);
+        if consul.is_empty() && !self.consul.holds(owner) {
+            self.consul.forget_asked(owner);
+            return Ok(());
+        }
+        self.consul.down(owner, &consul).await
+    }
+
+    /// Whether the catalogues hold exactly these registrations for `owner`.
+    ///
+    /// # Errors
+    ///
+    /// When Consul can't be asked.
+    pub async fn look(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
+        let (built_in, consul) = split(wanted);
+        let here = self.built_in.look(owner, &built_in);
+        if consul.is_empty() && !self.consul.holds(owner) {
+            return Ok(here);
+        }
+        let there = self.consul.look(owner, &consul).await?;
+        Ok(match (here, there) {
+            (Sight::Present, Sight::Present) => Sight::Present,
+            // Nothing is wanted on one side, so what is said about it says nothing about the whole.
+            (Sight::Present, other) if built_in.is_empty() => other,
+            (Sight::Absent, Sight::Absent) => Sight::Absent,
+            (Sight::Foreign { why } | Sight::Lost { why }, _)
+            | (_, Sight::Foreign { why } | Sight::Lost { why }) => Sight::Foreign { why },
+            (Sight::Present | Sight::Absent, _) => Sight::foreign("some services are not registered"),
+        })
+    }
+}
+
+fn split(registrations: &[Registration]) -> (Vec<Registration>, Vec<Registration>) {
+    registrations.iter().cloned().partition(|registration| match registration.provider {
+        Provider::Nomad => true,
+        Provider::Consul => false,
+    })
+}

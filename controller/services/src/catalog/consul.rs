@@ -1,0 +1,527 @@
+//! Services in a Consul agent.
+//!
+//! In: registrations by owner. Out: what was done or seen, and (from [`Consul::watch`]) changes made behind our back and the results
+//! of checks, which Consul makes. Every entry of ours carries our instance in its meta; nothing else is ever touched. What should be there
+//! is told to the agent only where it differs, each service by itself and with its own token, and counts as done when a listing that
+//! began afterwards shows it.
+//!
+//! Consul is asked only from the first registration on: on a machine without it nothing is tried.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_util::future::join_all;
+use herdlet_api_types::{
+    AllocId, InstanceId, UnixNanos,
+    service::{CheckStatus, Registration},
+};
+use herdlet_base::sight::{Class, Sight};
+use tokio::sync::Notify;
+
+mod client;
+mod config;
+mod entry;
+#[cfg(any(test, fuzzing, feature = "fixture"))]
+mod fed;
+mod held;
+mod listing;
+mod reader;
+mod tokens;
+mod watching;
+
+pub use config::{ConsulConfig, ConsulConfigError};
+#[cfg(any(test, fuzzing, feature = "fixture"))]
+pub use fed::feed as feed_consul;
+pub use held::ServiceCounts;
+pub use reader::ConsulReader;
+pub use tokens::check_service_token;
+
+use self::{
+    client::{HttpApi, Kind, Refused},
+    entry::{Entry, META_INSTANCE},
+    held::Held,
+    listing::{Items, Listing, Shared},
+    tokens::{Print, Token, Tokens},
+};
+use super::{CatalogError, CatalogFailure, ServiceOwner};
+
+/// A Consul agent.
+#[derive(Debug)]
+pub struct Consul {
+    instance: InstanceId,
+    api: HttpApi,
+    tokens: Tokens,
+    is_named: bool,
+    held: Held,
+    listings: Shared,
+    /// With which token each service was registered last. Consul does not tell, and goes on using it.
+    registered_with: Mutex<BTreeMap<String, Print>>,
+    /// There is something of ours that nobody wants.
+    leftovers: Notify,
+    /// What checks last said that we make for it, by their ids.
+    said: Mutex<BTreeMap<String, serde_json::Value>>,
+}
+
+/// Why there is no Consul client.
+#[derive(Debug, thiserror::Error)]
+#[error("prepare a client for Consul: {0}")]
+pub struct ConsulError(#[source] reqwest::Error);
+
+impl Consul {
+    /// A client for the agent that `config` names. Nothing is asked yet.
+    ///
+    /// # Errors
+    ///
+    /// When no HTTP client can be made.
+    pub fn new(config: &ConsulConfig, instance: InstanceId) -> Result<Self, ConsulError> {
+        Ok(Self {
+            instance,
+            api: HttpApi::new(config).map_err(ConsulError)?,
+            tokens: Tokens::new(config),
+            is_named: config.is_named,
+            held: Held::default(),
+            listings: Shared::default(),
+            registered_with: Mutex::default(),
+            said: Mutex::default(),
+            leftovers: Notify::new(),
+        })
+    }
+
+    /// A client for an agent that there is not.
+    #[cfg(any(test, fuzzing, feature = "fixture"))]
+    #[expect(clippy::expect_used, reason = "for tests only")]
+    pub fn absent() -> Self {
+        let config = ConsulConfig::resolve(Some("unix:///nonexistent/consul.sock"), None, |_| None);
+        let client = config.ok().and_then(|config| Self::new(&config, InstanceId("test".to_owned())).ok());
+        client.expect("nothing is asked")
+    }
+
+    /// Whether somebody said where the agent is. Where nobody did, it is asked only if something is registered in it.
+    pub fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// Nobody waits any more for it to answer for this owner.
+    pub fn forget_asked(&self, owner: &ServiceOwner) {
+        self.held.forget_asked(owner);
+    }
+
+    /// Whether something of `owner` should be there, or is not known to be gone.
+    pub fn holds(&self, owner: &ServiceOwner) -> bool {
+        self.held.holds(owner)
+    }
+
+    /// How many services are in what state, of allocations that `is_known` knows.
+    pub fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> ServiceCounts {
+        self.held.counts(is_known)
+    }
+
+    /// That it does not answer, where something of ours should be there.
+    pub fn trouble(&self, wall: UnixNanos) -> Option<String> {
+        let trouble = self.api.trouble(wall).filter(|_| self.held.is_any())?;
+        Some(format!("{trouble}. What it should hold is made true once it answers; no task waits for it"))
+    }
+
+    /// How many requests have failed so far, by what they were for.
+    pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.api.failures().into_iter()
+    }
+
+    /// Makes the agent hold exactly these registrations for `owner`; what is right already is not registered again. They go
+    /// out together, and what is left of older ones goes.
+    ///
+    /// # Errors
+    ///
+    /// Lists what was refused; everything else was done.
+    pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+        self.held.want(owner, wanted, true);
+        let result = self.bring_up(owner, wanted).await;
+        self.held.unseen(owner);
+        if wanted.is_empty() {
+            self.held.released(owner, &result);
+        }
+        result
+    }
+
+    async fn bring_up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+        let mut listing = self.list().await.map_err(one)?;
+        let stale: Vec<_> = listing
+            .entries(owner)
+            .iter()
+            .filter(|(id, _)| !is_in(wanted, id))
+            .map(|(_, entry)| entry)
+            .collect();
+        let (registered, removed) = tokio::join!(
+            join_all(wanted.iter().map(|wanted| self.register_if_needed(wanted, owner, &listing))),
+            join_all(stale.iter().map(|entry| self.deregister(&entry.id, entry.service(), Some(entry)))),
+        );
+        let was_sent = !stale.is_empty() || registered.iter().any(|result| *result != Ok(Sent::Nothing));
+        let mut failures: BTreeMap<String, CatalogFailure> = BTreeMap::new();
+        for (wanted, result) in wanted.iter().zip(registered) {
+            result.err().map(|failure| failures.insert(wanted.id.clone(), failure));
+        }
+        for (stale, result) in stale.iter().zip(removed) {
+            result.err().map(|failure| failures.insert(stale.id.clone(), failure));
+        }
+        if was_sent {
+            listing = self.list().await.map_err(one)?;
+        }
+        for (id, why) in self.differences(owner, wanted, &listing) {
+            let why = format!("register {why}, though it took it; is it shown {}?", self.tokens.agent());
+            failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
+        }
+        self.held.seen(owner, listing.number, failures.keys().cloned().collect());
+        collect(failures.into_values().map(Err))
+    }
+
+    /// Takes back all registrations of `owner`, the ones in `known` and whatever else bears its mark, and makes sure that
+    /// they are gone.
+    ///
+    /// # Errors
+    ///
+    /// When the agent can't be asked, refuses, or still holds one afterwards.
+    pub async fn down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
+        self.held.release(owner, known.len());
+        let result = self.take_down(owner, known).await;
+        self.held.released(owner, &result);
+        result
+    }
+
+    async fn take_down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
+        let before = self.list().await.map_err(one)?;
+        // An entry that hides from our token in the list is still ours to remove.
+        let mut services: BTreeMap<&str, (&str, Option<&Entry>)> =
+            known.iter().map(|known| (&*known.id, (&*known.name, None))).collect();
+        services
+            .extend(before.entries(owner).iter().map(|(id, entry)| (&**id, (entry.service(), Some(entry)))));
+        let removed = services.iter().map(|(id, (name, entry))| self.deregister(id, name, *entry));
+        let mut failures: BTreeMap<&str, CatalogFailure> = BTreeMap::new();
+        for (id, result) in services.keys().zip(join_all(removed).await) {
+            result.err().map(|failure| failures.insert(id, failure));
+        }
+        let after = self.list().await.map_err(one)?;
+        let left = services.keys().copied().filter(|id| after.has(id));
+        for id in left.chain(after.entries(owner).keys().map(|id| &**id)) {
+            let why = format!("deregister service {id}: Consul holds it still");
+            failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
+        }
+        collect(failures.into_values().map(Err))
+    }
+
+    /// Whether the agent answers what a registration asks first. Changes nothing, and nothing of this should be there from now on.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be asked.
+    pub async fn ask(&self) -> Result<(), CatalogError> {
+        self.list().await.map(drop).map_err(one)
+    }
+
+    /// The same for somebody who wants so many services to be there.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be asked.
+    pub async fn ask_for(&self, owner: &ServiceOwner, count: usize) -> Result<(), CatalogError> {
+        self.held.ask(owner, count);
+        self.ask().await
+    }
+
+    /// Whether the agent holds exactly these registrations for `owner`.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be asked.
+    pub async fn look(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
+        self.held.want(owner, wanted, false);
+        let seen = self.see(owner, wanted).await;
+        self.held.unseen(owner);
+        seen
+    }
+
+    async fn see(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
+        let listing = self.list().await.map_err(one)?;
+        let mut differences = self.differences(owner, wanted, &listing);
+        for wanted in wanted {
+            if !differences.contains_key(&wanted.id) && self.has_other_token(wanted).await {
+                let why = format!("service {} is registered with another token than it has now", wanted.id);
+                differences.insert(wanted.id.clone(), why);
+            }
+        }
+        self.held.seen(owner, listing.number, differences.keys().cloned().collect());
+        Ok(match differences.into_values().next() {
+            None => Sight::Present,
+            Some(_) if listing.entries(owner).is_empty() => Sight::Absent,
+            Some(why) => Sight::Foreign { why },
+        })
+    }
+
+    /// Removes entries of this instance that nobody wants any more: those whose id is not in `keep`, and that no owner should have. Call it
+    /// only when all that is wanted is known. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// When the agent can't be asked or refuses; the others are gone.
+    pub async fn sweep(&self, keep: &BTreeSet<String>) -> Result<usize, CatalogError> {
+        let listing = self.list().await.map_err(one)?;
+        let leftovers: Vec<_> =
+            self.leftovers(&listing).into_iter().filter(|entry| !keep.contains(&entry.id)).collect();
+        let removed = leftovers.iter().map(|entry| self.deregister(&entry.id, entry.service(), Some(entry)));
+        collect(join_all(removed).await)?;
+        Ok(leftovers.len())
+    }
+
+    /// Waits until there seem to be entries of this instance that nobody wants.
+    pub async fn until_leftovers(&self) {
+        self.leftovers.notified().await;
+    }
+
+    /// Tells what a check said that Consul does not make itself.
+    ///
+    /// # Errors
+    ///
+    /// When the agent can't be asked, refuses, or does not know the check (yet).
+    pub async fn update_check(
+        &self,
+        service: &str,
+        id: &str,
+        status: CheckStatus,
+        output: &str,
+    ) -> Result<(), CatalogFailure> {
+        let doing = || format!("tell what a check of service {service} said");
+        let token = self.tokens.of(service).await;
+        let token = token.map_err(|error| retry(format!("{}: {error}", doing())))?;
+        let status = match status {
+            CheckStatus::Success => "passing",
+            CheckStatus::Warning => "warning",
+            CheckStatus::Pending | CheckStatus::Failure => "critical",
+        };
+        let body = serde_json::json!({ "Status": status, "Output": output });
+        self.said().insert(id.to_owned(), body.clone());
+        let path = format!("/v1/agent/check/update/{}", path_part(id));
+        Ok(self.api.put(Kind::Update, &path, Some(&body), &token, &doing).await?)
+    }
+
+    /// Nobody makes this check any more.
+    pub fn forget_check(&self, id: &str) {
+        self.said().remove(id);
+    }
+
+    /// Of checks that it doesn't make itself an agent forgets what they said when their service is registered anew, also one that has
+    /// lost its data; their next run may be an hour away.
+    async fn tell_again(&self, wanted: &Registration, token: &Token) {
+        let doing = || format!("tell what checks of service {} said", wanted.name);
+        for check in wanted.checks.iter().filter(|check| !check.kind.has_address()) {
+            let Some(body) = self.said().get(&check.id).cloned() else { continue };
+            let path = format!("/v1/agent/check/update/{}", path_part(&check.id));
+            if let Err(refused) = self.api.put(Kind::Update, &path, Some(&body), token, &doing).await {
+                let failure = CatalogFailure::from(refused);
+                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+            }
+        }
+    }
+
+    fn said(&self) -> MutexGuard<'_, BTreeMap<String, serde_json::Value>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Entries of this instance that no owner should have, and that nobody is taking back.
+    fn leftovers<'l>(&self, listing: &'l Listing) -> Vec<&'l Entry> {
+        let owners = self.held.owners();
+        let is_left = |entry: &&Entry| entry.owner().is_none_or(|owner| !owners.knows(&owner));
+        listing.all().map(|(_, entry)| entry).filter(is_left).collect()
+    }
+
+    async fn register_if_needed(
+        &self,
+        wanted: &Registration,
+        owner: &ServiceOwner,
+        listing: &Listing,
+    ) -> Result<Sent, CatalogFailure> {
+        let token = self.tokens.of(&wanted.name).await;
+        let token = token.map_err(|error| retry(format!("register service {}: {error}", wanted.id)))?;
+        let held = listing.entries(owner).get(&wanted.id);
+        let held = held.filter(|entry| entry.equals(wanted, &self.instance, listing.checks(&wanted.id)));
+        if held.is_some() && self.is_registered_with(&wanted.id, &token) {
+            return Ok(Sent::Nothing);
+        }
+        let mut body = entry::body(wanted, &self.instance);
+        // Only its token differs: what others have made of its tags stays.
+        if let Some(held) = held.filter(|_| wanted.enable_tag_override) {
+            body["Tags"] = held.tags().into();
+        }
+        let path = "/v1/agent/service/register?replace-existing-checks=true";
+        self.register(&wanted.id, path, &body, &token).await?;
+        self.tell_again(wanted, &token).await;
+        Ok(Sent::Registration)
+    }
+
+    async fn register(
+        &self,
+        id: &str,
+        path: &str,
+        body: &serde_json::Value,
+        token: &Token,
+    ) -> Result<(), Refused> {
+        let doing = || format!("register service {id}");
+        self.api.put(Kind::Register, path, Some(body), token, &doing).await?;
+        self.registered_with().insert(id.to_owned(), token.print());
+        Ok(())
+    }
+
+    /// Takes a service back with its own token, and with the agent's where that is gone or refused.
+    async fn deregister(&self, id: &str, service: &str, entry: Option<&Entry>) -> Result<(), CatalogFailure> {
+        let agents = self.tokens.agent();
+        let own = self.tokens.of(service).await.unwrap_or_else(|_| agents.clone());
+        match self.deregister_with(&own, id, entry).await {
+            Err(refused) if refused.is_denied() && own.print() != agents.print() => {
+                let again = self.deregister_with(agents, id, entry).await;
+                again.map_err(|again| both(refused.into(), again.into()))
+            }
+            result => Ok(result?),
+        }
+    }
+
+    async fn deregister_with(&self, token: &Token, id: &str, entry: Option<&Entry>) -> Result<(), Refused> {
+        // Consul tells its servers with the token of the registration, and gives up where that was revoked: the service would stay in
+        // the catalogue for ever. So it is given one that is good.
+        if let Some(entry) = entry
+            && !self.is_registered_with(id, token)
+        {
+            self.register(id, "/v1/agent/service/register", &entry.as_body(), token).await?;
+        }
+        let doing = || format!("deregister service {id}");
+        let path = format!("/v1/agent/service/deregister/{}", path_part(id));
+        match self.api.put(Kind::Deregister, &path, None, token, &doing).await {
+            // Newer agents say so where older ones are content.
+            Err(refused) if refused.is_missing() => {}
+            result => result?,
+        }
+        self.registered_with().remove(id);
+        Ok(())
+    }
+
+    /// What the agent holds of this instance, in a listing that begins after this call.
+    async fn list(&self) -> Result<Arc<Listing>, CatalogFailure> {
+        let ask = async {
+            let token = self.tokens.agent();
+            // The values are ids of ours, without quotes.
+            let filter = format!("Meta[\"{META_INSTANCE}\"] == \"{}\"", self.instance);
+            let services = self.api.get("/v1/agent/services", Some(&filter), token, Items::read).await?;
+            let checks = if services.is_empty() {
+                Items::default()
+            } else {
+                // All services of ours have such ids.
+                let filter = "ServiceID matches \"^_(herdlet|nomad)-task-\"";
+                self.api.get("/v1/agent/checks", Some(filter), token, Items::read).await?
+            };
+            Ok(Listing::of(services, checks))
+        };
+        self.listings.get(ask).await
+    }
+
+    /// What is not as it should be, by id.
+    fn differences(
+        &self,
+        owner: &ServiceOwner,
+        wanted: &[Registration],
+        listing: &Listing,
+    ) -> BTreeMap<String, String> {
+        let entries = listing.entries(owner);
+        let mut differences = BTreeMap::new();
+        for wanted in wanted {
+            let id = &wanted.id;
+            let why = match entries.get(id) {
+                None if listing.has(id) => "makes no sense in Consul",
+                None => "is not in Consul",
+                Some(entry) if entry.equals(wanted, &self.instance, listing.checks(id)) => continue,
+                Some(_) => "differs in Consul",
+            };
+            differences.insert(id.clone(), format!("service {id} {why}"));
+        }
+        let left = entries.keys().filter(|id| !is_in(wanted, id));
+        differences
+            .extend(left.map(|id| (id.clone(), format!("service {id} is in Consul but no longer wanted"))));
+        differences
+    }
+
+    /// Whether the service has a token now that it was not registered with. One that can't be read changes nothing.
+    async fn has_other_token(&self, wanted: &Registration) -> bool {
+        let token = self.tokens.of(&wanted.name).await;
+        token.is_ok_and(|token| !self.is_registered_with(&wanted.id, &token))
+    }
+
+    /// Owners of services that have another token now than they were registered with.
+    async fn owners_with_other_tokens(&self) -> BTreeSet<ServiceOwner> {
+        let mut tokens: BTreeMap<String, Option<Token>> = BTreeMap::new();
+        let mut owners = BTreeSet::new();
+        for (owner, id, name) in self.tokens.may_change().then(|| self.held.settled()).into_iter().flatten() {
+            if !tokens.contains_key(&name) {
+                tokens.insert(name.clone(), self.tokens.of(&name).await.ok());
+            }
+            if let Some(Some(token)) = tokens.get(&name)
+                && !self.is_registered_with(&id, token)
+            {
+                owners.insert(owner);
+            }
+        }
+        owners
+    }
+
+    /// Whether it was registered with this token, as far as is known. Without tokens it does not matter.
+    fn is_registered_with(&self, id: &str, token: &Token) -> bool {
+        match self.registered_with().get(id) {
+            Some(print) => *print == token.print(),
+            None => !token.is_some(),
+        }
+    }
+
+    fn registered_with(&self) -> MutexGuard<'_, BTreeMap<String, Print>> {
+        self.registered_with.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What was sent to the agent.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    Registration,
+}
+
+fn is_in(registrations: &[Registration], id: &str) -> bool {
+    registrations.iter().any(|registration| registration.id == *id)
+}
+
+/// Service ids hold names of people's choice.
+fn path_part(id: &str) -> String {
+    let mut url = reqwest::Url::parse("http://x/").ok();
+    if let Some(url) = &mut url
+        && let Ok(mut parts) = url.path_segments_mut()
+    {
+        parts.clear().push(id);
+    }
+    url.map(|url| url.path().trim_start_matches('/').to_owned()).unwrap_or_default()
+}
+
+fn retry(why: String) -> CatalogFailure {
+    CatalogFailure { class: Class::Retry, why }
+}
+
+/// Two tokens were tried.
+fn both(first: CatalogFailure, second: CatalogFailure) -> CatalogFailure {
+    CatalogFailure { class: first.class.min(second.class), why: format!("{}; {}", first.why, second.why) }
+}
+
+fn one(failure: CatalogFailure) -> CatalogError {
+    CatalogError { failures: vec![failure] }
+}
+
+fn collect(results: impl IntoIterator<Item = Result<(), CatalogFailure>>) -> Result<(), CatalogError> {
+    let failures: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() { Ok(()) } else { Err(CatalogError { failures }) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,375 @@
+//! The requests we make of a Consul agent (API of Consul 1.8 and later).
+//!
+//! In: paths, bodies and tokens. Out: answers, or failures that say whether trying again may help. Every request has a deadline,
+//! and there are never more at a time, nor per second, than an agent takes from one client. It must not know why it is asked.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use herdlet_api_types::UnixNanos;
+use herdlet_base::{
+    clock::wall_now,
+    error::in_full,
+    http_client::{self, Tls},
+    sight::Class,
+};
+use herdlet_runtime::{Limit, Permits, Rate};
+use reqwest::{Client, Method, StatusCode, header::HeaderMap};
+
+use super::{
+    config::{Address, ConsulConfig},
+    tokens::Token,
+};
+use crate::catalog::CatalogFailure;
+
+/// Speaks to one Consul agent.
+#[derive(Debug)]
+pub(super) struct HttpApi {
+    client: Client,
+    base: String,
+    /// The same for people.
+    address: String,
+    permits: Permits<Kind>,
+    failures: [AtomicU64; Kind::ALL.len()],
+    silence: Mutex<Option<Silence>>,
+    /// When it last answered; 0 before it ever did.
+    answered_at: AtomicI64,
+    /// Nobody said that there is one: that it never answers is no news.
+    pub(super) is_guess: bool,
+}
+
+/// The agent does not answer, or only that it can't.
+#[derive(Debug)]
+struct Silence {
+    since: UnixNanos,
+    why: String,
+}
+
+/// Kinds of requests, each with its own permits: what is taken back waits for nothing that is to be registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// What the agent holds.
+    List,
+    /// A service is registered.
+    Register,
+    /// One is taken back.
+    Deregister,
+    /// What a check has said is told.
+    Update,
+    /// Answered when something changes.
+    Watch,
+}
+
+impl Kind {
+    /// All of them.
+    pub(super) const ALL: [Self; 5] =
+        [Self::List, Self::Register, Self::Deregister, Self::Update, Self::Watch];
+
+    /// Its name in metrics.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Register => "register",
+            Self::Deregister => "deregister",
+            Self::Update => "update",
+            Self::Watch => "watch",
+        }
+    }
+}
+
+/// A request that was not done.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// What Consul answered, if it did.
+    status: Option<StatusCode>,
+    /// What it said then.
+    said: String,
+    failure: CatalogFailure,
+}
+
+impl Refused {
+    /// Consul knows no such thing. Older agents have no status of its own for it.
+    pub(super) fn is_missing(&self) -> bool {
+        self.status == Some(StatusCode::NOT_FOUND)
+            || (self.status == Some(StatusCode::INTERNAL_SERVER_ERROR)
+                && self.said.starts_with("Unknown service"))
+    }
+
+    /// The token may not do this, or is none (any more).
+    pub(super) fn is_denied(&self) -> bool {
+        self.status == Some(StatusCode::FORBIDDEN)
+            || ["ACL not found", "Permission denied"].iter().any(|sign| self.said.contains(sign))
+    }
+}
+
+impl From<Refused> for CatalogFailure {
+    fn from(refused: Refused) -> Self {
+        refused.failure
+    }
+}
+
+impl HttpApi {
+    pub(super) fn new(config: &ConsulConfig) -> Result<Self, reqwest::Error> {
+        let (builder, base, address) = match &config.address {
+            Address::Http(url) => (http_client::builder(Tls::of(url)), url.clone(), url.clone()),
+            Address::Unix(path) => {
+                let builder = http_client::builder(Tls::None).unix_socket(path.as_path());
+                (builder, "http://localhost".to_owned(), format!("unix://{}", path.display()))
+            }
+        };
+        let builder = builder.connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
+        let failures = Kind::ALL.map(|_| AtomicU64::new(0));
+        let permits = Permits::new(limit_of);
+        let (silence, answered_at) = (Mutex::default(), AtomicI64::default());
+        let is_guess = false;
+        Ok(Self {
+            client: builder.build()?,
+            base,
+            address,
+            permits,
+            failures,
+            silence,
+            answered_at,
+            is_guess,
+        })
+    }
+
+    /// Where it does not answer: since when, and why, in a sentence's beginning.
+    pub(super) fn trouble(&self, wall: UnixNanos) -> Option<String> {
+        let silence = self.silence();
+        let Silence { since, why } = silence.as_ref()?;
+        let length = herdlet_api_types::Duration::from_secs((wall.0 - since.0).max(0) / 1_000_000_000);
+        Some(format!("Consul at {} has not answered for {}: {why}", self.address, length))
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Option<Silence>> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has answered. An outage is logged once, however many requests fail in it.
+    fn answered(&self) {
+        self.answered_at.store(wall_now().0, Ordering::Relaxed);
+        if self.silence().take().is_some() {
+            tracing::info!(address = self.address, "Consul answers again");
+        }
+    }
+
+    fn unanswered(&self, why: &str) {
+        let mut silence = self.silence();
+        if silence.is_none() {
+            let answered_at = self.answered_at.load(Ordering::Relaxed);
+            if self.is_guess && answered_at == 0 {
+                tracing::debug!(address = self.address, why, "Consul does not answer");
+            } else {
+                tracing::warn!(address = self.address, why, "Consul does not answer");
+            }
+            let since = match answered_at {
+                0 => wall_now(),
+                answered => UnixNanos(answered),
+            };
+            *silence = Some(Silence { since, why: why.to_owned() });
+        }
+    }
+
+    /// How many requests of each kind have failed so far.
+    pub(super) fn failures(&self) -> [(&'static str, u64); Kind::ALL.len()] {
+        Kind::ALL.map(|kind| (kind.as_str(), self.failed(kind).load(Ordering::Relaxed)))
+    }
+
+    /// What `read` makes of the answer to this path.
+    pub(super) async fn get<T, E: std::error::Error>(
+        &self,
+        path: &str,
+        filter: Option<&str>,
+        token: &Token,
+        read: impl Fn(&[u8]) -> Result<T, E>,
+    ) -> Result<T, CatalogFailure> {
+        let doing = || format!("ask Consul for {path} {token}");
+        let mut request = self.client.request(Method::GET, self.url(path));
+        if let Some(filter) = filter {
+            request = request.query(&[("filter", filter)]);
+        }
+        let response = self.send(Kind::List, request, token, REQUEST_TIMEOUT, &doing).await?;
+        let read = match body(response).await {
+            Ok(body) => read(&body).map_err(|error| error.to_string()),
+            Err(why) => Err(why),
+        };
+        read.map_err(|why| {
+            self.failed(Kind::List).fetch_add(1, Ordering::Relaxed);
+            retry(format!("{}: {why}", doing()))
+        })
+    }
+
+    pub(super) async fn put(
+        &self,
+        kind: Kind,
+        path: &str,
+        body: Option<&serde_json::Value>,
+        token: &Token,
+        doing: &(impl Fn() -> String + Sync),
+    ) -> Result<(), Refused> {
+        let mut request = self.client.request(Method::PUT, self.url(path));
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let doing = || format!("{} {token}", doing());
+        self.send(kind, request, token, REQUEST_TIMEOUT, &doing).await.map(drop)
+    }
+
+    /// Waits until what `path` shows is newer than `index`, or for a few minutes. Its index, which grows with every change. What it
+    /// shows is left out by `filter`.
+    pub(super) async fn wait_newer(
+        &self,
+        path: &str,
+        filter: &str,
+        index: u64,
+        token: &Token,
+    ) -> Result<u64, CatalogFailure> {
+        let doing = || format!("wait for changes of {path} in Consul {token}");
+        let index = index.to_string();
+        let wait = format!("{}s", BLOCKING_WAIT.as_secs());
+        let query = [("index", index.as_str()), ("wait", wait.as_str()), ("stale", ""), ("filter", filter)];
+        let request = self.client.request(Method::GET, self.url(path)).query(&query);
+        // Consul adds up to a sixteenth of the wait.
+        let timeout = BLOCKING_WAIT + BLOCKING_WAIT / 8;
+        let response = self.send(Kind::Watch, request, token, timeout, &doing).await?;
+        let index = index_of(response.headers());
+        // Only the index matters, but an unread body would cost the connection.
+        let read = body(response).await;
+        let index = read.and_then(|_| index.ok_or_else(|| "its answer has no index".to_owned()));
+        index.map_err(|why| {
+            self.failed(Kind::Watch).fetch_add(1, Ordering::Relaxed);
+            retry(format!("{}: {why}", doing()))
+        })
+    }
+
+    async fn send(
+        &self,
+        kind: Kind,
+        request: reqwest::RequestBuilder,
+        token: &Token,
+        timeout: Duration,
+        doing: &(impl Fn() -> String + Sync),
+    ) -> Result<reqwest::Response, Refused> {
+        let _permit = self.permits.acquire(kind, 0).await;
+        let request = match token.header() {
+            Some(token) => request.header("x-consul-token", token),
+            None => request,
+        };
+        let refused = match request.timeout(timeout).send().await {
+            Ok(response) if response.status().is_success() => {
+                self.answered();
+                return Ok(response);
+            }
+            Ok(response) => {
+                let status = response.status();
+                let said = said(response).await;
+                // Of a single service it says so, too, where it is the service that makes no sense.
+                if kind == Kind::List && status.is_server_error() {
+                    self.unanswered(&format!("{status}: {said}"));
+                }
+                let why = format!("{}: Consul answers {status}: {said}", doing());
+                Refused {
+                    status: Some(status),
+                    said,
+                    failure: CatalogFailure { class: class_of(status), why },
+                }
+            }
+            Err(error) => {
+                let why = in_full(&error.without_url());
+                self.unanswered(&why);
+                unanswered(format!("{}: no answer from {}: {why}", doing(), self.address))
+            }
+        };
+        if !refused.is_missing() {
+            self.failed(kind).fetch_add(1, Ordering::Relaxed);
+        }
+        Err(refused)
+    }
+
+    fn failed(&self, kind: Kind) -> &AtomicU64 {
+        let [list, register, deregister, update, watch] = &self.failures;
+        match kind {
+            Kind::List => list,
+            Kind::Register => register,
+            Kind::Deregister => deregister,
+            Kind::Update => update,
+            Kind::Watch => watch,
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+}
+
+/// The index of a blocking query. It is never 0 (Consul's rules for blocking queries).
+pub(super) fn index_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get("x-consul-index")?.to_str().ok()?.parse().ok().filter(|index| *index > 0)
+}
+
+/// Thousands of services fit.
+const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+async fn body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| in_full(&error))? {
+        if body.len() + chunk.len() > BODY_BYTES_MAX {
+            return Err(format!("its answer is longer than {BODY_BYTES_MAX} bytes"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const BLOCKING_WAIT: Duration = Duration::from_secs(300);
+
+/// As much of an error page as a person wants to read.
+const SAID_CHARS_MAX: usize = 300;
+
+/// A Consul agent takes 200 connections from one address, and others may want some of them (`http_max_conns_per_client`).
+fn limit_of(kind: Kind) -> Limit {
+    let one = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
+    let (concurrent, burst, period) = match kind {
+        // Whoever wants to know shares what is asked: see `listing.rs`.
+        Kind::List => (4, 100, Duration::from_millis(10)),
+        // What an agent is told it tells its servers, one service after the other: faster only makes it queue.
+        Kind::Register | Kind::Deregister | Kind::Update => (16, 100, Duration::from_millis(4)),
+        // Two are made, one after the other each; should every one return at once, once a second is enough.
+        Kind::Watch => (4, 8, Duration::from_secs(1)),
+    };
+    Limit { concurrent: one(concurrent), rate: Some(Rate { burst: one(burst), period }) }
+}
+
+/// Consul refuses what it will never take with 400. Permissions, and what a newer agent or an operator may repair, can
+/// change.
+fn class_of(status: StatusCode) -> Class {
+    if status == StatusCode::BAD_REQUEST { Class::Fatal } else { Class::Retry }
+}
+
+fn retry(why: String) -> CatalogFailure {
+    CatalogFailure { class: Class::Retry, why }
+}
+
+fn unanswered(why: String) -> Refused {
+    Refused { status: None, said: String::new(), failure: retry(why) }
+}
+
+async fn said(mut response: reqwest::Response) -> String {
+    let mut bytes = Vec::new();
+    while bytes.len() < 4 * SAID_CHARS_MAX {
+        match response.chunk().await {
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&bytes).trim().chars().take(SAID_CHARS_MAX).collect()
+}

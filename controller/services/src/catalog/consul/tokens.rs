@@ -1,0 +1,281 @@
+//! Tokens for requests to Consul: the agent's own, and those of services, each in a file of its own.
+//!
+//! In: the name of a service. Out: the token that speaks for it, and where it comes from. Files are read anew for each request, so that a
+//! token can be replaced at any time. It must not know what is asked. A token is never shown; its source is.
+
+use std::{
+    fmt,
+    fs::File,
+    hash::{BuildHasher as _, RandomState},
+    io::Read as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Component, Path, PathBuf},
+};
+
+use herdlet_base::{error::in_full, ownership};
+use reqwest::header::HeaderValue;
+use rustix::fs::OFlags;
+use zeroize::Zeroizing;
+
+use super::config::ConsulConfig;
+
+/// Nobody's token is longer; what is longer is not read.
+const TOKEN_LEN_MAX: u64 = 4_096;
+
+/// All tokens that this agent may use.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    agent: Token,
+    /// Directory with those of services.
+    services: Option<PathBuf>,
+    /// Of this process: what it makes of a token tells nobody anything.
+    secret: RandomState,
+}
+
+/// One token, or none.
+#[derive(Clone)]
+pub(super) struct Token {
+    value: Option<HeaderValue>,
+    source: Source,
+    print: u64,
+}
+
+/// Where a token comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    /// There is none.
+    Nowhere,
+    /// The agent's own, from this setting.
+    Agent(&'static str),
+    /// A service's own, from this file.
+    File(PathBuf),
+}
+
+/// What tells two tokens apart, without being one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Print(u64);
+
+/// Why there is no token for a service. Nothing of its text is told.
+#[derive(Debug, thiserror::Error)]
+#[error("read the token in {}: {why}", .path.display())]
+pub(super) struct TokenError {
+    path: PathBuf,
+    why: String,
+}
+
+impl Tokens {
+    pub(super) fn new(config: &ConsulConfig) -> Self {
+        let secret = RandomState::new();
+        let source = config.token_source.map_or(Source::Nowhere, Source::Agent);
+        let agent = Token::new(config.token.as_ref().and_then(|text| header(text)), source, &secret);
+        Self { agent, services: config.service_tokens_dir.clone(), secret }
+    }
+
+    /// The agent's own.
+    pub(super) fn agent(&self) -> &Token {
+        &self.agent
+    }
+
+    /// Whether some may change while the agent runs.
+    pub(super) fn may_change(&self) -> bool {
+        self.services.is_some()
+    }
+
+    /// The one of the service of this name; the agent's own where there is none.
+    pub(super) async fn of(&self, service: &str) -> Result<Token, TokenError> {
+        let Some(dir) = self.services.clone() else { return Ok(self.agent.clone()) };
+        let path = dir.join(service);
+        let name = service.to_owned();
+        let read = herdlet_runtime::off_thread(move || read(&dir, &name)).await;
+        match read.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(Some(value)) => Ok(Token::new(Some(value), Source::File(path), &self.secret)),
+            Ok(None) => Ok(self.agent.clone()),
+            Err(why) => Err(TokenError { path, why }),
+        }
+    }
+}
+
+impl Token {
+    fn new(value: Option<HeaderValue>, source: Source, secret: &RandomState) -> Self {
+        let source = if value.is_some() { source } else { Source::Nowhere };
+        let print = secret.hash_one(value.as_ref().map(HeaderValue::as_bytes));
+        Self { value, source, print }
+    }
+
+    /// As it is sent.
+    pub(super) fn header(&self) -> Option<&HeaderValue> {
+        self.value.as_ref()
+    }
+
+    /// What tells it from others.
+    pub(super) fn print(&self) -> Print {
+        Print(self.print)
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_some(&self) -> bool {
+        self.value.is_some()
+    }
+}
+
+/// Reads after what is asked with it.
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Source::Nowhere => f.write_str("without a token"),
+            Source::Agent(setting) => write!(f, "with the token of {setting}"),
+            Source::File(path) => write!(f, "with the token in {}", path.display()),
+        }
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Token").field(&self.source).finish()
+    }
+}
+
+/// Whether the file of this service in a directory of tokens can be used.
+///
+/// # Errors
+///
+/// Says why not, without anything of its text.
+pub fn check_service_token(dir: &Path, service: &str) -> Result<(), String> {
+    let read = read(dir, service).map(drop);
+    read.map_err(|why| TokenError { path: dir.join(service), why }.to_string())
+}
+
+/// The token in the file of that name; none where there is no such file.
+fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
+    let mut parts = Path::new(name).components();
+    if !matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name) {
+        return Err("its service's name is not the name of a file".to_owned());
+    }
+    ownership::check_if_there(&dir.join(name)).map_err(|error| in_full(&error))?;
+    // Links are followed, as secrets are often mounted so, but not out of the directory.
+    let (dir, path) = match (dir.canonicalize(), dir.join(name).canonicalize()) {
+        (Ok(dir), Ok(path)) => (dir, path),
+        (Err(error), _) | (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            let is_link = dir.join(name).symlink_metadata().is_ok();
+            return if is_link { Err("it is a link that leads nowhere".to_owned()) } else { Ok(None) };
+        }
+        (Err(error), _) | (_, Err(error)) => return Err(in_full(&error)),
+    };
+    if !path.starts_with(&dir) {
+        return Err("it leads out of its directory".to_owned());
+    }
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or_default());
+    let file = match options.open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(in_full(&error)),
+    };
+    let metadata = file.metadata().map_err(|error| in_full(&error))?;
+    if !metadata.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    if metadata.mode() & 0o007 != 0 {
+        return Err("it is open to everybody: chmod o= it".to_owned());
+    }
+    let mut text = Zeroizing::new(Vec::new());
+    file.take(TOKEN_LEN_MAX + 1).read_to_end(&mut text).map_err(|error| in_full(&error))?;
+    if text.len() as u64 > TOKEN_LEN_MAX {
+        return Err(format!("it is longer than {TOKEN_LEN_MAX} bytes"));
+    }
+    let text = std::str::from_utf8(&text).ok().and_then(header);
+    text.map(Some).ok_or_else(|| {
+        "it holds no token: its first line must be visible ASCII characters without spaces".to_owned()
+    })
+}
+
+/// The first line; none where that is no token.
+pub(super) fn header(text: &str) -> Option<HeaderValue> {
+    let token = text.lines().next()?.trim();
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return None;
+    }
+    let mut value = HeaderValue::from_str(token).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn tokens(dir: Option<&Path>) -> Tokens {
+        let config = ConsulConfig::resolve(None, Some("agents-0wn".to_owned()), |_| None).unwrap();
+        Tokens::new(&config.with_service_tokens(dir.map(Path::to_owned)))
+    }
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_speaks_for_its_service_and_the_agents_token_for_all_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = tokens(Some(dir.path()));
+        write(&dir.path().join("web"), "s3cret-one \nmore\n", 0o640);
+        let web = tokens.of("web").await.unwrap();
+        assert_eq!(web.header().unwrap(), "s3cret-one");
+        let path = dir.path().join("web");
+        assert_eq!(web.to_string(), format!("with the token in {}", path.display()));
+        assert!(!format!("{web:?} {web} {tokens:?}").contains("s3cret"));
+        let api = tokens.of("api").await.unwrap();
+        assert_eq!(api.header().unwrap(), "agents-0wn");
+        assert_eq!(api.to_string(), "with the token of consul.token_file");
+        assert_ne!(api.print(), web.print());
+        // Replaced: read anew.
+        write(&path, "s3cret-two", 0o600);
+        let again = tokens.of("web").await.unwrap();
+        assert!(again.header().unwrap() == "s3cret-two" && again.print() != web.print());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(tokens.of("web").await.unwrap().print(), api.print());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_safe_file_of_its_directory_is_refused() {
+        let ground = tempfile::tempdir().unwrap();
+        let dir = ground.path().join("tokens");
+        std::fs::create_dir(&dir).unwrap();
+        let tokens = tokens(Some(&dir));
+        write(&ground.path().join("outside"), "s3cret", 0o600);
+        write(&dir.join("public"), "s3cret", 0o644);
+        write(&dir.join("empty"), "\ns3cret", 0o600);
+        write(&dir.join("long"), &"x".repeat(5_000), 0o600);
+        write(&dir.join("binary"), "s3cret\u{7f}", 0o600);
+        write(&dir.join("..data"), "kept-inside", 0o600);
+        std::fs::create_dir(dir.join("folder")).unwrap();
+        symlink("../outside", dir.join("link")).unwrap();
+        symlink("..data", dir.join("mounted")).unwrap();
+        let pipe = std::ffi::CString::new(dir.join("pipe").display().to_string()).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, pipe.as_c_str(), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .unwrap();
+        for (name, why) in [
+            ("public", "open to everybody"),
+            ("empty", "holds no token"),
+            ("long", "longer than"),
+            ("binary", "holds no token"),
+            ("folder", "not a regular file"),
+            ("pipe", "not a regular file"),
+            ("link", "out of its directory"),
+            ("../outside", "not the name of a file"),
+            ("..", "not the name of a file"),
+            (".", "not the name of a file"),
+            ("", "not the name of a file"),
+            ("web/", "not the name of a file"),
+            ("/etc/hosts", "not the name of a file"),
+        ] {
+            let error = tokens.of(name).await.unwrap_err().to_string();
+            assert!(error.contains(why) && !error.contains("s3cret"), "{name}: {error}");
+        }
+        assert_eq!(tokens.of("mounted").await.unwrap().header().unwrap(), "kept-inside");
+        assert!(tokens.of("nobody").await.is_ok());
+    }
+}

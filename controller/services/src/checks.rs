@@ -1,0 +1,379 @@
+//! Checks that the agent itself makes: those of services in the built-in catalogue, and commands, which no Consul can run. One
+//! observer for each.
+//!
+//! In: the registrations of a task or group. Out: [`Heard`] on a bounded channel, only when a check's status changes or
+//! (rarely) when a failing one says something new; a Consul hears of every run of a command. The first run follows soon after the
+//! start, each further one an interval after the end of the one before. A slow or hanging target holds up nobody but its own check.
+//! It must not know what a result is good for. All other checks of services in Consul are made by Consul.
+//!
+//! - `probe`: one run of a check: HTTP, TCP, gRPC or a command; `request`: the requests among them.
+//! - `streak`: how many results in a row change a status.
+//! - `lanes`: how many runs are under way at a time.
+//! - `shortage`: runs that the agent could not make for want of something of its own, which are no results.
+
+use std::{
+    collections::BTreeMap,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use herdlet_api_types::{
+    AllocId, UnixNanos,
+    job::{CheckKind, InitialStatus, Provider},
+    service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
+};
+use herdlet_base::{clock::wall_now, sight::Sight};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+mod grpc;
+mod lanes;
+mod probe;
+mod request;
+mod shortage;
+mod streak;
+
+use crate::catalog::{Consul, ServiceOwner};
+use lanes::Lanes;
+pub use probe::Scripts;
+pub(crate) use probe::host_port;
+use probe::{Probe, ProbeResult};
+pub use shortage::NoResult;
+use streak::Streak;
+
+/// News of a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckReport {
+    /// The allocation it belongs to.
+    pub alloc: AllocId,
+    /// Its result.
+    pub result: CheckResult,
+}
+
+/// News, and who tells them.
+#[derive(Debug)]
+pub struct Heard {
+    report: CheckReport,
+    by: CancellationToken,
+}
+
+impl Heard {
+    /// The news; none where the check has ended meanwhile.
+    pub fn if_current(self) -> Option<CheckReport> {
+        (!self.by.is_cancelled()).then_some(self.report)
+    }
+}
+
+/// All observers of this agent.
+#[derive(Debug)]
+pub struct Checks {
+    shared: Arc<Shared>,
+    running: Mutex<BTreeMap<ServiceOwner, BTreeMap<String, Observer>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    probe: Probe,
+    reports: mpsc::Sender<Heard>,
+    lanes: Lanes,
+    consul: Arc<Consul>,
+    shortages: shortage::Reporter,
+    /// From when slots are counted.
+    began: Instant,
+}
+
+/// A running observer; it ends when this is dropped.
+#[derive(Debug)]
+struct Observer {
+    check: Arc<RegisteredCheck>,
+    pending: Arc<Mutex<CheckResult>>,
+    _end: DropGuard,
+}
+
+impl Checks {
+    /// Observers that report to `reports`, run commands by `scripts`, and tell `consul` what those of its services say.
+    pub fn new(reports: mpsc::Sender<Heard>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
+        let (probe, lanes, began) = (Probe::new(scripts), Lanes::default(), Instant::now());
+        let shared = Shared { probe, reports, lanes, consul, shortages: Default::default(), began };
+        Self { shared: Arc::new(shared), running: Mutex::default() }
+    }
+
+    /// Makes exactly the checks of these registrations run for `owner`: what runs already goes on undisturbed, what is no
+    /// longer wanted ends. What others check is left out. Must be called inside a tokio runtime.
+    pub fn up(&self, owner: &ServiceOwner, registrations: &[Registration]) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = running.remove(owner).unwrap_or_default();
+        let mut now = BTreeMap::new();
+        for (registration, check) in ours(registrations) {
+            let observer = match before.remove(&check.id).filter(|observer| observer.makes(check)) {
+                Some(observer) => {
+                    *lock(&observer.pending) = CheckResult::pending(registration, check);
+                    observer
+                }
+                None => self.observe(registration, check),
+            };
+            now.insert(check.id.clone(), observer);
+        }
+        if !now.is_empty() {
+            running.insert(owner.clone(), now);
+        }
+    }
+
+    /// Ends all checks of `owner`, also one that is under way. None there is fine.
+    pub fn down(&self, owner: &ServiceOwner) {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+    }
+
+    /// Whether exactly these checks run for `owner`.
+    pub fn look(&self, owner: &ServiceOwner, registrations: &[Registration]) -> Sight {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = BTreeMap::new();
+        let observers = running.get(owner).unwrap_or(&none);
+        let wanted: BTreeMap<_, _> = ours(registrations).map(|(_, check)| (&check.id, check)).collect();
+        let same = |(id, check): (&&String, &&RegisteredCheck)| {
+            observers.get(*id).is_some_and(|observer| observer.makes(check))
+        };
+        if wanted.len() == observers.len() && wanted.iter().all(same) {
+            Sight::Present
+        } else if observers.is_empty() {
+            Sight::Absent
+        } else {
+            Sight::foreign("other checks run than should")
+        }
+    }
+
+    fn observe(&self, registration: &Registration, check: &RegisteredCheck) -> Observer {
+        let token = CancellationToken::new();
+        let pending = Arc::new(Mutex::new(CheckResult::pending(registration, check)));
+        let check = Arc::new(check.clone());
+        let observation = Observation {
+            shared: Arc::clone(&self.shared),
+            check: Arc::clone(&check),
+            pending: Arc::clone(&pending),
+            alloc: registration.alloc,
+            provider: registration.provider,
+            streak: Streak::new(check.thresholds),
+            was_slow: false,
+            last: None,
+            token: token.clone(),
+        };
+        // Ended is what it becomes; there is nobody to tell.
+        tokio::spawn(token.clone().run_until_cancelled_owned(Box::new(observation).observe()));
+        Observer { check, pending, _end: token.drop_guard() }
+    }
+}
+
+impl Observer {
+    /// Whether it makes this check. What its results are good for may differ.
+    fn makes(&self, check: &RegisteredCheck) -> bool {
+        let RegisteredCheck { on_update, check_restart, .. } = check;
+        let mine = RegisteredCheck {
+            on_update: *on_update,
+            check_restart: *check_restart,
+            ..RegisteredCheck::clone(&self.check)
+        };
+        mine == *check
+    }
+}
+
+fn lock(pending: &Mutex<CheckResult>) -> MutexGuard<'_, CheckResult> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first result should not be long in coming: a start waits for it. (Nomad: half an interval.)
+const FIRST_AFTER_MAX: Duration = Duration::from_secs(1);
+
+/// Checks that are due within the same slot are made together: the processor wakes up once for them.
+const SLOT: Duration = Duration::from_millis(100);
+
+/// How often a check that goes on failing in the same way may tell that it says something else: its output may hold the time.
+const NEW_OUTPUT_EVERY: Duration = Duration::from_secs(30);
+
+/// Intervals and timeouts are at least a second by the manifest's rules; this is a bound for what comes another way.
+const INTERVAL_MIN: Duration = Duration::from_millis(50);
+/// Tokio's timers end after about two years.
+const INTERVAL_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Until a Consul that did not take what a command said is told again.
+const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// Until a check that the agent could not make is made again, where its interval is longer.
+const MAKE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+struct Observation {
+    shared: Arc<Shared>,
+    check: Arc<RegisteredCheck>,
+    /// What its results are made of: says also what they are good for, which may change.
+    pending: Arc<Mutex<CheckResult>>,
+    alloc: AllocId,
+    provider: Provider,
+    streak: Streak,
+    /// Its last run took all the time it was given.
+    was_slow: bool,
+    last: Option<Last>,
+    /// Ended: what it has said and nobody has heard yet counts no more.
+    token: CancellationToken,
+}
+
+/// What was reported last.
+struct Last {
+    result: ProbeResult,
+    /// When the status last changed.
+    changed_at: UnixNanos,
+    reported: Instant,
+}
+
+/// Nobody listens any more.
+struct Ended;
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        self.shared.consul.forget_check(&self.check.id);
+    }
+}
+
+impl Observation {
+    async fn observe(mut self: Box<Self>) -> Result<(), Ended> {
+        let interval = self.check.interval.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
+        if let Some(status) = self.check.initial_status {
+            Box::pin(self.report_initial(status)).await?;
+        }
+        // Checks that begin together drift apart: neither their first runs nor later ones come all at once.
+        let share = f64::from(self.seed()) / f64::from(u32::MAX);
+        let first = (interval / 2).min(FIRST_AFTER_MAX).mul_f64(0.5 + share / 2.0);
+        tokio::time::sleep_until(self.slot(first)).await;
+        let mut pause = interval.mul_f64(0.5 + share / 2.0);
+        loop {
+            // On the heap: between two runs, which is most of the time, an observer takes little memory.
+            let next = Box::pin(self.make(pause)).await?;
+            tokio::time::sleep_until(next).await;
+            pause = interval;
+        }
+    }
+
+    /// Makes it once and tells what came of it; when to make it again.
+    async fn make(&mut self, pause: Duration) -> Result<Instant, Ended> {
+        let result = match self.probe().await {
+            Ok(result) => result,
+            Err(why) => {
+                self.shared.shortages.report(&self.check.name, &why);
+                return Ok(self.slot(pause.min(MAKE_AGAIN_AFTER)));
+            }
+        };
+        let next = self.slot(pause);
+        self.was_slow = result.timed_out;
+        if let Some(result) = self.streak.take(result) {
+            self.report(result.clone()).await?;
+            self.tell_consul(&result, next).await;
+        }
+        Ok(next)
+    }
+
+    /// When so much time is over, a little early where others are due.
+    fn slot(&self, pause: Duration) -> Instant {
+        let due = Instant::now() + pause;
+        if pause < 5 * SLOT {
+            return due;
+        }
+        let since = due.saturating_duration_since(self.shared.began);
+        let early = since.as_nanos() % SLOT.as_nanos();
+        due - Duration::from_nanos(early.try_into().unwrap_or_default())
+    }
+
+    /// Waiting for a place is our slowness, not the target's: the timeout begins after it. Fails with a sentence where the agent lacked
+    /// what it takes.
+    async fn probe(&self) -> Result<ProbeResult, String> {
+        let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
+        let probe = self.shared.probe.run(self.alloc, &self.check, timeout);
+        let probe = AssertUnwindSafe(probe).catch_unwind();
+        match self.shared.lanes.run(self.was_slow, tokio::time::timeout(timeout, probe)).await {
+            Ok(Ok(result)) => result,
+            // Checked no more, it would be healthy or not for ever.
+            Ok(Err(_)) => {
+                Ok(ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned()))
+            }
+            Err(_) => Ok(ProbeResult::timed_out(timeout)),
+        }
+    }
+
+    /// Until it takes it, or the next run is due.
+    async fn tell_consul(&self, result: &ProbeResult, until: Instant) {
+        if self.provider != Provider::Consul {
+            return;
+        }
+        let telling = async {
+            let consul = &self.shared.consul;
+            let service = lock(&self.pending).service.clone();
+            while let Err(failure) =
+                consul.update_check(&service, &self.check.id, result.status, &result.output).await
+            {
+                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+                tokio::time::sleep(TELL_AGAIN_AFTER).await;
+            }
+        };
+        // Late by an interval it is no news any more.
+        let _ = tokio::time::timeout_at(until, telling).await;
+    }
+
+    async fn report(&mut self, result: ProbeResult) -> Result<(), Ended> {
+        let changed_at = match &self.last {
+            Some(last) if last.result.status == result.status => {
+                let is_other =
+                    result.is_other_than(&last.result) || last.reported.elapsed() >= NEW_OUTPUT_EVERY;
+                let said = result.output != last.result.output;
+                if result.status == CheckStatus::Success || !said || !is_other {
+                    return Ok(());
+                }
+                last.changed_at
+            }
+            Some(_) | None => wall_now(),
+        };
+        let report = CheckReport {
+            alloc: self.alloc,
+            result: CheckResult {
+                status: result.status,
+                output: result.output.clone(),
+                http_status: result.code.map(|code| code.as_u16()),
+                at: changed_at,
+                ..lock(&self.pending).clone()
+            },
+        };
+        self.last = Some(Last { result, changed_at, reported: Instant::now() });
+        self.send(report).await
+    }
+
+    /// What holds until the check is made. It was not made, so it restarts nothing, and what is known from before counts more.
+    async fn report_initial(&mut self, status: InitialStatus) -> Result<(), Ended> {
+        let ProbeResult { status, output, .. } = ProbeResult::initial(status);
+        let result =
+            CheckResult { status, output, at: wall_now(), stale: true, ..lock(&self.pending).clone() };
+        self.send(CheckReport { alloc: self.alloc, result }).await
+    }
+
+    async fn send(&self, report: CheckReport) -> Result<(), Ended> {
+        let heard = Heard { report, by: self.token.clone() };
+        self.shared.reports.send(heard).await.map_err(|_| Ended)
+    }
+
+    /// Of its id: the same for the same check.
+    fn seed(&self) -> u32 {
+        // FNV-1a.
+        let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+        self.check.id.bytes().fold(2_166_136_261, mix)
+    }
+}
+
+/// Checks that are ours to make.
+fn ours(registrations: &[Registration]) -> impl Iterator<Item = (&Registration, &RegisteredCheck)> {
+    let all = registrations
+        .iter()
+        .flat_map(|registration| registration.checks.iter().map(move |check| (registration, check)));
+    all.filter(|(registration, check)| {
+        registration.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
+    })
+}
+
+#[cfg(test)]
+mod tests;

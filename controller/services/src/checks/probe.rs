@@ -1,0 +1,260 @@
+//! One run of a check: an HTTP request, a TCP connection, a question of gRPC's health protocol, or a command in a task.
+//!
+//! In: the check. Out: whether it passed and what was said, at most 3 KiB. The texts are Nomad's, for tools that read them, but that
+//! the body of an answer comes below its status.
+//! It must not know when or how often it runs; whoever calls it enforces the timeout.
+
+use std::{collections::BTreeMap, net::Ipv6Addr, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use herdlet_api_types::{
+    AllocId,
+    job::{CheckKind, InitialStatus},
+    service::{CheckStatus, RegisteredCheck},
+};
+use herdlet_driver::ExecOutcome;
+use reqwest::{
+    Method, StatusCode,
+    header::{HOST, HeaderMap, HeaderName, HeaderValue},
+};
+
+use super::{
+    grpc,
+    request::{Answer, Request, Requests, Speaks},
+    shortage::NoResult,
+};
+
+/// Runs commands in running tasks.
+pub trait Scripts: std::fmt::Debug + Send + Sync {
+    /// Runs one to its end, or ends it when its time is over.
+    fn run<'a>(
+        &'a self,
+        alloc: AllocId,
+        task: &'a str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecOutcome, NoResult>>;
+}
+
+/// What runs of checks share.
+#[derive(Debug)]
+pub(super) struct Probe {
+    scripts: Arc<dyn Scripts>,
+    requests: Requests,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProbeResult {
+    pub(super) status: CheckStatus,
+    pub(super) output: String,
+    /// What an HTTP server answered with.
+    pub(super) code: Option<StatusCode>,
+    /// What a command ended with.
+    pub(super) exit: Option<i32>,
+    /// It took all the time it was given.
+    pub(super) timed_out: bool,
+}
+
+impl ProbeResult {
+    fn new(status: CheckStatus, output: String) -> Self {
+        Self { status, output, code: None, exit: None, timed_out: false }
+    }
+
+    pub(super) fn failure(output: String) -> Self {
+        Self::new(CheckStatus::Failure, output)
+    }
+
+    /// Whether it is another failure than this one, whatever its words.
+    pub(super) fn is_other_than(&self, last: &Self) -> bool {
+        (self.code, self.exit, self.timed_out) != (last.code, last.exit, last.timed_out)
+    }
+
+    fn success(output: String) -> Self {
+        Self::new(CheckStatus::Success, output)
+    }
+
+    pub(super) fn timed_out(timeout: Duration) -> Self {
+        Self { timed_out: true, ..Self::failure(format!("nomad: no answer within {timeout:?}")) }
+    }
+
+    /// What counts until the first run.
+    pub(super) fn initial(status: InitialStatus) -> Self {
+        let status = match status {
+            InitialStatus::Passing => CheckStatus::Success,
+            InitialStatus::Warning => CheckStatus::Warning,
+            InitialStatus::Critical => CheckStatus::Failure,
+        };
+        Self::new(status, "nomad: waiting to run".to_owned())
+    }
+}
+
+impl Probe {
+    pub(super) fn new(scripts: Arc<dyn Scripts>) -> Self {
+        Self { scripts, requests: Requests::default() }
+    }
+
+    /// Fails with a sentence where the agent lacked what a run takes: that is no result.
+    pub(super) async fn run(
+        &self,
+        alloc: AllocId,
+        check: &RegisteredCheck,
+        timeout: Duration,
+    ) -> Result<ProbeResult, String> {
+        match self.ask(alloc, check, timeout).await {
+            Ok(result) => Ok(result),
+            Err(NoResult::Failure(why)) => Ok(ProbeResult::failure(format!("nomad: {why}"))),
+            Err(NoResult::Shortage(why)) => Err(why),
+        }
+    }
+
+    async fn ask(
+        &self,
+        alloc: AllocId,
+        check: &RegisteredCheck,
+        timeout: Duration,
+    ) -> Result<ProbeResult, NoResult> {
+        let target = host_port(&check.address, check.port);
+        match &check.kind {
+            CheckKind::Tcp => match tokio::net::TcpStream::connect(&target).await {
+                Ok(_) => Ok(ProbeResult::success("nomad: tcp ok".to_owned())),
+                Err(error) => Err(NoResult::of(&error, format!("connect to {target}: {error}"))),
+            },
+            CheckKind::Http { path, method, protocol, header, body, tls_skip_verify, tls_server_name } => {
+                let request = Request {
+                    speaks: Speaks::Http,
+                    url: format!("{protocol}://{target}{path}"),
+                    tls_skip_verify: *tls_skip_verify,
+                    tls_server_name,
+                    method: Method::from_bytes(method.as_bytes())
+                        .map_err(|error| NoResult::Failure(format!("method {method:?}: {error}")))?,
+                    headers: headers(header).map_err(NoResult::Failure)?,
+                    body: body.clone().into_bytes(),
+                    answer_bytes_max: OUTPUT_BYTES_MAX,
+                };
+                Ok(judge(&self.requests.send(request).await?))
+            }
+            CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => {
+                let scheme = if *tls { "https" } else { "http" };
+                let request = Request {
+                    speaks: Speaks::Grpc,
+                    url: format!("{scheme}://{target}{}", grpc::PATH),
+                    tls_skip_verify: *tls_skip_verify,
+                    tls_server_name,
+                    method: Method::POST,
+                    headers: grpc::headers(),
+                    body: grpc::question(service),
+                    answer_bytes_max: grpc::ANSWER_BYTES_MAX,
+                };
+                judge_grpc(&self.requests.send(request).await?).map_err(NoResult::Failure)?;
+                Ok(ProbeResult::success("nomad: grpc ok".to_owned()))
+            }
+            CheckKind::Script { command, args, task } => {
+                let command = [command].into_iter().chain(args).cloned().collect();
+                Ok(judge_script(&self.scripts.run(alloc, task, command, timeout).await?))
+            }
+        }
+    }
+}
+
+/// As much as the API shows of what a check said.
+const OUTPUT_BYTES_MAX: usize = 3 * 1024;
+
+/// At most as much as is shown.
+fn cut(mut output: String) -> String {
+    output.truncate(output.floor_char_boundary(OUTPUT_BYTES_MAX));
+    output.truncate(output.trim_end().len());
+    output
+}
+
+fn judge_grpc(answer: &Answer) -> Result<(), String> {
+    if answer.status != StatusCode::OK {
+        return Err(format!("http {} where gRPC was expected", answer.status));
+    }
+    grpc::verdict(&answer.headers, &answer.body)
+}
+
+/// As Consul's checks by commands.
+fn judge_script(outcome: &ExecOutcome) -> ProbeResult {
+    let said = [&outcome.stdout, &outcome.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    let output = cut(said.concat());
+    let exit = &outcome.exit;
+    let status = match (exit.code, exit.signal) {
+        (0, 0) => CheckStatus::Success,
+        (1, 0) => CheckStatus::Warning,
+        _ => CheckStatus::Failure,
+    };
+    if status != CheckStatus::Failure {
+        return ProbeResult::new(status, output);
+    }
+    let how = match exit.signal {
+        0 => format!("exit code {}", exit.code),
+        signal => format!("ended by signal {signal}"),
+    };
+    let colon = if output.is_empty() { "" } else { ": " };
+    let failure = ProbeResult::failure(cut(format!("{how}{colon}{output}")));
+    ProbeResult { exit: Some(exit.code), ..failure }
+}
+
+fn judge(answer: &Answer) -> ProbeResult {
+    let status = answer.status;
+    if status == StatusCode::OK {
+        return ProbeResult { code: Some(status), ..ProbeResult::success("nomad: http ok".to_owned()) };
+    }
+    let output = cut(format!("nomad: http {status}\n{}", String::from_utf8_lossy(&answer.body)));
+    let result =
+        if status.as_u16() < 400 { ProbeResult::success(output) } else { ProbeResult::failure(output) };
+    ProbeResult { code: Some(status), ..result }
+}
+
+fn headers(fields: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, values) in fields {
+        let name: HeaderName = name.parse().map_err(|_| format!("header {name:?} is no valid name"))?;
+        for value in values {
+            let value: HeaderValue =
+                value.parse().map_err(|_| format!("header {name:?} has an invalid value"))?;
+            // There can be only one Host.
+            if name == HOST {
+                headers.insert(name.clone(), value);
+            } else {
+                headers.append(name.clone(), value);
+            }
+        }
+    }
+    Ok(headers)
+}
+
+/// `host:port`, with brackets around an IPv6 address. An empty address is this machine.
+pub(crate) fn host_port(address: &str, port: u16) -> String {
+    match address {
+        "" => format!("127.0.0.1:{port}"),
+        address if address.parse::<Ipv6Addr>().is_ok() => format!("[{address}]:{port}"),
+        address => format!("{address}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::task::ExitResult;
+
+    use super::*;
+
+    /// What is told at once, where other words of the same failure wait.
+    #[test]
+    fn another_exit_code_is_another_failure() {
+        let ended = |code, said: &str| {
+            let exit = ExitResult { code, ..ExitResult::default() };
+            judge_script(&ExecOutcome { stdout: said.into(), stderr: Vec::new(), exit })
+        };
+        let late = ProbeResult::timed_out(Duration::from_secs(1));
+        for (now, before, expected) in [
+            (ended(7, "a"), ended(6, "a"), true),
+            (ended(7, "a"), ended(7, "b"), false),
+            (late.clone(), ended(7, "a"), true),
+            (late.clone(), late, false),
+        ] {
+            assert_eq!(now.is_other_than(&before), expected, "{now:?} after {before:?}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One request of a check: by HTTP/1, or HTTP/2 for gRPC, with TLS or without.
+//!
+//! In: the request. Out: the head of its answer, and as much of its body as may be shown. Each goes over a connection of its own: a
+//! check that reuses one would not see that nobody accepts new ones, and would keep a file open.
+//! It must not know what an answer means; whoever calls it enforces the timeout.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use herdlet_base::http_client::{self, Tls, innermost};
+use hyper::{
+    client::conn::http1,
+    header::{ACCEPT, LOCATION, USER_AGENT},
+};
+use hyper_util::rt::TokioIo;
+use reqwest::{
+    Body, Client, Method, Response, StatusCode, Url,
+    header::{HOST, HeaderMap, HeaderValue},
+    redirect,
+};
+use tokio::net::TcpStream;
+
+use super::shortage::NoResult;
+
+/// A request of a check.
+pub(super) struct Request<'a> {
+    pub(super) speaks: Speaks,
+    pub(super) url: String,
+    pub(super) tls_skip_verify: bool,
+    /// The name on the certificate; the host of the URL where empty.
+    pub(super) tls_server_name: &'a str,
+    pub(super) method: Method,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+    /// More of the answer's body is not read.
+    pub(super) answer_bytes_max: usize,
+}
+
+/// What a request speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Speaks {
+    Http,
+    Grpc,
+}
+
+/// What a peer answered.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// The beginning of it.
+    pub(super) body: Vec<u8>,
+}
+
+/// What requests share: clients by what they are for, made when a check first needs them.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    shared: [OnceLock<Client>; 6],
+    /// Those that expect a certificate for another name than the address.
+    named: Mutex<BTreeMap<Named, Client>>,
+}
+
+/// For whom a client is that knows one peer only.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    server_name: String,
+    address: SocketAddr,
+    is_verified: bool,
+    speaks: Speaks,
+}
+
+/// More peers with a name of their own than that are not remembered.
+const NAMED_MAX: usize = 64;
+
+impl Requests {
+    /// Sends a request and reads its answer, of whoever it is redirected to.
+    pub(super) async fn send(&self, request: Request<'_>) -> Result<Answer, NoResult> {
+        let url = Url::parse(&request.url);
+        let url = url.map_err(|error| NoResult::Failure(format!("{}: {error}", request.url)))?;
+        if url.scheme() == "http" && request.speaks == Speaks::Http && request.method.is_safe() {
+            let answer = plain(&request, &url).await?;
+            // A client follows, and asks the first one again: what is safe may be asked twice.
+            if !(answer.status.is_redirection() && answer.headers.contains_key(LOCATION)) {
+                return Ok(answer);
+            }
+        }
+        let response = self.by_client(&request, url).await?;
+        Ok(read(response, &request).await)
+    }
+
+    /// A plain request that is redirected to TLS is sent anew.
+    async fn by_client(&self, request: &Request<'_>, url: Url) -> Result<Response, NoResult> {
+        let tls = if request.tls_skip_verify { Tls::Unverified } else { Tls::of(&request.url) };
+        let told =
+            |error: reqwest::Error| NoResult::of(&error, format!("{}: {}", request.url, failure_of(&error)));
+        if tls != Tls::None && !request.tls_server_name.is_empty() {
+            let (client, request) = self.by_name(request, url, tls).await?;
+            return client.execute(request).await.map_err(told);
+        }
+        match self.client(request.speaks, tls).map_err(told)?.execute(request.to(url.clone())).await {
+            Err(error) if needs_tls(&error) => {
+                let client = self.client(request.speaks, Tls::Verified).map_err(told)?;
+                client.execute(request.to(url)).await.map_err(told)
+            }
+            answer => answer.map_err(told),
+        }
+    }
+
+    fn client(&self, speaks: Speaks, tls: Tls) -> Result<&Client, reqwest::Error> {
+        let place = match (speaks, tls) {
+            (Speaks::Http, Tls::None) => &self.shared[0],
+            (Speaks::Http, Tls::Verified) => &self.shared[1],
+            (Speaks::Http, Tls::Unverified) => &self.shared[2],
+            (Speaks::Grpc, Tls::None) => &self.shared[3],
+            (Speaks::Grpc, Tls::Verified) => &self.shared[4],
+            (Speaks::Grpc, Tls::Unverified) => &self.shared[5],
+        };
+        if let Some(client) = place.get() {
+            return Ok(client);
+        }
+        let client = builder(speaks, tls).build()?;
+        Ok(place.get_or_init(|| client))
+    }
+
+    /// A client for which the name on the certificate stands at the check's address, and the request to that name. Whom it asks is
+    /// told as if it were the address.
+    async fn by_name(
+        &self,
+        request: &Request<'_>,
+        mut url: Url,
+        tls: Tls,
+    ) -> Result<(Client, reqwest::Request), NoResult> {
+        let wrong = |why: &str| NoResult::Failure(format!("{}: {why}", request.url));
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let port = peer(&url).1;
+        let found = tokio::net::lookup_host(peer(&url)).await.map(|mut found| found.next());
+        let found = found.map_err(|error| request.failure(&error))?;
+        let address = found.ok_or_else(|| wrong("it has no address"))?;
+        let server_name = request.tls_server_name;
+        url.set_host(Some(server_name))
+            .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is no name of a host")))?;
+        let mut to_name = request.to(url);
+        if !to_name.headers().contains_key(HOST)
+            && let Ok(host) = HeaderValue::from_str(&format!("{host}:{port}"))
+            && request.speaks == Speaks::Http
+        {
+            to_name.headers_mut().insert(HOST, host);
+        }
+        let named = Named {
+            server_name: server_name.to_owned(),
+            address,
+            is_verified: tls == Tls::Verified,
+            speaks: request.speaks,
+        };
+        let known = self.named.lock().unwrap_or_else(PoisonError::into_inner).get(&named).cloned();
+        if let Some(client) = known {
+            return Ok((client, to_name));
+        }
+        let client = builder(request.speaks, tls).resolve(server_name, address).build();
+        let client = client.map_err(|error| request.failure(&error))?;
+        let mut clients = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.len() >= NAMED_MAX {
+            clients.clear();
+        }
+        clients.insert(named, client.clone());
+        Ok((client, to_name))
+    }
+}
+
+impl Request<'_> {
+    fn failure(&self, error: &(dyn std::error::Error + 'static)) -> NoResult {
+        NoResult::of(error, format!("{}: {}", self.url, innermost(error)))
+    }
+
+    fn to(&self, url: Url) -> reqwest::Request {
+        let mut request = reqwest::Request::new(self.method.clone(), url);
+        request.headers_mut().clone_from(&self.headers);
+        if !self.body.is_empty() {
+            *request.body_mut() = Some(self.body.clone().into());
+        }
+        request
+    }
+}
+
+/// By far the most requests are of this kind. Without a client's pool, its tasks and what it does for names they take half the
+/// processor time. Redirects are not followed.
+async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, NoResult> {
+    let stream = TcpStream::connect(peer(url)).await.map_err(|error| request.failure(&error))?;
+    let asked = plain_request(request, url).map_err(|error| request.failure(&error))?;
+    let told = |error: hyper::Error| request.failure(&error);
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+    let answer = async {
+        let response = sender.send_request(asked).await.map_err(told)?;
+        Ok(read(response.map(Body::wrap).into(), request).await)
+    };
+    let driven = async {
+        // Its failure is the request's, too.
+        let _: hyper::Result<()> = connection.await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        answer = answer => answer,
+        never = driven => never,
+    }
+}
+
+/// Whom a URL names: a host, an IPv6 address without its brackets, and a port.
+fn peer(url: &Url) -> (&str, u16) {
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    (host, url.port_or_known_default().unwrap_or_default())
+}
+
+/// With the headers that a client would add.
+fn plain_request(request: &Request<'_>, url: &Url) -> Result<hyper::Request<Body>, hyper::http::Error> {
+    let target = match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    };
+    let host = match (url.host_str().unwrap_or_default(), url.port()) {
+        (host, Some(port)) => format!("{host}:{port}"),
+        (host, None) => host.to_owned(),
+    };
+    let mut asked = hyper::Request::builder()
+        .method(&request.method)
+        .uri(target)
+        .header(HOST, host)
+        .header(USER_AGENT, http_client::USER_AGENT)
+        .header(ACCEPT, "*/*")
+        .body(if request.body.is_empty() { Body::default() } else { request.body.clone().into() })?;
+    // Those that are given replace those of the same name.
+    asked.headers_mut().extend(request.headers.clone());
+    Ok(asked)
+}
+
+async fn read(mut response: Response, request: &Request<'_>) -> Answer {
+    let status = response.status();
+    // Nobody is shown what a healthy server says, and it may take its time for it.
+    let is_shown = status != StatusCode::OK || request.speaks == Speaks::Grpc;
+    let mut body = Vec::new();
+    while is_shown
+        && body.len() < request.answer_bytes_max
+        && let Ok(Some(chunk)) = response.chunk().await
+    {
+        body.extend_from_slice(&chunk);
+    }
+    body.truncate(request.answer_bytes_max);
+    Answer { status, headers: std::mem::take(response.headers_mut()), body }
+}
+
+fn builder(speaks: Speaks, tls: Tls) -> reqwest::ClientBuilder {
+    let builder = http_client::builder(tls)
+        // A check that reuses a connection would not see that nobody accepts new ones, and would keep a file open.
+        .pool_max_idle_per_host(0)
+        .redirect(redirect::Policy::custom(move |attempt| {
+            if attempt.previous().len() > REDIRECTS_MAX {
+                attempt.error("too many redirects")
+            } else if tls == Tls::None && attempt.url().scheme() == "https" {
+                attempt.error(NeedsTls)
+            } else {
+                attempt.follow()
+            }
+        }));
+    match speaks {
+        Speaks::Http => builder,
+        Speaks::Grpc => builder.http2_prior_knowledge(),
+    }
+}
+
+/// A plain request was redirected to `https://`.
+#[derive(Debug, thiserror::Error)]
+#[error("redirected to https")]
+struct NeedsTls;
+
+fn needs_tls(error: &reqwest::Error) -> bool {
+    std::error::Error::source(error).is_some_and(|why| why.is::<NeedsTls>())
+}
+
+/// The innermost cause; of a certificate that is not trusted also what can be done.
+fn failure_of(error: &reqwest::Error) -> String {
+    let cause = innermost(error);
+    match cause.strip_prefix("invalid peer certificate: ") {
+        Some(why) => format!(
+            "its certificate is not one that this machine trusts ({why}); `tls_skip_verify: true` accepts any"
+        ),
+        None => cause,
+    }
+}
+
+/// As many as Nomad follows.
+const REDIRECTS_MAX: usize = 10;

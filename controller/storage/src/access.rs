@@ -1,0 +1,436 @@
+//! Who may enter an allocation's directories: the users of its tasks, by access control lists, and nobody else.
+//!
+//! In: the names of users, an open directory. Out: rights that are given to it, or how its own differ. The lists name each user, so that a
+//! running task gains no group and an allocation of an older agent is closed around tasks that run in it. Everything here blocks.
+//!
+//! | directory | owner | task users of the allocation | without lists |
+//! | --- | --- | --- | --- |
+//! | ALLOC | agent | enter, list | 0711 |
+//! | `alloc` | agent, sticky | everything | 0711 |
+//! | `alloc/logs` | agent, sticky | everything | 0700 |
+//! | `alloc/tmp`, `alloc/data` | agent (`tmp` sticky) | everything | 0700 of the one user, or of the agent where there are several |
+//! | TASKDIR | agent, sticky | its own everything, others enter and list | 0700 of its own |
+//! | `local`, `tmp` | its own | its own everything, others enter and list | 0700 of its own |
+//! | `secrets` | its own | its own alone | 0700 of its own |
+//! | `private` | agent | nobody | 0700 |
+//!
+//! What a directory would hand on to all that is made in it (its default list, inherited from the one around it) is removed where the directory
+//! is the agent's. Where a list can't be written, as on a full disk, the mode closes the directory to all but its owner until it can.
+//!
+//! A file system without lists has one owner and one group for each directory, and a group has members that no job names. So it keeps
+//! strangers out by owners alone: every user gets what is its own, and what several would share stays closed to all of them. ALLOC is no
+//! task's there, because whoever owns it could replace `alloc.json`, from which a lost database is rebuilt.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use herdlet_base::{
+    acl::{Acl, AclError, Perm},
+    privileges::{Ownership, Privileges},
+    safe_fs::{Dir, FsError, Rights},
+    sight::Class,
+    user::{self, Ids, UserError},
+};
+
+/// The users who may enter the directories of one allocation. Root and the agent's own need no mention.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskUsers {
+    /// Those whom tasks run as.
+    users: Vec<Ids>,
+    /// Those who may enter every allocation.
+    guests: Vec<Ids>,
+    known: Known,
+    own: Own,
+}
+
+/// Whether all users were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Known {
+    #[default]
+    All,
+    /// Those who have access already may be the ones that were not found: they keep it.
+    Some,
+}
+
+/// The owner of a task's own directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Own {
+    #[default]
+    Agent,
+    User(Ids),
+    /// The owner stays unchanged.
+    Unknown,
+}
+
+impl TaskUsers {
+    /// Looks up these users. An unknown user is omitted; its task fails to start and reports it.
+    ///
+    /// # Errors
+    /// When the name services don't answer.
+    pub fn find<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
+        let mut found = Self::default();
+        found.users = found.look_up(names)?;
+        Ok(found)
+    }
+
+    /// The same, with users who may enter every allocation.
+    ///
+    /// # Errors
+    /// When the name services don't answer.
+    pub fn and_guests<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
+        self.guests = self.look_up(names)?;
+        Ok(self)
+    }
+
+    fn look_up<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Vec<Ids>, UserError> {
+        let mut found: Vec<Ids> = Vec::new();
+        if !rustix::process::geteuid().is_root() {
+            return Ok(found);
+        }
+        for name in names.into_iter().filter(|name| !name.is_empty()).collect::<BTreeSet<_>>() {
+            match user::ids(name) {
+                Ok(ids) if ids.uid == us().uid || found.iter().any(|known| known.uid == ids.uid) => {}
+                Ok(ids) => found.push(ids),
+                Err(error) if error.class() == Class::Retry => return Err(error),
+                Err(_) => self.known = Known::Some,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where the name services don't answer: nobody is named, and every user keeps its rights.
+    pub fn unknown() -> Self {
+        Self { known: Known::Some, own: Own::Unknown, ..Self::default() }
+    }
+
+    /// The same, for the directory of the task that runs as `name`.
+    ///
+    /// # Errors
+    /// When the name services don't answer.
+    pub fn of_task(mut self, name: Option<&str>) -> Result<Self, UserError> {
+        let Some(name) = name.filter(|name| !name.is_empty() && rustix::process::geteuid().is_root()) else {
+            return Ok(self);
+        };
+        self.own = match user::ids(name) {
+            Ok(ids) if ids == us() => Own::Agent,
+            Ok(ids) => Own::User(ids),
+            Err(error) if error.class() == Class::Retry => return Err(error),
+            Err(_) => Own::Unknown,
+        };
+        Ok(self)
+    }
+
+    /// ALLOC.
+    pub(crate) fn entrance(&self) -> Access {
+        self.agents(Perm::READ_EXECUTE, Plain::Passage)
+    }
+
+    /// `alloc`.
+    pub(crate) fn common(&self) -> Access {
+        self.agents(Perm::ALL, Plain::Passage).sticky()
+    }
+
+    /// `alloc/logs`.
+    pub(crate) fn logs(&self) -> Access {
+        self.agents(Perm::ALL, Plain::Closed).sticky()
+    }
+
+    /// `alloc/tmp`.
+    pub(crate) fn scratch(&self) -> Access {
+        self.data().sticky()
+    }
+
+    /// `alloc/data`: without the sticky bit, so that tasks may change and replace what others of them wrote.
+    pub(crate) fn data(&self) -> Access {
+        let plain = match (&self.users[..], self.known) {
+            ([one], Known::All) => Plain::Of(*one),
+            (_, Known::All | Known::Some) => Plain::Closed,
+        };
+        self.agents(Perm::ALL, plain)
+    }
+
+    /// TASKDIR: not the task's, so that nobody but the agent can replace `private` and what else is the agent's in it.
+    pub(crate) fn task(&self) -> Access {
+        let mut access = self.agents(Perm::READ_EXECUTE, Plain::Closed).sticky();
+        if let Own::User(own) = self.own {
+            access.name(own.uid, Perm::ALL);
+            access.plain = Plain::Of(own);
+        } else if self.own == Own::Unknown {
+            access.known = Known::Some;
+        }
+        access
+    }
+
+    /// `local` and `tmp`.
+    pub(crate) fn own(&self, privileges: Privileges) -> Access {
+        self.agents(Perm::READ_EXECUTE, Plain::Closed).given_to(self.own, privileges)
+    }
+
+    /// `secrets`.
+    pub(crate) fn secret(&self, privileges: Privileges) -> Access {
+        Self { users: Vec::new(), guests: Vec::new(), ..self.clone() }
+            .agents(Perm::NONE, Plain::Closed)
+            .given_to(self.own, privileges)
+    }
+
+    /// `private`.
+    pub(crate) fn private() -> Access {
+        Self::default().agents(Perm::NONE, Plain::Closed)
+    }
+
+    fn agents(&self, perm: Perm, plain: Plain) -> Access {
+        let acl = Acl::of_users(Perm::ALL, self.users.iter().chain(&self.guests).map(|ids| (ids.uid, perm)));
+        Access { owner: Some(us()), acl, special: 0, plain, known: self.known }
+    }
+}
+
+/// Owner, list and mode of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// None: the owner is not changed.
+    owner: Option<Ids>,
+    acl: Acl,
+    /// Bits of the mode that no list has.
+    special: u32,
+    plain: Plain,
+    known: Known,
+}
+
+/// What stands for a list where the file system has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plain {
+    /// Everybody may pass and nobody list; what is in it is closed.
+    Passage,
+    /// The agent's alone.
+    Closed,
+    /// One user's alone.
+    Of(Ids),
+}
+
+/// One change of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// Removes the default list, which a directory inherits from the one that it is made in.
+    NoDefault,
+    Owner(Ids),
+    List(Acl),
+    Mode(u32),
+}
+
+impl Step {
+    fn take(&self, dir: &Dir) -> Result<(), FsError> {
+        match self {
+            Self::NoDefault => Acl::remove_default(dir).map_err(|error| refused(dir, error)),
+            Self::Owner(owner) => dir.set_owner(owner.pair()),
+            Self::List(acl) => acl.write(dir).map_err(|error| refused(dir, error)),
+            Self::Mode(mode) => dir.set_rights(Rights::Exact { mode: *mode, owner: None }),
+        }
+    }
+}
+
+/// What a directory has.
+struct Found {
+    device: u64,
+    uid: u32,
+    mode: u32,
+    /// None where the file system has no lists.
+    acl: Option<Acl>,
+    has_default: bool,
+}
+
+impl Access {
+    fn sticky(self) -> Self {
+        Self { special: STICKY, ..self }
+    }
+
+    fn name(&mut self, uid: u32, perm: Perm) {
+        let others = self.acl.users.iter().copied().filter(|(known, _)| *known != uid);
+        self.acl = Acl::of_users(Perm::ALL, others.chain([(uid, perm)]));
+    }
+
+    fn given_to(mut self, own: Own, privileges: Privileges) -> Self {
+        match (own, privileges.ownership) {
+            (Own::Agent, _) => {}
+            (Own::Unknown, _) => self.owner = None,
+            (Own::User(own), Ownership::Anybody) => {
+                self.acl.users.retain(|(uid, _)| *uid != own.uid);
+                self.acl = Acl::of_users(Perm::ALL, std::mem::take(&mut self.acl.users));
+                (self.owner, self.plain) = (Some(own), Plain::Of(own));
+            }
+            // It can't be given away, but opened.
+            (Own::User(own), Ownership::OwnOnly) => self.name(own.uid, Perm::ALL),
+        }
+        self
+    }
+
+    /// Gives a directory these rights, where it hasn't them already.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn apply(&self, dir: &Dir) -> Result<(), FsError> {
+        let found = Found::of(dir)?;
+        let Some(acl) = &found.acl else {
+            if !self.acl.users.is_empty() {
+                warn_once(dir);
+            }
+            return dir.set_rights(self.without_list(found.mode));
+        };
+        for step in self.steps(&found, acl) {
+            match (step.take(dir), &step) {
+                (Ok(()), _) => {}
+                (Err(error), Step::List(_)) => return self.close_without_list(dir, &found, error),
+                (Err(error), Step::NoDefault | Step::Owner(_) | Step::Mode(_)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Where no list can be written: a mode takes no room on a disk. It closes the directory to all but its owner until a later try succeeds.
+    ///
+    /// # Errors
+    /// Why the list can't be written, unless it is because the file system has none after all.
+    fn close_without_list(&self, dir: &Dir, found: &Found, why: FsError) -> Result<(), FsError> {
+        if why.is_unsupported() {
+            without_lists().insert(found.device);
+            warn_once(dir);
+            return dir.set_rights(self.without_list(found.mode));
+        }
+        let mode = (found.mode | self.special) & (SPECIAL | 0o700);
+        dir.set_rights(Rights::Exact { mode, owner: None })?;
+        Err(why)
+    }
+
+    /// What is to be changed of a directory with a list, in an order in which no step opens it to anybody, also where it is the last one that
+    /// was taken: a directory that everybody may write to keeps its sticky bit until it is closed.
+    fn steps(&self, found: &Found, present: &Acl) -> Vec<Step> {
+        let wanted = self.wanted(present);
+        let mut steps = Vec::new();
+        if self.has_wrong_default(found) {
+            steps.push(Step::NoDefault);
+        }
+        // The bits of the group are the list's mask: they stay as they are until the list itself is written.
+        if self.special & !found.mode != 0 {
+            steps.push(Step::Mode(found.mode | self.special));
+        }
+        steps.extend(self.owner.filter(|owner| owner.uid != found.uid).map(Step::Owner));
+        let closed = wanted.mode() | self.special;
+        if *present != wanted {
+            steps.push(Step::List(wanted));
+        }
+        if found.mode & SPECIAL & !self.special != 0 {
+            steps.push(Step::Mode(closed));
+        }
+        steps
+    }
+
+    /// How a directory's rights are others than these, as a sentence without a full stop.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub(crate) fn difference(&self, dir: &Dir) -> Result<Option<String>, FsError> {
+        let found = Found::of(dir)?;
+        let here = dir.path().display();
+        let (owner, acl, mode) = match (&found.acl, self.without_list(found.mode)) {
+            (Some(acl), _) => (self.owner.map(|owner| owner.uid), self.wanted(acl), None),
+            (None, Rights::Exact { mode, owner }) => {
+                (owner.map(|(uid, _)| uid), Acl::from_mode(mode), Some(mode & SPECIAL))
+            }
+            (None, Rights::Masked { .. }) => return Ok(None),
+        };
+        if owner.is_some_and(|owner| owner != found.uid) {
+            return Ok(Some(format!("{here} belongs to user {}, not to {}", found.uid, owner.unwrap_or(0))));
+        }
+        if self.has_wrong_default(&found) {
+            return Ok(Some(format!("{here} gives rights to others on what is made in it")));
+        }
+        let present = found.acl.unwrap_or_else(|| Acl::from_mode(found.mode));
+        if present != acl || found.mode & SPECIAL != mode.unwrap_or(self.special) {
+            return Ok(Some(format!("{here} has other rights than it should")));
+        }
+        Ok(None)
+    }
+
+    /// Whether its default list is to go. What a user has set on its own directory stays, and what one has inherited that becomes its does not.
+    fn has_wrong_default(&self, found: &Found) -> bool {
+        let is_wrong = |owner: Ids| owner.uid == us().uid || owner.uid != found.uid;
+        found.has_default && self.owner.is_some_and(is_wrong)
+    }
+
+    /// The list that a directory should have that has `present`.
+    fn wanted(&self, present: &Acl) -> Acl {
+        match self.known {
+            Known::All => self.acl.clone(),
+            Known::Some => {
+                let named = |uid| self.acl.users.iter().any(|(known, _)| *known == uid);
+                let kept = present.users.iter().copied().filter(|(uid, _)| !named(*uid));
+                Acl::of_users(Perm::ALL, self.acl.users.iter().copied().chain(kept))
+            }
+        }
+    }
+
+    /// The rights of a directory that has `present` as its mode.
+    fn without_list(&self, present: u32) -> Rights {
+        let is_shared = !self.acl.users.is_empty();
+        let (mode, owner) = match (self.plain, self.known) {
+            (Plain::Of(one), _) => (0o700, Some(one)),
+            (Plain::Passage, _) if is_shared => (0o711, self.owner),
+            // Who was not found may be the one that it is open to, or whose it is: it is closed to strangers and stays as it is otherwise.
+            (Plain::Passage, Known::Some) => (present & (SPECIAL | 0o711), None),
+            (Plain::Closed, Known::Some) => (present & (SPECIAL | 0o700), None),
+            (Plain::Closed, Known::All) if is_shared => (0o700, self.owner),
+            (Plain::Passage | Plain::Closed, Known::All) => (0o700 | self.special, self.owner),
+        };
+        Rights::Exact { mode, owner: owner.map(Ids::pair) }
+    }
+}
+
+impl Found {
+    fn of(dir: &Dir) -> Result<Self, FsError> {
+        let stat = dir.stat()?;
+        let examined = |error: AclError| FsError::io("examine", dir.path(), error.into_io());
+        let acl = match Acl::read(dir) {
+            Ok(_) if without_lists().contains(&stat.st_dev) => None,
+            Ok(acl) => Some(acl),
+            Err(AclError::Unsupported) => None,
+            Err(error) => return Err(examined(error)),
+        };
+        let has_default = acl.is_some() && Acl::has_default(dir).map_err(examined)?;
+        Ok(Self { device: stat.st_dev, uid: stat.st_uid, mode: stat.st_mode & 0o7777, acl, has_default })
+    }
+}
+
+/// How directories are made that get their rights next.
+pub(crate) const UNOPENED: Rights = Rights::Masked { mode: 0o700 };
+
+/// File systems that let lists be read, and refuse to take one: as if they had none.
+fn without_lists() -> MutexGuard<'static, BTreeSet<u64>> {
+    static DEVICES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refused(dir: &Dir, error: AclError) -> FsError {
+    FsError::io("close", dir.path(), error.into_io())
+}
+
+const STICKY: u32 = 0o1000;
+/// Bits of a mode that are no permissions.
+const SPECIAL: u32 = 0o7000;
+
+fn us() -> Ids {
+    Ids { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+}
+
+fn warn_once(dir: &Dir) {
+    static WARNED: std::sync::Once = std::sync::Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            dir = %dir.path().display(),
+            "the file system has no access control lists: tasks of other users get directories of their own, and what several of them share stays closed"
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests;

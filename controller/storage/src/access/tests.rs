@@ -1,0 +1,277 @@
+//! Rights of directories, with lists and on a file system without.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::Path,
+    process::Command,
+};
+
+use herdlet_base::test_ground::{Ground, leave_out};
+
+use super::*;
+
+const WEB: Ids = Ids { uid: 5001, gid: 5001 };
+const DB: Ids = Ids { uid: 5002, gid: 5002 };
+
+fn users(of: &[Ids]) -> TaskUsers {
+    TaskUsers { users: of.to_vec(), ..TaskUsers::default() }
+}
+
+fn of_task(own: Ids, all: &[Ids]) -> TaskUsers {
+    TaskUsers { own: Own::User(own), ..users(all) }
+}
+
+/// Ground where files can be given away; left out aloud where they can't.
+fn ground() -> Option<Ground> {
+    let ground = Ground::mounting()?;
+    if ground.privileges().ownership == Ownership::OwnOnly {
+        leave_out("the right to give files away");
+        return None;
+    }
+    Some(ground)
+}
+
+fn mode_and_owner(path: &Path) -> (u32, u32) {
+    let stat = path.metadata().unwrap();
+    (stat.mode() & 0o7777, stat.uid())
+}
+
+#[test]
+fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
+    let Some(ground) = ground() else { return };
+    for before in [0o700, 0o1777, 0o777, 0o2755] {
+        fs::set_permissions(ground.path(), fs::Permissions::from_mode(before)).unwrap();
+        Acl::from_mode(before).write(fs::File::open(ground.path()).unwrap()).unwrap();
+        let dir = Dir::open(ground.path()).unwrap();
+        let access = of_task(WEB, &[WEB, DB]).task();
+        assert!(access.difference(&dir).unwrap().is_some());
+        for _ in 0..2 {
+            access.apply(&dir).unwrap();
+            assert_eq!(access.difference(&dir).unwrap(), None);
+        }
+        let expected = [(WEB.uid, Perm::ALL), (DB.uid, Perm::READ_EXECUTE)];
+        assert_eq!(Acl::read(&dir).unwrap(), Acl::of_users(Perm::ALL, expected));
+        assert_eq!(mode_and_owner(ground.path()), (0o1770, us().uid));
+        // Somebody opens it.
+        fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let why = access.difference(&dir).unwrap().unwrap();
+        assert!(why.ends_with("has other rights than it should"), "{why}");
+        access.apply(&dir).unwrap();
+        // It goes along to an allocation whose tasks have another user.
+        let access = of_task(DB, &[DB]).own(ground.privileges());
+        assert!(access.difference(&dir).unwrap().unwrap().contains("belongs to user"));
+        access.apply(&dir).unwrap();
+        assert_eq!(
+            (Acl::read(&dir).unwrap(), access.difference(&dir).unwrap()),
+            (Acl::from_mode(0o700), None)
+        );
+        assert_eq!(mode_and_owner(ground.path()), (0o700, DB.uid));
+        TaskUsers::private().apply(&dir).unwrap();
+    }
+}
+
+// One step made it 0777 without the sticky bit before another closed it: as it stayed where the agent was killed between both.
+#[test]
+fn no_step_of_closing_a_directory_opens_it() {
+    let Some(ground) = ground() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let task = of_task(WEB, &[WEB, DB]);
+    for before in [0o1777, 0o3777, 0o755] {
+        for access in [task.own(ground.privileges()), task.task(), TaskUsers::private()] {
+            Acl::from_mode(before).write(&dir).unwrap();
+            fs::set_permissions(ground.path(), fs::Permissions::from_mode(before)).unwrap();
+            dir.set_owner((0, 0)).unwrap();
+            let found = Found::of(&dir).unwrap();
+            for step in access.steps(&found, found.acl.as_ref().unwrap()) {
+                step.take(&dir).unwrap();
+                let (mode, _) = mode_and_owner(ground.path());
+                assert!(mode & 0o002 == 0 || mode & STICKY != 0, "{before:o} {step:?}: {mode:o}");
+            }
+            assert_eq!(access.difference(&dir).unwrap(), None, "{before:o}");
+        }
+    }
+}
+
+#[test]
+fn who_is_not_found_loses_nothing_and_strangers_are_shut_out_all_the_same() {
+    let Some(ground) = ground() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    users(&[WEB, DB]).common().apply(&dir).unwrap();
+    let with = |of: &[Ids]| TaskUsers { known: Known::Some, ..users(of) };
+    for access in [with(&[WEB]).common(), TaskUsers::unknown().common()] {
+        assert_eq!(access.difference(&dir).unwrap(), None);
+        access.apply(&dir).unwrap();
+        assert_eq!(Acl::read(&dir).unwrap().users.len(), 2);
+    }
+    fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let access = TaskUsers::unknown().common();
+    assert!(access.difference(&dir).unwrap().is_some());
+    access.apply(&dir).unwrap();
+    assert_eq!(Acl::read(&dir).unwrap().other, Perm::NONE);
+    let found = TaskUsers::find(["no such user", "", "nobody", "nobody", "root"]).unwrap();
+    assert_eq!((found.users.len(), found.known), (1, Known::Some));
+    assert_eq!(found.of_task(Some("no such user")).unwrap().own, Own::Unknown);
+}
+
+#[test]
+fn without_lists_each_user_has_its_own_and_strangers_nothing() {
+    let Some(ground) = ground() else { return };
+    let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
+    assert!(status.success());
+    let top = Dir::open(ground.path()).unwrap();
+    assert!(matches!(Acl::read(&top), Err(AclError::Unsupported)));
+    let us = us().uid;
+    let (one, two, none) = (users(&[WEB]), users(&[WEB, DB]), users(&[]));
+    let wanted = [
+        (one.entrance(), (0o711, us)),
+        (none.entrance(), (0o700, us)),
+        (two.common(), (0o711, us)),
+        (one.logs(), (0o700, us)),
+        (one.data(), (0o700, WEB.uid)),
+        (one.scratch(), (0o700, WEB.uid)),
+        (two.data(), (0o700, us)),
+        (none.scratch(), (0o1700, us)),
+        (of_task(DB, &[WEB, DB]).task(), (0o700, DB.uid)),
+        (of_task(DB, &[WEB, DB]).own(ground.privileges()), (0o700, DB.uid)),
+        (of_task(DB, &[WEB, DB]).secret(ground.privileges()), (0o700, DB.uid)),
+        (TaskUsers::private(), (0o700, us)),
+    ];
+    for (number, (access, expected)) in wanted.into_iter().enumerate() {
+        let name = number.to_string();
+        let dir = top.make(name.as_ref(), UNOPENED).unwrap();
+        fs::set_permissions(ground.path().join(&name), fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(access.difference(&dir).unwrap().is_some(), "{number}");
+        access.apply(&dir).unwrap();
+        assert_eq!(access.difference(&dir).unwrap(), None, "{number}");
+        assert_eq!(mode_and_owner(&ground.path().join(&name)), expected, "{number}");
+    }
+}
+
+// While name services failed, each inspection found a difference; a deleted user was shut out under its task.
+#[test]
+fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
+    let Some(ground) = ground() else { return };
+    let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
+    assert!(status.success());
+    let dir = Dir::open(ground.path()).unwrap();
+    let (known, unknown) = (of_task(WEB, &[WEB]), TaskUsers::unknown());
+    let deleted = TaskUsers { known: Known::Some, own: Own::Unknown, ..TaskUsers::default() };
+    let each = |users: &TaskUsers| {
+        let own = [users.own(ground.privileges()), users.secret(ground.privileges())];
+        [
+            vec![users.entrance(), users.common(), users.logs(), users.data(), users.scratch(), users.task()],
+            own.into(),
+        ]
+        .concat()
+    };
+    for users in [unknown, deleted] {
+        for (known, access) in each(&known).iter().zip(each(&users)) {
+            known.apply(&dir).unwrap();
+            let before = mode_and_owner(ground.path());
+            assert_eq!(access.difference(&dir).unwrap(), None);
+            access.apply(&dir).unwrap();
+            assert_eq!(mode_and_owner(ground.path()), before);
+            fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+            assert!(access.difference(&dir).unwrap().is_some());
+            access.apply(&dir).unwrap();
+            assert_eq!(access.difference(&dir).unwrap(), None);
+            assert_eq!(mode_and_owner(ground.path()).0 & 0o066, 0);
+        }
+    }
+    // Another task's user was deleted: this one gets its own all the same.
+    let other = TaskUsers { known: Known::Some, ..of_task(WEB, &[WEB]) };
+    TaskUsers::private().apply(&dir).unwrap();
+    for access in [other.task(), other.own(ground.privileges()), other.secret(ground.privileges())] {
+        access.apply(&dir).unwrap();
+        assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
+    }
+    // Who may enter every allocation takes nothing from its only user.
+    let guests = TaskUsers { guests: vec![DB], ..users(&[WEB]) };
+    guests.data().apply(&dir).unwrap();
+    assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
+}
+
+/// Has the kernel refuse to take lists from the calling thread.
+fn refuse_lists(errno: rustix::io::Errno) {
+    use seccompiler::{SeccompAction, SeccompFilter};
+    let refused = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let rules = [(libc::SYS_fsetxattr, vec![])].into();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+    seccompiler::apply_filter(&seccompiler::BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+// A full disk kept every directory of an older agent open for as long as it was full.
+#[test]
+fn where_no_list_can_be_written_a_directory_is_closed_first() {
+    let Some(ground) = ground() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let task = of_task(WEB, &[WEB, DB]);
+    let mode = |mode| fs::set_permissions(ground.path(), fs::Permissions::from_mode(mode)).unwrap();
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            refuse_lists(rustix::io::Errno::NOSPC);
+            for (access, expected) in
+                [(task.entrance(), 0o700), (task.common(), 0o1700), (task.own(ground.privileges()), 0o700)]
+            {
+                dir.set_owner((0, 0)).unwrap();
+                mode(if expected == 0o1700 { 0o1777 } else { 0o777 });
+                for _ in 0..2 {
+                    let error = access.apply(&dir).unwrap_err();
+                    assert!(error.to_string().contains("No space left"), "{error}");
+                    assert_eq!(mode_and_owner(ground.path()).0, expected);
+                }
+            }
+        });
+        refused.join().unwrap();
+    });
+    // There is room again.
+    task.entrance().apply(&dir).unwrap();
+    assert_eq!(Acl::read(&dir).unwrap().users.len(), 2);
+}
+
+#[test]
+fn a_file_system_that_takes_no_lists_is_one_without_them() {
+    let Some(ground) = ground() else { return };
+    let status = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(ground.path()).status().unwrap();
+    assert!(status.success());
+    let dir = Dir::open(ground.path()).unwrap();
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            refuse_lists(rustix::io::Errno::OPNOTSUPP);
+            let access = users(&[WEB]).data();
+            for _ in 0..2 {
+                access.apply(&dir).unwrap();
+                assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
+                assert_eq!(access.difference(&dir).unwrap(), None);
+            }
+        });
+        refused.join().unwrap();
+    });
+}
+
+// A default list of a parent directory was inherited by all that was made for an allocation.
+#[test]
+fn a_default_list_is_removed_where_the_directory_is_the_agents() {
+    let Some(ground) = ground() else { return };
+    let inherited = Acl::of_users(Perm::ALL, [(4_242, Perm::ALL)]);
+    let parent = Dir::open(ground.path()).unwrap();
+    inherited.write_default(&parent).unwrap();
+    let dir = parent.make("alloc".as_ref(), UNOPENED).unwrap();
+    assert!(Acl::has_default(&dir).unwrap());
+    let access = users(&[WEB]).entrance();
+    assert!(access.difference(&dir).unwrap().is_some());
+    access.apply(&dir).unwrap();
+    assert_eq!(access.difference(&dir).unwrap(), None);
+    assert!(!Acl::has_default(&dir).unwrap());
+    let inner = dir.make("inner".as_ref(), UNOPENED).unwrap();
+    assert!(!Acl::has_default(&inner).unwrap() && Acl::read(&inner).unwrap().users.is_empty());
+    // What its user has set on its own directory stays.
+    let own = of_task(WEB, &[WEB]).own(ground.privileges());
+    own.apply(&inner).unwrap();
+    inherited.write_default(&inner).unwrap();
+    assert_eq!(own.difference(&inner).unwrap(), None);
+    own.apply(&inner).unwrap();
+    assert!(Acl::has_default(&inner).unwrap());
+}

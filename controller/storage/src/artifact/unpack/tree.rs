@@ -1,0 +1,376 @@
+//! The directory into which an archive is unpacked, with bounds.
+//!
+//! In: names, modes and contents as an archive gives them. Out: files below the directory and nowhere else. Every name is walked through
+//! held directories, and no link is followed on the way. A link may say `../` as often as the directory is deep in which it stands, and
+//! only at its beginning: so no path over any of them leads out, whatever else is or will be unpacked beside it.
+//! What this refuses, it refuses as a whole: whoever sees an error throws all of it away.
+
+use std::{
+    ffi::OsString,
+    io::Read,
+    os::fd::AsFd as _,
+    path::{Component, Path, PathBuf},
+};
+
+use herdlet_base::safe_fs::{Crossing, Dir, FsError, Rights, set_rights};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid},
+    io::Errno,
+};
+
+/// The directory and what may still be put in it.
+pub(super) struct Tree {
+    root: Dir,
+    /// Of what is in here, links lead no further than to here.
+    folder: PathBuf,
+    bytes_left: u64,
+    entries_left: u64,
+    /// Set once all is in them: a directory need not be one that its owner may write to.
+    directories: Vec<(PathBuf, About)>,
+    /// What is unpacked belongs to whom the archive says.
+    keeps_owners: bool,
+    /// The most that files and directories get.
+    permissions: u32,
+}
+
+/// What an archive says of an entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About {
+    /// Permission bits, and others.
+    pub(super) mode: u32,
+    /// User and group.
+    pub(super) owner: Option<(u32, u32)>,
+}
+
+impl About {
+    /// Nobody's in particular.
+    pub(super) fn of(mode: u32) -> Self {
+        Self { mode, owner: None }
+    }
+}
+
+/// Why an archive is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TreeError {
+    /// An entry would lie outside.
+    #[error("{path:?} leads out of the archive")]
+    Outside {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// A link leads outside, or may.
+    #[error("the link {path:?} leads out of the archive, to {target:?}")]
+    LinkOutside {
+        /// Its name.
+        path: PathBuf,
+        /// What it says.
+        target: PathBuf,
+    },
+    /// An entry is no file, directory or link.
+    #[error("{path:?} is {kind}, which is not unpacked")]
+    Kind {
+        /// Its name.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// There are too many.
+    #[error("it has more than the {max} entries that are allowed")]
+    Entries {
+        /// How many are allowed.
+        max: u64,
+    },
+    /// It is too large.
+    #[error("it unpacks to more than the {max} bytes that are allowed")]
+    Bytes {
+        /// How many are allowed.
+        max: u64,
+    },
+    /// Its directories are nested too deep.
+    #[error("{path:?} is nested too deep")]
+    Depth {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// Nobody waits for it any more.
+    #[error("nobody waits for it any more")]
+    Abandoned,
+    /// It can't be read.
+    #[error("read it: {0}")]
+    Read(#[from] std::io::Error),
+    /// A file or directory can't be made.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+}
+
+/// What a tree may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Bytes of all files.
+    pub(super) bytes_max: u64,
+    /// Files, directories and links.
+    pub(super) entries_max: u64,
+}
+
+/// No path of a file system is longer, so none is deeper.
+const DEPTH_MAX: usize = 128;
+
+/// So much is read at once.
+const CHUNK_LEN: usize = 64 * 1024;
+
+impl Tree {
+    /// Into this directory. Of what is unpacked only `folder` will be used.
+    pub(super) fn new(root: Dir, folder: PathBuf, bounds: Bounds, keeps_owners: bool) -> Self {
+        Self {
+            root,
+            folder,
+            bytes_left: bounds.bytes_max,
+            entries_left: bounds.entries_max,
+            directories: Vec::new(),
+            keeps_owners: keeps_owners && rustix::process::geteuid().is_root(),
+            // What others could have written is not run: nobody gets such rights from an archive, whose packer's umask they show.
+            permissions: if keeps_owners { 0o777 } else { 0o755 },
+        }
+    }
+
+    /// A directory. Where there is one, it gets this mode and owner.
+    ///
+    /// # Errors
+    /// [`TreeError`].
+    pub(super) fn directory(&mut self, path: &Path, about: About, bounds: Bounds) -> Result<(), TreeError> {
+        self.count(bounds)?;
+        let path = inside(path)?;
+        self.root.make_all(&path, DIRECTORY)?;
+        if path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        // Its owner can remove what is in it, always.
+        let kept = if self.keeps_owners { 0o3000 } else { 0 } | self.permissions;
+        let mode = about.mode & kept | 0o700;
+        self.directories.push((path, About { mode, owner: self.owner(about.owner) }));
+        Ok(())
+    }
+
+    /// A file. One that is there, or a link, gives way.
+    ///
+    /// # Errors
+    /// [`TreeError`].
+    pub(super) fn file(
+        &mut self,
+        path: &Path,
+        about: About,
+        content: &mut impl Read,
+        bounds: Bounds,
+    ) -> Result<(), TreeError> {
+        self.count(bounds)?;
+        let (dir, name) = self.place(path)?;
+        let here = dir.path().join(&name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&dir, &name, flags, Mode::from_raw_mode(0o600))
+            .map_err(|errno| FsError::io("create", &here, errno))?;
+        let mut chunk = vec![0; CHUNK_LEN];
+        loop {
+            let len = match content.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(len) => len,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            still_wanted()?;
+            let taken = u64::try_from(len).unwrap_or(u64::MAX);
+            self.bytes_left =
+                self.bytes_left.checked_sub(taken).ok_or(TreeError::Bytes { max: bounds.bytes_max })?;
+            let mut rest = chunk.get(..len).unwrap_or_default();
+            while !rest.is_empty() {
+                match rustix::io::write(&file, rest) {
+                    Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(FsError::io("write", &here, errno).into()),
+                }
+            }
+        }
+        // Without the bits that make a program run as somebody else.
+        let rights = Rights::Exact { mode: about.mode & self.permissions, owner: self.owner(about.owner) };
+        Ok(set_rights(file.as_fd(), &here, rights)?)
+    }
+
+    /// A symbolic link.
+    ///
+    /// # Errors
+    /// [`TreeError`].
+    pub(super) fn symlink(
+        &mut self,
+        path: &Path,
+        target: &Path,
+        owner: Option<(u32, u32)>,
+        bounds: Bounds,
+    ) -> Result<(), TreeError> {
+        self.count(bounds)?;
+        let (dir, name) = self.place(path)?;
+        let inside_path = inside(path)?;
+        let below = inside_path.strip_prefix(&self.folder).unwrap_or(&inside_path);
+        let depth = below.components().count().saturating_sub(1);
+        if !stays_inside(target, depth) {
+            return Err(TreeError::LinkOutside { path: path.to_owned(), target: target.to_owned() });
+        }
+        dir.link(&name, target)?;
+        let Some((uid, gid)) = self.owner(owner) else { return Ok(()) };
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        rustix::fs::chownat(&dir, &name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| FsError::io("change the owner of", dir.path().join(&name), errno))?;
+        Ok(())
+    }
+
+    /// Another name of a file that was unpacked before.
+    ///
+    /// # Errors
+    /// [`TreeError`].
+    pub(super) fn hard_link(&mut self, path: &Path, target: &Path, bounds: Bounds) -> Result<(), TreeError> {
+        self.count(bounds)?;
+        let outside = |_| TreeError::LinkOutside { path: path.to_owned(), target: target.to_owned() };
+        let inside_target = inside(target).map_err(outside)?;
+        if inside(path)? == inside_target {
+            return Ok(());
+        }
+        let (from, old) = self.parent_of(&inside_target)?;
+        let is_file = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !from.stat_name(&old)?.is_some_and(is_file) {
+            return Err(TreeError::Kind { path: path.to_owned(), kind: "a link to what is no file of it" });
+        }
+        let (dir, name) = self.place(path)?;
+        rustix::fs::linkat(&from, &old, &dir, &name, AtFlags::empty())
+            .map_err(|errno| FsError::io("create", dir.path().join(&name), errno))?;
+        Ok(())
+    }
+
+    /// Gives directories their modes and owners.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn finish(self) -> Result<(), TreeError> {
+        // Inner ones first: an outer one may be closed then.
+        let mut directories = self.directories;
+        directories.sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
+        for (path, About { mode, owner }) in directories {
+            let dir = self.root.open_below(&path, Crossing::Nothing)?;
+            dir.set_rights(Rights::Exact { mode, owner })?;
+        }
+        Ok(())
+    }
+
+    fn owner(&self, owner: Option<(u32, u32)>) -> Option<(u32, u32)> {
+        owner.filter(|_| self.keeps_owners)
+    }
+
+    /// The directory of an entry, and its name there, at which nothing stands.
+    fn place(&self, path: &Path) -> Result<(Dir, OsString), TreeError> {
+        let (dir, name) = self.parent_of(&inside(path)?)?;
+        dir.unlink(&name)?;
+        Ok((dir, name))
+    }
+
+    fn parent_of(&self, path: &Path) -> Result<(Dir, OsString), TreeError> {
+        let name = path.file_name().ok_or_else(|| TreeError::Outside { path: path.to_owned() })?;
+        let parents = path.parent().unwrap_or(Path::new(""));
+        Ok((self.root.make_all(parents, DIRECTORY)?, name.to_owned()))
+    }
+
+    fn count(&mut self, bounds: Bounds) -> Result<(), TreeError> {
+        still_wanted()?;
+        self.entries_left =
+            self.entries_left.checked_sub(1).ok_or(TreeError::Entries { max: bounds.entries_max })?;
+        Ok(())
+    }
+}
+
+const DIRECTORY: Rights = Rights::Masked { mode: 0o755 };
+
+/// The path without `.`; one that is absolute or has `..` is refused.
+fn inside(path: &Path) -> Result<PathBuf, TreeError> {
+    let mut clean = PathBuf::new();
+    for (depth, part) in path.components().enumerate() {
+        match part {
+            Component::Normal(_) if depth >= DEPTH_MAX => {
+                return Err(TreeError::Depth { path: shortened(path) });
+            }
+            Component::Normal(name) if !name.as_encoded_bytes().contains(&0) => clean.push(name),
+            Component::CurDir => {}
+            Component::Normal(_) | Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                return Err(TreeError::Outside { path: shortened(path) });
+            }
+        }
+    }
+    Ok(clean)
+}
+
+/// Whether a link in a directory of this depth leads nowhere but into the tree.
+fn stays_inside(target: &Path, depth: usize) -> bool {
+    let mut parts = target.components().filter(|part| *part != Component::CurDir).peekable();
+    let mut up = 0;
+    while parts.next_if_eq(&Component::ParentDir).is_some() {
+        up += 1;
+    }
+    up <= depth && parts.all(|part| matches!(part, Component::Normal(_))) && target != Path::new("")
+}
+
+/// For messages.
+fn shortened(path: &Path) -> PathBuf {
+    let text = path.to_string_lossy();
+    match text.chars().count() {
+        0..=200 => path.to_owned(),
+        _ => PathBuf::from(text.chars().take(200).chain("…".chars()).collect::<String>()),
+    }
+}
+
+/// Ends with an error once the agent has hung up: what it waits for at the other end of standard error.
+fn still_wanted() -> Result<(), TreeError> {
+    let stderr = rustix::stdio::stderr();
+    let mut fds = [PollFd::new(&stderr, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+    match poll(&mut fds, Some(&now)) {
+        Ok(_) if fds.iter().any(|fd| fd.revents().intersects(gone)) => Err(TreeError::Abandoned),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_goes_up_only_first_and_no_further_than_it_is_deep() {
+        for (target, depth, stays) in [
+            ("a", 0, true),
+            ("./a/b", 0, true),
+            ("..", 0, false),
+            ("..", 1, true),
+            ("../a", 1, true),
+            ("../../a", 1, false),
+            ("../../a", 2, true),
+            ("a/..", 3, false),
+            ("a/../b", 3, false),
+            ("/etc/passwd", 9, false),
+            ("", 0, false),
+        ] {
+            assert_eq!(stays_inside(Path::new(target), depth), stays, "{target:?} at {depth}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_leads_out_is_refused() {
+        for (path, expected) in [
+            ("a/./b", Some("a/b")),
+            ("./", Some("")),
+            ("..", None),
+            ("a/../b", None),
+            ("/a", None),
+            ("a\0b", None),
+        ] {
+            assert_eq!(inside(Path::new(path)).ok(), expected.map(PathBuf::from), "{path:?}");
+        }
+        let deep = "d/".repeat(200);
+        assert!(matches!(inside(Path::new(&deep)), Err(TreeError::Depth { .. })));
+    }
+}

@@ -1,0 +1,67 @@
+//! A volume as a symbolic link, where mounting is not possible.
+//!
+//! In: the task directory and what is wanted. Out: the link, or what is there instead. It must not know of other volumes.
+
+use herdlet_base::mounts::kernel;
+use herdlet_base::{
+    mounts::kernel::Access,
+    safe_fs::{Crossing, Dir},
+    sight::Sight,
+};
+use rustix::fs::FileType;
+
+use super::{Binding, MountError, parents};
+
+/// Makes the link, unless it is there as wanted.
+pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
+    // A link to nothing would only fail later, in the task.
+    drop(kernel::open_source(&binding.source)?);
+    let parent = task.make_all(binding.destination.parent(), parents(task)?)?;
+    let name = binding.destination.name();
+    let obstacle = |what| Err(MountError::Obstacle { path: parent.path().join(name), what });
+    match parent.stat_name(name)?.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+        None => {}
+        Some(FileType::Symlink) => {
+            return match parent.read_link(name)? {
+                Some(target) if target == binding.source => Ok(()),
+                _ => obstacle("a symbolic link that leads elsewhere"),
+            };
+        }
+        // An empty one gives way.
+        Some(FileType::Directory) if parent.remove_empty(name).is_ok() => {}
+        Some(FileType::Directory) => return obstacle("a directory with content"),
+        Some(_) => return obstacle("a file"),
+    }
+    if binding.access == Access::ReadOnly {
+        tracing::warn!(
+            destination = %parent.path().join(name).display(),
+            "mounting is not possible here: a read-only volume is a link, through which the task may write"
+        );
+    }
+    parent.link(name, &binding.source)?;
+    Ok(())
+}
+
+/// Whether it is there as wanted.
+pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
+    let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
+        Ok(parent) => parent,
+        Err(error) if error.is_missing() => return Ok(Sight::Absent),
+        Err(error) => return Ok(error.into_sight()?),
+    };
+    let name = binding.destination.name();
+    let here = parent.path().join(name);
+    if parent.stat_name(name)?.is_none() {
+        return Ok(Sight::Absent);
+    }
+    match parent.read_link(name)? {
+        Some(target) if target != binding.source => {
+            Ok(Sight::foreign(format!("the link {} leads to {}", here.display(), target.display())))
+        }
+        Some(_) if kernel::open_source(&binding.source).is_err() => {
+            Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
+        }
+        Some(_) => Ok(Sight::Present),
+        None => Ok(Sight::foreign(format!("{} is no link of ours", here.display()))),
+    }
+}

@@ -1,0 +1,279 @@
+//! A task's directory (Nomad's TASKDIR): `local`, `tmp`, `secrets` and `private`.
+//!
+//! | path | what |
+//! | --- | --- |
+//! | TASKDIR | the task's working directory; the agent's, and the task's user may add to it |
+//! | `local` | the task's own files |
+//! | `tmp` | the same, for what it needs no more |
+//! | `secrets` | tmpfs of 1 MiB, no exec, suid or devices; closed to all but the task's user; token files in it are 0600 |
+//! | `private` | the same, for what the task itself must not see; 0700 |
+//!
+//! Who may do what is in [`crate::access`]. Where mounting is not possible, `secrets` and `private` are plain directories on disk.
+//!
+//! In: the path and what we may do. Out: what was made or seen. Looking never makes anything: a deleted directory is
+//! [`Sight::Absent`], and whether the task survives that is decided elsewhere. Everything here blocks.
+
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
+
+use herdlet_base::{
+    mounts::{
+        kernel,
+        table::{Mount, mounts_below},
+    },
+    privileges::{Mounting, Privileges},
+    safe_fs::{Dir, FsError, Rights},
+    sight::{Class, Sight},
+};
+
+use crate::{
+    access::{Access, TaskUsers, UNOPENED},
+    artifact,
+};
+
+/// Size of `secrets` and of `private`: Nomad's.
+pub const SECRETS_SIZE_BYTES: u64 = 1024 * 1024;
+
+/// One task's directory.
+#[derive(Debug, Clone)]
+pub struct TaskDir {
+    path: PathBuf,
+    privileges: Privileges,
+    users: TaskUsers,
+}
+
+/// Why a task directory is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskDirError {
+    /// The allocation directory, in which it lies, is missing.
+    #[error("build task directory {path}: the allocation directory is missing")]
+    NoAllocDir {
+        /// The task directory.
+        path: PathBuf,
+    },
+    /// The mount table can't be read.
+    #[error("read the mount table: {0}")]
+    Table(#[source] std::io::Error),
+    /// A step failed.
+    #[error("build or remove task directory: {0}")]
+    Fs(#[from] FsError),
+}
+
+impl TaskDirError {
+    /// Whether trying again may help.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::NoAllocDir { .. } | Self::Table(_) => Class::Retry,
+            Self::Fs(error) => error.class(),
+        }
+    }
+}
+
+impl TaskDir {
+    /// The directory at `path`, see [`herdlet_base::paths::Paths::task`], of a task of the agent's own user.
+    pub fn new(path: PathBuf, privileges: Privileges) -> Self {
+        Self { path, privileges, users: TaskUsers::default() }
+    }
+
+    /// The same of a task that one of these users runs, beside those of the others.
+    #[must_use]
+    pub fn used_by(self, users: TaskUsers) -> Self {
+        Self { users, ..self }
+    }
+
+    /// Makes it, or what is missing of it. Mounts `secrets` and `private` where they are not mounted, as after a reboot;
+    /// they are empty then.
+    ///
+    /// # Errors
+    ///
+    /// When something else stands in a directory's place or the system refuses.
+    pub fn up(&self) -> Result<(), TaskDirError> {
+        let missing = || TaskDirError::NoAllocDir { path: self.path.clone() };
+        let alloc = self.alloc()?.ok_or_else(missing)?;
+        let task = alloc.make(self.name(), UNOPENED)?;
+        self.users.task().apply(&task)?;
+        if task.find(OsStr::new("local"))?.is_none() {
+            // What was fetched into it has gone with it.
+            task.unlink(OsStr::new(artifact::marker::FILE))?;
+        }
+        for name in ["local", "tmp"] {
+            task.make(OsStr::new(name), UNOPENED)?;
+        }
+        for name in TMPFS {
+            self.secret_dir(&task, OsStr::new(name))?;
+        }
+        for name in DIRS {
+            if let Some(dir) = task.find(OsStr::new(name))? {
+                self.access(name).apply(&dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all of it is there and mounted.
+    ///
+    /// # Errors
+    ///
+    /// When that can't be told.
+    pub fn look(&self) -> Result<Sight, TaskDirError> {
+        let Some(alloc) = self.alloc()? else { return Ok(Sight::Absent) };
+        let task = match alloc.find(self.name()) {
+            Ok(Some(task)) => task,
+            Ok(None) => return Ok(Sight::Absent),
+            Err(error) => return Ok(error.into_sight()?),
+        };
+        let mut open = Vec::from([self.users.task().difference(&task)?]);
+        for name in DIRS {
+            match task.find(OsStr::new(name)) {
+                Ok(Some(dir)) => open.push(self.access(name).difference(&dir)?),
+                // The task's own files; all else can be made anew.
+                Ok(None) if name == "local" => {
+                    return Ok(Sight::Lost { why: format!("{} is gone", task.path().join(name).display()) });
+                }
+                Ok(None) => {
+                    return Ok(Sight::foreign(format!("{} is missing", task.path().join(name).display())));
+                }
+                Err(error) => return Ok(error.into_sight()?),
+            }
+        }
+        if self.privileges.mounting == Mounting::Possible {
+            let base = task.real_path()?;
+            let mounts = mounts_below(&base).map_err(TaskDirError::Table)?;
+            for name in TMPFS {
+                let here = task.path().join(name);
+                if !kernel::may_be_mounted(&task, OsStr::new(name))? {
+                    return Ok(Sight::foreign(format!("{} is not mounted", here.display())));
+                }
+                match at(&mounts, &base.join(name)).as_slice() {
+                    [one] if one.is_ours() => {}
+                    [] => return Ok(Sight::foreign(format!("{} is not mounted", here.display()))),
+                    _ => {
+                        return Ok(Sight::foreign(format!(
+                            "a mount that is not ours covers {}",
+                            here.display()
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(open.into_iter().flatten().next().map_or(Sight::Present, Sight::foreign))
+    }
+
+    /// Unmounts all that is mounted below and removes it. Nothing there is fine.
+    ///
+    /// # Errors
+    ///
+    /// When something can't be unmounted or removed.
+    pub fn down(&self) -> Result<(), TaskDirError> {
+        let Some(alloc) = self.alloc()? else { return Ok(()) };
+        // A link in its place is removed as it is.
+        if let Ok(Some(task)) = alloc.find(self.name()) {
+            unmount_tmpfs(&task)?;
+        }
+        Ok(kernel::remove_with_mounts(&alloc, self.name())?)
+    }
+
+    /// Opens `secrets`, for token files.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there or something else stands in its place.
+    pub fn secrets(&self) -> Result<Option<Dir>, TaskDirError> {
+        self.part("secrets")
+    }
+
+    /// Opens the directory itself.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there or something else stands in its place.
+    pub fn root(&self) -> Result<Option<Dir>, TaskDirError> {
+        let Some(alloc) = self.alloc()? else { return Ok(None) };
+        Ok(alloc.find(self.name())?)
+    }
+
+    /// Opens `local`.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there or something else stands in its place.
+    pub fn local(&self) -> Result<Option<Dir>, TaskDirError> {
+        self.part("local")
+    }
+
+    fn part(&self, name: &str) -> Result<Option<Dir>, TaskDirError> {
+        let Some(alloc) = self.alloc()? else { return Ok(None) };
+        let Some(task) = alloc.find(self.name())? else { return Ok(None) };
+        Ok(task.find(OsStr::new(name))?)
+    }
+
+    /// Opens the directory in which it lies; tasks can't replace that one.
+    fn alloc(&self) -> Result<Option<Dir>, FsError> {
+        match Dir::open(self.path.parent().unwrap_or(Path::new("/"))) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// Of one of [`DIRS`].
+    fn access(&self, name: &str) -> Access {
+        match name {
+            "secrets" => self.users.secret(self.privileges),
+            "private" => TaskUsers::private(),
+            _ => self.users.own(self.privileges),
+        }
+    }
+
+    fn secret_dir(&self, task: &Dir, name: &OsStr) -> Result<(), TaskDirError> {
+        match self.privileges.mounting {
+            Mounting::Impossible => {
+                task.make(name, UNOPENED)?;
+                return Ok(());
+            }
+            Mounting::Possible => {}
+        }
+        let point = task.real_path()?.join(name);
+        while kernel::may_be_mounted(task, name)? {
+            let mounts = mounts_below(&point).map_err(TaskDirError::Table)?;
+            match at(&mounts, &point).as_slice() {
+                [] => break,
+                [one] if one.is_ours() => return Ok(()),
+                // Whatever covers our place, ours below it appears again.
+                _ => kernel::unmount_top(task, name)?,
+            }
+        }
+        // Beneath the mount nobody but us: should it be unmounted, no secret lands on disk.
+        let target = task.make(name, Rights::Exact { mode: 0o700, owner: None })?;
+        kernel::mount_tmpfs(&target, SECRETS_SIZE_BYTES, 0o700)?;
+        Ok(())
+    }
+}
+
+/// What is made in it.
+pub const DIRS: [&str; 4] = ["local", "tmp", "secrets", "private"];
+
+/// What lies in memory.
+const TMPFS: [&str; 2] = ["secrets", "private"];
+
+/// Unmounts what [`TaskDir::up`] has mounted in `task`.
+///
+/// # Errors
+///
+/// When it can't be unmounted.
+pub(crate) fn unmount_tmpfs(task: &Dir) -> Result<(), FsError> {
+    TMPFS.iter().try_for_each(|name| kernel::unmount_at_name(task, OsStr::new(name)))
+}
+
+fn at<'m>(mounts: &'m [Mount], point: &Path) -> Vec<&'m Mount> {
+    mounts.iter().filter(|mount| mount.point == point).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! Host volumes: a directory of the host, which must exist, or one that we make under the state directory (Nomad's plugin
+//! `mkdir`).
+//!
+//! In: the directory of all volumes, a volume, what we may do. Out: where its data is. A directory we make appears under
+//! its name only when its mode and owner are right, and disappears from it before its data is removed; what a
+//! crash leaves in between has a name with a dot and is removed by [`HostVolumes::sweep`]. A directory that exists is never changed: its
+//! mode may be the task's own doing. Everything here blocks.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::volume::{Volume, VolumeKind};
+use herdlet_base::{
+    mounts::kernel,
+    ownership,
+    paths::Paths,
+    privileges::{Ownership, Privileges},
+    safe_fs::{Dir, FsError, Rights},
+    sight::{Class, Sight},
+};
+
+/// The volumes of this machine.
+#[derive(Debug, Clone)]
+pub struct HostVolumes {
+    paths: Paths,
+    privileges: Privileges,
+}
+
+/// Why a volume is not there, or still is.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// `host_path` names nothing.
+    #[error("use {path} for volume {name}: the directory does not exist")]
+    Missing {
+        /// Volume.
+        name: String,
+        /// Its `host_path`.
+        path: PathBuf,
+    },
+    /// `host_path` names something else.
+    #[error("use {path} for volume {name}: it is not a directory")]
+    NotADirectory {
+        /// Volume.
+        name: String,
+        /// Its `host_path`.
+        path: PathBuf,
+    },
+    /// `host_path` is relative.
+    #[error("use {path} for volume {name}: host_path must be absolute")]
+    Relative {
+        /// Volume.
+        name: String,
+        /// Its `host_path`.
+        path: PathBuf,
+    },
+    /// An owner is wanted that only root can give.
+    #[error("make volume {name}: only root can make a directory that belongs to user {uid:?}, group {gid:?}")]
+    Owner {
+        /// Volume.
+        name: String,
+        /// Wanted user.
+        uid: Option<u32>,
+        /// Wanted group.
+        gid: Option<u32>,
+    },
+    /// A step failed.
+    #[error("make, look at or remove volume {name}: {source}")]
+    Fs {
+        /// Volume.
+        name: String,
+        /// The step.
+        source: FsError,
+    },
+}
+
+impl VolumeError {
+    /// Whether trying again may help. A missing directory may appear.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Missing { .. } | Self::NotADirectory { .. } => Class::Retry,
+            Self::Relative { .. } | Self::Owner { .. } => Class::Fatal,
+            Self::Fs { source, .. } => source.class(),
+        }
+    }
+}
+
+impl HostVolumes {
+    /// Those of this state directory.
+    pub fn new(paths: Paths, privileges: Privileges) -> Self {
+        Self { paths, privileges }
+    }
+
+    /// Makes sure that the volume is there and returns where.
+    ///
+    /// # Errors
+    ///
+    /// When a host path is missing, or a directory can't be made.
+    pub fn up(&self, volume: &Volume) -> Result<PathBuf, VolumeError> {
+        match &volume.kind {
+            VolumeKind::HostPath { path } => {
+                let found = check_host_path(&volume.name, Path::new(path))?;
+                // Mounted all the same: whose directories are on the way is the operator's choice.
+                if let Err(error) = ownership::check_way(&found) {
+                    let error = herdlet_base::error::in_full(&error);
+                    tracing::warn!(
+                        volume = volume.name,
+                        error,
+                        "another user can redirect the path of a host volume, which is mounted all the same; `herdlet doctor` lists all such paths"
+                    );
+                }
+                Ok(found)
+            }
+            VolumeKind::Mkdir { mode, uid, gid } => {
+                let owner = self.owner(&volume.name, *uid, *gid)?;
+                self.make(&volume.name, Rights::Exact { mode: mode & 0o7777, owner })
+                    .map_err(|source| VolumeError::Fs { name: volume.name.clone(), source })
+            }
+        }
+    }
+
+    /// Whether the volume is there.
+    ///
+    /// # Errors
+    ///
+    /// When that can't be told.
+    pub fn look(&self, volume: &Volume) -> Result<Sight, VolumeError> {
+        match &volume.kind {
+            VolumeKind::HostPath { path } => match check_host_path(&volume.name, Path::new(path)) {
+                Ok(_) => Ok(Sight::Present),
+                Err(VolumeError::Missing { .. }) => Ok(Sight::Absent),
+                Err(error @ (VolumeError::NotADirectory { .. } | VolumeError::Relative { .. })) => {
+                    Ok(Sight::foreign(error.to_string()))
+                }
+                Err(error) => Err(error),
+            },
+            VolumeKind::Mkdir { .. } => {
+                self.see(&volume.name).map_err(|source| VolumeError::Fs { name: volume.name.clone(), source })
+            }
+        }
+    }
+
+    /// Where the data of a volume is, whether or not it is there now.
+    pub fn path(&self, volume: &Volume) -> PathBuf {
+        match &volume.kind {
+            VolumeKind::HostPath { path } => PathBuf::from(path),
+            VolumeKind::Mkdir { .. } => self.paths.volume(&volume.name),
+        }
+    }
+
+    /// Removes the data of a directory we made. A host path is left as it is. Nothing there is fine.
+    ///
+    /// # Errors
+    ///
+    /// When something can't be removed; doing it again goes on from there.
+    pub fn purge(&self, volume: &Volume) -> Result<(), VolumeError> {
+        match &volume.kind {
+            VolumeKind::HostPath { .. } => Ok(()),
+            VolumeKind::Mkdir { .. } => self
+                .remove(&volume.name)
+                .map_err(|source| VolumeError::Fs { name: volume.name.clone(), source }),
+        }
+    }
+
+    /// Removes what interrupted operations left. Call it before the first one.
+    ///
+    /// # Errors
+    ///
+    /// When something can't be removed.
+    pub fn sweep(&self) -> Result<(), FsError> {
+        let Some(volumes) = self.open()? else { return Ok(()) };
+        for name in volumes.names()? {
+            let bytes = name.as_encoded_bytes();
+            if bytes.starts_with(NEW.as_bytes()) || bytes.starts_with(GONE.as_bytes()) {
+                volumes.remove_tree(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, name: &str, rights: Rights) -> Result<PathBuf, FsError> {
+        let path = self.paths.volume(name);
+        let volumes = Dir::open_or_make(&self.root(), 0o711)?;
+        let own = part(&path);
+        if volumes.find(own)?.is_none() {
+            let draft = marked(NEW, own);
+            volumes.remove_tree(&draft)?;
+            let made = volumes.make(&draft, rights).and_then(|dir| {
+                dir.sync()?;
+                volumes.rename(&draft, own)
+            });
+            if let Err(error) = made {
+                volumes.remove_tree(&draft)?;
+                return Err(error);
+            }
+            volumes.sync()?;
+        }
+        Ok(path)
+    }
+
+    fn see(&self, name: &str) -> Result<Sight, FsError> {
+        let path = self.paths.volume(name);
+        let Some(volumes) = self.open()? else { return Ok(Sight::Absent) };
+        match volumes.find(part(&path)) {
+            Ok(Some(_)) => Ok(Sight::Present),
+            Ok(None) if volumes.stat_name(&marked(GONE, part(&path)))?.is_some() => {
+                Ok(Sight::foreign(format!("{} is half removed", path.display())))
+            }
+            Ok(None) => Ok(Sight::Absent),
+            Err(error) => error.into_sight(),
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), FsError> {
+        let path = self.paths.volume(name);
+        let own = part(&path);
+        let Some(volumes) = self.open()? else { return Ok(()) };
+        let gone = marked(GONE, own);
+        volumes.remove_tree(&gone)?;
+        if volumes.stat_name(own)?.is_some() {
+            kernel::unmount_below(&volumes, own)?;
+            volumes.rename(own, &gone)?;
+            volumes.remove_tree(&gone)?;
+        }
+        // A power cut must not bring it back: a new volume of that name would have the old one's data.
+        volumes.sync()
+    }
+
+    fn open(&self) -> Result<Option<Dir>, FsError> {
+        match Dir::open(&self.root()) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.paths.state.join("volumes")
+    }
+
+    fn owner(
+        &self,
+        name: &str,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Option<(u32, u32)>, VolumeError> {
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let wanted = (uid.unwrap_or(own.0), gid.unwrap_or(own.1));
+        if wanted == own {
+            return Ok(None);
+        }
+        match self.privileges.ownership {
+            Ownership::Anybody => Ok(Some(wanted)),
+            Ownership::OwnOnly => Err(VolumeError::Owner { name: name.to_owned(), uid, gid }),
+        }
+    }
+}
+
+const NEW: &str = ".new-";
+const GONE: &str = ".gone-";
+
+fn check_host_path(name: &str, path: &Path) -> Result<PathBuf, VolumeError> {
+    let name = || name.to_owned();
+    if !path.is_absolute() {
+        return Err(VolumeError::Relative { name: name(), path: path.to_owned() });
+    }
+    match kernel::open_source(path) {
+        Ok(_) => Ok(path.to_owned()),
+        Err(FsError::NotADirectory { path }) => Err(VolumeError::NotADirectory { name: name(), path }),
+        Err(error) if error.is_missing() => Err(VolumeError::Missing { name: name(), path: path.to_owned() }),
+        Err(source) => Err(VolumeError::Fs { name: name(), source }),
+    }
+}
+
+fn part(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
+}
+
+fn marked(mark: &str, name: &OsStr) -> OsString {
+    let mut marked = OsString::from(mark);
+    marked.push(name);
+    marked
+}
+
+#[cfg(test)]
+mod tests;
