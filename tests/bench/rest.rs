@@ -10,7 +10,7 @@ const COUNT: usize = 200;
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
 /// By then it has given back what only the start needed, and threads without work have ended.
 const SETTLED: Duration = Duration::from_secs(12);
-/// How often the agent looks at all directories (`LOOK_PERIOD` in `controller/src/watch/drift.rs`).
+/// How often the agent looks at all directories (`LOOK_PERIOD` in `controller/agent/src/watch/drift.rs`).
 const LOOK_PERIOD: Duration = Duration::from_secs(30);
 /// How many looks are waited for.
 const LOOKS: u32 = 2;

@@ -20,7 +20,7 @@ fn read(text: &str) -> Result<File, String> {
 
 #[test]
 fn the_sample_is_valid_and_says_the_defaults() {
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/herdlet.yaml");
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/herdlet.yaml");
     let flags = Flags { config: vec![sample.clone()], ..Flags::default() };
     let of_sample = Config { files: Vec::new(), ..load(flags, true, &[]).unwrap() };
     assert_eq!(of_sample, load(Flags::default(), true, &[]).unwrap());

@@ -58,7 +58,7 @@ pub(crate) fn text(text: &str) -> Value {
 
 /// Every recorded message, in the order of the wire for each recording.
 pub(crate) fn messages() -> Vec<Message> {
-    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../tests/nomad/recordings"].iter().collect();
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../tests/nomad/recordings"].iter().collect();
     let mut messages = Vec::new();
     for version in ["1.1.2", "1.6.5"] {
         let entries = std::fs::read_dir(folder.join(version)).unwrap();

@@ -99,10 +99,37 @@ fn the_planner_knows_no_world() {
     );
 }
 
+/// Crates of the agent, and which others of the workspace each may depend on.
+const EDGES: [(&str, &str); 12] = [
+    ("base", "api-types"),
+    ("driver", "api-types base"),
+    ("fingerprint", "api-types base nomad plan"),
+    ("manifest", "api-types base plan"),
+    ("config", "api-types base driver fingerprint manifest nomad plan rpc"),
+    ("process", "api-types base driver runtime shim"),
+    ("storage", "api-types base config runtime"),
+    ("services", "api-types base driver runtime"),
+    (
+        "agent",
+        "api-types base config driver fingerprint manifest nomad plan process runtime services shim storage",
+    ),
+    ("api", "agent api-types base config driver fingerprint manifest plan runtime services"),
+    (
+        "node",
+        "agent api api-types base config driver fingerprint manifest nomad plan process rpc runtime services storage",
+    ),
+    ("cli", "api-types base config driver manifest plan"),
+];
+
+/// What carries out has no planner to ask: drivers, storage and services are told what to do, never why.
 #[test]
-fn drivers_know_no_plan() {
-    let why = "drivers are told what to do, never why";
-    nowhere(&sources("controller/src/drivers"), &["herdlet_plan"], why);
+fn crates_depend_only_on_those_below_them() {
+    for (name, allowed) in EDGES {
+        let allowed: BTreeSet<String> = allowed.split(' ').map(|name| format!("herdlet-{name}")).collect();
+        let mut used = table_keys(&format!("controller/{name}/Cargo.toml"), "[dependencies]");
+        used.retain(|name| name.starts_with("herdlet"));
+        assert_eq!(used, allowed, "dependencies of herdlet-{name}; list here what it needs, and only that");
+    }
 }
 
 #[test]

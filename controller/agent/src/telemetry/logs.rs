@@ -202,7 +202,7 @@ mod tests {
     fn the_journal_gets_priorities_and_neither_times_nor_colours() {
         let text = written("info", LogFormat::Text, Sink::Journal);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "<6>herdlet::telemetry::logs::tests: started alloc=\"a1\"");
+        assert_eq!(lines[0], "<6>herdlet_agent::telemetry::logs::tests: started alloc=\"a1\"");
         assert!(lines[1].starts_with("<4>"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }

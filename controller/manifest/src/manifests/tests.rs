@@ -15,7 +15,7 @@ fn read(text: &str) -> Result<Set, Problems> {
 }
 
 fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// The examples of the repository.

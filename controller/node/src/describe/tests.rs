@@ -20,7 +20,8 @@ const ABSENT: [&str; 4] =
 
 /// The first description of a node in a recording.
 fn recorded(version: &str) -> Node {
-    let path = format!("{}/../tests/nomad/recordings/{version}/01-start.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let path =
+        format!("{}/../../tests/nomad/recordings/{version}/01-start.jsonl", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
     let messages = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let mut registers =

@@ -9,7 +9,7 @@ use super::*;
 
 #[test]
 fn what_is_shown_is_what_the_files_say() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/desired/yaml/tests/golden");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/yaml/tests/golden");
     for name in ["slips", "foreign", "two_documents"] {
         let source = format!("{name}.yaml");
         let text = std::fs::read(folder.join(&source)).unwrap();

@@ -398,8 +398,7 @@ fn only_what_is_not_there_is_looked_for_elsewhere() {
 // With no descriptor left a program was not refused: the attempt is tried again, and uses nothing up.
 #[test]
 fn a_lookup_without_descriptors_is_a_shortage_and_no_refusal() {
-    const NAME: &str =
-        "drivers::raw_exec::command::tests::a_lookup_without_descriptors_is_a_shortage_and_no_refusal";
+    const NAME: &str = "raw_exec::command::tests::a_lookup_without_descriptors_is_a_shortage_and_no_refusal";
     // Other tests need descriptors.
     if !is_alone(NAME) {
         return;

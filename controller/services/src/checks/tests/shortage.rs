@@ -36,7 +36,7 @@ fn kinds() -> Vec<CheckKind> {
 /// With no descriptor left nothing was learnt of the target: it did not fail.
 #[test]
 fn a_check_without_descriptors_has_no_result() {
-    const NAME: &str = "drivers::checks::tests::shortage::a_check_without_descriptors_has_no_result";
+    const NAME: &str = "checks::tests::shortage::a_check_without_descriptors_has_no_result";
     // Other tests need descriptors.
     if !is_alone(NAME) {
         return;
