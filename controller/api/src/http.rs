@@ -47,6 +47,7 @@ mod stats;
 mod stream;
 mod target;
 mod tls;
+mod trigger;
 mod ui;
 mod unread;
 mod versions;

@@ -109,6 +109,15 @@ impl Host {
     }
 }
 
+/// `host:port`, with brackets around an IPv6 address. An empty address is this machine.
+pub fn host_port(address: &str, port: u16) -> String {
+    match address {
+        "" => format!("127.0.0.1:{port}"),
+        address if address.parse::<Ipv6Addr>().is_ok() => format!("[{address}]:{port}"),
+        address => format!("{address}:{port}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

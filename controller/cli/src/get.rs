@@ -12,6 +12,7 @@ mod rows;
 
 use clap::{Args, ValueEnum};
 
+use crate::missing::Missing;
 use super::{
     Connection,
     client::Client,
@@ -143,23 +144,6 @@ struct Wanted<'w> {
     ended: Ended,
     form: Form,
     heading: Heading,
-}
-
-/// What a target is that isn't there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
-    /// A slip.
-    IsWrong,
-    /// It was there before.
-    IsGone,
-}
-
-impl Missing {
-    /// The first of these targets that isn't there, where that is a slip.
-    pub(super) fn among(self, targets: &[String], is_there: impl Fn(&str) -> bool) -> Option<&String> {
-        let missing = targets.iter().find(|target| !is_there(target));
-        missing.filter(|_| self == Self::IsWrong)
-    }
 }
 
 pub async fn run(args: GetArgs) -> Result<u8, Failure> {

@@ -23,6 +23,7 @@ pub mod get;
 pub mod here;
 pub mod job;
 pub mod logs;
+pub mod missing;
 pub mod offline;
 pub mod output;
 pub mod restart;

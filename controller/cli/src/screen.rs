@@ -5,11 +5,9 @@
 use std::{collections::BTreeMap, io::IsTerminal as _};
 
 use anstyle::Style;
-use herdlet_api_types::{
-    JobKey, UnixNanos,
-    overview::{JobRow, Overview},
-};
+use herdlet_api_types::{JobKey, UnixNanos, overview::{JobRow, Overview}, api::{AgentStatus, ManifestProblem}};
 
+use crate::table::plain;
 use super::{
     show::{self, styled},
     style,
@@ -187,6 +185,18 @@ pub(super) fn columns() -> Option<usize> {
 fn size() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_row > 0 && size.ws_col > 0).then(|| (usize::from(size.ws_row), usize::from(size.ws_col)))
+}
+
+/// What is wrong with the agent itself and with what it was given, a line each.
+pub(super) fn wrongs(status: &AgentStatus) -> Vec<String> {
+    let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong));
+    let of_manifests = status.manifest_problems.iter().map(|problem| {
+        let ManifestProblem { source, line, column, path, message } = problem;
+        let place = if *line > 0 { format!("{source}:{line}:{column}") } else { source.clone() };
+        let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
+        plain(&format!("not in force: {place}: {path}{message}"))
+    });
+    of_agent.chain(of_manifests).collect()
 }
 
 #[cfg(test)]

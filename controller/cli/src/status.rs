@@ -1,17 +1,10 @@
 //! `herdlet status`: how far everything is, and what is not as it should be.
 
 use clap::Args;
-use herdlet_api_types::{
-    AllocId, JobKey,
-    alloc::ClientStatus,
-    api::{AgentStatus, ManifestProblem},
-    deployment::Deployment,
-    overview::{Overview, fate},
-    task::{ExitResult, TaskStatus},
-    view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
-};
+use herdlet_api_types::{AllocId, JobKey, alloc::ClientStatus, api::AgentStatus, deployment::Deployment, overview::{Overview, fate}, task::{ExitResult, TaskStatus}, view::{AllocView, Convergence, ConvergenceState, JobView, TaskView}};
 use serde::Serialize;
 
+use crate::screen::wrongs;
 use super::{
     Connection, children, deployments,
     failure::Failure,
@@ -142,18 +135,6 @@ fn show_screen(agent: &AgentStatus, overview: &Overview) {
     let screen = Screen { overview, wrongs: &wrongs, loads: None, now: herdlet_base::clock::wall_now() };
     show::out(&screen.render(screen::columns()));
     show::out(&format!("{}\n", styled(style::DIM, agent_line(agent))));
-}
-
-/// What is wrong with the agent itself and with what it was given, a line each.
-pub(super) fn wrongs(status: &AgentStatus) -> Vec<String> {
-    let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong));
-    let of_manifests = status.manifest_problems.iter().map(|problem| {
-        let ManifestProblem { source, line, column, path, message } = problem;
-        let place = if *line > 0 { format!("{source}:{line}:{column}") } else { source.clone() };
-        let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
-        plain(&format!("not in force: {place}: {path}{message}"))
-    });
-    of_agent.chain(of_manifests).collect()
 }
 
 fn report<'r>(

@@ -9,13 +9,7 @@ use clap::Args;
 use futures_util::{Stream, StreamExt as _, stream};
 use herdlet_api_types::{JobKey, alloc::ClientStatus, api::Change};
 
-use super::{
-    Connection,
-    client::{Client, ClientError},
-    failure::Failure,
-    screen::{self, Canvas, Load, Screen},
-    status,
-};
+use super::{Connection, client::{Client, ClientError}, failure::Failure, screen::{Canvas, Load, Screen, self}};
 
 /// Arguments of `herdlet top`.
 #[derive(Debug, Clone, Args)]
@@ -98,7 +92,7 @@ async fn paint_once(client: &Client, with: With, canvas: &mut Canvas) -> Result<
         With::Loads => Some(loads(client).await?),
     };
     let (overview, agent) = tokio::try_join!(client.overview(), client.status())?;
-    let wrongs = status::wrongs(&agent);
+    let wrongs = screen::wrongs(&agent);
     let screen = Screen {
         overview: &overview,
         wrongs: &wrongs,

@@ -317,7 +317,7 @@ impl Section {
             ("tls.key_file", &self.tls.key_file),
         ];
         for (at, path) in paths {
-            let message = path.as_deref().and_then(super::file::not_absolute);
+            let message = path.as_deref().and_then(super::check::not_absolute);
             problems.extend(message.map(|message| (at.to_owned(), message)));
         }
         for (at, address) in [("bind_addr", &self.bind_addr), ("http_addr", &self.http_addr)] {
@@ -335,7 +335,7 @@ impl Section {
         for (index, network) in self.host_networks.iter().enumerate() {
             let at = |field: &str| format!("host_networks[{index}].{field}");
             problems.extend(network.networks().err().map(|message| (at("cidr"), message)));
-            let ports = super::file::ports(&network.reserved_ports);
+            let ports = super::check::ports(&network.reserved_ports);
             problems.extend(ports.err().map(|message| (at("reserved_ports"), message)));
             if network.name.0.is_empty() || network.name.0 == "default" {
                 problems.push((at("name"), "must be a name other than default".to_owned()));

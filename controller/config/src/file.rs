@@ -20,7 +20,6 @@ use super::{
     HostPort, LogFormat,
     artifact::Artifact,
     cgroup_parent_problem, cluster, filter_problem,
-    sources::{Language, Sources},
 };
 use crate::TlsFiles;
 
@@ -238,19 +237,6 @@ impl Reserved {
     }
 }
 
-/// Ports and ranges of them, separated by commas.
-pub(super) fn ports(text: &str) -> Result<BTreeSet<u16>, String> {
-    let mut ports = BTreeSet::new();
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
-            (Ok(first), Ok(last)) if 0 < first && first <= last => ports.extend(first..=last),
-            _ => return Err(format!("expected ports such as 22,80,8500-8600, found \"{part}\"")),
-        }
-    }
-    Ok(ports)
-}
-
 /// A range of ports, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -274,16 +260,6 @@ fn last_port() -> u16 {
 }
 
 impl File {
-    /// Reads a config of ours.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it, each with its place.
-    pub fn read(source: &str, bytes: &[u8]) -> Result<Self, Problems> {
-        let mut sources = Sources::default();
-        sources.add(source, bytes, Language::Yaml);
-        Ok(sources.file()?.file)
-    }
-
     /// What is allowed and hardly meant, by path.
     pub(super) fn warnings(&self) -> Vec<(&'static str, &'static str)> {
         let mut warnings = Vec::new();
@@ -396,7 +372,3 @@ impl File {
     }
 }
 
-pub(super) fn not_absolute(path: &Path) -> Option<String> {
-    let shown = path.display();
-    (!path.is_absolute()).then(|| format!("must be an absolute path, found \"{shown}\""))
-}

@@ -4,6 +4,7 @@
 //! It touches no file but the config, and must not know what a part does with its settings.
 
 pub mod artifact;
+mod check;
 mod cluster;
 mod file;
 mod flags;

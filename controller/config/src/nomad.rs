@@ -12,7 +12,6 @@ pub mod fed;
 mod keys;
 mod kinds;
 mod sockaddr;
-mod special;
 
 #[cfg(test)]
 mod tests;

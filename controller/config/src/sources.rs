@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use herdlet_manifest::yaml::{self, Document, Entry, Node, Problem, Problems, Value};
+use herdlet_manifest::yaml::{Document, Entry, Node, Problem, Problems, Value, self};
 
 use super::{ConfigError, File, nomad};
 
@@ -241,4 +241,16 @@ fn rename(mut problem: Problem, names: &[(String, String)]) -> Problem {
         problem.path = format!("{theirs}{rest}");
     }
     problem
+}
+
+impl File {
+    /// Reads a config of ours.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its place.
+    pub fn read(source: &str, bytes: &[u8]) -> Result<Self, Problems> {
+        let mut sources = Sources::default();
+        sources.add(source, bytes, Language::Yaml);
+        Ok(sources.file()?.file)
+    }
 }

@@ -11,14 +11,11 @@
 
 mod body;
 mod eval;
-mod functions;
 mod kind;
 mod locals;
-mod operators;
 mod scan;
 mod scope;
 mod source;
-mod template;
 mod value;
 mod variables;
 

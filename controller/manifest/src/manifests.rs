@@ -121,13 +121,12 @@ pub fn parse_all<'a>(
 ///
 /// # Errors
 /// Everything that is wrong with it, and everything in it that Nomad has and this release doesn't.
-pub fn parse_of_servers(json: &str, drivers: &Drivers) -> Result<Set, Problems> {
+pub fn read_of_servers(job: &serde_json::Value, drivers: &Drivers) -> Result<Set, Problems> {
     let variables = Variables::default();
     let mut reading = Reading { judge: Judge::Servers, ..Reading::new(drivers, &variables) };
-    let parsed = yaml::parse("job.json", json.as_bytes());
-    reading.problems.append(parsed.problems);
-    for document in parsed.documents {
-        reading.api_job(&document, nomad::Unknown::PassedOver);
+    match yaml::tree_of("job.json", job, yaml::Limits::DEFAULT) {
+        Ok(document) => reading.api_job(&document, nomad::Unknown::PassedOver),
+        Err(problem) => reading.problems.push(problem),
     }
     reading.finish()
 }

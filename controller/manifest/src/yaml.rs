@@ -15,9 +15,11 @@ mod check;
 mod node;
 mod parse;
 pub(crate) mod path;
+pub(crate) mod printable;
 mod problem;
 mod read;
 mod scalar;
+mod tree;
 pub mod words;
 mod write;
 
@@ -31,5 +33,6 @@ pub use parse::{Limits, Parsed, parse, parse_within};
 pub(crate) use path::{OwnedStep as PathStep, Trail, parse as parse_path};
 pub use problem::{Position, Problem, Problems};
 pub use read::from_node;
+pub use tree::tree_of;
 pub use words::nearest;
 pub use write::{WriteError, to_yaml};

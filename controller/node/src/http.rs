@@ -16,6 +16,7 @@ mod json;
 mod keys;
 mod metrics;
 mod request;
+mod piece;
 mod routes;
 mod stream;
 

@@ -225,7 +225,7 @@ fn priority(job: &Value) -> Option<u8> {
 const PRIORITY_MAX: u8 = 100;
 
 fn parse(job: &Json, drivers: &Drivers) -> Result<Job, String> {
-    let set = manifests::parse_of_servers(&job.to_string(), drivers).map_err(|problems| told(&problems))?;
+    let set = manifests::read_of_servers(job, drivers).map_err(|problems| told(&problems))?;
     let job = set.jobs.into_iter().next().ok_or("there is no job in it")?;
     Ok(job.object)
 }

@@ -14,6 +14,7 @@
 mod command;
 mod end;
 mod exec;
+mod failure;
 mod look;
 mod start;
 mod stats;

@@ -23,7 +23,7 @@ pub use consul::{
     Consul, ConsulConfig, ConsulConfigError, ConsulError, ConsulReader, ServiceCounts, check_service_token,
 };
 
-use crate::checks::CheckReport;
+use crate::report::CheckReport;
 
 /// So long a Consul may take to answer whoever is to be told that there is none.
 const ANSWER_MAX: Duration = Duration::from_secs(2);

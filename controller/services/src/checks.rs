@@ -35,22 +35,12 @@ mod request;
 mod shortage;
 mod streak;
 
-use crate::catalog::{Consul, ServiceOwner};
+use crate::{catalog::{Consul, ServiceOwner}, report::CheckReport};
 use lanes::Lanes;
 pub use probe::Scripts;
-pub(crate) use probe::host_port;
 use probe::{Probe, ProbeResult};
 pub use shortage::NoResult;
 use streak::Streak;
-
-/// News of a check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckReport {
-    /// The allocation it belongs to.
-    pub alloc: AllocId,
-    /// Its result.
-    pub result: CheckResult,
-}
 
 /// News, and who tells them.
 #[derive(Debug)]

@@ -26,12 +26,7 @@ use herdlet_plan::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    Shared, body,
-    error::{ApiError, ApiResult},
-    evaluations::Trigger,
-    jobs::reversioned,
-};
+use super::{Shared, body, error::{ApiError, ApiResult}, jobs::reversioned, trigger::Trigger};
 
 /// A job to be registered or planned, in Nomad's words.
 #[derive(Debug, Default, Deserialize)]

@@ -14,13 +14,7 @@ use herdlet_plan::event::Command;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{
-    Shared, body,
-    error::{ApiError, ApiResult},
-    evaluations::Trigger,
-    jobs::reversioned,
-    query::{Params, Read},
-};
+use super::{Shared, body, error::{ApiError, ApiResult}, jobs::reversioned, query::{Params, Read}, trigger::Trigger};
 
 /// The longest message that is kept.
 const MESSAGE_BYTES_MAX: usize = 1024;

@@ -8,18 +8,8 @@ use std::{collections::BTreeMap, convert::Infallible, pin::pin, time::Duration};
 use herdlet_manifest::yaml;
 use serde::Serialize;
 
-use super::{
-    Form, Kind, Missing, Wanted,
-    listing::{Cell, Document, Listing, Row},
-};
-use crate::{
-    client::ClientError,
-    failure::Failure,
-    output,
-    screen::{self, Canvas},
-    show,
-    table::{Heading, Table},
-};
+use super::{Form, Kind, Wanted, listing::{Cell, Document, Listing, Row}};
+use crate::{client::ClientError, failure::Failure, output, screen::{Canvas, self}, show, table::{Heading, Table}, missing::Missing};
 
 /// Ages on a terminal go on.
 const TICK: Duration = Duration::from_secs(1);

@@ -1,6 +1,8 @@
 //! The keys of Nomad's agent files, and what becomes of each.
 
-use super::{Reading, kinds::Kind, special};
+mod special;
+
+use super::{Reading, kinds::Kind};
 
 /// What becomes of a key.
 #[derive(Clone, Copy)]

@@ -4,6 +4,10 @@
 //! name that nothing declares is known only when the task runs: as a whole interpolation (`"${node.class}"`) it stays as
 //! written, anywhere else it is an error.
 
+mod functions;
+mod operators;
+mod template;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +18,6 @@ use hcl_edit::{Decorated, Number, Span};
 
 use super::scope::{Bound, Fault, Scope, bound};
 use super::value::Value;
-use super::{functions, operators, template};
 use crate::yaml::{Entry, Node, Position, Style, Value as Tree, nearest};
 
 /// Where an expression is evaluated.

@@ -5,7 +5,7 @@
 use hcl_edit::{Span, expr::Expression, structure::Body};
 
 use super::scan;
-use crate::yaml::{Position, Problem, words::printable};
+use crate::yaml::{Position, Problem, printable::printable};
 
 /// A text, and where its lines begin.
 #[derive(Debug)]

@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use super::path::{self, OwnedStep};
-use super::problem::{Position, Problem};
-use super::words::printable;
+use super::{path::{OwnedStep, self}, problem::{Position, Problem}, printable::printable};
 
 /// One document of a source text.
 #[derive(Debug, Clone)]

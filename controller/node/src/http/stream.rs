@@ -23,11 +23,7 @@ use herdlet_rpc::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    NodeApi, Refused,
-    exec::{self, Executed},
-    request::Asked,
-};
+use super::{NodeApi, Refused, exec::{Executed, self}, request::Asked, piece::{Piece, failure, piece}};
 use crate::asking::Question;
 
 /// The words of one of Nomad's mistakes.
@@ -46,12 +42,6 @@ const OF_TASKS: [(HeaderName, &str); 4] = [
 
 /// How much an event may take: it has all of a job, or of an allocation.
 const EVENT: Limits = Limits { bytes: 16 << 20, depth: 8, values: 64 };
-
-/// What one message of a stream says.
-enum Piece {
-    Payload(Vec<u8>),
-    Failed(u16, String),
-}
 
 impl NodeApi {
     /// The answer to a path that is one of these; none where it is another one.
@@ -245,35 +235,6 @@ impl Told {
     }
 }
 
-/// What a message says: a payload, or the data of an event.
-fn piece(message: Value) -> Piece {
-    if let Some(failure) = failure(&message) {
-        return failure;
-    }
-    let payload = match message.get("Event") {
-        Some(event) => event.get("Data"),
-        None => message.get("Payload"),
-    };
-    Piece::Payload(match payload {
-        Some(Value::Text(text)) => text.clone().into_bytes(),
-        Some(Value::Bytes(bytes)) => bytes.clone(),
-        _ => Vec::new(),
-    })
-}
-
-fn failure(message: &Value) -> Option<Piece> {
-    let error = message.get("Error").filter(|error| matches!(error, Value::Map(_)))?;
-    let why = error.get("Message").and_then(Value::as_text).unwrap_or_default();
-    let code = error.get("Code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
-    Some(match code {
-        Some(code) => Piece::Failed(code, why.to_owned()),
-        None => {
-            let Refused(code, why) = herdlet_rpc::error::ServerError::new(why.to_owned()).into();
-            Piece::Failed(code, why)
-        }
-    })
-}
-
 /// Which events are wanted, by topic.
 fn topics(asked: &Asked) -> Result<Value, Refused> {
     let mut topics: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
@@ -296,10 +257,3 @@ fn topics(asked: &Asked) -> Result<Value, Refused> {
     Ok(Value::Map(topics.collect()))
 }
 
-/// What a message of a command says, for a websocket: its payload, or why it has failed.
-pub(super) fn said(message: Value) -> Result<Vec<u8>, (u16, String)> {
-    match piece(message) {
-        Piece::Payload(payload) => Ok(payload),
-        Piece::Failed(code, why) => Err((code, why)),
-    }
-}

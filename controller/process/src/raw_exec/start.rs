@@ -24,12 +24,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    Shared,
-    command::{self, CommandError, Distrust, Trust},
-    look, off_thread,
-    supervise::{self, Cause, Live, NeverRan},
-};
+use super::{Shared, command::{CommandError, Distrust, Trust, self}, look, off_thread, supervise::{Cause, Live, NeverRan, self}, failure::{has_run, is_shortage, start_error, without_record}};
 use crate::supervisor::{
     Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step,
     User, WhenFull, launch,
@@ -372,96 +367,6 @@ fn launch_error(error: LaunchError) -> DriverError {
     match error {
         LaunchError::Spec { .. } => DriverError::recoverable(error),
         LaunchError::Handover { .. } | LaunchError::Spawn { .. } => DriverError::retry(error),
-    }
-}
-
-/// Whether a start failed for what the machine lacks or refuses, so that nothing of the task has begun and nothing of it is to
-/// blame. Pipes, cgroups and the process itself are the machine's; what follows is as the task is written.
-pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
-    match step {
-        Step::Prepare | Step::Cgroup | Step::Clone | Step::TasksFile => true,
-        Step::Spec
-        | Step::Session
-        | Step::OomScore
-        | Step::OpenFiles
-        | Step::Stdio
-        | Step::Terminal
-        | Step::Groups
-        | Step::Gid
-        | Step::Uid
-        | Step::NoNewPrivs
-        | Step::Directory
-        | Step::Exec => lacks(errno),
-    }
-}
-
-/// The supervisor came as far as `step`. What the machine lacks just now may be there at the next try.
-pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
-    let why = start_failure(step, errno);
-    match errno {
-        libc::ENOENT if step == Step::Exec => DriverError::no_program(why),
-        errno if is_shortage(step, errno) => DriverError::retry(why),
-        libc::EBUSY | libc::ETXTBSY | libc::EIO => DriverError::recoverable(why),
-        _ => DriverError::fatal(why),
-    }
-}
-
-/// The exit code of a task that a supervisor could not start, as shells have it.
-pub(super) fn failure_code(step: Step, errno: i32) -> i32 {
-    match (step, errno) {
-        (Step::Exec, libc::ENOENT) => 127,
-        _ => 126,
-    }
-}
-
-/// Why a supervisor could not start the task, for people.
-pub(super) fn start_failure(step: Step, errno: i32) -> String {
-    let why = match (step, errno) {
-        (_, 0) => "the launch spec is bad".to_owned(),
-        (Step::Exec, libc::ENOENT) => "no such file, or its interpreter is missing".to_owned(),
-        (Step::Exec, libc::ENOEXEC) => "not a program for this machine, and no #! line".to_owned(),
-        _ => std::io::Error::from_raw_os_error(errno).to_string(),
-    };
-    format!("{step}: {why}")
-}
-
-/// What a supervisor's end means that left no record, and what can be done.
-pub(super) fn without_record(end: ShimEnd, dir: &Path) -> String {
-    let dir = dir.display();
-    match end {
-        ShimEnd::Code(EXIT_LOST) => {
-            format!(
-                "its record was there already and has vanished since; is somebody deleting files in {dir}?"
-            )
-        }
-        ShimEnd::Code(EXIT_NO_RECORD) => format!(
-            "it could not write its record in {dir}; see that the directory exists, is writable for the agent, and that its \
-             file system has room and is not read-only"
-        ),
-        ShimEnd::Code(code) => {
-            format!(
-                "it ended with code {code} before it wrote a record in {dir}; it never does that by itself"
-            )
-        }
-        ShimEnd::Signal(libc::SIGKILL) => {
-            "it was killed before it wrote its record; see the kernel's log for a lack of memory".to_owned()
-        }
-        ShimEnd::Signal(libc::SIGSYS) => {
-            "it was killed for a forbidden system call; see what seccomp filter the agent runs under"
-                .to_owned()
-        }
-        ShimEnd::Signal(signal) => format!("it ended by signal {signal} before it wrote its record"),
-    }
-}
-
-const EXIT_LOST: i32 = herdlet_shim::EXIT_LOST as i32;
-const EXIT_NO_RECORD: i32 = herdlet_shim::EXIT_NO_RECORD as i32;
-
-/// Whether a record says that its attempt got as far as running.
-pub(super) fn has_run(record: &Record) -> bool {
-    match record.state {
-        State::Running | State::Exited(_) => true,
-        State::Created | State::StartFailed { .. } | State::Tombstone => false,
     }
 }
 

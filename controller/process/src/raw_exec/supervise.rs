@@ -14,7 +14,7 @@ use herdlet_driver::{AttemptId, DriverResult, TaskConfig};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::{Shared, end, retry, start, stats::Sample};
+use super::{Shared, end, failure, retry, stats::Sample};
 use crate::{
     attempts::{Ended, Notice},
     cgroup::Cgroup,
@@ -175,7 +175,7 @@ impl Shared {
             _ = self.attempts().ended(id, shim) => {}
             () = press(id, shim) => {}
         }
-        if self.attempts().record(id)?.is_some_and(|record| start::has_run(&record)) {
+        if self.attempts().record(id)?.is_some_and(|record| failure::has_run(&record)) {
             live.phase.send_replace(Phase::Running);
         }
         let has_run = *live.phase.borrow() == Phase::Running;
@@ -189,8 +189,8 @@ impl Shared {
             Ended::Record(record) => match record.state {
                 State::StartFailed { step, errno, .. } => {
                     let errno = i32::from(errno);
-                    let cause = if start::is_shortage(step, errno) { Cause::Machine } else { Cause::Task };
-                    never_ran(start::start_failure(step, errno), cause)
+                    let cause = if failure::is_shortage(step, errno) { Cause::Machine } else { Cause::Task };
+                    never_ran(failure::start_failure(step, errno), cause)
                 }
                 State::Tombstone if has_run => self.without_record(id, shim).await?,
                 State::Tombstone => never_ran("it was cancelled before it began", Cause::Task),
@@ -204,7 +204,7 @@ impl Shared {
                 if let Err(error) = &orphans {
                     tracing::warn!(%id, error = error.why(), "failed to end what a dead supervisor left");
                 }
-                if start::has_run(&record) {
+                if failure::has_run(&record) {
                     let oom_killed = cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
                     let error = "supervisor died".to_owned();
                     Phase::Ended(ExitResult {
@@ -289,8 +289,8 @@ pub(super) fn result_of(record: &Record, cgroup: Option<&Cgroup>) -> ExitResult 
             ExitResult { oom_killed, ..result }
         }
         State::StartFailed { step, errno, at_unix_ns } => ExitResult {
-            code: start::failure_code(step, i32::from(errno)),
-            error: format!("failed to {}", start::start_failure(step, i32::from(errno))),
+            code: failure::failure_code(step, i32::from(errno)),
+            error: format!("failed to {}", failure::start_failure(step, i32::from(errno))),
             at: at(at_unix_ns),
             ..ExitResult::default()
         },

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, net::Ipv6Addr, sync::Arc, time::Duration};
 
+use herdlet_base::authority::host_port;
 use futures_util::future::BoxFuture;
 use herdlet_api_types::{
     AllocId,
@@ -223,15 +224,6 @@ fn headers(fields: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, String> 
         }
     }
     Ok(headers)
-}
-
-/// `host:port`, with brackets around an IPv6 address. An empty address is this machine.
-pub(crate) fn host_port(address: &str, port: u16) -> String {
-    match address {
-        "" => format!("127.0.0.1:{port}"),
-        address if address.parse::<Ipv6Addr>().is_ok() => format!("[{address}]:{port}"),
-        address => format!("{address}:{port}"),
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Fields, each, fill, fill_empty, inner, merge, policies, supersede, task, text};
+use super::{Fields, each, fill, fill_empty, inner, merge, policies, supersede, text};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -85,7 +85,7 @@ fn connect(connect: &mut Fields) {
         if let Some(logs) = inner(sidecar, "LogConfig") {
             policies::logs(logs);
         }
-        task::mounts(sidecar);
+        policies::mounts(sidecar);
     }
     if let Some(gateway) = inner(connect, "Gateway") {
         if let Some(proxy) = inner(gateway, "Proxy") {

@@ -105,3 +105,16 @@ pub(super) fn resources(resources: &mut Fields) {
 pub(super) fn logs(logs: &mut Fields) {
     fill(logs, json!({ "MaxFiles": 10, "MaxFileSizeMB": 10, "Disabled": false }));
 }
+
+/// Where volumes are mounted. A mount of no volume is none.
+pub(super) fn mounts(task: &mut Fields) {
+    if let Some(Json::Array(mounts)) = task.get_mut("VolumeMounts") {
+        mounts.retain(|mount| mount.get("Volume").is_some_and(|volume| !volume.is_null()));
+    }
+    each(task, "VolumeMounts", |mount| {
+        fill(
+            mount,
+            json!({ "Destination": "", "PropagationMode": "private", "ReadOnly": false, "SELinuxLabel": "" }),
+        );
+    });
+}

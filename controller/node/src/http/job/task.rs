@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Context, Fields, each, fill, fill_empty, inner, merge, network, policies, text};
+use super::{Context, Fields, each, fill, fill_empty, inner, merge, network, policies::{mounts, self}, text};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -53,19 +53,6 @@ pub(super) fn complete(task: &mut Fields, group: &str, restart: &Json, context: 
     });
     let merged = merge(restart.clone(), task.get("RestartPolicy"));
     task.insert("RestartPolicy".to_owned(), merged);
-}
-
-/// Where volumes are mounted. A mount of no volume is none.
-pub(super) fn mounts(task: &mut Fields) {
-    if let Some(Json::Array(mounts)) = task.get_mut("VolumeMounts") {
-        mounts.retain(|mount| mount.get("Volume").is_some_and(|volume| !volume.is_null()));
-    }
-    each(task, "VolumeMounts", |mount| {
-        fill(
-            mount,
-            json!({ "Destination": "", "PropagationMode": "private", "ReadOnly": false, "SELinuxLabel": "" }),
-        );
-    });
 }
 
 fn artifact(artifact: &mut Fields) {

@@ -151,7 +151,7 @@ fn processes_with_neither_record_nor_supervisor_are_ended() {
 #[test]
 fn a_supervisor_without_a_record_is_told_with_what_to_do() {
     let dir = std::path::Path::new("/run/x");
-    let why = |end| super::super::start::without_record(end, dir);
+    let why = |end| super::super::failure::without_record(end, dir);
     assert!(why(supervisor::ShimEnd::Code(17)).contains("is somebody deleting files in /run/x?"));
     assert!(why(supervisor::ShimEnd::Code(18)).contains("could not write its record in /run/x; see that"));
     assert!(why(supervisor::ShimEnd::Code(3)).contains("code 3"));

@@ -4,9 +4,9 @@
 
 use std::{fmt, path::PathBuf};
 
+use reqwest::header::HeaderValue;
 use zeroize::Zeroizing;
 
-use super::tokens::header;
 
 /// Where the Consul agent is, and our token.
 #[derive(Clone)]
@@ -110,6 +110,17 @@ fn parse(text: &str, scheme: &str) -> Result<Address, ConsulConfigError> {
         return Err(wrong());
     }
     Ok(Address::Http(url.trim_end_matches('/').to_owned()))
+}
+
+/// The first line; none where that is no token.
+pub(super) fn header(text: &str) -> Option<HeaderValue> {
+    let token = text.lines().next()?.trim();
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return None;
+    }
+    let mut value = HeaderValue::from_str(token).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use herdlet_base::authority::host_port;
 use herdlet_api_types::{
     AllocId, Duration, InstanceId, format_duration,
     job::{CheckKind, InitialStatus, Weights},
@@ -13,7 +14,7 @@ use herdlet_api_types::{
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use crate::{catalog::ServiceOwner, checks::host_port};
+use crate::catalog::ServiceOwner;
 
 /// Meta keys of our owner mark.
 pub(super) const META_INSTANCE: &str = "herdlet-instance";

@@ -17,7 +17,7 @@ use reqwest::header::HeaderValue;
 use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
-use super::config::ConsulConfig;
+use super::config::{ConsulConfig, header};
 
 /// Nobody's token is longer; what is longer is not read.
 const TOKEN_LEN_MAX: u64 = 4_096;
@@ -188,17 +188,6 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
     text.map(Some).ok_or_else(|| {
         "it holds no token: its first line must be visible ASCII characters without spaces".to_owned()
     })
-}
-
-/// The first line; none where that is no token.
-pub(super) fn header(text: &str) -> Option<HeaderValue> {
-    let token = text.lines().next()?.trim();
-    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return None;
-    }
-    let mut value = HeaderValue::from_str(token).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 #[cfg(test)]

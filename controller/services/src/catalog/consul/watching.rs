@@ -26,10 +26,7 @@ use super::{
     entry::CheckEntry,
     held::{Known, Owners},
 };
-use crate::{
-    catalog::{CatalogEvent, CatalogFailure, ServiceOwner},
-    checks::CheckReport,
-};
+use crate::{catalog::{CatalogEvent, CatalogFailure, ServiceOwner}, report::CheckReport};
 
 /// How long a change may go unnoticed when nothing tells of it.
 const LOOK_EVERY: Duration = Duration::from_secs(30);

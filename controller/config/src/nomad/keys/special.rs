@@ -5,17 +5,19 @@ use std::{path::Path, sync::Arc};
 use herdlet_manifest::yaml::{Entry, Node, Value, words::found};
 
 use super::{
-    Reading,
-    draft::{flag, map, text},
-    join,
-    keys::{CONSUL, HOST_NETWORK, HOST_VOLUME, Key, Keys},
-    kinds::{Kind, as_bool},
-    meant, sockaddr,
+    super::{
+        Reading,
+        draft::{flag, map, text},
+        join,
+        kinds::{Kind, as_bool},
+        meant, sockaddr,
+    },
+    CONSUL, HOST_NETWORK, HOST_VOLUME, Key, Keys,
 };
 use crate::cluster;
 
 /// Herdlet keeps its own state beside Nomad's, and takes over who the node is.
-pub(super) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(dir) = take(reading, Kind::Text, entry, path) else { return };
     let position = dir.position;
     let of = |path: &Path| text(path.to_string_lossy(), position);
@@ -26,14 +28,14 @@ pub(super) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
 }
 
 /// Where the identity of Nomad's client is, if not below its data directory.
-pub(super) fn state_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn state_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     if let Some(dir) = take(reading, Kind::Text, entry, path) {
         reading.put("cluster.moved_from", path, dir);
     }
 }
 
 /// A server is another program.
-pub(super) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         let enabled = body.entries().unwrap_or_default().iter().rev().find(|entry| &*entry.key == "enabled");
         let Some(enabled) = enabled else { continue };
@@ -47,7 +49,7 @@ pub(super) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     }
 }
 
-pub(super) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let is_on = |body: &Arc<Node>| {
         body.get("enabled")
             .and_then(Node::scalar_text)
@@ -59,7 +61,7 @@ pub(super) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     }
 }
 
-pub(super) fn log_json(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn log_json(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     if let Some(json) = take(reading, Kind::Flag, entry, path) {
         let format = if as_bool(&json.text) == Some(true) { "json" } else { "text" };
         reading.put("log_format", path, text(format, json.position));
@@ -67,7 +69,7 @@ pub(super) fn log_json(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
 }
 
 /// Nomad writes them in capitals.
-pub(super) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(level) = take(reading, Kind::Text, entry, path) else { return };
     let known = match level.text.to_ascii_lowercase().as_str() {
         "trace" => "trace",
@@ -86,14 +88,14 @@ pub(super) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
 }
 
 /// Where only the size of the disk is said, all of it may be given out.
-pub(super) fn disk_total(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn disk_total(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     if let Some(size) = take(reading, Kind::Whole, entry, path) {
         reading.names.push(("disk_total_mb".to_owned(), path.to_owned()));
         reading.draft.put_default("disk_total_mb", size);
     }
 }
 
-pub(super) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let is_random =
         take(reading, Kind::Flag, entry, path).is_some_and(|flag| as_bool(&flag.text) == Some(true));
     if !is_random {
@@ -104,7 +106,7 @@ pub(super) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, path: &str)
 }
 
 /// Servers, and what finds them in a cloud, which herdlet can't.
-pub(super) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(all) = take(reading, Kind::Texts, entry, path) else { return };
     for server in all.items().unwrap_or_default() {
         if server.text.contains("provider=") {
@@ -120,7 +122,7 @@ pub(super) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     }
 }
 
-pub(super) fn network_interface(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn network_interface(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(name) = take(reading, Kind::Text, entry, path) else { return };
     if name.text.contains("{{") {
         let message = "is a template; herdlet takes the name of an interface here, such as eth0".to_owned();
@@ -129,7 +131,7 @@ pub(super) fn network_interface(reading: &mut Reading<'_>, entry: &Entry, path: 
     reading.put("cluster.network_interface", path, name);
 }
 
-pub(super) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         for entry in body.entries().unwrap_or_default() {
             if let Some(value) = take(reading, Kind::Text, entry, &join(path, &entry.key)) {
@@ -140,7 +142,7 @@ pub(super) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
 }
 
 /// Names with dots, all of them texts.
-pub(super) fn options(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         for entry in body.entries().unwrap_or_default() {
             let path = join(path, &entry.key);
@@ -171,7 +173,7 @@ pub(super) fn options(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
 }
 
 /// `plugin "NAME" { config { … } }`: `raw_exec` is the driver that there is.
-pub(super) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for (label, body) in reading.labelled(entry, path) {
         let path = join(path, &label.key);
         if &*label.key != "raw_exec" {
@@ -202,7 +204,7 @@ const RAW_EXEC: Keys = &[
 ];
 
 /// One Consul agent; a second one (1.7 and later) has a name.
-pub(super) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         let name = body.get("name").and_then(Node::scalar_text).unwrap_or("default");
         if name == "default" {
@@ -213,7 +215,7 @@ pub(super) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     }
 }
 
-pub(super) fn consul_address(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn consul_address(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(address) = take(reading, Kind::Text, entry, path) else { return };
     match sockaddr_of(reading, &address.text) {
         Ok(expanded) => reading.put("consul.address", path, text(expanded, address.position)),
@@ -221,18 +223,18 @@ pub(super) fn consul_address(reading: &mut Reading<'_>, entry: &Entry, path: &st
     }
 }
 
-pub(super) fn consul_ssl(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn consul_ssl(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let is_on = take(reading, Kind::Flag, entry, path).is_some_and(|on| as_bool(&on.text) == Some(true));
     if is_on {
         reading.put("consul.ssl", path, flag(true, entry.value.position));
     }
 }
 
-pub(super) fn host_volume(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn host_volume(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     items(reading, entry, path, "host_volumes", HOST_VOLUME);
 }
 
-pub(super) fn host_network(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+pub(in crate::nomad) fn host_network(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     items(reading, entry, path, "cluster.host_networks", HOST_NETWORK);
 }
 

@@ -9,8 +9,8 @@ mod network;
 mod numbers;
 mod strings;
 
-use super::scope::Fault;
-use super::value::Value;
+use super::super::scope::Fault;
+use super::super::value::Value;
 use crate::yaml::nearest;
 
 /// Why a function has no value.
