@@ -219,7 +219,7 @@ impl Attempts {
             Err(error) => return Err(error.into()),
         };
         match recorded.map(PidFd::open) {
-            Some(Ok(found)) => Ok(found.is_some()),
+            Some(Ok(found)) => Ok(found.is_some_and(|shim| !shim.has_ended().unwrap_or(false))),
             // It lives, under that number at least.
             Some(Err(ProcessError::Unverifiable { .. })) => Ok(true),
             Some(Err(error)) => Err(error.into()),

@@ -171,6 +171,8 @@ pub(super) fn recorded_in(runtime: &Path) -> Result<Option<Tasks>, LivingError> 
     let mut living = Vec::new();
     for record in listed.into_iter().filter_map(|listed| listed.record.ok()) {
         match PidFd::open(record.shim) {
+            // One that nobody has reaped yet supervises nothing.
+            Ok(Some(found)) if found.has_ended().unwrap_or(false) => {}
             Ok(Some(found)) => living.push(found.process().pid),
             Ok(None) | Err(ProcessError::Unverifiable { .. }) => {}
             Err(
