@@ -126,7 +126,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     if let Some(cgroups) = instance.isolation.cgroups() {
         dir.claim_cgroups(&mut alone, cgroups.tree())?;
     }
-    dir.keep_location(&config.paths(&id).runtime, instance.isolation.cgroups().map(|cgroups| cgroups.tree()));
+    let tree = instance.isolation.cgroups().map(|cgroups| cgroups.tree());
+    dir.check_cgroups(&config.paths(&id).runtime, tree)?;
+    dir.keep_location(&config.paths(&id).runtime, tree);
     let isolation = describe(&instance.isolation);
     let ineffective = instance.isolation.ineffective();
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");

@@ -54,8 +54,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::FileType;
+
 use accounts::Accounts;
-pub use exposed::Exposed;
+pub use exposed::{Exposed, shown};
 use exposed::{Place, Right};
 pub use kept::{check_kept, exposed_kept};
 pub use session::{ForeignSession, check_session};
@@ -67,7 +69,7 @@ use walk::{End, Node};
 #[derive(Debug, thiserror::Error)]
 pub enum OwnershipError {
     /// Somebody else can change it.
-    #[error("trust {}: {exposed}", path.display())]
+    #[error("trust {}: {exposed}", shown(path))]
     Exposed {
         /// The path.
         path: PathBuf,
@@ -75,7 +77,7 @@ pub enum OwnershipError {
         exposed: Box<Exposed>,
     },
     /// The path cannot be walked.
-    #[error("check the ownership of {}", path.display())]
+    #[error("check the ownership of {}", shown(path))]
     Unknown {
         /// The step that failed.
         path: PathBuf,
@@ -97,6 +99,15 @@ impl OwnershipError {
         match self {
             Self::Exposed { exposed, .. } => exposed.restoring(),
             Self::Unknown { .. } => None,
+        }
+    }
+
+    /// Without the advice to trust another user, for a path that nobody has named for the agent.
+    #[must_use]
+    pub fn without_trust(self) -> Self {
+        match self {
+            Self::Exposed { path, exposed } => Self::Exposed { path, exposed: exposed.without_trust() },
+            unknown @ Self::Unknown { .. } => unknown,
         }
     }
 
@@ -180,6 +191,14 @@ pub fn trusted() -> String {
     Guard::of_process().described()
 }
 
+/// Users whose processes may be of an agent before this one: our own, and for root those in [`TRUSTED_USERS`], as one that the agent ran as
+/// once.
+pub fn own_and_trusted_users() -> Vec<u32> {
+    let guard = Guard::of_process();
+    let others = if guard.uid == 0 { guard.others.users } else { Vec::new() };
+    std::iter::once(guard.uid).chain(others).collect()
+}
+
 /// Names in [`TRUSTED_USERS`] and [`TRUSTED_GROUPS`] that this machine does not know, each with its variable.
 pub fn unknown_names() -> Vec<(&'static str, String)> {
     Trusted::of(variable, &Accounts::of_machine()).unknown
@@ -237,6 +256,11 @@ impl Guard {
         let writers = &node.writers;
         if !self.trusts(node.uid) {
             return Some(Right::Owner);
+        }
+        // Who may write to a socket can connect to it, and put nothing into it that is read later. One that is about to get its mode, and was
+        // left by an agent that was killed, has another one.
+        if FileType::from_raw_mode(node.mode) == FileType::Socket {
+            return None;
         }
         if writers.other {
             return Some(Right::Others);

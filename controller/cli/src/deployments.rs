@@ -9,8 +9,17 @@ use herdlet_api_types::{
 };
 use serde::Serialize;
 
+use super::{
+    Connection,
+    client::Client,
+    failure::Failure,
+    output::Output,
+    show::{self, styled},
+    style,
+    table::{Heading, Table},
+    wait::{Accepted, WaitFlags},
+};
 use crate::missing::Missing;
-use super::{Connection, client::Client, failure::Failure, output::Output, show::{styled, self}, style, table::{Heading, Table}, wait::{Accepted, WaitFlags}};
 
 /// Arguments of `herdlet promote`.
 #[derive(Debug, Clone, Args)]

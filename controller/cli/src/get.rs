@@ -12,13 +12,13 @@ mod rows;
 
 use clap::{Args, ValueEnum};
 
-use crate::missing::Missing;
 use super::{
     Connection,
     client::Client,
     failure::{Failure, USAGE},
     table::Heading,
 };
+use crate::missing::Missing;
 
 use listing::Listing;
 

@@ -5,9 +5,12 @@
 use std::{collections::BTreeMap, io::IsTerminal as _};
 
 use anstyle::Style;
-use herdlet_api_types::{JobKey, UnixNanos, overview::{JobRow, Overview}, api::{AgentStatus, ManifestProblem}};
+use herdlet_api_types::{
+    JobKey, UnixNanos,
+    api::{AgentStatus, ManifestProblem},
+    overview::{JobRow, Overview},
+};
 
-use crate::table::plain;
 use super::{
     show::{self, styled},
     style,

@@ -1,10 +1,17 @@
 //! `herdlet status`: how far everything is, and what is not as it should be.
 
 use clap::Args;
-use herdlet_api_types::{AllocId, JobKey, alloc::ClientStatus, api::AgentStatus, deployment::Deployment, overview::{Overview, fate}, task::{ExitResult, TaskStatus}, view::{AllocView, Convergence, ConvergenceState, JobView, TaskView}};
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::ClientStatus,
+    api::AgentStatus,
+    deployment::Deployment,
+    overview::{Overview, fate},
+    task::{ExitResult, TaskStatus},
+    view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
+};
 use serde::Serialize;
 
-use crate::screen::wrongs;
 use super::{
     Connection, children, deployments,
     failure::Failure,
@@ -16,6 +23,7 @@ use super::{
     target,
     top::{self, With},
 };
+use crate::screen::wrongs;
 
 /// Arguments of `herdlet status`.
 #[derive(Debug, Clone, Args)]
@@ -241,7 +249,7 @@ fn verdict<'s>(jobs: impl Iterator<Item = &'s ConvergenceState>, allocs: &'s [Al
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::UnixNanos;
+    use herdlet_api_types::{UnixNanos, api::ManifestProblem};
 
     use super::*;
     use herdlet_manifest::fixture::{alloc_view, job, job_view};

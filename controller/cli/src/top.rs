@@ -9,7 +9,12 @@ use clap::Args;
 use futures_util::{Stream, StreamExt as _, stream};
 use herdlet_api_types::{JobKey, alloc::ClientStatus, api::Change};
 
-use super::{Connection, client::{Client, ClientError}, failure::Failure, screen::{Canvas, Load, Screen, self}};
+use super::{
+    Connection,
+    client::{Client, ClientError},
+    failure::Failure,
+    screen::{self, Canvas, Load, Screen},
+};
 
 /// Arguments of `herdlet top`.
 #[derive(Debug, Clone, Args)]

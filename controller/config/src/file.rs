@@ -5,11 +5,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use herdlet_api_types::manifest::{Span, Text};
-use herdlet_manifest::yaml::Problems;
 use herdlet_plan::limits::DYNAMIC_PORTS;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -19,7 +18,9 @@ use herdlet_nomad::wire::Secret;
 use super::{
     HostPort, LogFormat,
     artifact::Artifact,
-    cgroup_parent_problem, cluster, filter_problem,
+    cgroup_parent_problem,
+    check::{not_absolute, ports},
+    cluster, filter_problem,
 };
 use crate::TlsFiles;
 
@@ -371,4 +372,3 @@ impl File {
         problems
     }
 }
-

@@ -8,6 +8,8 @@ mod check;
 mod cluster;
 mod file;
 mod flags;
+#[cfg(any(test, fuzzing, feature = "fixture"))]
+pub mod fuzz;
 pub mod gc;
 pub mod http;
 pub mod log_filter;
@@ -49,8 +51,6 @@ pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, RpcTls};
 pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
 pub use http::Http;
-#[cfg(any(test, fuzzing, feature = "fixture"))]
-pub use nomad::fed as agent_file;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use tls::TlsFiles;
 pub use view::{Setting, Source, settings};

@@ -7,8 +7,6 @@
 //! Facts: <https://developer.hashicorp.com/nomad/docs/configuration>, `hashicorp/nomad:command/agent/config.go`.
 
 mod draft;
-#[cfg(any(test, fuzzing, feature = "fixture"))]
-pub mod fed;
 mod keys;
 mod kinds;
 mod sockaddr;
@@ -19,7 +17,9 @@ mod tests;
 use std::sync::Arc;
 
 use herdlet_fingerprint::Interface;
-use herdlet_manifest::yaml::{Entry, Node, Position, Problem, Problems, nearest, words};
+use herdlet_manifest::yaml::{
+    Entry, Node, Position, Problem, Problems, nearest, printable::printable, words,
+};
 
 use self::{
     draft::Draft,
@@ -151,14 +151,14 @@ impl Reading<'_> {
     }
 
     fn problem(&self, Position { line, column }: Position, path: &str, message: String) -> Problem {
-        let message = words::printable(message);
+        let message = printable(message);
         Problem { source: self.source.to_owned(), line, column, path: path.to_owned(), message }
     }
 }
 
 /// As it may be shown: a key is whatever somebody has written.
 fn join(path: &str, key: &str) -> String {
-    let key = words::printable(key.to_owned());
+    let key = printable(key.to_owned());
     match path {
         "" => key,
         path => format!("{path}.{key}"),

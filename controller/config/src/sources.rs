@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use herdlet_manifest::yaml::{Document, Entry, Node, Problem, Problems, Value, self};
+use herdlet_manifest::yaml::{self, Document, Entry, Node, Problem, Problems, Value};
 
 use super::{ConfigError, File, nomad};
 

@@ -15,7 +15,7 @@ mod check;
 mod node;
 mod parse;
 pub(crate) mod path;
-pub(crate) mod printable;
+pub mod printable;
 mod problem;
 mod read;
 mod scalar;

@@ -15,8 +15,8 @@ mod job;
 mod json;
 mod keys;
 mod metrics;
-mod request;
 mod piece;
+mod request;
 mod routes;
 mod stream;
 

@@ -7,10 +7,12 @@
 //! - `events`: what the kernel tells.
 //! - `place`: the directory, made again when it was deleted.
 //! - `lost`: records that were deleted under a supervisor that lives, put back.
+//! - `proc_dir`: processes that supervise attempts, and what they hold.
 
 mod events;
 mod lost;
 mod place;
+mod proc_dir;
 #[cfg(test)]
 mod tests;
 

@@ -35,7 +35,10 @@ mod request;
 mod shortage;
 mod streak;
 
-use crate::{catalog::{Consul, ServiceOwner}, report::CheckReport};
+use crate::{
+    catalog::{Consul, ServiceOwner},
+    report::CheckReport,
+};
 use lanes::Lanes;
 pub use probe::Scripts;
 use probe::{Probe, ProbeResult};

@@ -1,6 +1,6 @@
 //! What a node of a cluster reads that others have written: Nomad's agent files, what its client has left, and where servers are.
 
-use herdlet_config::agent_file;
+use herdlet_config::fuzz as agent_file;
 use herdlet_node::{moving, servers::srv};
 
 use super::manifest::placed;

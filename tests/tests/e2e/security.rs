@@ -10,4 +10,5 @@ mod pages;
 mod peers;
 mod programs;
 mod strangers;
+mod supervisors;
 mod tasks;

@@ -358,7 +358,7 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
         1 => (first.path(), format!("is used although another user can change it: failed to {why}")),
         count => {
             let names = found.iter().take(NAMED_MAX).filter_map(|error| error.path().file_name());
-            let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+            let names: Vec<_> = names.map(|name| ownership::shown(name.as_ref())).collect();
             let more = match count.saturating_sub(names.len()) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
@@ -371,7 +371,7 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
         }
     };
     let message = format!("{message}; `herdlet doctor` lists all");
-    Some(Problem { source: source.display().to_string(), line: 0, column: 0, path: String::new(), message })
+    Some(Problem { source: ownership::shown(source), line: 0, column: 0, path: String::new(), message })
 }
 
 /// The files that own jobs.

@@ -27,7 +27,8 @@ use herdlet_plan::{
 use herdlet_runtime::Inbox;
 use herdlet_services::{
     catalog::{BuiltIn, CatalogError, CatalogEvent, Catalogs, Consul, ConsulConfig, ServiceOwner},
-    checks::{CheckReport, Checks, Heard, Scripts},
+    checks::{Checks, Heard, Scripts},
+    report::CheckReport,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -18,7 +18,12 @@ use herdlet_plan::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Shared, body, error::{ApiError, ApiResult, unexpected}, query::{Params, Read, Source, flag}, trigger::Trigger};
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+    query::{Params, Read, Source, flag},
+    trigger::Trigger,
+};
 use crate::reach::lifecycle;
 
 impl Shared {

@@ -17,7 +17,12 @@ use herdlet_plan::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Shared, body, error::{ApiError, ApiResult, unexpected}, query::{Params, Read}, trigger::Trigger};
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+    query::{Params, Read},
+    trigger::Trigger,
+};
 
 /// The largest payload, as in Nomad.
 const PAYLOAD_BYTES_MAX: usize = 16 * 1024;

@@ -18,7 +18,13 @@ use herdlet_api_types::{JobKey, UnixNanos, alloc::Desired, nomad, view::AllocVie
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Shared, allocs, error::{ApiError, ApiResult}, list::Listed, query::{Params, Read}, trigger::Trigger};
+use super::{
+    Shared, allocs,
+    error::{ApiError, ApiResult},
+    list::Listed,
+    query::{Params, Read},
+    trigger::Trigger,
+};
 
 /// So many are kept; the oldest goes first.
 const KEPT_LEN: usize = 256;

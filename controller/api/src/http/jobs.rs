@@ -16,7 +16,14 @@ use herdlet_plan::event::{Command, Ending};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Shared, allocs, body, error::{ApiError, ApiResult}, payload, query::{Params, Read, Source, flag}, target::Changed, trigger::Trigger};
+use super::{
+    Shared, allocs, body,
+    error::{ApiError, ApiResult},
+    payload,
+    query::{Params, Read, Source, flag},
+    target::Changed,
+    trigger::Trigger,
+};
 
 /// All jobs as they are shown, of every namespace.
 pub(super) async fn views(

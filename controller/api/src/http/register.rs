@@ -26,7 +26,12 @@ use herdlet_plan::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Shared, body, error::{ApiError, ApiResult}, jobs::reversioned, trigger::Trigger};
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult},
+    jobs::reversioned,
+    trigger::Trigger,
+};
 
 /// A job to be registered or planned, in Nomad's words.
 #[derive(Debug, Default, Deserialize)]

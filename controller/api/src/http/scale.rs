@@ -14,7 +14,13 @@ use herdlet_plan::event::Command;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Shared, body, error::{ApiError, ApiResult}, jobs::reversioned, query::{Params, Read}, trigger::Trigger};
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult},
+    jobs::reversioned,
+    query::{Params, Read},
+    trigger::Trigger,
+};
 
 /// The longest message that is kept.
 const MESSAGE_BYTES_MAX: usize = 1024;

@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use super::{
     Shared, body,
     error::ApiResult,
-    evaluations::Trigger,
     filter::Filter,
     jobs::reversioned,
     list::fitting,
     payload,
     query::{Params, Read, Source},
+    trigger::Trigger,
 };
 
 /// All that are kept, newest first.

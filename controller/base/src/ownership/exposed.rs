@@ -66,6 +66,11 @@ enum Repairer {
 }
 
 impl Exposed {
+    pub(super) fn without_trust(mut self: Box<Self>) -> Box<Self> {
+        self.trust = None;
+        self
+    }
+
     pub(super) fn new(guard: &Guard, (at, node): (&Path, &Node), right: Right, place: Place) -> Box<Self> {
         let accounts = &guard.accounts;
         let (owner, group) = (accounts.described(node.uid), accounts.described_group(node.gid));
@@ -154,17 +159,21 @@ impl Exposed {
     }
 
     fn repair_of_kept(&self) -> String {
-        match self.command() {
-            Some(command) if self.right != Right::Owner && self.kind() != FileType::Symlink => {
-                format!(
-                    "check what is in it and run `{command}`; if others have changed it, {}",
-                    self.new_directory()
-                )
-            }
-            Some(_) | None => format!(
+        let changed = || format!("if others have changed it, {}", self.new_directory());
+        match (self.right, self.kind(), self.command()) {
+            (Right::Owner, _, _) => format!(
                 "only another user can have put it there, and may have put more: {}",
                 self.new_directory()
             ),
+            (_, FileType::Directory | FileType::RegularFile, Some(command)) => {
+                format!("check what is in it and run `{command}`; {}", changed())
+            }
+            (_, FileType::Directory | FileType::RegularFile, None) => {
+                format!("take that right from them; {}", changed())
+            }
+            (_, kind, _) => {
+                format!("it is {}, and the agent keeps only regular files there: remove it", described(kind))
+            }
         }
     }
 
@@ -242,7 +251,7 @@ impl fmt::Display for Exposed {
         let Self { at, owner, mode, by, place, agent, trust, .. } = self;
         match place {
             Place::Itself => f.write_str("it")?,
-            Place::Target | Place::Way | Place::Kept => write!(f, "{}", at.display())?,
+            Place::Target | Place::Way | Place::Kept => f.write_str(&shown(at))?,
         }
         let mode = mode & 0o7777;
         write!(f, " belongs to {owner} and has mode {mode:04o}, so {by} could change it; {}", self.repair())?;
@@ -259,6 +268,13 @@ impl fmt::Display for Exposed {
             None => Ok(()),
         }
     }
+}
+
+/// A path as a message shows it: another user may have put characters into its names that a terminal would obey.
+pub fn shown(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    if text.chars().any(char::is_control) { text.chars().map(escaped).collect() } else { text.into_owned() }
 }
 
 /// A path as a shell takes it, whatever its names are.

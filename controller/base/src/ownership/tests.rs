@@ -443,3 +443,41 @@ fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task
     assert_eq!(exposed_kept(&state).len(), 1);
     assert!(exposed_kept(&state.join("absent")).is_empty());
 }
+
+/// Root's own, as an agent leaves it that is killed before its socket gets its mode.
+#[test]
+fn only_what_another_user_owns_in_a_state_directory_was_put_there_by_one() {
+    if !is_root() {
+        return;
+    }
+    let ground = ground();
+    let state = ground.path().join("a");
+    let path = state.join("left");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    set_mode(&path, 0o777);
+    check_kept(&state).unwrap();
+    check_entries(&state).unwrap();
+    chown(&path, Some(NOBODY), None).unwrap();
+    assert!(why(check_kept(&state)).contains("only another user can have put it there"));
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o666.into()).unwrap();
+    set_mode(&path, 0o666);
+    let refused = why(check_kept(&state));
+    assert!(
+        refused.contains("it is a FIFO, and the agent keeps only regular files there: remove it"),
+        "{refused}"
+    );
+    assert!(!refused.contains("another user"), "{refused}");
+}
+
+#[test]
+fn names_that_a_terminal_would_obey_are_shown_escaped() {
+    let ground = ground();
+    let dir = ground.path().join("a/\u{1b}[2J\nno\u{9b}");
+    fs::create_dir(&dir).unwrap();
+    set_mode(&dir, 0o777);
+    for refused in [why(check(&dir)), why(check(&dir.join("file"))), why(check(&dir.join("file/x")))] {
+        assert!(refused.contains(r"a/\u{1b}[2J\nno\u{9b}"), "{refused}");
+        assert!(!refused.contains(char::is_control), "{refused:?}");
+    }
+}

@@ -1,20 +1,29 @@
 //! Moving files from one directory to another, also across file systems.
 //!
 //! Each comes to its place by a rename, so that it is whole or not there. Across file systems it is copied to a draft beside its place
-//! first; a draft that a crash left is replaced by the next one.
+//! first; a draft that a crash left is replaced by the next one. What is moved may have the name of a draft: it is told by its mode.
 
-use std::{ffi::OsStr, fs::File, io, os::fd::AsFd as _};
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io,
+    os::fd::AsFd as _,
+};
 
 use rustix::{
-    fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid},
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid},
     io::Errno,
 };
 
 use super::{Dir, FsError, check_name, set_rights};
 use crate::safe_fs::Rights;
 
-/// What is copied gets this name first.
+/// What is copied gets this name first, or one that is counted up from it.
 const DRAFT: &str = ".herdlet.new";
+/// More than anything that is moved has files with names of drafts.
+const DRAFTS_MAX: usize = 64;
+/// The mode of a file until it is whole. The sticky bit means nothing to files (inode(7)), and nobody else sets it.
+const UNFINISHED: u32 = 0o1600;
 
 impl Dir {
     /// Moves the file or link `from` in it to `to` in another one, as [`Dir::rename_into`], also to another file system.
@@ -27,22 +36,36 @@ impl Dir {
             Err(error) if error.is_across() => {}
             renamed => return renamed,
         }
-        let copied = self.copy(from, other).and_then(|()| {
-            other.rename(OsStr::new(DRAFT), to)?;
+        let draft = other.draft()?;
+        let copied = self.copy(from, other, &draft).and_then(|()| {
+            other.rename(&draft, to)?;
             self.unlink(from)
         });
         if copied.is_err() {
-            other.unlink(OsStr::new(DRAFT))?;
+            other.unlink(&draft)?;
         }
         copied
     }
 
+    /// A name for a draft: of nothing, or of one that is not whole, which is removed.
+    fn draft(&self) -> Result<OsString, FsError> {
+        for count in 0..DRAFTS_MAX {
+            let name = match count {
+                0 => OsString::from(DRAFT),
+                count => OsString::from(format!("{DRAFT}.{count}")),
+            };
+            match self.stat_name(&name)? {
+                None => return Ok(name),
+                Some(stat) if is_unfinished(&stat) => return self.unlink(&name).map(|()| name),
+                Some(_) => {}
+            }
+        }
+        Err(FsError::io("create", self.path.join(DRAFT), Errno::EXIST))
+    }
+
     /// Makes the draft in `other`.
-    fn copy(&self, from: &OsStr, other: &Self) -> Result<(), FsError> {
+    fn copy(&self, from: &OsStr, other: &Self, draft: &OsStr) -> Result<(), FsError> {
         check_name(from)?;
-        let draft = OsStr::new(DRAFT);
-        // A directory would be a user's: it stays, and this fails.
-        other.unlink(draft)?;
         let here = self.path.join(from);
         let not_there = || FsError::io("copy", &here, Errno::NOENT);
         let stat = self.stat_name(from)?.ok_or_else(not_there)?;
@@ -53,7 +76,7 @@ impl Dir {
         }
         let mut source = self.open_file(from)?.ok_or_else(not_there)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let copy = rustix::fs::openat(other, draft, flags, Mode::from_raw_mode(0o600));
+        let copy = rustix::fs::openat(other, draft, flags, Mode::from_raw_mode(UNFINISHED));
         let mut copy =
             File::from(copy.map_err(|errno| FsError::io("create", other.path.join(draft), errno))?);
         let refused = |error: io::Error| FsError::io("write", other.path.join(draft), error);
@@ -81,4 +104,8 @@ impl Dir {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         rustix::fs::chownat(&link, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(refused)
     }
+}
+
+fn is_unfinished(found: &Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_mode & 0o7777 == UNFINISHED
 }

@@ -307,3 +307,35 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
     here.make_all_for(below, rights(0o755, USER), Some(&USER.into())).unwrap();
     here.make_all_for(Path::new("new/er"), rights(0o755, USER), Some(&USER.into())).unwrap();
 }
+
+/// Each file's draft removed what had its name: a file that was moved before.
+#[test]
+fn a_file_that_is_called_as_a_draft_is_moved_to_another_file_system_as_any_other() {
+    let (temp, from) = temp();
+    let Ok(shared) = tempfile::tempdir_in("/dev/shm") else {
+        return crate::test_ground::leave_out("/dev/shm");
+    };
+    let to = Dir::open(shared.path()).unwrap();
+    if from.stat().unwrap().st_dev == to.stat().unwrap().st_dev {
+        return crate::test_ground::leave_out("two file systems");
+    }
+    // What a crash left is replaced.
+    std::fs::write(shared.path().join(".herdlet.new.1"), "half").unwrap();
+    let unfinished = std::fs::Permissions::from_mode(0o1600);
+    std::fs::set_permissions(shared.path().join(".herdlet.new.1"), unfinished).unwrap();
+    let names = [".herdlet.new", ".herdlet.new.2", "a", "b"];
+    for name in names {
+        std::fs::write(temp.path().join(name), name).unwrap();
+        from.move_file(OsStr::new(name), &to, OsStr::new(name)).unwrap();
+    }
+    symlink("a", temp.path().join("link")).unwrap();
+    from.move_file(OsStr::new("link"), &to, OsStr::new("link")).unwrap();
+    for name in names {
+        assert_eq!(std::fs::read_to_string(shared.path().join(name)).unwrap(), name);
+        assert_eq!(shared.path().join(name).metadata().unwrap().mode() & 0o7777, 0o644);
+    }
+    let mut moved = to.names().unwrap();
+    moved.sort();
+    assert_eq!(moved, [".herdlet.new", ".herdlet.new.2", "a", "b", "link"]);
+    assert!(from.names().unwrap().is_empty());
+}

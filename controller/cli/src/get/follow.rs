@@ -8,8 +8,19 @@ use std::{collections::BTreeMap, convert::Infallible, pin::pin, time::Duration};
 use herdlet_manifest::yaml;
 use serde::Serialize;
 
-use super::{Form, Kind, Wanted, listing::{Cell, Document, Listing, Row}};
-use crate::{client::ClientError, failure::Failure, output, screen::{Canvas, self}, show, table::{Heading, Table}, missing::Missing};
+use super::{
+    Form, Kind, Wanted,
+    listing::{Cell, Document, Listing, Row},
+};
+use crate::{
+    client::ClientError,
+    failure::Failure,
+    missing::Missing,
+    output,
+    screen::{self, Canvas},
+    show,
+    table::{Heading, Table},
+};
 
 /// Ages on a terminal go on.
 const TICK: Duration = Duration::from_secs(1);

@@ -16,8 +16,18 @@ use herdlet_api_types::{
     volume::{VolumeKind, VolumeStatus},
 };
 
-use super::{Ended, Form, Kind, Wanted, drift, events, listing::{Cell, Document, Listing, Row}};
-use crate::{children, client::Client, deployments, failure::{Failure, USAGE}, rollback, show, target, missing::Missing};
+use super::{
+    Ended, Form, Kind, Wanted, drift, events,
+    listing::{Cell, Document, Listing, Row},
+};
+use crate::{
+    children,
+    client::Client,
+    deployments,
+    failure::{Failure, USAGE},
+    missing::Missing,
+    rollback, show, target,
+};
 
 pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listing, Failure> {
     let Wanted { client, targets, ended, form, .. } = *wanted;

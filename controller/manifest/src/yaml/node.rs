@@ -5,7 +5,11 @@
 
 use std::sync::Arc;
 
-use super::{path::{OwnedStep, self}, problem::{Position, Problem}, printable::printable};
+use super::{
+    path::{self, OwnedStep},
+    printable::printable,
+    problem::{Position, Problem},
+};
 
 /// One document of a source text.
 #[derive(Debug, Clone)]

@@ -34,7 +34,7 @@ use herdlet_rpc::{
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeApi, Refused, request::Asked, piece::said};
+use super::{NodeApi, Refused, piece::said, request::Asked};
 use crate::acl::Denied;
 
 /// How long a browser has to say who it is.

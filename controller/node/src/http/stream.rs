@@ -23,7 +23,12 @@ use herdlet_rpc::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeApi, Refused, exec::{Executed, self}, request::Asked, piece::{Piece, failure, piece}};
+use super::{
+    NodeApi, Refused,
+    exec::{self, Executed},
+    piece::{Piece, piece},
+    request::Asked,
+};
 use crate::asking::Question;
 
 /// The words of one of Nomad's mistakes.
@@ -256,4 +261,3 @@ fn topics(asked: &Asked) -> Result<Value, Refused> {
     let topics = topics.into_iter().map(|(name, keys)| (Value::Text(name.to_owned()), Value::List(keys)));
     Ok(Value::Map(topics.collect()))
 }
-

@@ -3,14 +3,14 @@
 //! A supervisor writes its record through a descriptor and never learns that the file has lost its name. So the record is
 //! put back with what the supervisor holds, read through `/proc/PID/fd`, and from then on each of its writes is carried over:
 //! the task runs on, its attempt can't be started a second time, and its exit is told. In: what was seen to be gone. Out:
-//! records. It ends nothing and starts nothing.
+//! records. It ends nothing and starts nothing. A record is taken from a process only if `proc_dir` finds it to be a supervisor.
 
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io,
+    io::{self, Read as _},
     os::{
-        fd::AsRawFd as _,
+        fd::{AsRawFd as _, OwnedFd},
         unix::{
             ffi::{OsStrExt as _, OsStringExt as _},
             fs::{FileExt as _, MetadataExt as _},
@@ -23,13 +23,20 @@ use std::{
 use herdlet_base::durable::{self, Outlives, Steps};
 use herdlet_driver::AttemptId;
 use herdlet_shim::record::RECORD_LEN;
-use rustix::fs::inotify::{self, WatchFlags as W};
-
-use super::{Attempts, AttemptsError, Notice, lock};
-use crate::{
-    process_tree,
-    supervisor::{Process, Record},
+use rustix::{
+    fs::{
+        Mode, OFlags, fstat,
+        inotify::{self, WatchFlags as W},
+        openat,
+    },
+    io::Errno,
 };
+
+use super::{
+    Attempts, AttemptsError, Notice, lock,
+    proc_dir::{PATH_LEN_MAX, ProcDir, is_closed_dir, read_closed, without_mark},
+};
+use crate::supervisor::{PidFd, Process, ProcessError, Record, RecordsError};
 
 /// A record that its supervisor writes where nobody else sees it.
 #[derive(Debug)]
@@ -109,12 +116,21 @@ impl Attempts {
         let real = fs::canonicalize(&self.path)
             .map_err(|source| AttemptsError::Watch { path: self.path.clone(), source })?;
         for pid in pids {
-            let supervised = Supervised::of(pid)
-                .map_err(|source| AttemptsError::Watch { path: format!("/proc/{pid}").into(), source })?;
+            let failed = |source| AttemptsError::Watch { path: format!("/proc/{pid}").into(), source };
+            let supervised = Supervised::of(pid, &own_users()).map_err(failed)?;
             // One that was deleted keeps its path; one that was moved keeps its mark.
-            let Some(name) = supervised.filter(|it| it.is_of(&real)).map(|it| it.name) else { continue };
-            let Some(stat) = process_tree::stat(pid) else { continue };
-            lock(&self.shims).insert(name.clone(), Process { pid, start_ticks: stat.start_ticks });
+            let Some(Supervised { name, process, .. }) = supervised.filter(|it| it.is_of(&real)) else {
+                continue;
+            };
+            if self.is_of_another(&name, process)? {
+                tracing::error!(
+                    pid,
+                    name,
+                    "the record names another supervisor that lives: this one is left alone"
+                );
+                continue;
+            }
+            lock(&self.shims).insert(name.clone(), process);
             self.try_to_put_back(&name);
         }
         Ok(())
@@ -142,11 +158,8 @@ impl Attempts {
     pub(super) fn put_back(&self, name: &str) -> Result<bool, AttemptsError> {
         let Some(shim) = lock(&self.shims).get(name).copied() else { return Ok(false) };
         let put = || -> io::Result<bool> {
-            if process_tree::look(shim.pid)?.is_none_or(|stat| stat.start_ticks != shim.start_ticks) {
-                return Ok(false);
-            }
-            let Some(held) = held_by(shim.pid, name)? else { return Ok(false) };
-            if !self.is_in_place(name, &held)? {
+            let Some(held) = held_by(shim, name)? else { return Ok(false) };
+            if !self.is_in_place(name, &held)? && !self.is_of_another(name, shim)? {
                 self.mirror(name, held)?;
             }
             Ok(true)
@@ -194,6 +207,22 @@ impl Attempts {
         }
     }
 
+    /// Whether the record in place names a living supervisor that is not `shim`: its record is not to be replaced.
+    fn is_of_another(&self, name: &str, shim: Process) -> Result<bool, AttemptsError> {
+        let recorded = match self.records().read(name) {
+            Ok(record) => record.map(|record| record.shim).filter(|known| known.pid != 0 && *known != shim),
+            Err(RecordsError::Damaged { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        match recorded.map(PidFd::open) {
+            Some(Ok(found)) => Ok(found.is_some_and(|shim| !shim.has_ended().unwrap_or(false))),
+            // It lives, under that number at least.
+            Some(Err(ProcessError::Unverifiable { .. })) => Ok(true),
+            Some(Err(error)) => Err(error.into()),
+            None => Ok(false),
+        }
+    }
+
     fn is_in_place(&self, name: &str, held: &File) -> io::Result<bool> {
         let held = held.metadata()?;
         let seen = fs::symlink_metadata(self.path.join(name));
@@ -204,56 +233,78 @@ impl Attempts {
 /// An attempt that a process supervises.
 #[derive(Debug)]
 pub struct Supervised {
+    /// The supervisor.
+    pub process: Process,
     /// The attempt's record name.
     name: String,
     /// Where the attempts directory is, or was when it was deleted.
     pub dir: PathBuf,
+    /// Device and inode of that directory.
+    pub held: (u64, u64),
     /// Where it was made.
     pub made_at: Option<PathBuf>,
 }
 
 impl Supervised {
-    /// None if the process is no supervisor of our user, or has ended.
+    /// None if the process is no supervisor of one of these users, or has ended.
     ///
     /// # Errors
-    /// When that can't be found out, for instance for want of descriptors.
-    pub fn of(pid: u32) -> io::Result<Option<Self>> {
-        let Some(arguments) = unless_gone(fs::read(format!("/proc/{pid}/cmdline")))? else { return Ok(None) };
-        let name = arguments.strip_prefix(b"herdlet-shim\0run\0").and_then(|rest| rest.strip_suffix(b"\0"));
-        let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else { return Ok(None) };
-        if AttemptId::parse(name).is_none() {
+    /// When that can't be found out, for instance for want of descriptors or rights.
+    pub fn of(pid: u32, users: &[u32]) -> io::Result<Option<Self>> {
+        let Some(process) = ProcDir::open(pid)? else { return Ok(None) };
+        let Some(supervision) = process.supervision(users)? else { return Ok(None) };
+        let runtime = format!("fd/{}", herdlet_shim::FD_RUNTIME);
+        let (Some(dir), Some(link)) = (process.held(&runtime)?, process.link(&runtime)?) else {
+            return Ok(None);
+        };
+        let found = fstat(&dir)?;
+        let made_at = made_at(&dir, supervision.uid)?;
+        let Some(start_ticks) = process.start_ticks()? else { return Ok(None) };
+        // It may have executed another program before the directory was opened.
+        if process.supervision(users)?.as_ref() != Some(&supervision) {
             return Ok(None);
         }
-        // Tasks may call themselves anything, but what is of another user is not ours.
-        let own = unless_gone(fs::metadata(format!("/proc/{pid}")))?.map(|found| found.uid());
-        if own != Some(rustix::process::geteuid().as_raw()) {
-            return Ok(None);
-        }
-        let dir = format!("/proc/{pid}/fd/{}", herdlet_shim::FD_RUNTIME);
-        let Some(link) = unless_gone(fs::read_link(&dir))? else { return Ok(None) };
-        let made_at = fs::read(Path::new(&dir).join(MADE_AT)).ok();
-        let made_at = made_at.map(|path| PathBuf::from(OsString::from_vec(path)));
-        Ok(Some(Self { name: name.to_owned(), dir: without_mark(&link).to_owned(), made_at }))
+        Ok(Some(Self {
+            process: Process { pid, start_ticks },
+            name: supervision.name,
+            dir: without_mark(&link).to_owned(),
+            held: (found.st_dev, found.st_ino),
+            made_at,
+        }))
     }
 
     /// Whether the records of the supervisor are in the directory with this path without links.
     pub fn is_of(&self, attempts: &Path) -> bool {
         self.dir == attempts || self.made_at.as_deref() == Some(attempts)
     }
+
+    /// What the supervisor has open under this number.
+    ///
+    /// # Errors
+    /// When that can't be found out.
+    pub fn descriptor(&self, fd: i32) -> io::Result<Option<OwnedFd>> {
+        let Some(process) = ProcDir::open(self.process.pid)? else { return Ok(None) };
+        let held = process.held(&format!("fd/{fd}"))?;
+        // Another process may have the number by now.
+        Ok(held.filter(|_| process.start_ticks().is_ok_and(|found| found == Some(self.process.start_ticks))))
+    }
 }
 
-/// A process may end at any time, and those of others are closed.
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
-                || error.raw_os_error() == Some(libc::ESRCH) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
+/// Where a directory was made that belongs to `uid`, if nobody else can have written that.
+fn made_at(dir: &OwnedFd, uid: u32) -> io::Result<Option<PathBuf>> {
+    if !is_closed_dir(dir, uid)? {
+        return Ok(None);
     }
+    let mark = match openat(dir, MADE_AT, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(mark) => mark,
+        // As in a directory that was emptied before it was deleted.
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let Some(file) = read_closed(&mark, uid)? else { return Ok(None) };
+    let mut path = Vec::new();
+    file.take(PATH_LEN_MAX).read_to_end(&mut path)?;
+    Ok(Some(PathBuf::from(OsString::from_vec(path))))
 }
 
 /// Names the path at which the directory was made, also after it was moved elsewhere.
@@ -270,28 +321,21 @@ pub(super) fn mark(path: &Path) -> io::Result<()> {
 }
 
 /// The record that a supervisor has open, if it still has.
-fn held_by(pid: u32, name: &str) -> io::Result<Option<File>> {
-    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let path = entry?.path();
-        let Ok(target) = fs::read_link(&path) else { continue };
-        if without_mark(&target).file_name().is_none_or(|file| file != name) {
-            continue;
-        }
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        if read(&file).is_ok_and(|record| record.is_some_and(|record| record.shim.pid == pid)) {
-            return Ok(Some(file));
-        }
+fn held_by(shim: Process, name: &str) -> io::Result<Option<File>> {
+    let Some(process) = ProcDir::open(shim.pid)? else { return Ok(None) };
+    if process.start_ticks()? != Some(shim.start_ticks) {
+        return Ok(None);
     }
-    Ok(None)
+    let Some(supervision) = process.supervision(&own_users())? else { return Ok(None) };
+    let files = process.files_named(name, supervision.uid)?;
+    let is_its =
+        |file: &File| read(file).is_ok_and(|record| record.is_some_and(|it| it.shim.pid == shim.pid));
+    Ok(files.into_iter().find(is_its))
 }
 
-/// The kernel marks what has lost its name (proc(5), `/proc/pid/fd`).
-fn without_mark(link: &Path) -> &Path {
-    link.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map_or(link, Path::new)
+/// Only supervisors of our own user write records that are obeyed.
+fn own_users() -> [u32; 1] {
+    [rustix::process::geteuid().as_raw()]
 }
 
 /// What a record says; none while it is being written, which is followed by an event.
@@ -304,5 +348,55 @@ fn read(file: &File) -> io::Result<Option<Record>> {
 impl From<AttemptsError> for io::Error {
     fn from(error: AttemptsError) -> Self {
         Self::other(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn made(dir: &Path) -> Option<PathBuf> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(dir, flags, Mode::empty()).unwrap();
+        made_at(&dir, rustix::process::geteuid().as_raw()).unwrap()
+    }
+
+    #[test]
+    fn where_a_directory_was_made_is_read_from_a_file_that_only_we_can_have_written() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, mark) = (temp.path(), temp.path().join(MADE_AT));
+        let set_mode =
+            |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(made(dir), None);
+        super::mark(dir).unwrap();
+        let real = fs::canonicalize(dir).unwrap();
+        assert_eq!(made(dir).as_ref(), Some(&real));
+        for (path, mode) in [(dir, 0o720), (dir, 0o702), (&*mark, 0o620), (&mark, 0o602)] {
+            let before = fs::metadata(path).unwrap().permissions();
+            set_mode(path, mode);
+            assert_eq!(made(dir), None, "{} {mode:o}", path.display());
+            fs::set_permissions(path, before).unwrap();
+        }
+        assert_eq!(made(dir), Some(real));
+        // No file has an end that is never reached.
+        fs::write(&mark, vec![b'x'; 1 << 20]).unwrap();
+        assert!(made(dir).is_some_and(|path| path.as_os_str().len() <= 4096));
+        fs::remove_file(&mark).unwrap();
+        symlink("/dev/zero", &mark).unwrap();
+        assert_eq!(made(dir), None);
+        fs::remove_file(&mark).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &mark, 0o600.into()).unwrap();
+        assert_eq!(made(dir), None);
+        if rustix::process::geteuid().is_root() {
+            fs::remove_file(&mark).unwrap();
+            super::mark(dir).unwrap();
+            std::os::unix::fs::chown(&mark, Some(65_534), None).unwrap();
+            assert_eq!(made(dir), None);
+            std::os::unix::fs::chown(&mark, Some(0), None).unwrap();
+            std::os::unix::fs::chown(dir, Some(65_534), None).unwrap();
+            assert_eq!(made(dir), None);
+        }
     }
 }

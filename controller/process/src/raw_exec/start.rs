@@ -16,7 +16,7 @@ use herdlet_base::{
     user::{self, UserError},
 };
 use herdlet_driver::{
-    AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, lacks,
+    AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
     limits::Limits, read_config,
 };
 use rustix::{
@@ -24,10 +24,15 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Shared, command::{CommandError, Distrust, Trust, self}, look, off_thread, supervise::{Cause, Live, NeverRan, self}, failure::{has_run, is_shortage, start_error, without_record}};
+use super::{
+    Shared,
+    command::{self, CommandError, Distrust, Trust},
+    failure::{is_shortage, start_error, without_record},
+    look, off_thread,
+    supervise::{self, Cause, Live, NeverRan},
+};
 use crate::supervisor::{
-    Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step,
-    User, WhenFull, launch,
+    Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, State, User, WhenFull, launch,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -373,6 +378,7 @@ fn launch_error(error: LaunchError) -> DriverError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervisor::Step;
     use herdlet_driver::Class;
 
     #[test]

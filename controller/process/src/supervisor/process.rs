@@ -142,7 +142,11 @@ impl PidFd {
         Ok(())
     }
 
-    fn has_ended(&self) -> Result<bool, Errno> {
+    /// Whether it has ended, also where nobody has reaped it yet.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn has_ended(&self) -> Result<bool, Errno> {
         self.wait(Duration::ZERO)
     }
 

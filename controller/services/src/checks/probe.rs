@@ -4,15 +4,15 @@
 //! the body of an answer comes below its status.
 //! It must not know when or how often it runs; whoever calls it enforces the timeout.
 
-use std::{collections::BTreeMap, net::Ipv6Addr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use herdlet_base::authority::host_port;
 use futures_util::future::BoxFuture;
 use herdlet_api_types::{
     AllocId,
     job::{CheckKind, InitialStatus},
     service::{CheckStatus, RegisteredCheck},
 };
+use herdlet_base::authority::host_port;
 use herdlet_driver::ExecOutcome;
 use reqwest::{
     Method, StatusCode,

@@ -1,7 +1,7 @@
 //! Runs of checks that the agent could not make for want of something of its own.
 //!
-//! In: why a run has no answer. Out: whether its target failed, or the agent or the machine lacks descriptors, memory or processes. The
-//! latter says nothing of the target: nothing is counted, and nothing is restarted for it.
+//! In: why a run has no answer. Out: whether its target failed, or the agent or the machine lacks descriptors, ports, memory or processes.
+//! The latter says nothing of the target: nothing is counted, and nothing is restarted for it.
 
 use std::{
     error::Error,
@@ -29,7 +29,8 @@ impl NoResult {
     /// Tells the two apart by the error; `why` is what is shown.
     pub fn of(error: &(dyn Error + 'static), why: String) -> Self {
         let is_shortage = match errno_of(error) {
-            Some(errno) => lacks(errno) || errno == libc::ENOBUFS,
+            // EADDRNOTAVAIL: no port of its own is left for a further connection (ip_local_port_range, ip(7)).
+            Some(errno) => lacks(errno) || [libc::ENOBUFS, libc::EADDRNOTAVAIL].contains(&errno),
             // Looking up a name, and loading certificates, fail without a number.
             None => is_out_of_descriptors(),
         };
@@ -105,6 +106,7 @@ mod tests {
             (libc::ENOMEM, true),
             (libc::EAGAIN, true),
             (libc::ENOBUFS, true),
+            (libc::EADDRNOTAVAIL, true),
             (libc::ECONNREFUSED, false),
             (libc::ENOENT, false),
         ] {

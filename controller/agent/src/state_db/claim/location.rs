@@ -13,11 +13,16 @@
 //! any              , a copy (the old one is there) are there, or in the recorded cgroups
 //! ```
 //!
+//! Where the last start was in another PID namespace none of its tasks is seen: then it is refused while its cgroups have processes, or its
+//! records writers. Where the cgroups of this start are others it is refused while the recorded ones have processes that no record names.
+//!
 //! - `living`: what runs.
+//! - `namespace`: what may run in another PID namespace.
 //! - `elsewhere`: what is said of it.
 
 mod elsewhere;
 mod living;
+mod namespace;
 
 use std::{
     fs, io,
@@ -30,9 +35,9 @@ use herdlet_base::{clock::boot_id, durable};
 use serde::{Deserialize, Serialize};
 
 pub use elsewhere::Elsewhere;
-use elsewhere::{Running, Why};
+use elsewhere::{Cause, Running, Why};
 pub use living::LivingError;
-use living::{Supervisor, Tree, count_recorded, without_links};
+use living::{Supervisor, Tasks, Tree, recorded_in, without_links};
 
 use super::{ClaimError, StateDir, io_error};
 
@@ -48,6 +53,9 @@ struct Location {
     runtime: PathBuf,
     /// None where tasks are held by their process tree.
     cgroups: Option<PathBuf>,
+    /// Where pids have the meaning that they have in records: the inode of the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pid_namespace: Option<u64>,
 }
 
 /// A directory, told from its copies.
@@ -97,36 +105,61 @@ impl Start<'_> {
         let is_moved = !recorded.state.is(&here);
         let is_copy =
             is_moved && Directory::of(&recorded.state.path).is_ok_and(|found| recorded.state.is(&found));
-        let count = |runtime: &Path| match found.count_in(runtime) {
-            0 => count_recorded(runtime).map_err(self.unknown()),
-            count => Ok(count),
-        };
         let is_other = !is_same(&recorded.runtime, runtime);
         // With the same runtime directory records count only where the state directory is another one.
-        let there = if is_copy || is_other || is_moved { count(&recorded.runtime)? } else { 0 };
-        let tasks = (there > 0).then_some(Running::Tasks(there));
-        let in_cgroups = || recorded.cgroups.clone().filter(|tree| is_populated(tree)).map(Running::Cgroups);
+        let there =
+            if is_copy || is_other || is_moved { self.tasks_in(&recorded.runtime, found)? } else { None };
+        let tasks = there.map(Running::Tasks);
+        let in_cgroups = || recorded.populated_cgroups().map(Running::Cgroups);
+        let unseen = |cause| Why::Unseen { file: state.join(FILE), cause };
         let judged = if is_copy {
             tasks.or_else(in_cgroups).map(|running| (running, Why::Copy(recorded.state.path.clone())))
         } else if is_other {
             let running = match tasks {
                 Some(tasks) => Some(tasks),
-                None if count(runtime)? == 0 => in_cgroups(),
+                None if self.tasks_in(runtime, found)?.is_none() => in_cgroups(),
                 None => None,
             };
             running.map(|running| (running, Why::Runtime(runtime.to_owned())))
-        } else if is_moved && there == 0 {
-            in_cgroups().map(|running| (running, Why::Unseen { file: state.join(FILE) }))
+        } else if is_moved && there.is_none() {
+            in_cgroups().map(|running| (running, unseen(Cause::Moved)))
         } else {
             None
         };
+        let judged = match judged {
+            None if namespace::is_another(recorded) => {
+                let running = namespace::running(recorded).map_err(self.unknown())?;
+                running.map(|running| (running, unseen(Cause::Namespace)))
+            }
+            judged => judged,
+        };
         Ok(judged.map(|(running, why)| self.elsewhere(running, &recorded.runtime, why)))
+    }
+
+    /// The supervisors whose records are in this runtime directory.
+    fn tasks_in(self, runtime: &Path, found: &Found) -> Result<Option<Tasks>, ClaimError> {
+        match found.tasks_in(runtime) {
+            Some(tasks) => Ok(Some(tasks)),
+            None => recorded_in(runtime).map_err(self.unknown()),
+        }
+    }
+
+    /// By the cgroups of the last start, where those of this one are others: what runs there without a supervisor is ended by nobody.
+    fn judge_cgroups(self, tree: Option<&Path>) -> Result<Option<Elsewhere>, ClaimError> {
+        let found = self.find()?;
+        let Some(recorded) = &found.recorded else { return Ok(None) };
+        let Some(last) = recorded.populated_cgroups() else { return Ok(None) };
+        if tree.is_some_and(|tree| is_same(tree, &last)) || self.tasks_in(self.runtime, &found)?.is_some() {
+            return Ok(None);
+        }
+        let why = Why::Unseen { file: self.state.join(FILE), cause: Cause::Cgroups };
+        Ok(Some(self.elsewhere(Running::Cgroups(last), &recorded.runtime, why)))
     }
 
     /// By what runs, for a directory that holds no record of its last start, or whose path another one has taken. Where some tasks run
     /// here as well nothing is refused: no agent could be started for them otherwise.
     fn judge_seen(self, supervisors: &[Supervisor]) -> Option<Elsewhere> {
-        let running = Running::Tasks(supervisors.len());
+        let running = Running::Tasks(Tasks::of(supervisors.iter().map(Supervisor::pid))?);
         let mut other = None;
         for supervisor in supervisors {
             match supervisor.tree(self.state, self.instance) {
@@ -173,8 +206,8 @@ impl Start<'_> {
 }
 
 impl Found {
-    fn count_in(&self, runtime: &Path) -> usize {
-        self.supervisors.iter().filter(|supervisor| supervisor.is_in(runtime)).count()
+    fn tasks_in(&self, runtime: &Path) -> Option<Tasks> {
+        Tasks::of(self.supervisors.iter().filter(|supervisor| supervisor.is_in(runtime)).map(Supervisor::pid))
     }
 }
 
@@ -195,6 +228,16 @@ impl StateDir {
             self.lock_cgroups(tree)?;
         }
         Err(start.refused(elsewhere))
+    }
+
+    /// Makes sure that the last start, where it had other cgroups than `tree`, has left nothing in them. To be called once the cgroups are
+    /// known, before anything is adopted and [`Self::keep_location`] forgets the last ones.
+    ///
+    /// # Errors
+    /// As [`Self::claim_runtime`].
+    pub fn check_cgroups(&self, runtime: &Path, tree: Option<&Path>) -> Result<(), ClaimError> {
+        let start = Start { state: &self.path, instance: &self.instance, runtime };
+        start.judge_cgroups(tree)?.map_or(Ok(()), |elsewhere| Err(start.refused(elsewhere)))
     }
 
     /// Whether an agent would refuse the state directory `state` with this runtime directory because of tasks elsewhere. Claims nothing.
@@ -220,6 +263,7 @@ impl StateDir {
                 // A link to it may be gone by the next start.
                 runtime: without_links(runtime),
                 cgroups: cgroups.map(Path::to_owned),
+                pid_namespace: namespace::own(),
             };
             if Location::read(&file).as_ref() == Some(&location) {
                 return Ok(());
@@ -239,6 +283,10 @@ impl Location {
     /// None where there is none, or a damaged one: it protects against a mistake, and must not keep an agent from its tasks.
     fn read(file: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::read(file).ok()?).ok()
+    }
+
+    fn populated_cgroups(&self) -> Option<PathBuf> {
+        self.cgroups.clone().filter(|tree| is_populated(tree))
     }
 }
 

@@ -12,7 +12,6 @@ use herdlet_manifest::fixture::{alloc_view, ended, job, job_view};
 use herdlet_services::catalog::ServiceOwner;
 
 use super::*;
-use crate::http::evaluations;
 
 /// What comes next, within a time that only a bug exceeds.
 async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
@@ -236,7 +235,7 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
         // What is no news of it is told by nobody.
         ground.show(index, &[view], &[]);
     }
-    let id = ground.shared.evaluations.note(&web.key(), evaluations::Trigger::JobRegister, 7);
+    let id = ground.shared.evaluations.note(&web.key(), crate::http::trigger::Trigger::JobRegister, 7);
     assert_eq!(line(&mut evaluations).await["Events"][0]["Payload"]["Evaluation"]["ID"], id);
     let owner = ServiceOwner { alloc: AllocId::from_hash([7; 16]), task: None };
     let registration = Registration {

@@ -4,9 +4,9 @@
 
 use hcl_edit::expr::{BinaryOp, BinaryOperator};
 
-use super::Eval;
 use super::super::scope::Fault;
 use super::super::value::Value;
+use super::Eval;
 
 /// The value of an operation; `&&` and `||` look at the right side only where it counts.
 pub(super) fn binary(eval: &Eval<'_, '_>, operation: &BinaryOp) -> Result<Value, Fault> {

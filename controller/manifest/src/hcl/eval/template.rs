@@ -5,9 +5,9 @@
 
 use hcl_edit::template::{Directive, Element, Interpolation, Strip, Template};
 
-use super::Eval;
 use super::super::scope::Fault;
 use super::super::value::Value;
+use super::Eval;
 
 /// The value of a template.
 pub(super) fn value(eval: &Eval<'_, '_>, template: &Template) -> Result<Value, Fault> {

@@ -2,7 +2,11 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Context, Fields, each, fill, fill_empty, inner, merge, network, policies::{mounts, self}, text};
+use super::{
+    Context, Fields, each, fill, fill_empty, inner, merge, network,
+    policies::{self, mounts},
+    text,
+};
 
 const SECOND: i64 = 1_000_000_000;
 

@@ -128,6 +128,37 @@ fn what_runs_is_taken_over_after_its_directory_was_moved() {
 }
 
 #[test]
+fn a_record_whose_supervisor_lives_is_not_replaced_by_that_of_another_process() {
+    for bench in Bench::both() {
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let start_ticks = process_tree::stat(other.id()).unwrap().start_ticks;
+        let record = on_a_machine(async {
+            let agent = bench.agent();
+            agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
+            agent.record()
+        });
+        let file = bench.path("run/attempts").join(id(1).name());
+        let replace = |record: &supervisor::Record| {
+            fs::remove_file(&file).unwrap();
+            fs::write(&file, record.to_bytes()).unwrap();
+        };
+        let shim = supervisor::Process { pid: other.id(), start_ticks };
+        let living = supervisor::Record { shim, ..record };
+        replace(&living);
+        on_a_machine(async { assert_eq!(bench.agent().record(), living) });
+        // That of one that has ended is.
+        other.kill().unwrap();
+        other.wait().unwrap();
+        on_a_machine(async {
+            let agent = bench.agent();
+            assert_eq!(agent.record(), record);
+            agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
+            bench.close(agent).await;
+        });
+    }
+}
+
+#[test]
 fn processes_with_neither_record_nor_supervisor_are_ended() {
     let Some(bench) = Bench::with_cgroups() else { return };
     let record = on_a_machine(async {

@@ -7,7 +7,6 @@ use std::{fmt, path::PathBuf};
 use reqwest::header::HeaderValue;
 use zeroize::Zeroizing;
 
-
 /// Where the Consul agent is, and our token.
 #[derive(Clone)]
 pub struct ConsulConfig {

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use herdlet_base::authority::host_port;
 use herdlet_api_types::{
     AllocId, Duration, InstanceId, format_duration,
     job::{CheckKind, InitialStatus, Weights},
     service::{CheckStatus, RegisteredCheck, Registration},
 };
+use herdlet_base::authority::host_port;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 

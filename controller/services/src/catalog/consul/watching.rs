@@ -26,7 +26,10 @@ use super::{
     entry::CheckEntry,
     held::{Known, Owners},
 };
-use crate::{catalog::{CatalogEvent, CatalogFailure, ServiceOwner}, report::CheckReport};
+use crate::{
+    catalog::{CatalogEvent, CatalogFailure, ServiceOwner},
+    report::CheckReport,
+};
 
 /// How long a change may go unnoticed when nothing tells of it.
 const LOOK_EVERY: Duration = Duration::from_secs(30);

@@ -8,9 +8,9 @@ use std::{
 };
 
 use herdlet_api_types::InstanceId;
-use herdlet_base::ownership;
+use herdlet_base::ownership::{self, shown};
 
-use super::living::ATTEMPTS;
+use super::living::{ATTEMPTS, Tasks};
 
 /// Tasks of the instance run elsewhere. Reads after "use the state directory X: ".
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,25 +28,41 @@ pub(super) enum Why {
     Copy(PathBuf),
     /// The runtime directory is another one.
     Runtime(PathBuf),
+    /// The tasks can't be seen from here. The file holds where the last start was.
+    Unseen { file: PathBuf, cause: Cause },
+}
+
+/// Why the tasks of the last start are not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
     /// The state directory is not the recorded one, and the tasks have no record here.
-    Unseen { file: PathBuf },
+    Moved,
+    /// Pids mean other processes here.
+    Namespace,
+    /// The cgroups of this start are others, and no record names a supervisor that lives.
+    Cgroups,
 }
 
 /// What of an instance still runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Running {
-    /// So many supervisors.
-    Tasks(usize),
+    /// Supervisors.
+    Tasks(Tasks),
     /// Processes in this cgroup.
     Cgroups(PathBuf),
+    /// So many supervisors, whose pids are not known here.
+    Records(usize),
+    /// It can't be found out.
+    Unknown,
 }
 
 impl fmt::Display for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tasks(1) => f.write_str("1 task still runs"),
-            Self::Tasks(count) => write!(f, "{count} tasks still run"),
-            Self::Cgroups(tree) => write!(f, "processes still run in the cgroup {}", tree.display()),
+            Self::Tasks(Tasks { count: 1, .. }) | Self::Records(1) => f.write_str("1 task still runs"),
+            Self::Tasks(Tasks { count, .. }) | Self::Records(count) => write!(f, "{count} tasks still run"),
+            Self::Cgroups(tree) => write!(f, "processes still run in the cgroup {}", shown(tree)),
+            Self::Unknown => f.write_str("tasks may still run"),
         }
     }
 }
@@ -55,14 +71,15 @@ impl fmt::Display for Elsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { instance, running, runtime, why } = self;
         let (flag, first) = (self.flag(), first_step(runtime));
-        let recorded = runtime.display();
+        let recorded = shown(runtime);
+        let pid = self.pid().map(|pid| format!(", supervisor pid {pid}")).unwrap_or_default();
         match why {
             Why::Copy(original) => {
-                let original = original.display();
+                let original = shown(original);
                 write!(
                     f,
                     "it is a copy of {original}, or the original of it; tasks there belong to the same instance, {}: {running} (records in \
-                     {recorded}), and this agent would start all of them a second time. Start the agent with --state-dir \
+                     {recorded}{pid}), and this agent would start all of them a second time. Start the agent with --state-dir \
                      {original}{flag}{first}; to use this directory in its place, stop its jobs there first; {}",
                     instance.0,
                     super::super::OWN_INSTANCE
@@ -70,31 +87,55 @@ impl fmt::Display for Elsewhere {
             }
             Why::Runtime(runtime) => write!(
                 f,
-                "of its instance, {}, {running} whose records are in the runtime directory {recorded}; with {} this agent would \
+                "of its instance, {}, {running} whose records are in the runtime directory {recorded}{pid}; with {} this agent would \
                  start all of them a second time. Start the agent with{flag} as before{first}; to change the runtime directory, stop all \
                  jobs first",
                 instance.0,
-                runtime.display()
+                shown(runtime)
             ),
-            Why::Unseen { file } => write!(
+            Why::Unseen { file, cause: Cause::Moved } => write!(
                 f,
                 "of its instance, {}, {running}, but the directory was moved or copied, and {recorded} has no record of them here: this \
                  agent would end them or start them a second time. Start the agent where the original of this directory and of {recorded} \
                  can be seen (outside of a container, for instance); if this is the only agent of that instance, remove the file {} and \
                  start again",
                 instance.0,
-                file.display()
+                shown(file)
+            ),
+            Why::Unseen { file, cause: Cause::Namespace } => write!(
+                f,
+                "of its instance, {}, {running}, but its last start was in another PID namespace, whose processes can't be identified \
+                 here: this agent would end them or start them a second time. Start the agent in that namespace (outside of a container, \
+                 for instance), or stop all jobs there first; if that namespace is gone, remove the file {} and start again",
+                instance.0,
+                shown(file)
+            ),
+            Why::Unseen { file, cause: Cause::Cgroups } => write!(
+                f,
+                "of its instance, {}, {running}, which its last start used; no record in {recorded} names a supervisor of them that \
+                 lives, and with other cgroups this agent would start them a second time. Start the agent with its cgroup parent as \
+                 before, which ends them; if they are not of that instance, remove the file {} and start again",
+                instance.0,
+                shown(file)
             ),
         }
     }
 }
 
 impl Elsewhere {
+    /// A supervisor, for an operator who wants to know what it is.
+    fn pid(&self) -> Option<u32> {
+        match &self.running {
+            Running::Tasks(tasks) => Some(tasks.pid),
+            Running::Cgroups(_) | Running::Records(_) | Running::Unknown => None,
+        }
+    }
+
     /// As the command line takes it.
     fn flag(&self) -> String {
         match self.runtime.parent() {
             Some(parent) if self.runtime.ends_with(&self.instance.0) => {
-                format!(" --runtime-dir {}", parent.display())
+                format!(" --runtime-dir {}", shown(parent))
             }
             Some(_) | None => String::new(),
         }
@@ -109,6 +150,9 @@ fn first_step(runtime: &Path) -> String {
     };
     match error.restoring() {
         Some(command) => format!(" (first run `{command}`: others can change the way to it by now)"),
-        None => format!(" (once this is repaired: {})", herdlet_base::error::in_full(&error)),
+        // Where a process has its files is not a reason to trust whose they are.
+        None => {
+            format!(" (once this is repaired: {})", herdlet_base::error::in_full(&error.without_trust()))
+        }
     }
 }

@@ -14,17 +14,17 @@ use std::{
 };
 
 use herdlet_api_types::InstanceId;
+use rustix::fs::{Mode, OFlags, fstat, openat};
+
+use super::super::{INSTANCE, parse_instance};
 use herdlet_base::{
     error::in_full,
     ownership::{self, OwnershipError},
 };
 use herdlet_process::{
     attempts::Supervised,
-    supervisor::{PidFd, ProcessError, RecordsError, RuntimeDir},
+    supervisor::{Listed, PidFd, ProcessError, RecordsError, RuntimeDir},
 };
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
-
-use super::super::{INSTANCE, parse_instance};
 
 /// The directory of records, in a runtime directory.
 pub(super) const ATTEMPTS: &str = "attempts";
@@ -55,7 +55,6 @@ fn restored(error: &OwnershipError) -> String {
 /// A supervisor of the instance.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    pid: u32,
     found: Supervised,
 }
 
@@ -80,14 +79,20 @@ impl Supervisor {
                 || found.made_at.as_ref().is_some_and(|path| path.ends_with(&of_instance))
                 || recorded.as_deref().is_some_and(|attempts| found.is_of(attempts))
         };
+        let users = ownership::own_and_trusted_users();
         let mut list = Vec::new();
         for entry in fs::read_dir("/proc").map_err(LivingError::Processes)? {
             let name = entry.map_err(LivingError::Processes)?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            let found = Supervised::of(pid).map_err(LivingError::Processes)?;
-            list.extend(found.filter(is_its).map(|found| Self { pid, found }));
+            let found = Supervised::of(pid, &users).map_err(LivingError::Processes)?;
+            list.extend(found.filter(is_its).map(|found| Self { found }));
         }
         Ok(list)
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.found.process.pid
     }
 
     /// Its runtime directory.
@@ -99,16 +104,13 @@ impl Supervisor {
     pub(super) fn is_in(&self, runtime: &Path) -> bool {
         let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let attempts = without_links(runtime).join(ATTEMPTS);
-        let held = id(&self.descriptor(herdlet_shim::FD_RUNTIME));
-        self.found.is_of(&attempts) || held.is_some() && held == id(&attempts)
+        self.found.is_of(&attempts) || id(&attempts) == Some(self.found.held)
     }
 
     /// Climbs from the logs, which no path names for sure: they may have been moved, and another directory may be at their old path.
     pub(super) fn tree(&self, state: &Path, instance: &InstanceId) -> Tree {
         let Ok(ours) = fs::metadata(state) else { return Tree::Unknown };
-        let Ok(mut dir) = open_dir(CWD, &self.descriptor(herdlet_shim::FD_LOGS)) else {
-            return Tree::Unknown;
-        };
+        let Ok(Some(mut dir)) = self.found.descriptor(herdlet_shim::FD_LOGS) else { return Tree::Unknown };
         let mut other = None;
         for _ in 0..LEVELS_MAX {
             let Ok(found) = fstat(&dir) else { return Tree::Unknown };
@@ -127,30 +129,51 @@ impl Supervisor {
         }
         other.map_or(Tree::Unknown, Tree::Other)
     }
+}
 
-    fn descriptor(&self, fd: i32) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid))
+/// Supervisors that live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tasks {
+    /// How many.
+    pub(super) count: usize,
+    /// The process id of one of them.
+    pub(super) pid: u32,
+}
+
+impl Tasks {
+    /// None where there are none.
+    pub(super) fn of(pids: impl Iterator<Item = u32>) -> Option<Self> {
+        pids.fold(None, |tasks, pid| {
+            Some(tasks.map_or(Self { count: 1, pid }, |tasks: Self| Self { count: tasks.count + 1, ..tasks }))
+        })
     }
 }
 
-/// How many living supervisors the records of a runtime directory name. None of a directory that is another user's.
-pub(super) fn count_recorded(runtime: &Path) -> Result<usize, LivingError> {
+/// The records of a runtime directory. None of a directory that is not there, or is another user's.
+pub(super) fn records_of(runtime: &Path) -> Result<Option<Vec<Listed>>, LivingError> {
     let attempts = runtime.join(ATTEMPTS);
-    let Ok(found) = fs::symlink_metadata(&attempts) else { return Ok(0) };
+    let Ok(found) = fs::symlink_metadata(&attempts) else { return Ok(None) };
     match ownership::check(&attempts) {
         Ok(()) => {}
         // As where a removed directory lay in /tmp.
         Err(error) if error.is_absent() || found.uid() != rustix::process::geteuid().as_raw() => {
-            return Ok(0);
+            return Ok(None);
         }
         Err(error) => return Err(LivingError::Exposed(error)),
     }
     let listed = RuntimeDir::open(&attempts).and_then(|records| records.list());
-    let records = listed.map_err(LivingError::Records)?.into_iter().filter_map(|listed| listed.record.ok());
-    let mut count = 0;
-    for record in records {
+    listed.map(Some).map_err(LivingError::Records)
+}
+
+/// The living supervisors that the records of a runtime directory name.
+pub(super) fn recorded_in(runtime: &Path) -> Result<Option<Tasks>, LivingError> {
+    let listed = records_of(runtime)?.unwrap_or_default();
+    let mut living = Vec::new();
+    for record in listed.into_iter().filter_map(|listed| listed.record.ok()) {
         match PidFd::open(record.shim) {
-            Ok(Some(_)) => count += 1,
+            // One that nobody has reaped yet supervises nothing.
+            Ok(Some(found)) if found.has_ended().unwrap_or(false) => {}
+            Ok(Some(found)) => living.push(found.process().pid),
             Ok(None) | Err(ProcessError::Unverifiable { .. }) => {}
             Err(
                 error @ (ProcessError::Open { .. } | ProcessError::Signal { .. } | ProcessError::Tree { .. }),
@@ -159,7 +182,7 @@ pub(super) fn count_recorded(runtime: &Path) -> Result<usize, LivingError> {
             }
         }
     }
-    Ok(count)
+    Ok(Tasks::of(living.into_iter()))
 }
 
 /// Whether a directory is a state directory of the instance. Tasks may lay such files into their own directories.

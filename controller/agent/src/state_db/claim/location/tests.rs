@@ -166,3 +166,72 @@ fn a_path_whose_end_is_gone_is_the_one_that_the_kernel_shows() {
     assert_eq!(without_links(&bench.path("link")), real);
     assert_eq!(without_links(&bench.path("link/a/b")), real.join("a/b"));
 }
+
+#[test]
+fn what_runs_of_another_pid_namespace_is_asked_of_its_cgroups_and_records() {
+    let bench = Bench::new();
+    bench.change(|location| location.pid_namespace = location.pid_namespace.map(|inode| inode ^ 1));
+    bench.starts("run");
+    // A record of a process of that namespace, which a supervisor holds until it ends.
+    bench.put("run", 1);
+    bench.starts("run");
+    let record = bench.path("run/attempts/a.t.1");
+    let held = fs::OpenOptions::new().write(true).open(&record).unwrap();
+    let refused = bench.refusal("run");
+    for part in
+        ["1 task still runs", "its last start was in another PID namespace", "/location and start again"]
+    {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    // An older release did not store it.
+    bench.change(|location| location.pid_namespace = None);
+    bench.starts("run");
+    bench.change(|location| location.pid_namespace = Some(1));
+    bench.refusal("run");
+    drop(held);
+    bench.starts("run");
+    // With cgroups that are seen nothing else is asked.
+    let tree = bench.path("tree");
+    fs::create_dir(&tree).unwrap();
+    bench.change(|location| location.cgroups = Some(tree.clone()));
+    bench.starts("run");
+    fs::write(tree.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+    assert!(bench.refusal("run").contains("processes still run in the cgroup"));
+    // After a reboot the namespace may have another inode.
+    bench.change(|location| location.boot ^= 1);
+    bench.starts("run");
+    bench.change(|location| location.boot ^= 1);
+    fs::write(tree.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
+    let held = fs::OpenOptions::new().write(true).open(&record).unwrap();
+    bench.starts("run");
+    drop(held);
+    fs::remove_dir_all(bench.path("run")).unwrap();
+    bench.starts("run");
+    // With neither there is nothing to be asked.
+    bench.change(|location| location.cgroups = None);
+    assert!(bench.refusal("run").contains("tasks may still run"));
+}
+
+#[test]
+fn cgroups_of_the_last_start_are_not_left_behind_with_processes_that_no_supervisor_holds() {
+    let bench = Bench::new();
+    let [tree, other] = ["tree", "other-tree"].map(|name| bench.path(name));
+    for tree in [&tree, &other] {
+        fs::create_dir(tree).unwrap();
+        fs::write(tree.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+    }
+    bench.change(|location| location.cgroups = Some(tree.clone()));
+    let run = bench.path("run");
+    let check = |tree: Option<&Path>| bench.state.check_cgroups(&run, tree);
+    check(Some(&tree)).unwrap();
+    for tree in [Some(&*other), None] {
+        let refused = check(tree).unwrap_err().to_string();
+        assert!(refused.contains("with its cgroup parent as before"), "{refused}");
+    }
+    bench.put_living();
+    check(Some(&other)).unwrap();
+    bench.put("run", 1);
+    check(Some(&other)).unwrap_err();
+    fs::write(tree.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
+    check(Some(&other)).unwrap();
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Answer, Arguments, Function, Refusal};
-use crate::hcl::operators::equal;
+use crate::hcl::eval::operators::equal;
 use crate::hcl::value::Value;
 
 pub(super) const FUNCTIONS: &[Function] = &[

@@ -1,0 +1,221 @@
+//! A process that supervises an attempt, and what it holds, as its directory in /proc shows them.
+//!
+//! In: a pid, and the users whose supervisors count. Out: the attempt that it supervises, and files that it has open. A path below
+//! `/proc/PID` may lead to another process from one line to the next; the directory, once it is open, may not: when its process has ended,
+//! nothing is found below it.
+//!
+//! A user can give any name and any open files to a process, also to a set-user-id program, which the kernel shows as root's, and can stop
+//! that one. So nothing that a process holds is opened before its four user ids and its program are known, and nothing is read before it is
+//! known whose it is.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use herdlet_shim::record::start_ticks;
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+
+use herdlet_driver::AttemptId;
+
+/// Four user ids come within the first lines of `status` (proc_pid_status(5)), and names of attempts are shorter.
+const TEXT_LEN_MAX: u64 = 4096;
+/// PATH_MAX: no path that the kernel takes is longer.
+pub(super) const PATH_LEN_MAX: u64 = 4096;
+/// How the names of supervisor programs begin: files, and those in memory, of all releases.
+const PROGRAMS: [&str; 2] = ["shim-", "memfd:herdlet-shim"];
+/// Files that become other users' when they are executed.
+const SET_ID: u32 = 0o6000;
+/// Rights of group and others to write.
+const WRITE_OF_OTHERS: u32 = 0o022;
+
+/// The directory of a process.
+#[derive(Debug)]
+pub(super) struct ProcDir {
+    pid: u32,
+    fd: OwnedFd,
+}
+
+/// What a process supervises.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Supervision {
+    /// The only user of the process.
+    pub(super) uid: u32,
+    /// The attempt's record name.
+    pub(super) name: String,
+}
+
+impl ProcDir {
+    /// None if there is no such process.
+    ///
+    /// # Errors
+    /// When that can't be found out, for instance for want of descriptors.
+    pub(super) fn open(pid: u32) -> io::Result<Option<Self>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty());
+        Ok(unless_gone(opened.map_err(io::Error::from))?.map(|fd| Self { pid, fd }))
+    }
+
+    /// When the process started; none if it has ended.
+    pub(super) fn start_ticks(&self) -> io::Result<Option<u64>> {
+        Ok(self.text("stat")?.and_then(|stat| start_ticks(&stat)))
+    }
+
+    /// What the process supervises; none if it is no supervisor of one of these users, or has ended.
+    ///
+    /// # Errors
+    /// When it calls itself one and runs as one of these users, and the rest can't be found out.
+    pub(super) fn supervision(&self, users: &[u32]) -> io::Result<Option<Supervision>> {
+        // Before its arguments: those lie in its memory, which another user could make slow to read.
+        let Some(uid) = unless_closed(self.user())?.filter(|uid| users.contains(uid)) else {
+            return Ok(None);
+        };
+        let Some(name) = unless_closed(self.name())? else { return Ok(None) };
+        let is_supervisor = self.runs_supervisor(uid).map_err(|error| self.explained(error))?;
+        Ok(is_supervisor.then_some(Supervision { uid, name }))
+    }
+
+    /// The user of the process, if all four of its ids are that one's.
+    fn user(&self) -> io::Result<Option<u32>> {
+        let Some(status) = self.text("status")? else { return Ok(None) };
+        let status = String::from_utf8_lossy(&status);
+        let Some(line) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else { return Ok(None) };
+        let ids: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
+        Ok(ids.first().copied().filter(|first| ids.len() == 4 && ids.iter().all(|id| id == first)))
+    }
+
+    /// The attempt that the process says it supervises.
+    fn name(&self) -> io::Result<Option<String>> {
+        let Some(arguments) = self.text("cmdline")? else { return Ok(None) };
+        let name = arguments.strip_prefix(b"herdlet-shim\0run\0").and_then(|rest| rest.strip_suffix(b"\0"));
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        Ok(name.filter(|name| AttemptId::parse(name).is_some()).map(str::to_owned))
+    }
+
+    /// Whether its program is one of ours. The program of an older release may have been removed since.
+    fn runs_supervisor(&self, uid: u32) -> io::Result<bool> {
+        let Some(path) = self.link("exe")? else { return Ok(false) };
+        let Some(program) = self.held("exe")? else { return Ok(false) };
+        let found = fstat(&program)?;
+        let name = without_mark(&path).file_name().and_then(|name| name.to_str());
+        let is_named = name.is_some_and(|name| PROGRAMS.iter().any(|program| name.starts_with(program)));
+        Ok(is_named && is_regular(&found) && found.st_uid == uid && found.st_mode & SET_ID == 0)
+    }
+
+    /// What the process has open, or executes: `fd/2`, `exe`. Whatever it is, to hold it does not wait. None if there is nothing.
+    ///
+    /// # Errors
+    /// When that can't be found out. What is closed to us is there.
+    pub(super) fn held(&self, name: &str) -> io::Result<Option<OwnedFd>> {
+        let held = openat(&self.fd, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        unless_gone(held.map_err(io::Error::from)).map_err(|error| self.explained(error))
+    }
+
+    /// The path of what the process has open, or executes.
+    ///
+    /// # Errors
+    /// As [`Self::held`].
+    pub(super) fn link(&self, name: &str) -> io::Result<Option<PathBuf>> {
+        use std::os::unix::ffi::OsStringExt as _;
+        let link = readlinkat(&self.fd, name, Vec::new()).map_err(io::Error::from);
+        let link = unless_gone(link).map_err(|error| self.explained(error))?;
+        Ok(link.map(|link| PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes()))))
+    }
+
+    /// The file with this name that the process has open, if it is a file of `uid` that nobody else can write to.
+    ///
+    /// # Errors
+    /// As [`Self::held`].
+    pub(super) fn files_named(&self, file: &str, uid: u32) -> io::Result<Vec<File>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let list = openat(&self.fd, "fd", flags, Mode::empty()).map_err(io::Error::from);
+        let Some(list) = unless_gone(list).map_err(|error| self.explained(error))? else {
+            return Ok(Vec::new());
+        };
+        let mut files = Vec::new();
+        for entry in Dir::new(list)? {
+            let Some(number) = entry?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok())
+            else {
+                continue;
+            };
+            let name = format!("fd/{number}");
+            let Some(path) = self.link(&name)? else { continue };
+            if without_mark(&path).file_name().is_none_or(|found| found != file) {
+                continue;
+            }
+            let Some(held) = self.held(&name)? else { continue };
+            files.extend(read_closed(&held, uid)?);
+        }
+        Ok(files)
+    }
+
+    fn text(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let opened = openat(&self.fd, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let read = opened.map_err(io::Error::from).and_then(|file| {
+            let mut text = Vec::new();
+            File::from(file).take(TEXT_LEN_MAX).read_to_end(&mut text).map(|_| text)
+        });
+        unless_gone(read)
+    }
+
+    /// A refusal to show a supervisor says nothing of what has to be done.
+    fn explained(&self, error: io::Error) -> io::Error {
+        if error.kind() != io::ErrorKind::PermissionDenied {
+            return error;
+        }
+        let Self { pid, .. } = self;
+        io::Error::other(format!(
+            "process {pid} supervises a task and is closed to this agent ({error}): start the agent with the capabilities that it had when it \
+             started the task, or with CAP_SYS_PTRACE"
+        ))
+    }
+}
+
+/// The directory of `uid` that was opened, if nobody else can write to it.
+pub(super) fn is_closed_dir(dir: impl AsFd, uid: u32) -> io::Result<bool> {
+    let found = fstat(dir)?;
+    Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory && is_closed(&found, uid))
+}
+
+/// Opens what is held for reading, if it is a file of `uid` that nobody else can write to.
+pub(super) fn read_closed(held: &OwnedFd, uid: u32) -> io::Result<Option<File>> {
+    let found = fstat(held)?;
+    if !is_regular(&found) || !is_closed(&found, uid) {
+        return Ok(None);
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(format!("/proc/self/fd/{}", held.as_raw_fd()), flags, Mode::empty())?;
+    Ok(Some(File::from(file)))
+}
+
+fn is_regular(found: &Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+}
+
+fn is_closed(found: &Stat, uid: u32) -> bool {
+    found.st_uid == uid && found.st_mode & WRITE_OF_OTHERS == 0
+}
+
+/// The kernel marks what has lost its name (proc_pid_fd(5)).
+pub(super) fn without_mark(link: &Path) -> &Path {
+    link.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map_or(link, Path::new)
+}
+
+/// A process may end at any time.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Who a process is may be closed to others (`hidepid`, proc(5)): then it is not known to be ours.
+fn unless_closed<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        result => result,
+    }
+}
