@@ -23,8 +23,8 @@ use crate::{
     job::{
         capacity::Room,
         feasibility,
+        placed::{Placed, has_ended, is_bad},
         ports::Held,
-        rollout::{Placed, has_ended, is_bad},
     },
     op::{Part, TaskPart},
     record::{Meta, Record, RecordKey, RecordValue},

@@ -13,7 +13,7 @@ use herdlet_api_types::{
 
 use crate::{
     event::Reply,
-    job::rollout::{self, has_ended},
+    job::{placed::has_ended, rollout},
     op::Key,
     time::Now,
     world::{JobEntry, World, allocs::AllocEntry},

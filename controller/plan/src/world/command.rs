@@ -7,7 +7,7 @@ use herdlet_api_types::{AllocId, JobKey, alloc::Desired, job::Job, volume::Volum
 use crate::{
     alloc::{self, show},
     event::{AppliedJob, Command, Ending, Refusal, Reply, VolumeData},
-    job::rollout::has_ended,
+    job::placed::has_ended,
     op::Key,
     shared::volume::{Fate, Origin},
     time::Now,
