@@ -21,6 +21,7 @@ use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
 use herdlet_plan::{
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
     job::capacity::Room,
@@ -28,7 +29,7 @@ use herdlet_plan::{
     state::{AllocState, TaskState},
     time::Now,
     turn::{Drifted, Note},
-    world::{Settings, World},
+    world::World,
 };
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use tokio::sync::oneshot;

@@ -30,7 +30,7 @@ use herdlet_api_types::{
     manifest::defaults::NODE_POOL,
     volume::{Volume, VolumeKind},
 };
-use herdlet_plan::{env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS, world::Settings};
+use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;

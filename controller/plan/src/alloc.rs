@@ -18,13 +18,13 @@ use herdlet_api_types::{
 };
 
 use crate::{
+    context::Context,
     parts,
     pass::Pass,
     plan::{Change, Plan, Waiting},
     state::{AllocState, Stop, StopReason},
     task::lifecycle,
     time::{Deadline, Now},
-    world::Context,
 };
 
 /// Plans an allocation once. Total: an allocation whose specification can't be read is left alone.

@@ -12,6 +12,7 @@ pub mod action;
 pub mod alloc;
 pub mod backoff;
 pub mod claims;
+pub mod context;
 pub mod env;
 pub mod event;
 pub mod explain;

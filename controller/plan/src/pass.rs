@@ -4,12 +4,12 @@ use herdlet_api_types::{Duration, alloc::Allocation, job::Group};
 
 use crate::{
     action::Verb,
+    context::Context,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     plan::{Change, Plan, TaskChange, Waiting},
     state::{AllocState, Doing, PartState},
     time::{Deadline, Now},
-    world::Context,
 };
 
 /// What a part sees while it is planned.

@@ -18,6 +18,7 @@ use herdlet_api_types::{
     volume::{Volume, VolumeKind},
 };
 use herdlet_plan::{
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
     job::{JobState, capacity::Room},
@@ -27,7 +28,7 @@ use herdlet_plan::{
     state::Durable,
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -21,9 +21,9 @@ use herdlet_api_types::{
     volume::VolumeStatus,
 };
 use herdlet_plan::{
-    alloc::volumes::volume_name,
     event::{Event, Noticed},
     op::{Part, TaskIndex, TaskPart},
+    shared::volume::volume_name,
 };
 use herdlet_runtime::Inbox;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};

@@ -12,6 +12,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     action::{Action, Outcome, Recovered, Verb},
     alloc,
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
     job::capacity::Room,
@@ -19,7 +20,7 @@ use herdlet_plan::{
     record::{Record, RecordKey, RecordValue},
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 use herdlet_tests::sim::{
     jobs::{group, job, service, task},

@@ -16,13 +16,14 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::{Action, Outcome, Verb},
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
     op::{Key, Part, TaskPart},
     record::{RecordKey, RecordValue},
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 
 use self::disk::Held;

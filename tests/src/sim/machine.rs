@@ -11,9 +11,9 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Recovered, Verb},
-    alloc::volumes::volume_name,
     event::Event,
     op::{Part, Subject, TaskPart},
+    shared::volume::volume_name,
 };
 
 use super::jobs::checks_of;

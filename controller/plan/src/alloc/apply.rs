@@ -35,6 +35,7 @@ use crate::{
     action::{FailureClass, Outcome, Verb},
     alloc::{checks::has_checks, health, services::in_consul},
     backoff::retry_delay,
+    context::Settings,
     event::Noticed,
     op::{Part, TaskIndex, TaskPart},
     plan::Change,
@@ -42,7 +43,6 @@ use crate::{
     status,
     time::Now,
     turn::{Drifted, Note},
-    world::Settings,
 };
 
 /// Why a task fails that a server has left out. Nomad's text.

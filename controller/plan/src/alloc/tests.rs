@@ -40,7 +40,7 @@ use crate::{
     },
     time::BootId,
     turn::{Drifted, Note},
-    world::{Context, World},
+    world::World,
 };
 use proptest::prelude::*;
 

@@ -2,16 +2,14 @@
 //! nothing is done here but to wait until every claimed volume is ready. Where a server has placed the allocation, it has chosen a machine
 //! that says it has the volume: one that isn't here any more fails the allocation, as by Nomad's client, unless something of it has begun.
 
-use std_alloc::{borrow::Cow, format, vec::Vec};
+use std_alloc::{format, vec::Vec};
 
-use herdlet_api_types::{
-    alloc::Allocation,
-    job::{Task, VolumeRequest},
-};
+use herdlet_api_types::job::Task;
 
 use crate::{
     pass::Pass,
     plan::{Change, Waiting},
+    shared::volume::volume_name,
     state::{Run, TaskState},
 };
 
@@ -59,13 +57,4 @@ fn nothing_lives(pass: &Pass<'_>) -> bool {
 /// Nothing to do: the claim ends with the allocation.
 pub fn down(_pass: &mut Pass<'_>, _above_gone: bool) -> bool {
     true
-}
-
-/// The volume a request is about: its source, with the allocation's index for `per_alloc`.
-pub fn volume_name<'a>(spec: &Allocation, request: &'a VolumeRequest) -> Cow<'a, str> {
-    if request.per_alloc {
-        Cow::Owned(format!("{}[{}]", request.source, spec.index))
-    } else {
-        Cow::Borrowed(&request.source)
-    }
 }

@@ -11,12 +11,13 @@ use herdlet_api_types::{
 
 use crate::{
     action::Verb,
-    alloc::{checks, services, volumes::volume_name},
+    alloc::{checks, services},
     event::Noticed,
     limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
     pass::{Pass, Trust},
     plan::{TaskChange, Waiting},
+    shared::volume::volume_name,
     state::{AfterStop, Doing, PartState, Run, Stage, StopStep, TaskState},
     task::{lifecycle, restart::restarts_on_success},
     time::Deadline,

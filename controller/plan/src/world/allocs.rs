@@ -19,7 +19,6 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::volumes::volume_name,
     job::{
         capacity::Room,
         feasibility,
@@ -28,6 +27,7 @@ use crate::{
     },
     op::{Part, TaskPart},
     record::{Meta, Record, RecordKey, RecordValue},
+    shared::volume::volume_name,
     state::{AllocState, PartState, Parts, Tracked},
     time::{Deadline, Now},
     turn::Turn,

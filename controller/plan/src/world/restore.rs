@@ -11,12 +11,13 @@ use std_alloc::{
 use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Job};
 
 use crate::{
+    context::{Settings, VolumeEntry},
     job::JobState,
     record::RecordValue,
     shared::volume::VolumeState,
     state::{AllocState, Durable, Followed, PartState, Run, StopStep, Tracked},
     time::Now,
-    world::{JobEntry, Settings, World, allocs::AllocEntry, verdict::Open, volumes::VolumeEntry},
+    world::{JobEntry, World, allocs::AllocEntry, verdict::Open},
 };
 
 /// What was stored and can't be used: its other half is missing.

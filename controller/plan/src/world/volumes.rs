@@ -12,6 +12,7 @@ use herdlet_api_types::{
 
 use crate::{
     action::{Action, Outcome},
+    context::VolumeEntry,
     limits::OPERATION_TIMEOUT,
     op::{Key, Op, Subject, Target},
     record::{Record, RecordKey, RecordValue},
@@ -21,13 +22,6 @@ use crate::{
     turn::{Note, Turn, View},
     world::World,
 };
-
-#[derive(Debug)]
-pub(crate) struct VolumeEntry {
-    pub state: Tracked<VolumeState>,
-    pub part: PartState,
-    pub failures: u32,
-}
 
 impl World {
     pub(crate) fn want_volume(&mut self, spec: Volume, origin: Origin, dirty: &mut BTreeSet<Key>) {

@@ -15,6 +15,7 @@ use herdlet_api_types::{
     volume::{Volume, VolumeKind},
 };
 use herdlet_plan::{
+    context::Settings,
     env::NodeFacts,
     event::{Command, Event, VolumeData},
     job::capacity::Room,
@@ -24,7 +25,7 @@ use herdlet_plan::{
     state::{Durable, Run, TaskState},
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 use herdlet_runtime::Store;
 
