@@ -19,6 +19,7 @@ use herdlet_api_types::{
 
 use crate::{
     context::Context,
+    goal::wants_tasks,
     parts,
     pass::Pass,
     plan::{Change, Plan, Waiting},
@@ -56,30 +57,17 @@ pub(crate) fn plan_on(
     if decide(&mut pass) {
         return pass.plan;
     }
-    let table = if wants_tasks(&pass) { &parts::UP } else { &parts::DOWN };
+    let table = if wants_tasks(state) { &parts::UP } else { &parts::DOWN };
     let mut arrived = true;
     for part in table {
-        let step = if wants_tasks(&pass) { part.up } else { part.down };
+        let step = if wants_tasks(state) { part.up } else { part.down };
         arrived &= step(&mut pass, arrived);
     }
     health::watch(&mut pass);
-    if arrived && !wants_tasks(&pass) && spec.desired == Desired::Gone && services::withdrawn(&pass) {
+    if arrived && !wants_tasks(state) && spec.desired == Desired::Gone && services::withdrawn(&pass) {
         pass.plan.changes.push(Change::Forget);
     }
     pass.plan
-}
-
-/// Whether the allocation's tasks should be there: nothing stops them and not all have ended.
-pub(crate) fn wants_tasks(pass: &Pass<'_>) -> bool {
-    pass.state.durable.stop.is_none()
-        && pass.state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead)
-}
-
-/// Whether the group's services should be registered: its tasks should be there and no group-wide restart has them down.
-pub(crate) fn wants_services(pass: &Pass<'_>) -> bool {
-    let restarting =
-        pass.state.durable.restart.as_ref().is_some_and(|restart| !restart.delay.is_due(pass.now));
-    wants_tasks(pass) && !restarting
 }
 
 /// A server may say how long it may be there, from when it was made.

@@ -18,6 +18,7 @@ pub mod event;
 pub mod explain;
 #[cfg(test)]
 mod fixture;
+mod goal;
 mod hash;
 pub mod interpolate;
 pub mod job;
@@ -27,6 +28,7 @@ pub mod op;
 pub mod parts;
 pub mod pass;
 pub mod plan;
+mod policy;
 pub mod record;
 pub mod registration;
 pub mod shared;

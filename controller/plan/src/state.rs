@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::part::{Doing, Ended, PartState, Parts};
 use crate::{
-    alloc::health::terms,
     limits::EVENTS_MAX,
     op::Part,
+    policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
 
@@ -183,7 +183,7 @@ pub enum Followed {
 
 /// Until when the allocation may take to become healthy, from now on.
 pub(crate) fn healthy_by(now: Now, spec: &Allocation) -> Option<Deadline> {
-    terms(spec).map(|terms| Deadline::after(now, terms.healthy_deadline))
+    HealthTerms::of(spec).map(|terms| Deadline::after(now, terms.healthy_deadline))
 }
 
 impl Durable {

@@ -13,9 +13,9 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::health::{has_counted_check, terms},
     op::{Part, TaskIndex, TaskPart},
     plan::{Plan, Waiting},
+    policy::{HealthTerms, has_counted_check},
     state::{AllocState, Doing, PartState, Run, TaskState},
     time::{Deadline, Now},
 };
@@ -183,7 +183,7 @@ struct Told {
 
 /// What its roll-out holds against an allocation that runs.
 fn unhealthy_why(spec: &Allocation) -> String {
-    match terms(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
+    match HealthTerms::of(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
         Some(terms) => format!("not healthy by the healthy_deadline of {}", terms.healthy_deadline),
         None => String::from("judged as unhealthy"),
     }
@@ -356,7 +356,7 @@ struct Lacking<'a>(&'a Allocation, &'a AllocState);
 impl Display for Lacking<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(spec, state) = self;
-        let time = terms(spec).map(|terms| terms.min_healthy_time);
+        let time = HealthTerms::of(spec).map(|terms| terms.min_healthy_time);
         let time = time.filter(|time| *time > Duration::ZERO);
         if state.healthy_since_ns.is_none() {
             match has_counted_check(spec) {

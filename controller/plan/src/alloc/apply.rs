@@ -39,6 +39,7 @@ use crate::{
     event::Noticed,
     op::{Part, TaskIndex, TaskPart},
     plan::Change,
+    policy::HealthTerms,
     state::{AllocState, Doing, Ended, PartState, Run, Stage, Stop, TaskState, healthy_by},
     status,
     time::Now,
@@ -546,7 +547,7 @@ impl Writer<'_> {
         let since_ns =
             core::mem::replace(&mut self.state.healthy_since_ns, healthy.then_some(self.now.boot_ns));
         let judged = !healthy && self.state.durable.is_judged_healthy();
-        let Some(terms) = health::terms(self.spec).filter(|_| judged) else { return };
+        let Some(terms) = HealthTerms::of(self.spec).filter(|_| judged) else { return };
         let lasted_ns = since_ns.map_or(0, |since_ns| self.now.boot_ns.saturating_sub(since_ns));
         if lasted_ns >= terms.min_healthy_time.as_nanos().unsigned_abs() {
             self.state.durable.unnoticed().healthy_by = healthy_by(self.now, self.spec);

@@ -1,20 +1,25 @@
 //! Checks of services in the built-in catalogue, and commands. A Consul agent makes its other checks itself.
 
-use herdlet_api_types::job::{Check, CheckKind, OnUpdate, Provider, Service};
+use herdlet_api_types::job::{Check, CheckKind, Provider, Service};
 
 use crate::{
     action::Verb,
-    alloc::wants_services,
+    goal::wants_services,
     limits::OPERATION_TIMEOUT,
     op::Part,
     pass::{Pass, Trust},
+    policy::counts,
     state::{AllocState, PartState},
 };
 
 /// Runs them while the group's services are registered.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
     let services = &pass.group.services;
-    if wants_services(pass) { run(pass, Part::Checks, services) } else { end(pass, Part::Checks, services) }
+    if wants_services(pass.now, pass.state) {
+        run(pass, Part::Checks, services)
+    } else {
+        end(pass, Part::Checks, services)
+    }
 }
 
 /// Stops them.
@@ -69,9 +74,4 @@ pub(crate) fn are_as_required(
         wanted = wanted.saturating_sub(1);
     }
     wanted == 0
-}
-
-/// Whether the allocation's health asks for it.
-pub(crate) fn counts(check: &Check) -> bool {
-    check.on_update != OnUpdate::Ignore
 }

@@ -1,59 +1,27 @@
 //! Whether an allocation is healthy, and the roll-out's verdict on it.
 //!
 //! Healthy: all tasks run as they should and, unless `health_check` says that this is enough, all checks pass. The verdict: healthy
-//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where there are [`Terms`]; given once. With
+//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where there are [`HealthTerms`]; given once. With
 //! `health_check: manual` the verdict in a deployment is somebody's word.
 
 use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use herdlet_api_types::{
-    DeploymentId, Duration,
+    DeploymentId,
     alloc::{Allocation, ClientStatus, Desired},
-    job::{Group, HealthCheck, JobType, Lifecycle, Task},
+    job::{Group, HealthCheck, Lifecycle, Task},
     service::CheckResult,
     task::TaskStatus,
 };
 
 use crate::{
-    alloc::{checks, wants_tasks},
+    alloc::checks,
+    goal::wants_tasks,
     pass::Pass,
     plan::{Change, Waiting},
+    policy::{HealthTerms, counts_checks, has_counted_check},
     state::{AllocState, Health, TaskState},
 };
-
-/// By what the verdict is given.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
-    /// What health means.
-    pub health_check: HealthCheck,
-    /// How long without a break.
-    pub min_healthy_time: Duration,
-    /// Until when.
-    pub healthy_deadline: Duration,
-}
-
-/// By what the verdict on the allocation is given: in deployments by the group's `update`, which a job of this machine may have outside of
-/// them too; servers ask for that of services only, by `migrate`. None: nobody asks.
-pub(crate) fn terms(spec: &Allocation) -> Option<Terms> {
-    match &spec.server {
-        Some(server) if spec.deployment.is_none() => {
-            let migrate = server.migrate.filter(|_| spec.job.kind == JobType::Service)?;
-            Some(Terms {
-                health_check: migrate.health_check,
-                min_healthy_time: migrate.min_healthy_time,
-                healthy_deadline: migrate.healthy_deadline,
-            })
-        }
-        Some(_) | None => {
-            let update = spec.group()?.update.as_ref()?;
-            Some(Terms {
-                health_check: update.health_check,
-                min_healthy_time: update.min_healthy_time,
-                healthy_deadline: update.healthy_deadline,
-            })
-        }
-    }
-}
 
 /// Follows the allocation's health and gives the verdict when it is due.
 pub fn watch(pass: &mut Pass<'_>) {
@@ -65,9 +33,9 @@ pub fn watch(pass: &mut Pass<'_>) {
     let judged_for = judged_for(pass);
     let by = pass.state.durable.healthy_by;
     let is_open = pass.state.durable.health.is_none() && pass.spec.desired == Desired::Run;
-    let open = terms(pass.spec).filter(|_| is_open);
+    let open = HealthTerms::of(pass.spec).filter(|_| is_open);
     let (Some(terms), None) = (open, judged_for) else {
-        if !healthy && wants_tasks(pass) && has_counted_check(pass.spec) {
+        if !healthy && wants_tasks(pass.state) && has_counted_check(pass.spec) {
             pass.wait(Waiting::Checks(by.filter(|_| judged_for.is_none())));
         } else if let (true, Some(_), Some(deployment)) = (healthy, open, judged_for) {
             pass.wait(Waiting::Judgement(deployment));
@@ -97,7 +65,7 @@ pub(crate) fn why_unhealthy(
     task: &Task,
     known: &TaskState,
     state: &AllocState,
-    terms: &Terms,
+    terms: &HealthTerms,
 ) -> Option<String> {
     if known.failed {
         return Some(String::from("Unhealthy because of failed task"));
@@ -136,7 +104,7 @@ fn failing_services(task: &Task, state: &AllocState) -> Option<String> {
 
 /// The deployment for which somebody judges it. What is made outside one has nobody to judge it.
 fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
-    terms(pass.spec).filter(|terms| terms.health_check == HealthCheck::Manual)?;
+    HealthTerms::of(pass.spec).filter(|terms| terms.health_check == HealthCheck::Manual)?;
     pass.spec.deployment.map(|of| of.id)
 }
 
@@ -176,17 +144,6 @@ fn checks_pass(group: &Group, state: &AllocState) -> bool {
 /// Whether it is healthy only by what checks told an agent before this one.
 fn is_hearsay(state: &AllocState) -> bool {
     state.checks.values().any(|result| result.stale && result.counts())
-}
-
-/// Whether more than the states of tasks is asked for.
-fn counts_checks(spec: &Allocation) -> bool {
-    terms(spec).is_none_or(|terms| terms.health_check != HealthCheck::TaskStates)
-}
-
-/// Whether a check has to pass before the allocation is healthy.
-pub(crate) fn has_counted_check(spec: &Allocation) -> bool {
-    let mut services = spec.group().into_iter().flat_map(Group::all_services);
-    counts_checks(spec) && services.any(|(_, service)| service.checks.iter().any(checks::counts))
 }
 
 fn verdict(pass: &mut Pass<'_>, healthy: bool, message: String) {

@@ -6,7 +6,8 @@ use herdlet_api_types::job::{Provider, Service};
 
 use crate::{
     action::Verb,
-    alloc::{checks::is_outdated, wants_services},
+    alloc::checks::is_outdated,
+    goal::wants_services,
     limits::CATALOG_TIMEOUT,
     op::{Part, TaskPart},
     pass::{Pass, Trust},
@@ -17,7 +18,7 @@ use crate::{
 /// Registers them. The next part goes on as soon as the request is issued.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
     let services = &pass.group.services;
-    if services.is_empty() || !wants_services(pass) {
+    if services.is_empty() || !wants_services(pass.now, pass.state) {
         withdraw(pass, Part::Services, services);
         return true;
     }

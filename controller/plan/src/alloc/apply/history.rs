@@ -16,6 +16,7 @@ use super::Writer;
 use crate::{
     alloc::health,
     op::{Part, TaskIndex, TaskPart},
+    policy::HealthTerms,
     state::{AfterStop, PartState, Run, StopReason, StopStep, TaskState},
     status::OUTLIVED,
     turn::Note,
@@ -178,7 +179,7 @@ impl Writer<'_> {
             return self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
         }
         let spec = self.spec.clone();
-        let Some(terms) = health::terms(&spec).filter(|_| spec.deployment.is_some()) else { return };
+        let Some(terms) = HealthTerms::of(&spec).filter(|_| spec.deployment.is_some()) else { return };
         let tasks = (0..).zip(spec.group().into_iter().flat_map(|group| &group.tasks));
         let why = |(index, task)| {
             Some((index, health::why_unhealthy(task, self.known(index)?, self.state, &terms)?))
