@@ -30,6 +30,7 @@ pub mod pass;
 pub mod plan;
 mod policy;
 pub mod record;
+pub mod refusal;
 pub mod registration;
 pub mod shared;
 pub mod state;

@@ -23,7 +23,7 @@ use herdlet_api_types::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::part::{Doing, Ended, PartState, Parts};
+pub use self::part::{Doing, Ended, Noticed, PartState, Parts};
 use crate::{
     limits::EVENTS_MAX,
     op::Part,

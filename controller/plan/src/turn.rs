@@ -7,7 +7,12 @@ use herdlet_api_types::{
     view::{AllocView, JobView, VolumeView},
 };
 
-use crate::{action::Action, event::Reply, op::Key, record::Record};
+use crate::{
+    action::Action,
+    event::{Noticed, Reply},
+    op::Key,
+    record::Record,
+};
 
 /// The output of planning the dirty keys once.
 #[derive(Debug, Default)]
@@ -66,7 +71,7 @@ pub enum Note {
         /// In what.
         of: Drifted,
         /// How it was noticed.
-        by: crate::event::Noticed,
+        by: Noticed,
     },
     /// The difference is gone.
     DriftRepaired {

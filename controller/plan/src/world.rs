@@ -6,7 +6,7 @@ mod allocs;
 mod children;
 mod collect;
 pub mod command;
-pub mod deployments;
+mod deployments;
 mod jobs;
 mod launches;
 mod quarantine;

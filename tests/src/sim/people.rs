@@ -9,10 +9,9 @@ use herdlet_api_types::{
     view::{AllocView, JobView},
 };
 use herdlet_plan::{
-    event::{Command, Ending, Event, Noticed, RestartScope, VolumeData},
+    event::{Command, Ending, Event, Noticed, PromoteScope, RestartScope, VolumeData},
     job::children::Dispatch,
     op::{Part, TaskPart},
-    world::deployments::PromoteScope,
 };
 
 use super::{

@@ -12,13 +12,12 @@ use herdlet_api_types::{
 use crate::{
     action::Verb,
     alloc::{checks, services},
-    event::Noticed,
     limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
     pass::{Pass, Trust},
     plan::{TaskChange, Waiting},
     shared::volume::volume_name,
-    state::{AfterStop, Doing, PartState, Run, Stage, StopStep, TaskState},
+    state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState},
     task::{lifecycle, restart::restarts_on_success},
     time::Deadline,
 };

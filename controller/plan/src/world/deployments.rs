@@ -9,7 +9,7 @@ use herdlet_api_types::{AllocId, DeploymentId, JobKey, alloc::Desired, deploymen
 
 use crate::{
     alloc::apply::serve_as_promoted,
-    event::{Refusal, Reply},
+    event::{PromoteScope, Refusal, Reply},
     job::deployment::{self, DeploymentState, Turnout},
     limits::DEPLOYMENTS_KEPT,
     op::Key,
@@ -19,15 +19,6 @@ use crate::{
     turn::Turn,
     world::{JobEntry, World},
 };
-
-/// Which groups of a deployment are promoted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PromoteScope {
-    /// All that have canaries.
-    All,
-    /// These.
-    Groups(Vec<String>),
-}
 
 impl World {
     /// Brings the job's deployments up to date. Whether anything moved.

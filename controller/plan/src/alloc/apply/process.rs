@@ -16,11 +16,10 @@ use super::{Issued, Writer, look_at};
 use crate::{
     action::{FailureClass, Outcome, Recovered, Verb},
     alloc::checks::has_checks,
-    event::Noticed,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     plan::TaskChange,
-    state::{self, AfterStop, Doing, Doom, PartState, Run, Stage, StopStep, TaskState},
+    state::{self, AfterStop, Doing, Doom, Noticed, PartState, Run, Stage, StopStep, TaskState},
     task::restart::{self, Decision, Ended},
     time::{BootId, Deadline},
     turn::Note,

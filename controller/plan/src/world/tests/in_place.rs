@@ -114,7 +114,7 @@ fn a_promoted_canary_is_listed_as_the_others_are_without_a_moment_of_absence() {
         let canary = bench.world.allocations().map(|(spec, _)| spec.id).find(|id| *id != old).expect("made");
         bench.see(passing(canary, None));
         healthy(&mut bench, canary);
-        let scope = crate::world::deployments::PromoteScope::All;
+        let scope = crate::event::PromoteScope::All;
         bench.ask(Command::PromoteDeployment { id: deployment(&bench), scope });
         let asked = bench.settle();
         let of_canary =
