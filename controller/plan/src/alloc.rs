@@ -9,6 +9,7 @@ pub mod dir;
 pub mod health;
 pub mod services;
 pub mod show;
+pub mod task;
 pub mod tasks;
 pub mod volumes;
 
@@ -18,13 +19,13 @@ use herdlet_api_types::{
 };
 
 use crate::{
+    alloc::task::lifecycle,
     context::Context,
     goal::wants_tasks,
     parts,
     pass::Pass,
     plan::{Change, Plan, Waiting},
     state::{AllocState, Stop, StopReason},
-    task::lifecycle,
     time::{Deadline, Now},
 };
 

@@ -35,7 +35,6 @@ pub mod registration;
 pub mod shared;
 pub mod state;
 pub mod status;
-pub mod task;
 pub mod time;
 pub mod turn;
 pub mod world;

@@ -5,6 +5,7 @@
 
 mod first;
 mod part;
+mod stage;
 
 use std_alloc::{
     borrow::Cow,
@@ -23,7 +24,10 @@ use herdlet_api_types::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::part::{Doing, Ended, Noticed, PartState, Parts};
+pub use self::{
+    part::{Doing, Ended, Noticed, PartState, Parts},
+    stage::Stage,
+};
 use crate::{
     limits::EVENTS_MAX,
     op::Part,
@@ -229,32 +233,6 @@ impl Durable {
         let healthy_by = healthy_by(now, spec);
         Self { adopted: true, stage, tasks, healthy_by, ..Self::default() }
     }
-}
-
-impl Stage {
-    /// Where the lifecycle goes on of which nobody knows how far it had come, as Nomad's does after a restore. `Init` is the
-    /// barrier of a restart of all and waits until every task is pending, which one that runs never becomes: its siblings would
-    /// wait for ever. A closed gate keeps none from being watched; prestart tasks whose end was forgotten run once more.
-    pub const UNTOLD: Self = Self::Prestart;
-}
-
-/// How far an allocation's lifecycle has come. Only ever moves forward, except for a restart of all tasks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// Every gate is closed until all tasks are pending. Left at once unless all tasks are being restarted.
-    #[default]
-    Init,
-    /// Prestart tasks may start.
-    Prestart,
-    /// Main tasks may start.
-    Main,
-    /// Poststart tasks may start.
-    Poststart,
-    /// Nothing new starts but restarts of main tasks and sidecars.
-    WaitAlloc,
-    /// Poststop tasks may start.
-    Poststop,
 }
 
 /// Why and since when the tasks of an allocation are being stopped.

@@ -3,10 +3,10 @@
 use herdlet_api_types::job::Lifecycle;
 
 use crate::{
+    alloc::task::machine,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex},
     pass::{Pass, Trust},
-    task::machine,
 };
 
 /// Moves every task on. Running tasks are watched whether or not what is above them in the table is ready.

@@ -13,9 +13,9 @@ use herdlet_api_types::{
 use super::{Writer, process::seed};
 use crate::{
     action::FailureClass,
+    alloc::task::restart::{self, Decision, Ended},
     op::{Part, TaskIndex, TaskPart},
     state::{PartState, Run},
-    task::restart::{self, Decision, Ended},
 };
 
 impl Writer<'_> {

@@ -15,12 +15,14 @@ use herdlet_api_types::{
 use super::{Issued, Writer, look_at};
 use crate::{
     action::{FailureClass, Outcome, Recovered, Verb},
-    alloc::checks::has_checks,
+    alloc::{
+        checks::has_checks,
+        task::restart::{self, Decision, Ended},
+    },
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     plan::TaskChange,
     state::{self, AfterStop, Doing, Doom, Noticed, PartState, Run, Stage, StopStep, TaskState},
-    task::restart::{self, Decision, Ended},
     time::{BootId, Deadline},
     turn::Note,
 };

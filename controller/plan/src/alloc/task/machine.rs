@@ -11,14 +11,16 @@ use herdlet_api_types::{
 
 use crate::{
     action::Verb,
-    alloc::{checks, services},
+    alloc::{
+        checks, services,
+        task::{lifecycle, restart::restarts_on_success},
+    },
     limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
     pass::{Pass, Trust},
     plan::{TaskChange, Waiting},
     shared::volume::volume_name,
     state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState},
-    task::{lifecycle, restart::restarts_on_success},
     time::Deadline,
 };
 
@@ -81,7 +83,7 @@ impl Me<'_> {
         if self.is_over(pass) {
             return self.end_unstarted(pass);
         }
-        if !lifecycle::gate_open(pass.state.durable.stage, self.task.lifecycle) {
+        if !pass.state.durable.stage.admits(self.task.lifecycle) {
             // A poststop task's turn is not awaited: it comes with the others' end.
             if self.task.lifecycle != Lifecycle::Poststop {
                 pass.wait(Waiting::Gate(self.index));
