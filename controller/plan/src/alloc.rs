@@ -22,7 +22,7 @@ use crate::{
     alloc::task::lifecycle,
     context::Context,
     goal::wants_tasks,
-    parts,
+    parts::{self, AllocStep, Progress},
     pass::Pass,
     plan::{Change, Plan, Waiting},
     state::{AllocState, Stop, StopReason},
@@ -58,17 +58,45 @@ pub(crate) fn plan_on(
     if decide(&mut pass) {
         return pass.plan;
     }
-    let table = if wants_tasks(state) { &parts::UP } else { &parts::DOWN };
-    let mut arrived = true;
-    for part in table {
-        let step = if wants_tasks(state) { part.up } else { part.down };
-        arrived &= step(&mut pass, arrived);
+    let mut all = Progress::Arrived;
+    if wants_tasks(state) {
+        for step in parts::UP {
+            all = all.and(up(step, &mut pass, all));
+        }
+        health::watch(&mut pass);
+        return pass.plan;
+    }
+    for step in parts::DOWN {
+        all = all.and(down(step, &mut pass, all));
     }
     health::watch(&mut pass);
-    if arrived && !wants_tasks(state) && spec.desired == Desired::Gone && services::withdrawn(&pass) {
+    if all.has_arrived() && spec.desired == Desired::Gone && services::withdrawn(&pass) {
         pass.plan.changes.push(Change::Forget);
     }
     pass.plan
+}
+
+/// Brings one step nearer to being up; `above` is how far the steps before it have come.
+fn up(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
+    match step {
+        AllocStep::Dir => dir::up(pass),
+        AllocStep::Services => services::up(pass),
+        AllocStep::Volumes => volumes::up(pass),
+        AllocStep::Tasks => tasks::up(pass, above),
+        AllocStep::Checks => checks::up(pass),
+    }
+}
+
+/// Brings one step nearer to being gone; `above` is how far the steps before it have come.
+fn down(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
+    match step {
+        AllocStep::Dir => dir::down(pass, above),
+        AllocStep::Services => services::down(pass),
+        // A claim ends with its allocation.
+        AllocStep::Volumes => Progress::Arrived,
+        AllocStep::Tasks => tasks::down(pass),
+        AllocStep::Checks => checks::down(pass),
+    }
 }
 
 /// A server may say how long it may be there, from when it was made.

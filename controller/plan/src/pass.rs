@@ -7,6 +7,7 @@ use crate::{
     context::Context,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
+    parts::Progress,
     plan::{Change, Plan, TaskChange, Waiting},
     state::{AllocState, Doing, PartState},
     time::{Deadline, Now},
@@ -29,37 +30,28 @@ pub struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Wants a part to be there. `true` once it is known to be. What was up and is only looked at or renewed is not waited
+    /// Wants a part to be there; it has arrived once it is known to be. What was up and is only looked at or renewed is not waited
     /// for, but nothing new is built on it meanwhile.
-    pub fn want_up(&mut self, part: Part, trust: Trust, timeout: Duration) -> bool {
+    pub fn want_up(&mut self, part: Part, trust: Trust, timeout: Duration) -> Progress {
         match self.state.parts.get(part) {
-            PartState::Up => true,
+            PartState::Up => return Progress::Arrived,
             PartState::Suspect(noticed) => {
                 let noticed = *noticed;
                 self.issue(part, Doing::Look(Some(noticed)), Verb::Look, timeout);
-                false
             }
-            PartState::Unknown => {
-                match trust {
-                    Trust::LookFirst => self.issue(part, Doing::Look(None), Verb::Look, timeout),
-                    Trust::Assert => self.issue(part, Doing::Up, Verb::Up, timeout),
-                }
-                false
-            }
-            PartState::Absent => {
-                self.issue(part, Doing::Up, Verb::Up, timeout);
-                false
-            }
-            PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => false,
+            PartState::Unknown => match trust {
+                Trust::LookFirst => self.issue(part, Doing::Look(None), Verb::Look, timeout),
+                Trust::Assert => self.issue(part, Doing::Up, Verb::Up, timeout),
+            },
+            PartState::Absent => self.issue(part, Doing::Up, Verb::Up, timeout),
+            PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => {}
             PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
                 self.wait(Waiting::Part(part));
-                false
             }
             // The delay is between tries of the same thing.
             PartState::Failed { doing: Doing::Down, .. } => {
                 self.issue(part, Doing::Up, Verb::Up, timeout);
                 self.wait(Waiting::Part(part));
-                false
             }
             PartState::Failed { doing, retry_at_ns, .. } => {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
@@ -68,15 +60,15 @@ impl Pass<'_> {
                     self.issue(part, again, Verb::Up, timeout);
                 }
                 self.wait(Waiting::Part(part));
-                false
             }
         }
+        Progress::Pending
     }
 
-    /// Wants a part to be gone. `true` once it is.
-    pub fn want_down(&mut self, part: Part, verb: Verb, timeout: Duration) -> bool {
+    /// Wants a part to be gone; it has arrived once it is.
+    pub fn want_down(&mut self, part: Part, verb: Verb, timeout: Duration) -> Progress {
         match self.state.parts.get(part) {
-            PartState::Absent => return true,
+            PartState::Absent => return Progress::Arrived,
             PartState::Up | PartState::Unknown | PartState::Suspect(_) => {
                 self.issue(part, Doing::Down, verb, timeout);
             }
@@ -92,16 +84,16 @@ impl Pass<'_> {
             }
         }
         self.wait(Waiting::Part(part));
-        false
+        Progress::Pending
     }
 
     /// Wants a part of a task to be there, with the usual time limit.
-    pub fn want_task_part_up(&mut self, index: TaskIndex, part: TaskPart) -> bool {
+    pub fn want_task_part_up(&mut self, index: TaskIndex, part: TaskPart) -> Progress {
         self.want_up(Part::Task(index, part), Trust::LookFirst, OPERATION_TIMEOUT)
     }
 
     /// Wants a part of a task to be gone, with the usual time limit.
-    pub fn want_task_part_down(&mut self, index: TaskIndex, part: TaskPart) -> bool {
+    pub fn want_task_part_down(&mut self, index: TaskIndex, part: TaskPart) -> Progress {
         self.want_down(Part::Task(index, part), Verb::Down, OPERATION_TIMEOUT)
     }
 

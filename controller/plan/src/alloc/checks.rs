@@ -7,13 +7,14 @@ use crate::{
     goal::wants_services,
     limits::OPERATION_TIMEOUT,
     op::Part,
+    parts::Progress,
     pass::{Pass, Trust},
     policy::counts,
     state::{AllocState, PartState},
 };
 
 /// Runs them while the group's services are registered.
-pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
+pub fn up(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
     if wants_services(pass.now, pass.state) {
         run(pass, Part::Checks, services)
@@ -23,25 +24,31 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
 }
 
 /// Stops them.
-pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
+pub fn down(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
     end(pass, Part::Checks, services)
 }
 
-/// Runs the checks of these services; those of a process that has ended end first. `true` once they run.
-pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
+/// Runs the checks of these services; those of a process that has ended end first.
+pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> Progress {
     let begin_anew =
         part == Part::Checks && pass.state.recheck && *pass.state.parts.get(part) != PartState::Absent;
     if begin_anew || is_outdated(pass, part) {
         pass.want_down(part, Verb::Down, OPERATION_TIMEOUT);
-        return false;
+        return Progress::Pending;
     }
-    !has_checks(services) || pass.want_up(part, Trust::Assert, OPERATION_TIMEOUT)
+    if !has_checks(services) {
+        return Progress::Arrived;
+    }
+    pass.want_up(part, Trust::Assert, OPERATION_TIMEOUT)
 }
 
-/// Ends the checks of these services. `true` once none runs.
-pub(crate) fn end(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
-    !has_checks(services) && !is_outdated(pass, part) || pass.want_down(part, Verb::Down, OPERATION_TIMEOUT)
+/// Ends the checks of these services.
+pub(crate) fn end(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> Progress {
+    if !has_checks(services) && !is_outdated(pass, part) {
+        return Progress::Arrived;
+    }
+    pass.want_down(part, Verb::Down, OPERATION_TIMEOUT)
 }
 
 /// Whether they run for a version of the job that had checks, where this one has none, or for a process that has ended.

@@ -10,31 +10,34 @@ use crate::{
     goal::wants_services,
     limits::CATALOG_TIMEOUT,
     op::{Part, TaskPart},
+    parts::Progress,
     pass::{Pass, Trust},
     plan::Waiting,
     state::{Doing, PartState},
 };
 
 /// Registers them. The next part goes on as soon as the request is issued.
-pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
+pub fn up(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
     if services.is_empty() || !wants_services(pass.now, pass.state) {
         withdraw(pass, Part::Services, services);
-        return true;
+        return Progress::Arrived;
     }
     register(pass, Part::Services, services, Part::Checks);
     match pass.state.parts.get(Part::Services) {
-        PartState::Unknown | PartState::Absent => false,
-        PartState::Up | PartState::Suspect(_) | PartState::Busy { .. } | PartState::Failed { .. } => true,
+        PartState::Unknown | PartState::Absent => Progress::Pending,
+        PartState::Up | PartState::Suspect(_) | PartState::Busy { .. } | PartState::Failed { .. } => {
+            Progress::Arrived
+        }
     }
 }
 
 /// Takes them back; retried until the catalogue confirms. Neither stopping the tasks nor removing what they left waits for
 /// it, as a catalogue may refuse for ever; only being forgotten does: see [`withdrawn`].
-pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
+pub fn down(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
     withdraw(pass, Part::Services, services);
-    true
+    Progress::Arrived
 }
 
 /// Makes the catalogues hold these services. Checks of a version that had some, where this one has none, are ended before.

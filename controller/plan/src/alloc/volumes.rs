@@ -7,6 +7,7 @@ use std_alloc::{format, vec::Vec};
 use herdlet_api_types::job::Task;
 
 use crate::{
+    parts::Progress,
     pass::Pass,
     plan::{Change, Waiting},
     shared::volume::volume_name,
@@ -14,14 +15,14 @@ use crate::{
 };
 
 /// Waits for the group's volumes, whether a task mounts them or not: the group has asked for a machine that has them, as in Nomad.
-pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
-    let (mut ready, mut missing) = (true, Vec::new());
+pub fn up(pass: &mut Pass<'_>) -> Progress {
+    let (mut ready, mut missing) = (Progress::Arrived, Vec::new());
     for (volume, request) in &pass.group.volumes {
         let name = volume_name(pass.spec, request);
         if pass.ctx.volume_path(&name).is_some() {
             continue;
         }
-        ready = false;
+        ready = Progress::Pending;
         if !pass.ctx.has_volume(&name) {
             missing.push(name.clone());
         }
@@ -52,9 +53,4 @@ fn nothing_lives(pass: &Pass<'_>) -> bool {
     tasks.iter().all(|task| task.live_attempt().is_none())
         && !pass.state.first_is_open()
         && tasks.iter().any(waits)
-}
-
-/// Nothing to do: the claim ends with the allocation.
-pub fn down(_pass: &mut Pass<'_>, _above_gone: bool) -> bool {
-    true
 }

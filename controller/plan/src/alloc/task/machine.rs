@@ -17,6 +17,7 @@ use crate::{
     },
     limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
+    parts::Progress,
     pass::{Pass, Trust},
     plan::{TaskChange, Waiting},
     shared::volume::volume_name,
@@ -24,21 +25,24 @@ use crate::{
     time::Deadline,
 };
 
-/// Plans one task. `ready` says whether what all tasks share is up; it only holds back a start.
-pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, ready: bool) -> bool {
+/// Plans one task; it has arrived once nothing of it is left. `shared` is how far that has come which all tasks share: it only holds
+/// back a start.
+pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, shared: Progress) -> Progress {
     let (group, state) = (pass.group, pass.state);
     let at = usize::from(index);
-    let (Some(task), Some(known)) = (group.tasks.get(at), state.durable.tasks.get(at)) else { return true };
+    let (Some(task), Some(known)) = (group.tasks.get(at), state.durable.tasks.get(at)) else {
+        return Progress::Arrived;
+    };
     let me = Me { index, task, known };
     match &known.run {
-        Run::Waiting => me.plan_waiting(pass, ready),
+        Run::Waiting => me.plan_waiting(pass, shared),
         Run::BackingOff { until } => me.plan_backing_off(pass, until),
         Run::Starting { attempt, .. } => me.plan_starting(pass, *attempt),
         Run::Running { attempt, .. } => me.plan_running(pass, *attempt),
         Run::Stopping { attempt, step, .. } => me.plan_stopping(pass, *attempt, step),
         Run::Dead => return me.plan_dead(pass),
     }
-    false
+    Progress::Pending
 }
 
 /// The first step of a stop. A `shutdown_delay` counts only where the task is not coming back at once, and nobody asked for none.
@@ -74,7 +78,7 @@ struct Me<'a> {
 }
 
 impl Me<'_> {
-    fn plan_waiting(self, pass: &mut Pass<'_>, ready: bool) {
+    fn plan_waiting(self, pass: &mut Pass<'_>, shared: Progress) {
         self.withdraw(pass);
         let maybe_begun = pass.state.maybe_begun.contains(&self.index);
         if maybe_begun && !self.first_is_known(pass) {
@@ -98,8 +102,8 @@ impl Me<'_> {
             pass.wait(Waiting::Dependency(self.index, dependency));
             return;
         }
-        let clean = self.clean_process(pass) & self.clean_prestop(pass);
-        if ready && clean && self.parts_up(pass) {
+        let clean = self.clean_process(pass).and(self.clean_prestop(pass));
+        if shared.and(clean).has_arrived() && self.parts_up(pass).has_arrived() {
             pass.change(self.index, TaskChange::Begin);
         } else {
             pass.wait(Waiting::Task(self.index, TaskStatus::Pending));
@@ -204,12 +208,13 @@ impl Me<'_> {
         }
     }
 
-    fn plan_dead(self, pass: &mut Pass<'_>) -> bool {
+    fn plan_dead(self, pass: &mut Pass<'_>) -> Progress {
         let unchecked = self.withdraw(pass);
-        let clean = self.clean_process(pass);
-        let unmounted = clean
-            && (self.task.volume_mounts.is_empty() || pass.want_task_part_down(self.index, TaskPart::Mounts));
-        unchecked && unmounted
+        let mut gone = self.clean_process(pass);
+        if gone.has_arrived() && !self.task.volume_mounts.is_empty() {
+            gone = pass.want_task_part_down(self.index, TaskPart::Mounts);
+        }
+        unchecked.and(gone)
     }
 
     /// Knows whether the process lives, and looks where it doesn't.
@@ -267,20 +272,22 @@ impl Me<'_> {
     }
 
     /// Everything that one start needs, in the table's order.
-    fn parts_up(self, pass: &mut Pass<'_>) -> bool {
-        if !pass.want_task_part_up(self.index, TaskPart::Dir) || !self.artifacts_up(pass) {
-            return false;
+    fn parts_up(self, pass: &mut Pass<'_>) -> Progress {
+        let dir = pass.want_task_part_up(self.index, TaskPart::Dir);
+        if !dir.has_arrived() || !self.artifacts_up(pass).has_arrived() {
+            return Progress::Pending;
         }
         let identity = self.identity_up(pass);
-        let mounts =
-            self.task.volume_mounts.is_empty() || pass.want_task_part_up(self.index, TaskPart::Mounts);
-        identity && mounts
+        if self.task.volume_mounts.is_empty() {
+            return identity;
+        }
+        identity.and(pass.want_task_part_up(self.index, TaskPart::Mounts))
     }
 
     /// What is to be fetched before the first start. A task that runs has had it, and may have changed it.
-    fn artifacts_up(self, pass: &mut Pass<'_>) -> bool {
+    fn artifacts_up(self, pass: &mut Pass<'_>) -> Progress {
         if self.task.artifacts.is_empty() {
-            return true;
+            return Progress::Arrived;
         }
         let part = self.part(TaskPart::Artifacts);
         let timeout = match pass.state.parts.get(part) {
@@ -305,37 +312,37 @@ impl Me<'_> {
     }
 
     /// Tokens that are there and not due for renewal.
-    fn identity_up(self, pass: &mut Pass<'_>) -> bool {
+    fn identity_up(self, pass: &mut Pass<'_>) -> Progress {
         if self.task.identities.is_empty() {
-            return true;
+            return Progress::Arrived;
         }
         let part = self.part(TaskPart::Identity);
         let renew_at_ns = pass.state.renew_at_ns.get(&self.index).copied();
         match (pass.state.parts.get(part), renew_at_ns) {
             (PartState::Up, Some(at_ns)) if pass.due(at_ns) => {
                 pass.issue(part, Doing::Renew, Verb::Up, OPERATION_TIMEOUT);
-                false
+                Progress::Pending
             }
             _ => pass.want_task_part_up(self.index, TaskPart::Identity),
         }
     }
 
-    /// Takes back what says that the task is there. A catalogue is not waited for. `true` once no check runs.
-    fn withdraw(self, pass: &mut Pass<'_>) -> bool {
+    /// Takes back what says that the task is there. A catalogue is not waited for, checks are.
+    fn withdraw(self, pass: &mut Pass<'_>) -> Progress {
         services::withdraw(pass, self.part(TaskPart::Services), &self.task.services);
         checks::end(pass, self.part(TaskPart::Checks), &self.task.services)
     }
 
     /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.
-    fn clean_process(self, pass: &mut Pass<'_>) -> bool {
+    fn clean_process(self, pass: &mut Pass<'_>) -> Progress {
         let part = self.part(TaskPart::Process);
         let attempt = self.known.newest();
         if attempt == 0 {
-            return true;
+            return Progress::Arrived;
         }
         match pass.state.parts.get(part) {
             PartState::Unknown => self.recover(pass, attempt, None),
-            PartState::Absent => return true,
+            PartState::Absent => return Progress::Arrived,
             PartState::Up | PartState::Suspect(_) => {
                 pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
             }
@@ -353,7 +360,7 @@ impl Me<'_> {
             }
         }
         pass.wait(Waiting::Part(part));
-        false
+        Progress::Pending
     }
 
     /// Whether it is known what became of a first attempt that an agent before this one may have begun.
@@ -375,13 +382,13 @@ impl Me<'_> {
     }
 
     /// A `prestop` command of an ended attempt may take its time to end.
-    fn clean_prestop(self, pass: &mut Pass<'_>) -> bool {
+    fn clean_prestop(self, pass: &mut Pass<'_>) -> Progress {
         let part = self.part(TaskPart::Prestop);
         if !pass.state.parts.get(part).is_busy() {
-            return true;
+            return Progress::Arrived;
         }
         pass.wait(Waiting::Part(part));
-        false
+        Progress::Pending
     }
 
     fn recover(self, pass: &mut Pass<'_>, attempt: u32, noticed: Option<Noticed>) {
