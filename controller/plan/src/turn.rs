@@ -1,6 +1,6 @@
 //! What one turn of the world produces.
 
-use std_alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use std_alloc::{boxed::Box, collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, JobKey,
@@ -12,6 +12,7 @@ use crate::{
     event::{Noticed, Reply},
     op::Key,
     record::Record,
+    time::Now,
 };
 
 /// The output of planning the dirty keys once.
@@ -29,6 +30,16 @@ pub struct Turn {
     pub wakes: Vec<(Key, u64)>,
     /// Counted for the metrics.
     pub notes: Vec<Note>,
+}
+
+/// A turn that events and keys are still added to.
+pub(crate) struct OpenTurn<'a> {
+    /// The present.
+    pub now: Now,
+    /// Keys that have to be planned.
+    pub dirty: &'a mut BTreeSet<Key>,
+    /// What comes out.
+    pub turn: &'a mut Turn,
 }
 
 /// A change of what the agent shows.

@@ -50,7 +50,7 @@ use crate::{
     state::{AllocState, Tracked},
     status,
     time::{Deadline, Now},
-    turn::{Note, Turn, View},
+    turn::{Note, OpenTurn, Turn, View},
     world::{
         allocs::{Allocs, claimed_volumes},
         verdict::Open,
@@ -130,52 +130,54 @@ impl World {
 
     /// Takes in one event: changes state, marks what has to be planned.
     pub fn apply(&mut self, now: Now, event: Event, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+        let open = &mut OpenTurn { now, dirty, turn };
         match event {
-            Event::Desired(change) => self.desired(now, change, dirty, turn),
-            Event::ClockSet => self.clock_set(dirty),
+            Event::Desired(change) => self.desired(open, change),
+            Event::ClockSet => self.clock_set(open),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
-                self.write(now, id, dirty, turn, |writer| writer.outcome(part, generation, outcome));
+                self.write(open, id, |writer| writer.outcome(part, generation, outcome));
             }
             Event::Outcome(Op { target: Target::Volume(name), generation }, outcome) => {
-                self.volume_outcome(now, &name, generation, outcome, dirty);
+                self.volume_outcome(open, &name, generation, outcome);
             }
             Event::Exited { alloc, task, attempt, result } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.exited(&task, attempt, result));
+                self.write(open, alloc, |writer| writer.exited(&task, attempt, result));
             }
             Event::Check { alloc, result } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.checked(result));
+                self.write(open, alloc, |writer| writer.checked(result));
             }
             Event::Drift { alloc, part, by } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.drift(part, by));
+                self.write(open, alloc, |writer| writer.drift(part, by));
             }
             Event::Driver { alloc, task, message } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.driver_message(&task, message));
+                self.write(open, alloc, |writer| writer.driver_message(&task, message));
             }
             Event::Found { alloc, task, attempt } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.found(&task, attempt));
+                self.write(open, alloc, |writer| writer.found(&task, attempt));
             }
             Event::Command { request, command } => {
-                let reply = self.command(now, command, dirty, turn);
-                turn.replies.push((request, reply));
+                let reply = self.command(open, command);
+                open.turn.replies.push((request, reply));
             }
         }
     }
 
     /// Plans one key until its plan changes nothing more, and hands out what comes of it.
     pub fn reconcile(&mut self, now: Now, key: &Key, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+        let open = &mut OpenTurn { now, dirty, turn };
         match key {
-            Key::Job(job) => self.reconcile_job(now, job, dirty, turn),
+            Key::Job(job) => self.reconcile_job(open, job),
             Key::Waiting(job) => {
-                self.open_line(job, dirty);
-                self.reconcile_job(now, job, dirty, turn);
+                self.open_line(open, job);
+                self.reconcile_job(open, job);
             }
-            Key::Volume(name) => self.reconcile_volume(now, name, turn),
-            Key::Alloc(id) => self.reconcile_alloc(now, *id, dirty, turn),
+            Key::Volume(name) => self.reconcile_volume(open, name),
+            Key::Alloc(id) => self.reconcile_alloc(open, *id),
         }
-        dirty.remove(key);
+        open.dirty.remove(key);
         // Each time, lest a panic loses it: nobody else opens the line.
-        dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
-        self.flush_meta(turn);
+        open.dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
+        self.flush_meta(open.turn);
     }
 
     /// Every key, for the first turn after a start.
@@ -201,27 +203,27 @@ impl World {
         &self.ctx
     }
 
-    fn desired(&mut self, now: Now, change: DesiredChange, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn desired(&mut self, open: &mut OpenTurn<'_>, change: DesiredChange) {
         match change {
-            DesiredChange::Volume(volume) => self.want_volume(*volume, Origin::Config, dirty),
-            DesiredChange::VolumeGone(name) => self.drop_volume(&name, dirty),
+            DesiredChange::Volume(volume) => self.want_volume(open, *volume, Origin::Config),
+            DesiredChange::VolumeGone(name) => self.drop_volume(open, &name),
             DesiredChange::Job(job) => {
-                self.accept_job(now, *job, dirty);
+                self.accept_job(open, *job);
             }
-            DesiredChange::JobGone(key) => self.delete_job(now, &key, dirty),
-            DesiredChange::Alloc(spec) => self.place(now, *spec, dirty, turn),
-            DesiredChange::AllocGone(id) => self.displace(id, dirty),
-            DesiredChange::AllocOutOfContact(id) => self.give_up(id, dirty),
-            DesiredChange::EndedElsewhere(id) => self.follow(id, dirty),
+            DesiredChange::JobGone(key) => self.delete_job(open, &key),
+            DesiredChange::Alloc(spec) => self.place(open, *spec),
+            DesiredChange::AllocGone(id) => self.displace(open, id),
+            DesiredChange::AllocOutOfContact(id) => self.give_up(open, id),
+            DesiredChange::EndedElsewhere(id) => self.follow(open, id),
             DesiredChange::AllocReconnected(id) => {
-                self.write(now, id, dirty, turn, |writer| writer.reconnected());
+                self.write(open, id, |writer| writer.reconnected());
             }
-            DesiredChange::Contact => self.hear_servers(dirty),
+            DesiredChange::Contact => self.hear_servers(open),
             DesiredChange::Complete => {
                 self.ctx.complete = true;
                 for (key, entry) in &mut self.jobs {
                     entry.stale = true;
-                    dirty.insert(Key::Job(key.clone()));
+                    open.dirty.insert(Key::Job(key.clone()));
                 }
             }
         }
@@ -230,49 +232,47 @@ impl World {
     /// Writes to one allocation's state.
     fn write<R>(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         id: AllocId,
-        dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
         change: impl FnOnce(&mut Writer<'_>) -> R,
     ) -> Option<R> {
         let entry = self.allocs.get_mut(id)?;
         let mut issued = core::mem::take(&mut self.issued);
         let result = change(&mut Writer {
-            now,
+            now: open.now,
             settings: &self.ctx.settings,
             spec: &entry.spec,
             state: &mut entry.state,
             generation: &mut self.generation,
             issued: &mut issued,
-            notes: &mut turn.notes,
+            notes: &mut open.turn.notes,
         });
         entry.changed = true;
-        hand_out(&self.ctx, &entry.spec, &mut issued, turn);
+        hand_out(&self.ctx, &entry.spec, &mut issued, open.turn);
         self.issued = issued;
-        self.review(id, dirty);
-        dirty.insert(Key::Alloc(id));
+        self.review(open, id);
+        open.dirty.insert(Key::Alloc(id));
         Some(result)
     }
 
     /// The allocation's state was written to: whoever waits for its end, or for what it holds, may go on.
-    fn review(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+    fn review(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if self.allocs.review(id) {
-            self.room_is_free(id, dirty);
+            self.room_is_free(open, id);
         }
         if self.ctx.awaited.contains_key(&id) && self.allocs.has_ended(id) {
-            self.follow(id, dirty);
+            self.follow(open, id);
         }
-        self.settle_heritage(id, dirty);
+        self.settle_heritage(open, id);
     }
 
-    fn reconcile_alloc(&mut self, now: Now, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn reconcile_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
         let mut issued = core::mem::take(&mut self.issued);
         let mut plan = core::mem::take(&mut self.plan);
         let mut rounds = 0;
         let gone = loop {
-            plan = alloc::plan_on(plan, now, &self.ctx, &entry.spec, &entry.state);
+            plan = alloc::plan_on(plan, open.now, &self.ctx, &entry.spec, &entry.state);
             let gone = plan.changes.contains(&Change::Forget);
             if plan.changes.is_empty() || gone || rounds == ROUNDS_MAX {
                 break gone;
@@ -280,82 +280,82 @@ impl World {
             rounds += 1;
             entry.changed = true;
             let mut writer = Writer {
-                now,
+                now: open.now,
                 settings: &self.ctx.settings,
                 spec: &entry.spec,
                 state: &mut entry.state,
                 generation: &mut self.generation,
                 issued: &mut issued,
-                notes: &mut turn.notes,
+                notes: &mut open.turn.notes,
             };
             for change in plan.changes.drain(..) {
                 writer.change(change);
             }
         };
-        hand_out(&self.ctx, &entry.spec, &mut issued, turn);
+        hand_out(&self.ctx, &entry.spec, &mut issued, open.turn);
         self.issued = issued;
         if gone {
             self.plan = plan;
-            return self.forget_alloc(id, dirty, turn);
+            return self.forget_alloc(open, id);
         }
         if rounds > 0 {
-            self.review(id, dirty);
+            self.review(open, id);
         }
         if let Some(at) = plan.wake_ns {
-            turn.wakes.push((Key::Alloc(id), at));
+            open.turn.wakes.push((Key::Alloc(id), at));
         }
         let result = match (rounds, plan.waits.is_empty()) {
             (0, true) => "unchanged",
             (0, false) => "waiting",
             (_, _) => "changed",
         };
-        turn.notes.push(Note::Reconciled { kind: "alloc", result });
-        self.show_alloc(now, id, &plan, dirty, turn);
+        open.turn.notes.push(Note::Reconciled { kind: "alloc", result });
+        self.show_alloc(open, id, &plan);
         self.plan = plan;
     }
 
     /// Writes what changed of an allocation, shows it if it may look different, and tells its job what concerns it.
-    fn show_alloc(&mut self, now: Now, id: AllocId, plan: &Plan, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn show_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId, plan: &Plan) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
-        let touched = entry.flush(&mut self.meta, now, turn);
+        let touched = entry.flush(open, &mut self.meta);
         let standing = Some(entry.standing());
         let stirs = entry.standing != standing;
         entry.standing = standing;
         let mut tells = false;
         if core::mem::take(&mut entry.changed) || touched {
-            let mut convergence = status::convergence(now, &entry.spec, &entry.state, plan, entry.since);
+            let mut convergence = status::convergence(open.now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
             if entry.verdict.as_ref().is_none_or(|was| converged(was) != converged(&convergence)) {
-                entry.since = now.moment();
-                convergence.since = now.moment();
+                entry.since = open.now.moment();
+                convergence.since = open.now.moment();
             }
             if entry.verdict.as_ref() != Some(&convergence) {
                 entry.verdict = Some(convergence.clone());
                 tells = true;
             }
             let view = show::view(&entry.spec, &entry.state, convergence);
-            turn.views.push(View::Alloc(view.into()));
+            open.turn.views.push(View::Alloc(view.into()));
         }
         if stirs {
             let key = entry.spec.job_key.clone();
-            self.stir_job(key, dirty);
+            self.stir_job(open, key);
         } else if tells {
-            dirty.insert(Key::Job(entry.spec.job_key.clone()));
+            open.dirty.insert(Key::Job(entry.spec.job_key.clone()));
             self.note_verdict(id);
         }
     }
 
     /// Nothing of the allocation is left in the world: nothing of it is kept here either.
-    fn forget_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn forget_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.remove(id) else { return };
-        self.follow(id, dirty);
-        self.disinherit(&entry.spec, dirty);
-        self.stir_job(entry.spec.job_key.clone(), dirty);
-        turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
-        turn.records.push(Record::Delete(RecordKey::AllocState(id)));
-        turn.views.push(View::AllocGone(id));
+        self.follow(open, id);
+        self.disinherit(open, &entry.spec);
+        self.stir_job(open, entry.spec.job_key.clone());
+        open.turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
+        open.turn.records.push(Record::Delete(RecordKey::AllocState(id)));
+        open.turn.views.push(View::AllocGone(id));
         self.stir_short();
-        dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
+        open.dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
     }
 
     fn flush_meta(&mut self, turn: &mut Turn) {

@@ -30,7 +30,7 @@ use crate::{
     shared::volume::volume_name,
     state::{AllocState, PartState, Parts, Tracked},
     time::{Deadline, Now},
-    turn::Turn,
+    turn::OpenTurn,
 };
 
 /// Allocations by id, by job and by claimed volume.
@@ -272,21 +272,21 @@ impl AllocEntry {
     }
 
     /// Writes what changed. Whether anything did.
-    pub(crate) fn flush(&mut self, meta: &mut Tracked<Meta>, now: Now, turn: &mut Turn) -> bool {
+    pub(crate) fn flush(&mut self, open: &mut OpenTurn<'_>, meta: &mut Tracked<Meta>) -> bool {
         let id = self.spec.id;
         let spec = self.spec.take_touched();
         if spec {
             let value = RecordValue::AllocSpec(Arc::clone(&self.spec));
-            turn.records.push(Record::Put(RecordKey::AllocSpec(id), value));
+            open.turn.records.push(Record::Put(RecordKey::AllocSpec(id), value));
         }
         let state = self.state.durable.is_touched();
         if state {
             meta.index += 1;
             self.state.durable.modify_index = meta.index;
-            self.state.durable.modify_time = now.wall;
+            self.state.durable.modify_time = open.now.wall;
             self.state.durable.take_touched();
             let value = RecordValue::AllocState((*self.state.durable).clone().into());
-            turn.records.push(Record::Put(RecordKey::AllocState(id), value));
+            open.turn.records.push(Record::Put(RecordKey::AllocState(id), value));
         }
         spec || state
     }
