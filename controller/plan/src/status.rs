@@ -294,7 +294,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             (Reason::Health, None, by.as_ref().and_then(due))
         }
         Waiting::CheckRestart { check, at_ns } => {
-            let result = state.checks.get(check);
+            let result = state.checks.results.get(check);
             let (check, service) = result.map_or(("", ""), |result| (&*result.check, &*result.service));
             match result.and_then(|result| result.task.as_deref()) {
                 Some(task) => say(
@@ -380,7 +380,7 @@ impl Display for Checks<'_> {
         f.write_str("passing checks")?;
         let not_as_required = |status| {
             let is_it = move |result: &&CheckResult| result.status == status && !result.is_as_required();
-            self.0.checks.values().find(is_it)
+            self.0.checks.results.values().find(is_it)
         };
         let failing = not_as_required(CheckStatus::Failure).map(|result| (result, "fails", ""));
         let warning = || {

@@ -15,7 +15,6 @@ mod request;
 
 use std_alloc::{
     borrow::Cow,
-    collections::BTreeSet,
     format,
     string::{String, ToString},
     sync::Arc,
@@ -113,14 +112,14 @@ fn serve_owner_anew(
         state.forget_checks(|result| result.task.as_deref() == task);
     }
     if !alike && has_checks(old) && !has_checks(new) {
-        state.outdated.insert(checks);
+        state.checks.outdated.insert(checks);
     } else if !alike && *state.parts.get(checks) != PartState::Absent {
         look_at(checks, state);
     }
     if new.is_empty() {
-        state.durable.retired.insert(services);
+        state.durable.retire(services);
     } else {
-        state.durable.retired.remove(&services);
+        state.durable.end_retirement(services);
         look_at(services, state);
     }
 }
@@ -259,7 +258,7 @@ impl Writer<'_> {
         durable.boot = Some(now.boot);
         durable.tasks = tasks;
         durable.healthy_by = healthy_by;
-        durable.offered = Some(BTreeSet::new());
+        durable.begin_offers();
         durable.description = Cow::Borrowed("No tasks have started");
         if let Some(why) = self.spec.server.as_ref().and_then(|server| server.refused.clone()) {
             for index in 0..self.task_count() {
@@ -310,11 +309,8 @@ impl Writer<'_> {
 
     /// From now on a Consul may hold these services.
     fn offer(&mut self, part: Part) {
-        if self.is_in_consul(part)
-            && !self.state.durable.may_be_held(part)
-            && let Some(offered) = &mut self.state.durable.offered
-        {
-            offered.insert(part);
+        if self.is_in_consul(part) && !self.state.durable.may_be_held(part) {
+            self.state.durable.offer(part);
         }
     }
 
@@ -400,18 +396,18 @@ impl Writer<'_> {
         if self.state.parts.clear_drifted(part).is_some() {
             self.notes.push(Note::DriftDropped { of: self.drifted(part) });
         }
-        if self.state.durable.retired.contains(&part) {
-            self.state.durable.retired.remove(&part);
+        if self.state.durable.is_retired(part) {
+            self.state.durable.end_retirement(part);
         }
         let task = match part {
             Part::Checks => {
-                self.state.recheck = false;
+                self.state.checks.recheck = false;
                 None
             }
             Part::Task(index, TaskPart::Checks) => self.task_name(index),
             Part::Dir | Part::Services | Part::Task(..) => return,
         };
-        self.state.outdated.remove(&part);
+        self.state.checks.outdated.remove(&part);
         self.state.forget_checks(|result| result.task == task);
     }
 

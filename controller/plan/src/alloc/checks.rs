@@ -32,7 +32,7 @@ pub fn down(pass: &mut Pass<'_>) -> Progress {
 /// Runs the checks of these services; those of a process that has ended end first.
 pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> Progress {
     let begin_anew =
-        part == Part::Checks && pass.state.recheck && *pass.state.parts.get(part) != PartState::Absent;
+        part == Part::Checks && pass.state.checks.recheck && *pass.state.parts.get(part) != PartState::Absent;
     if begin_anew || is_outdated(pass, part) {
         pass.want_down(part, Verb::Down, OPERATION_TIMEOUT);
         return Progress::Pending;
@@ -53,7 +53,7 @@ pub(crate) fn end(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> Prog
 
 /// Whether they run for a version of the job that had checks, where this one has none, or for a process that has ended.
 pub(crate) fn is_outdated(pass: &Pass<'_>, part: Part) -> bool {
-    pass.state.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
+    pass.state.checks.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
 }
 
 /// Whether any of these services has a check that the agent itself makes.
@@ -73,7 +73,8 @@ pub(crate) fn are_as_required(
 ) -> bool {
     let mut wanted =
         services.iter().flat_map(|service| &service.checks).filter(|check| counts(check)).count();
-    for result in state.checks.values().filter(|result| result.counts() && is_theirs(result.task.as_deref()))
+    for result in
+        state.checks.results.values().filter(|result| result.counts() && is_theirs(result.task.as_deref()))
     {
         if !result.is_as_required() {
             return false;

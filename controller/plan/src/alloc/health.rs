@@ -97,7 +97,7 @@ fn failing_services(task: &Task, state: &AllocState) -> Option<String> {
     let is_failing =
         |result: &&CheckResult| result.task.as_deref() == Some(&*task.name) && !result.is_as_required();
     let names: BTreeSet<&str> =
-        state.checks.values().filter(is_failing).map(|result| result.service.as_str()).collect();
+        state.checks.results.values().filter(is_failing).map(|result| result.service.as_str()).collect();
     let names: Vec<&str> = names.into_iter().collect();
     (!names.is_empty()).then(|| format!("Services not healthy by deadline: {}", names.join(", ")))
 }
@@ -143,7 +143,7 @@ fn checks_pass(group: &Group, state: &AllocState) -> bool {
 
 /// Whether it is healthy only by what checks told an agent before this one.
 fn is_hearsay(state: &AllocState) -> bool {
-    state.checks.values().any(|result| result.stale && result.counts())
+    state.checks.results.values().any(|result| result.stale && result.counts())
 }
 
 fn verdict(pass: &mut Pass<'_>, healthy: bool, message: String) {

@@ -95,5 +95,5 @@ pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
 fn has_any(pass: &Pass<'_>, part: Part, services: &[Service]) -> bool {
     let durable = &pass.state.durable;
     let built_in = !services.is_empty() && !in_consul(services);
-    built_in || durable.retired.contains(&part) || (!services.is_empty() && durable.may_be_held(part))
+    built_in || durable.is_retired(part) || (!services.is_empty() && durable.may_be_held(part))
 }

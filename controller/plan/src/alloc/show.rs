@@ -29,7 +29,7 @@ pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence
         status: state.durable.status,
         description: state.durable.description.clone(),
         tasks: state.durable.tasks.iter().map(task_view).collect(),
-        checks: state.checks.values().cloned().collect(),
+        checks: state.checks.results.values().cloned().collect(),
         healthy: health::now(spec, state),
         verdict: state.durable.health.map(|health| health.healthy),
         verdict_at: state.durable.health.map(|health| health.at).unwrap_or_default(),

@@ -12,7 +12,7 @@ use herdlet_api_types::{alloc::Allocation, service::CheckResult};
 
 use crate::{
     op::{Part, TaskPart},
-    state::{AllocState, Durable, PartState, Parts, Run, Tracked, healthy_by},
+    state::{AllocState, ChecksMemory, Durable, PartState, Parts, Run, Tracked, healthy_by},
     time::Now,
 };
 
@@ -42,7 +42,8 @@ impl AllocState {
         let heard = |(id, result): (&String, &CheckResult)| {
             (id.clone(), CheckResult { stale: true, ..result.clone() })
         };
-        let checks = durable.checks.iter().map(heard).collect();
+        let results = durable.checks.iter().map(heard).collect();
+        let checks = ChecksMemory { results, ..ChecksMemory::default() };
         Self { durable: Tracked::stored(durable), parts, checks, maybe_begun, ..Self::default() }
     }
 

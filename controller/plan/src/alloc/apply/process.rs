@@ -50,7 +50,7 @@ impl Writer<'_> {
         if !self.state.durable.adopted {
             self.adopt();
             // Whoever began it may have sent its services too.
-            self.state.durable.offered = None;
+            self.state.durable.lose_offers();
         }
         if self.known(index).is_none_or(|known| known.attempt >= attempt) {
             return;
@@ -299,12 +299,12 @@ impl Writer<'_> {
     /// all that lasts in it, sidecars too. Checks that have said nothing yet go on.
     fn check_anew(&mut self, index: TaskIndex) {
         let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
-        let known = self.state.checks.len();
+        let known = self.state.checks.results.len();
         if self.task(index).is_some_and(lasts) {
             self.state.forget_checks(|result| result.task.is_none());
         }
-        if self.state.checks.len() < known {
-            self.state.recheck = true;
+        if self.state.checks.results.len() < known {
+            self.state.checks.recheck = true;
             if self.is_in_consul(Part::Services) {
                 // Consul's checks go on: what they say is told once more.
                 look_at(Part::Services, self.state);
@@ -319,7 +319,7 @@ impl Writer<'_> {
         self.state.forget_checks(|result| result.task == name);
         let part = Part::Task(index, TaskPart::Checks);
         if has_checks && *self.state.parts.get(part) != PartState::Absent {
-            self.state.outdated.insert(part);
+            self.state.checks.outdated.insert(part);
         }
     }
 

@@ -260,7 +260,7 @@ fn a_new_process_is_checked_anew() {
     life.settle();
     assert!(is_healthy(&life));
     life.write(|writer| writer.exited("main", 1, exit(1)));
-    assert!(life.state.checks.is_empty());
+    assert!(life.state.checks.results.is_empty());
     life.settle();
     assert_eq!(life.issued.last().map(String::as_str), Some("Down"), "{:?}", life.issued);
 }
@@ -301,7 +301,7 @@ fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
     life.settle();
     life.outcome(PROCESS, Outcome::Done);
-    assert!(!life.state.recheck);
+    assert!(!life.state.checks.recheck);
     assert!(!life.issued.iter().any(|verb| verb == "Down"), "{:?}", life.issued);
 }
 
@@ -351,7 +351,7 @@ fn results_outlive_the_agent_as_hearsay() {
     life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     let stored = (*life.state.durable).clone();
     let mut next = Bench::new(&spec, AllocState::restored(&spec, stored, at(200)));
-    assert!(next.state.checks["alive"].stale);
+    assert!(next.state.checks.results["alive"].stale);
     assert_eq!(crate::alloc::health::now(&spec, &next.state), Some(true));
     next.now = at(200);
     next.settle();
@@ -361,7 +361,7 @@ fn results_outlive_the_agent_as_hearsay() {
     next.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     next.settle();
     assert_eq!(next.state.durable.health.map(|verdict| verdict.healthy), Some(true));
-    assert!(!next.state.checks["alive"].stale);
+    assert!(!next.state.checks.results["alive"].stale);
 }
 
 /// Services change in place: who lists what passes must not lose what nobody touched, nor what is checked otherwise from now on.
@@ -387,7 +387,7 @@ fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
     let wanted = |id: &str, check: &str| CheckResult { restarts, ..said(id, check, CheckStatus::Pending) };
     let checking = vec![wanted("1", "same"), wanted("22", "edited"), wanted("4", "added")];
     life.state.expect_checks(None, &checking, at(100).boot_ns);
-    let known: Vec<_> = life.state.checks.values().cloned().collect();
+    let known: Vec<_> = life.state.checks.results.values().cloned().collect();
     let same = CheckResult { restarts, ..said("1", "same", CheckStatus::Success) };
     let edited = CheckResult { restarts, stale: true, ..said("22", "edited", CheckStatus::Success) };
     assert_eq!(known, [same, edited, of_task], "each says what it is good for now");
