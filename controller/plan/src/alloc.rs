@@ -13,10 +13,7 @@ pub mod task;
 pub mod tasks;
 pub mod volumes;
 
-use herdlet_api_types::{
-    alloc::{Allocation, Desired},
-    task::TaskStatus,
-};
+use herdlet_api_types::{alloc::Desired, task::TaskStatus};
 
 use crate::{
     alloc::task::lifecycle,
@@ -25,23 +22,18 @@ use crate::{
     parts::{self, AllocStep, Progress},
     pass::Pass,
     plan::{Change, Plan, Waiting},
+    spec::AllocSpec,
     state::{AllocState, Stop, StopReason},
     time::{Deadline, Now},
 };
 
 /// Plans an allocation once. Total: an allocation whose specification can't be read is left alone.
-pub fn plan(now: Now, ctx: &Context, spec: &Allocation, state: &AllocState) -> Plan {
+pub fn plan(now: Now, ctx: &Context, spec: &AllocSpec, state: &AllocState) -> Plan {
     plan_on(Plan::default(), now, ctx, spec, state)
 }
 
 /// Does so in the memory of an earlier plan.
-pub(crate) fn plan_on(
-    mut plan: Plan,
-    now: Now,
-    ctx: &Context,
-    spec: &Allocation,
-    state: &AllocState,
-) -> Plan {
+pub(crate) fn plan_on(mut plan: Plan, now: Now, ctx: &Context, spec: &AllocSpec, state: &AllocState) -> Plan {
     plan.clear();
     let Some(group) = spec.group() else { return plan };
     if state.durable.quarantine.is_some() {

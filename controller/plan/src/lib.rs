@@ -33,6 +33,7 @@ pub mod record;
 pub mod refusal;
 pub mod registration;
 pub mod shared;
+pub mod spec;
 pub mod state;
 pub mod status;
 pub mod time;

@@ -1,8 +1,8 @@
 //! THE TABLES: what an allocation and a task consist of, in the order to bring up and in the order to take down.
 //!
-//! Read this page first. A part is a small file with `up` and `down`: given a pass over the allocation, it issues the
-//! operations that bring it nearer to its goal and says how far it has come. Parts never wait: an operation's end is an
-//! event, after which the tables are walked again.
+//! Read this page first. A part is a row of properties ([`alloc`], [`task`]; the columns are in [`column`]), which all else looks up:
+//! planning, reactions to what happens, texts for people. Parts never wait: an operation's end is an event, after which the tables are
+//! walked again.
 //!
 //! ```text
 //!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► artifacts ─► identity, mounts ─► process ─► services, checks
@@ -11,6 +11,63 @@
 //!
 //! The orders are mirror images but for one thing: registration is *issued* before tasks start and not waited for, while
 //! deregistration comes *first* on the way down, before `shutdown_delay` and the kill.
+
+pub mod alloc;
+pub mod column;
+pub mod set;
+pub mod task;
+
+use herdlet_api_types::job::{Check, CheckKind, Provider, Service};
+
+pub(crate) use self::{
+    alloc::AllocNeeds,
+    column::{BeforeStart, IfFatal, IfLost, WhileRunning, Withdraw},
+};
+pub use self::{
+    column::{Down, Inside, Need, PartRow, Trust},
+    set::PartSet,
+    task::TASK_PARTS,
+};
+use crate::op::{Part, TaskIndex, TaskPart};
+
+impl Part {
+    /// What holds for operations on it.
+    pub const fn row(self) -> &'static PartRow {
+        match self {
+            Self::Dir => &alloc::DIR.row,
+            Self::Services => &alloc::SERVICES.row,
+            Self::Checks => &alloc::CHECKS.row,
+            Self::Task(_, part) => &part.row().row,
+        }
+    }
+
+    /// The task that has it; none where it is the allocation's own.
+    pub const fn task(self) -> Option<TaskIndex> {
+        match self {
+            Self::Task(index, _) => Some(index),
+            Self::Dir | Self::Services | Self::Checks => None,
+        }
+    }
+
+    /// Whether it lies in a directory that is another part.
+    pub fn lies_in(self, dir: Self) -> bool {
+        match self.row().inside {
+            Inside::Nothing => false,
+            Inside::AllocDir => dir == Self::Dir,
+            Inside::TaskDir => {
+                dir == Self::Dir || self.task().is_some_and(|index| dir == Self::Task(index, TaskPart::Dir))
+            }
+        }
+    }
+}
+
+/// Whether any of these services has a check that the agent itself makes. A Consul agent makes the others.
+pub(crate) fn has_own_checks(services: &[Service]) -> bool {
+    let is_ours = |service: &Service, check: &Check| {
+        service.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
+    };
+    services.iter().any(|service| service.checks.iter().any(|check| is_ours(service, check)))
+}
 
 /// One step of planning an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,7 +33,7 @@ pub use self::{
 };
 use crate::{
     limits::EVENTS_MAX,
-    op::Part,
+    op::{Part, TaskPart},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -107,6 +107,16 @@ pub struct Durable {
     pub checks: BTreeMap<String, CheckResult>,
     /// Planning it panicked; it is left alone until an operator acts.
     pub quarantine: Option<String>,
+}
+
+impl AllocState {
+    /// When a part that is up falls due for renewal, by `CLOCK_BOOTTIME`.
+    pub(crate) fn renewal_ns(&self, part: Part) -> Option<u64> {
+        match part {
+            Part::Task(index, TaskPart::Identity) => self.renew_at_ns.get(&index).copied(),
+            Part::Dir | Part::Services | Part::Checks | Part::Task(..) => None,
+        }
+    }
 }
 
 /// What follows an allocation that has failed. Decided once for each version of its job, by what its slot had been through then.

@@ -13,7 +13,8 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskIndex},
+    parts::column::Words,
     plan::{Plan, Waiting},
     policy::{HealthTerms, has_counted_check},
     state::{AllocState, Doing, PartState, Run, TaskState},
@@ -330,9 +331,10 @@ struct PartName<'a>(&'a Allocation, Part);
 
 impl Display for PartName<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.1 {
-            Part::Task(index, _) => write!(f, "{}: {}", TaskName(self.0, index), words(self.1).name),
-            Part::Dir | Part::Services | Part::Checks => f.write_str(words(self.1).name),
+        let name = self.1.row().words.name;
+        match self.1.task() {
+            Some(index) => write!(f, "{}: {name}", TaskName(self.0, index)),
+            None => f.write_str(name),
         }
     }
 }
@@ -425,37 +427,13 @@ struct Work(Part, Doing);
 
 impl Display for Work {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Words { them, up, down, .. } = words(self.0);
+        let Words { them, up, down, .. } = self.0.row().words;
         match self.1 {
             Doing::Up => write!(f, "{up} {them}"),
             Doing::Down => write!(f, "{down} {them}"),
             Doing::Renew => write!(f, "renewing {them}"),
             Doing::Look(_) => write!(f, "looking at {them}"),
         }
-    }
-}
-
-/// How people speak of a part.
-struct Words {
-    name: &'static str,
-    them: &'static str,
-    up: &'static str,
-    down: &'static str,
-}
-
-fn words(part: Part) -> Words {
-    let words = |name, them, up, down| Words { name, them, up, down };
-    match part {
-        Part::Dir | Part::Task(_, TaskPart::Dir) => words("directory", "it", "making", "removing"),
-        Part::Services | Part::Task(_, TaskPart::Services) => {
-            words("services", "them", "registering", "deregistering")
-        }
-        Part::Checks | Part::Task(_, TaskPart::Checks) => words("checks", "them", "beginning", "ending"),
-        Part::Task(_, TaskPart::Artifacts) => words("artifacts", "them", "downloading", "removing"),
-        Part::Task(_, TaskPart::Identity) => words("tokens", "them", "issuing", "removing"),
-        Part::Task(_, TaskPart::Mounts) => words("volumes", "them", "mounting", "unmounting"),
-        Part::Task(_, TaskPart::Process) => words("process", "it", "starting", "stopping"),
-        Part::Task(_, TaskPart::Prestop) => words("prestop", "it", "running", "ending"),
     }
 }
 

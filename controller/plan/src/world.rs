@@ -47,6 +47,7 @@ use crate::{
     plan::{Change, Plan},
     record::{Meta, Record, RecordKey, RecordValue},
     shared::volume::Origin,
+    spec::AllocSpec,
     state::{AllocState, Tracked},
     status,
     time::{Deadline, Now},
@@ -190,12 +191,17 @@ impl World {
 
     /// Every wanted allocation that is known.
     pub fn allocations(&self) -> impl Iterator<Item = (&Arc<Allocation>, &AllocState)> {
+        self.allocs.iter().map(|(_, entry)| (entry.spec.allocation(), &entry.state))
+    }
+
+    /// The same as they are planned.
+    pub fn alloc_specs(&self) -> impl Iterator<Item = (&AllocSpec, &AllocState)> {
         self.allocs.iter().map(|(_, entry)| (&*entry.spec, &entry.state))
     }
 
     /// A wanted allocation.
     pub fn allocation(&self, id: AllocId) -> Option<(&Arc<Allocation>, &AllocState)> {
-        self.allocs.get(id).map(|entry| (&*entry.spec, &entry.state))
+        self.allocs.get(id).map(|entry| (entry.spec.allocation(), &entry.state))
     }
 
     /// What every plan may read.
@@ -248,7 +254,7 @@ impl World {
             notes: &mut open.turn.notes,
         });
         entry.changed = true;
-        hand_out(&self.ctx, &entry.spec, &mut issued, open.turn);
+        hand_out(&self.ctx, entry.spec.allocation(), &mut issued, open.turn);
         self.issued = issued;
         self.review(open, id);
         open.dirty.insert(Key::Alloc(id));
@@ -292,7 +298,7 @@ impl World {
                 writer.change(change);
             }
         };
-        hand_out(&self.ctx, &entry.spec, &mut issued, open.turn);
+        hand_out(&self.ctx, entry.spec.allocation(), &mut issued, open.turn);
         self.issued = issued;
         if gone {
             self.plan = plan;
@@ -333,7 +339,7 @@ impl World {
                 entry.verdict = Some(convergence.clone());
                 tells = true;
             }
-            let view = show::view(&entry.spec, &entry.state, convergence);
+            let view = show::view(entry.spec.allocation(), &entry.state, convergence);
             open.turn.views.push(View::Alloc(view.into()));
         }
         if stirs {

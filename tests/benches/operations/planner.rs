@@ -48,7 +48,7 @@ pub(super) fn converged() -> Box<dyn FnMut()> {
     life.pass(30).expect("a good life");
     Box::new(move || {
         let world = life.world();
-        let (spec, state) = world.allocations().next().expect("an allocation");
+        let (spec, state) = world.alloc_specs().next().expect("an allocation");
         let plan = alloc::plan(life.now(), world.context(), spec, state);
         assert!(plan.changes.is_empty() && plan.waits.is_empty());
         black_box(plan);

@@ -1,67 +1,51 @@
 //! Checks of services in the built-in catalogue, and commands. A Consul agent makes its other checks itself.
 
-use herdlet_api_types::job::{Check, CheckKind, Provider, Service};
+use herdlet_api_types::job::Service;
 
 use crate::{
-    action::Verb,
     goal::wants_services,
-    limits::OPERATION_TIMEOUT,
     op::Part,
-    parts::Progress,
-    pass::{Pass, Trust},
+    parts::{Need, Progress},
+    pass::Pass,
     policy::counts,
     state::{AllocState, PartState},
 };
 
 /// Runs them while the group's services are registered.
 pub fn up(pass: &mut Pass<'_>) -> Progress {
-    let services = &pass.group.services;
-    if wants_services(pass.now, pass.state) {
-        run(pass, Part::Checks, services)
-    } else {
-        end(pass, Part::Checks, services)
-    }
+    if wants_services(pass.now, pass.state) { run(pass, Part::Checks) } else { end(pass, Part::Checks) }
 }
 
 /// Stops them.
 pub fn down(pass: &mut Pass<'_>) -> Progress {
-    let services = &pass.group.services;
-    end(pass, Part::Checks, services)
+    end(pass, Part::Checks)
 }
 
-/// Runs the checks of these services; those of a process that has ended end first.
-pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> Progress {
+/// Runs checks; those of a process that has ended end first.
+pub(crate) fn run(pass: &mut Pass<'_>, part: Part) -> Progress {
     let begin_anew =
         part == Part::Checks && pass.state.checks.recheck && *pass.state.parts.get(part) != PartState::Absent;
     if begin_anew || is_outdated(pass, part) {
-        pass.want_down(part, Verb::Down, OPERATION_TIMEOUT);
+        pass.want_down(part);
         return Progress::Pending;
     }
-    if !has_checks(services) {
+    if pass.spec.need(part) == Need::Unneeded {
         return Progress::Arrived;
     }
-    pass.want_up(part, Trust::Assert, OPERATION_TIMEOUT)
+    pass.want_up(part)
 }
 
-/// Ends the checks of these services.
-pub(crate) fn end(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> Progress {
-    if !has_checks(services) && !is_outdated(pass, part) {
+/// Ends checks.
+pub(crate) fn end(pass: &mut Pass<'_>, part: Part) -> Progress {
+    if pass.spec.need(part) == Need::Unneeded && !is_outdated(pass, part) {
         return Progress::Arrived;
     }
-    pass.want_down(part, Verb::Down, OPERATION_TIMEOUT)
+    pass.want_down(part)
 }
 
 /// Whether they run for a version of the job that had checks, where this one has none, or for a process that has ended.
 pub(crate) fn is_outdated(pass: &Pass<'_>, part: Part) -> bool {
     pass.state.checks.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
-}
-
-/// Whether any of these services has a check that the agent itself makes.
-pub(crate) fn has_checks(services: &[Service]) -> bool {
-    let is_ours = |service: &Service, check: &Check| {
-        service.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
-    };
-    services.iter().any(|service| service.checks.iter().any(|check| is_ours(service, check)))
 }
 
 /// Whether every check of these services that counts is as the allocation's health asks for. `is_theirs` tells the owner of a

@@ -4,11 +4,9 @@
 use herdlet_api_types::alloc::Desired;
 
 use crate::{
-    action::Verb,
-    limits::OPERATION_TIMEOUT,
     op::{Part, TaskPart},
     parts::Progress,
-    pass::{Pass, Trust},
+    pass::Pass,
     plan::Waiting,
     state::{PartState, Run, TaskState},
 };
@@ -23,7 +21,7 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
     if *pass.state.parts.get(Part::Dir) != PartState::Up && pass.state.durable.tasks.iter().any(ending) {
         return Progress::Pending;
     }
-    pass.want_up(Part::Dir, Trust::LookFirst, OPERATION_TIMEOUT)
+    pass.want_up(Part::Dir)
 }
 
 /// Removes it with all that is mounted below, once nothing of the allocation is left that could use it, and nobody is to take over what
@@ -39,7 +37,7 @@ pub fn down(pass: &mut Pass<'_>, above: Progress) -> Progress {
             if !above.has_arrived() || !nothing_under_way(pass) {
                 return Progress::Pending;
             }
-            pass.want_down(Part::Dir, Verb::Down, OPERATION_TIMEOUT)
+            pass.want_down(Part::Dir)
         }
     }
 }

@@ -8,10 +8,9 @@ use crate::{
     action::Verb,
     alloc::checks::is_outdated,
     goal::wants_services,
-    limits::CATALOG_TIMEOUT,
     op::{Part, TaskPart},
     parts::Progress,
-    pass::{Pass, Trust},
+    pass::Pass,
     plan::Waiting,
     state::{Doing, PartState},
 };
@@ -48,7 +47,7 @@ pub(crate) fn register(pass: &mut Pass<'_>, part: Part, services: &[Service], ch
     } else if in_consul(services) && !pass.state.durable.may_be_held(part) {
         ask(pass, part);
     } else {
-        pass.want_up(part, Trust::Assert, CATALOG_TIMEOUT);
+        pass.want_up(part);
     }
 }
 
@@ -64,7 +63,7 @@ fn ask(pass: &mut Pass<'_>, part: Part) {
         }
     };
     if due {
-        pass.issue(part, Doing::Look(None), Verb::Ask, CATALOG_TIMEOUT);
+        pass.operate(part, Doing::Look(None), Verb::Ask);
     }
     pass.wait(Waiting::Part(part));
 }
@@ -77,7 +76,7 @@ pub(crate) fn in_consul(services: &[Service]) -> bool {
 /// Makes the catalogues hold nothing of these services.
 pub(crate) fn withdraw(pass: &mut Pass<'_>, part: Part, services: &[Service]) {
     if has_any(pass, part, services) {
-        pass.want_down(part, Verb::Down, CATALOG_TIMEOUT);
+        pass.want_down(part);
     }
 }
 

@@ -4,10 +4,9 @@ use herdlet_api_types::job::Lifecycle;
 
 use crate::{
     alloc::task::machine,
-    limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex},
     parts::Progress,
-    pass::{Pass, Trust},
+    pass::Pass,
 };
 
 /// Moves every task on. Running tasks are watched whether or not what is above them in the table is ready.
@@ -27,11 +26,7 @@ pub fn down(pass: &mut Pass<'_>) -> Progress {
         .iter()
         .zip(&pass.group.tasks)
         .any(|(state, task)| task.lifecycle == Lifecycle::Poststop && state.status_live());
-    let ready = if poststop_due {
-        pass.want_up(Part::Dir, Trust::LookFirst, OPERATION_TIMEOUT)
-    } else {
-        Progress::Pending
-    };
+    let ready = if poststop_due { pass.want_up(Part::Dir) } else { Progress::Pending };
     let mut gone = Progress::Arrived;
     for index in indexes(pass) {
         gone = gone.and(machine::plan(pass, index, ready));

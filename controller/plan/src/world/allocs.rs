@@ -28,6 +28,7 @@ use crate::{
     op::{Part, TaskPart},
     record::{Meta, Record, RecordKey, RecordValue},
     shared::volume::volume_name,
+    spec::AllocSpec,
     state::{AllocState, PartState, Parts, Tracked},
     time::{Deadline, Now},
     turn::OpenTurn,
@@ -52,7 +53,7 @@ type Place = (String, u32, u64);
 /// One allocation.
 #[derive(Debug)]
 pub(crate) struct AllocEntry {
-    pub spec: Tracked<Arc<Allocation>>,
+    pub spec: Tracked<AllocSpec>,
     pub state: AllocState,
     /// Something that is shown may have changed.
     pub changed: bool,
@@ -244,14 +245,23 @@ impl AllocEntry {
     }
 
     /// A wanted allocation that has never had anything.
-    pub(crate) fn new(spec: Arc<Allocation>, now: Now) -> Self {
+    pub(crate) fn new(spec: AllocSpec, now: Now) -> Self {
         let state = AllocState { parts: Parts::absent(), ..AllocState::default() };
         Self::known(Tracked::new(spec), state, now)
     }
 
     /// An allocation of which something is known.
-    pub(crate) fn known(spec: Tracked<Arc<Allocation>>, state: AllocState, now: Now) -> Self {
+    pub(crate) fn known(spec: Tracked<AllocSpec>, state: AllocState, now: Now) -> Self {
         Self { spec, state, changed: true, since: now.moment(), verdict: None, standing: None, holds: None }
+    }
+
+    /// Changes what is wanted of it.
+    pub(crate) fn want(&mut self, desired: Desired, why: String) {
+        self.spec.change(|spec| {
+            spec.desired = desired;
+            spec.desired_description = why;
+        });
+        self.changed = true;
     }
 
     /// What it holds of the machine; none once it has ended.
@@ -276,7 +286,7 @@ impl AllocEntry {
         let id = self.spec.id;
         let spec = self.spec.take_touched();
         if spec {
-            let value = RecordValue::AllocSpec(Arc::clone(&self.spec));
+            let value = RecordValue::AllocSpec(Arc::clone(self.spec.allocation()));
             open.turn.records.push(Record::Put(RecordKey::AllocSpec(id), value));
         }
         let state = self.state.durable.is_touched();
@@ -334,7 +344,7 @@ mod tests {
             parts.learn(Part::Task(0, TaskPart::Mounts), mounts.clone());
             let state = AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() };
             let spec = alloc(vec![task("main", Lifecycle::Main)]);
-            let entry = AllocEntry::known(Tracked::stored(spec), state, at(1));
+            let entry = AllocEntry::known(Tracked::stored(AllocSpec::read(spec)), state, at(1));
             assert_eq!(entry.may_mount(), expected, "{mounts:?}");
         }
     }

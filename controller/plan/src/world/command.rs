@@ -1,6 +1,6 @@
 //! Requests of people: checked against the present state, then accepted as a whole or refused as a whole.
 
-use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
+use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 
 use herdlet_api_types::{AllocId, JobKey, alloc::Desired, job::Job, volume::Volume};
 
@@ -84,11 +84,8 @@ impl World {
             )));
         }
         if entry.spec.desired == Desired::Run {
-            let spec = Arc::make_mut(&mut entry.spec);
-            spec.desired = Desired::Stop;
-            spec.desired_description = String::from("stopped by request");
-            entry.changed = true;
-            let job = spec.job_key.clone();
+            entry.want(Desired::Stop, String::from("stopped by request"));
+            let job = entry.spec.job_key.clone();
             self.meta.index += 1;
             open.dirty.insert(Key::Alloc(id));
             self.stir_job(open, job);

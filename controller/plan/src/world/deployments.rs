@@ -244,9 +244,7 @@ impl World {
         self.remember_deployment(open.now, key, known);
         for canary in promoted {
             let Some(alloc) = self.allocs.get_mut(canary) else { continue };
-            if let Some(part) = &mut Arc::make_mut(&mut alloc.spec).deployment {
-                part.canary = false;
-            }
+            alloc.spec.change(|spec| spec.deployment.iter_mut().for_each(|part| part.canary = false));
             if let Some(group) = alloc.spec.group() {
                 serve_as_promoted(group, &mut alloc.state);
             }
@@ -258,10 +256,7 @@ impl World {
             else {
                 continue;
             };
-            let spec = Arc::make_mut(&mut alloc.spec);
-            spec.desired = Desired::Stop;
-            spec.desired_description = String::from("replaced by a canary that was promoted");
-            alloc.changed = true;
+            alloc.want(Desired::Stop, String::from("replaced by a canary that was promoted"));
             open.dirty.insert(Key::Alloc(old));
         }
     }

@@ -28,6 +28,7 @@ use crate::{
     limits::ROUNDS_MAX,
     op::Key,
     record::{Record, RecordKey, RecordValue},
+    spec::AllocSpec,
     state::Tracked,
     time::Now,
     turn::{Note, OpenTurn, View},
@@ -267,10 +268,7 @@ impl World {
         why: String,
     ) -> bool {
         let Some(entry) = self.allocs.get_mut(id) else { return false };
-        let spec = Arc::make_mut(&mut entry.spec);
-        spec.desired = desired;
-        spec.desired_description = why;
-        entry.changed = true;
+        entry.want(desired, why);
         open.dirty.insert(Key::Alloc(id));
         true
     }
@@ -360,13 +358,13 @@ impl World {
         if let Some((id_before, before)) =
             previous.filter(|_| !canary).and_then(|before| Some((before, self.allocs.get_mut(before)?)))
         {
-            Arc::make_mut(&mut before.spec).next = Some(id);
+            before.spec.change(|spec| spec.next = Some(id));
             before.changed = true;
             open.dirty.insert(Key::Alloc(id_before));
         }
         let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
         open.dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
-        self.allocs.insert(AllocEntry::new(Arc::new(alloc), open.now));
+        self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(alloc)), open.now));
         open.dirty.insert(Key::Alloc(id));
         true
     }
@@ -375,17 +373,20 @@ impl World {
     fn take_over(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, id: AllocId) -> bool {
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let Some(alloc) = self.allocs.get_mut(id) else { return false };
-        let spec = Arc::make_mut(&mut alloc.spec);
-        let old = core::mem::replace(&mut spec.job, Arc::clone(&entry.current));
-        spec.job_version = entry.state.version;
-        if let (Some(old), Some(new)) = (old.group(&spec.group), spec.group()) {
+        let old = Arc::clone(&alloc.spec.job);
+        let joined = entry.join(open.now, &alloc.spec.group, id, false);
+        alloc.spec.change(|spec| {
+            spec.job = Arc::clone(&entry.current);
+            spec.job_version = entry.state.version;
+            spec.deployment = joined.or(spec.deployment);
+        });
+        if let (Some(old), Some(new)) = (old.group(&alloc.spec.group), alloc.spec.group()) {
             serve_anew(old, new, &mut alloc.state);
         }
         if alloc.state.durable.followed.is_some() {
             alloc.state.durable.followed = None;
         }
-        if let Some(part) = entry.join(open.now, &spec.group, id, false) {
-            spec.deployment = Some(part);
+        if joined.is_some() {
             judge_anew(open.now, &alloc.spec, &mut alloc.state);
         }
         alloc.changed = true;

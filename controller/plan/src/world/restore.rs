@@ -15,6 +15,7 @@ use crate::{
     job::JobState,
     record::RecordValue,
     shared::volume::VolumeState,
+    spec::AllocSpec,
     state::{AllocState, Durable, Followed, PartState, Run, StopStep, Tracked},
     time::Now,
     world::{JobEntry, World, allocs::AllocEntry, verdict::Open},
@@ -122,7 +123,7 @@ impl World {
 fn restored(spec: Arc<Allocation>, mut durable: Durable, now: Now) -> AllocEntry {
     rebase(&mut durable, now);
     let state = AllocState::restored(&spec, durable, now);
-    AllocEntry::known(Tracked::stored(spec), state, now)
+    AllocEntry::known(Tracked::stored(AllocSpec::read(spec)), state, now)
 }
 
 /// Binds every deadline to this boot.

@@ -14,6 +14,7 @@ use herdlet_api_types::{
 use crate::{
     alloc::apply::{judge_anew, serve_anew},
     op::{Key, Part},
+    spec::AllocSpec,
     state::PartState,
     turn::OpenTurn,
     world::{
@@ -48,7 +49,7 @@ impl World {
         let volumes = claimed_volumes(&spec).filter(|name| self.ctx.volumes.contains_key(&**name));
         open.dirty.extend(volumes.map(|name| Key::Volume(name.into_owned())));
         self.wait_for_previous_of(&spec);
-        self.allocs.insert(AllocEntry::new(Arc::new(spec), open.now));
+        self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(spec)), open.now));
     }
 
     /// What an allocation takes the place of, or what made room for it, has to end before. Of what is not here, whoever asks servers tells.
@@ -75,7 +76,8 @@ impl World {
         };
         let begin =
             self.allocs.iter().filter(|(_, entry)| entry.spec.desired == Desired::Run && unbegun(entry));
-        let specs: Vec<Arc<Allocation>> = begin.map(|(_, entry)| Arc::clone(&entry.spec)).collect();
+        let specs: Vec<Arc<Allocation>> =
+            begin.map(|(_, entry)| Arc::clone(entry.spec.allocation())).collect();
         for spec in specs {
             self.wait_for_previous_of(&spec);
         }
@@ -95,7 +97,7 @@ impl World {
         }
         let Some(entry) = self.allocs.get(id) else { return };
         if *entry.state.parts.get(Part::Dir) == PartState::Up || self.allocs.has_ended(id) {
-            let spec = Arc::clone(&entry.spec);
+            let spec = Arc::clone(entry.spec.allocation());
             self.disinherit(open, &spec);
         }
     }
@@ -124,10 +126,7 @@ impl World {
         if entry.spec.server.is_none() || entry.spec.desired != Desired::Run {
             return;
         }
-        let spec = Arc::make_mut(&mut entry.spec);
-        spec.desired = Desired::Stop;
-        spec.desired_description = String::from(OUT_OF_CONTACT);
-        entry.changed = true;
+        entry.want(Desired::Stop, String::from(OUT_OF_CONTACT));
         open.dirty.insert(Key::Alloc(id));
     }
 
@@ -135,7 +134,7 @@ impl World {
         let Some(server) = spec.server.clone() else { return };
         let Some(mut entry) = self.allocs.remove(spec.id) else { return };
         open.dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
-        let old = Arc::clone(&entry.spec);
+        let old = Arc::clone(entry.spec.allocation());
         let desired = match old.desired {
             Desired::Run => spec.desired,
             Desired::Stop | Desired::Gone => old.desired,
@@ -165,7 +164,7 @@ impl World {
             entry.state.durable.no_shutdown_delay = true;
         }
         let id = spec.id;
-        *entry.spec = Arc::new(spec);
+        *entry.spec = AllocSpec::read(Arc::new(spec));
         entry.changed = true;
         self.allocs.insert(entry);
         if let Some(wanted) = wanted {
@@ -179,7 +178,7 @@ impl World {
         if entry.spec.server.is_none() || entry.spec.desired == Desired::Gone {
             return;
         }
-        Arc::make_mut(&mut entry.spec).desired = Desired::Gone;
+        entry.spec.change(|spec| spec.desired = Desired::Gone);
         entry.changed = true;
         open.dirty.insert(Key::Alloc(id));
     }

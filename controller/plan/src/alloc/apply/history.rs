@@ -178,7 +178,7 @@ impl Writer<'_> {
         if self.spec.server.is_none() {
             return self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
         }
-        let spec = self.spec.clone();
+        let spec = self.spec.allocation().clone();
         let Some(terms) = HealthTerms::of(&spec).filter(|_| spec.deployment.is_some()) else { return };
         let tasks = (0..).zip(spec.group().into_iter().flat_map(|group| &group.tasks));
         let why = |(index, task)| {
@@ -213,20 +213,5 @@ impl Writer<'_> {
             details.insert(String::from("exit_message"), result.error.clone());
         }
         self.note_with(index, TaskEventKind::Terminated, message, details);
-    }
-}
-
-/// The name of a part in metrics and messages.
-pub fn kind_of(part: Part) -> &'static str {
-    match part {
-        Part::Dir => "alloc_dir",
-        Part::Services | Part::Task(_, TaskPart::Services) => "service",
-        Part::Checks | Part::Task(_, TaskPart::Checks) => "check",
-        Part::Task(_, TaskPart::Dir) => "task_dir",
-        Part::Task(_, TaskPart::Artifacts) => "artifacts",
-        Part::Task(_, TaskPart::Identity) => "identity",
-        Part::Task(_, TaskPart::Mounts) => "mount",
-        Part::Task(_, TaskPart::Process) => "process",
-        Part::Task(_, TaskPart::Prestop) => "prestop",
     }
 }

@@ -197,7 +197,7 @@ impl Writer<'_> {
             // It reads them when it starts.
             return self.forget_token_news(index);
         }
-        let spec = self.spec.clone();
+        let spec = self.spec.allocation().clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
         if let Some(identity) = expiring().find(|identity| identity.change_mode == ChangeMode::Restart) {

@@ -15,10 +15,13 @@ use crate::{
         checks, services,
         task::{lifecycle, restart::restarts_on_success},
     },
-    limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
+    limits::STOP_MARGIN,
     op::{Part, TaskIndex, TaskPart},
-    parts::Progress,
-    pass::{Pass, Trust},
+    parts::{
+        BeforeStart, Inside, PartSet, Progress,
+        set::{AFTER_PROCESS, BEFORE_START, KEPT},
+    },
+    pass::Pass,
     plan::{TaskChange, Waiting},
     shared::volume::volume_name,
     state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState},
@@ -33,7 +36,7 @@ pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, shared: Progress) -> Progress
     let (Some(task), Some(known)) = (group.tasks.get(at), state.durable.tasks.get(at)) else {
         return Progress::Arrived;
     };
-    let me = Me { index, task, known };
+    let me = Me { index, task, known, needed: pass.spec.task_parts(index) };
     match &known.run {
         Run::Waiting => me.plan_waiting(pass, shared),
         Run::BackingOff { until } => me.plan_backing_off(pass, until),
@@ -75,6 +78,7 @@ struct Me<'a> {
     index: TaskIndex,
     task: &'a Task,
     known: &'a TaskState,
+    needed: PartSet,
 }
 
 impl Me<'_> {
@@ -137,7 +141,7 @@ impl Me<'_> {
                 let step = kill_step(pass, self.task);
                 pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
             }
-            PartState::Absent => pass.issue(part, Doing::Up, Verb::Start { attempt }, START_TIMEOUT),
+            PartState::Absent => pass.operate(part, Doing::Up, Verb::Start { attempt }),
             PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt, None),
             PartState::Failed { retry_at_ns, .. } => {
                 let retry_at_ns = *retry_at_ns;
@@ -211,8 +215,10 @@ impl Me<'_> {
     fn plan_dead(self, pass: &mut Pass<'_>) -> Progress {
         let unchecked = self.withdraw(pass);
         let mut gone = self.clean_process(pass);
-        if gone.has_arrived() && !self.task.volume_mounts.is_empty() {
-            gone = pass.want_task_part_down(self.index, TaskPart::Mounts);
+        if gone.has_arrived() {
+            for row in self.needed.and(AFTER_PROCESS).rows() {
+                gone = gone.and(pass.want_down(self.part(row.part)));
+            }
         }
         unchecked.and(gone)
     }
@@ -273,64 +279,51 @@ impl Me<'_> {
 
     /// Everything that one start needs, in the table's order.
     fn parts_up(self, pass: &mut Pass<'_>) -> Progress {
-        let dir = pass.want_task_part_up(self.index, TaskPart::Dir);
-        if !dir.has_arrived() || !self.artifacts_up(pass).has_arrived() {
-            return Progress::Pending;
-        }
-        let identity = self.identity_up(pass);
-        if self.task.volume_mounts.is_empty() {
-            return identity;
-        }
-        identity.and(pass.want_task_part_up(self.index, TaskPart::Mounts))
-    }
-
-    /// What is to be fetched before the first start. A task that runs has had it, and may have changed it.
-    fn artifacts_up(self, pass: &mut Pass<'_>) -> Progress {
-        if self.task.artifacts.is_empty() {
-            return Progress::Arrived;
-        }
-        let part = self.part(TaskPart::Artifacts);
-        let timeout = match pass.state.parts.get(part) {
-            PartState::Unknown | PartState::Suspect(_) => OPERATION_TIMEOUT,
-            PartState::Absent | PartState::Up | PartState::Busy { .. } | PartState::Failed { .. } => {
-                DOWNLOAD_TIMEOUT
+        let mut all = Progress::Arrived;
+        for row in self.needed.and(BEFORE_START).rows() {
+            let dir = pass.state.parts.get(self.part(TaskPart::Dir));
+            if row.row.inside == Inside::TaskDir && *dir != PartState::Up {
+                return Progress::Pending;
             }
-        };
-        pass.want_up(part, Trust::LookFirst, timeout)
+            let up = self.part_up(pass, row.part);
+            if row.before_start == BeforeStart::Once && !up.has_arrived() {
+                return Progress::Pending;
+            }
+            all = all.and(up);
+        }
+        all
     }
 
     /// Keeps the parts of a running task as they should be, without touching its process.
     fn keep_parts(self, pass: &mut Pass<'_>) {
-        pass.want_task_part_up(self.index, TaskPart::Dir);
-        self.identity_up(pass);
-        if !self.task.volume_mounts.is_empty() && self.volumes_ready(pass) {
-            pass.want_task_part_up(self.index, TaskPart::Mounts);
+        for row in self.needed.and(KEPT).rows() {
+            // What it has mounted stays while a volume is not ready.
+            if row.part != TaskPart::Mounts || self.volumes_ready(pass) {
+                self.part_up(pass, row.part);
+            }
         }
         let (services, checks) = (self.part(TaskPart::Services), self.part(TaskPart::Checks));
         services::register(pass, services, &self.task.services, checks);
-        checks::run(pass, checks, &self.task.services);
+        checks::run(pass, checks);
     }
 
-    /// Tokens that are there and not due for renewal.
-    fn identity_up(self, pass: &mut Pass<'_>) -> Progress {
-        if self.task.identities.is_empty() {
-            return Progress::Arrived;
+    /// A part that is there, and not due for renewal.
+    fn part_up(self, pass: &mut Pass<'_>, part: TaskPart) -> Progress {
+        let part = self.part(part);
+        if let Some(at_ns) = pass.state.renewal_ns(part)
+            && *pass.state.parts.get(part) == PartState::Up
+            && pass.due(at_ns)
+        {
+            pass.operate(part, Doing::Renew, Verb::Up);
+            return Progress::Pending;
         }
-        let part = self.part(TaskPart::Identity);
-        let renew_at_ns = pass.state.renew_at_ns.get(&self.index).copied();
-        match (pass.state.parts.get(part), renew_at_ns) {
-            (PartState::Up, Some(at_ns)) if pass.due(at_ns) => {
-                pass.issue(part, Doing::Renew, Verb::Up, OPERATION_TIMEOUT);
-                Progress::Pending
-            }
-            _ => pass.want_task_part_up(self.index, TaskPart::Identity),
-        }
+        pass.want_up(part)
     }
 
     /// Takes back what says that the task is there. A catalogue is not waited for, checks are.
     fn withdraw(self, pass: &mut Pass<'_>) -> Progress {
         services::withdraw(pass, self.part(TaskPart::Services), &self.task.services);
-        checks::end(pass, self.part(TaskPart::Checks), &self.task.services)
+        checks::end(pass, self.part(TaskPart::Checks))
     }
 
     /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.
@@ -344,7 +337,7 @@ impl Me<'_> {
             PartState::Unknown => self.recover(pass, attempt, None),
             PartState::Absent => return Progress::Arrived,
             PartState::Up | PartState::Suspect(_) => {
-                pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
+                pass.operate(part, Doing::Down, Verb::Destroy { attempt });
             }
             PartState::Busy { .. } => {}
             PartState::Failed { doing, retry_at_ns, .. } => {
@@ -353,7 +346,7 @@ impl Me<'_> {
                     match doing {
                         Doing::Look(_) => self.recover(pass, attempt, None),
                         Doing::Up | Doing::Renew | Doing::Down => {
-                            pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
+                            pass.operate(part, Doing::Down, Verb::Destroy { attempt });
                         }
                     }
                 }
@@ -392,12 +385,7 @@ impl Me<'_> {
     }
 
     fn recover(self, pass: &mut Pass<'_>, attempt: u32, noticed: Option<Noticed>) {
-        pass.issue(
-            self.part(TaskPart::Process),
-            Doing::Look(noticed),
-            Verb::Recover { attempt },
-            OPERATION_TIMEOUT,
-        );
+        pass.operate(self.part(TaskPart::Process), Doing::Look(noticed), Verb::Recover { attempt });
     }
 
     /// Whether this task must not start any more.

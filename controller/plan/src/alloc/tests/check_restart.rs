@@ -192,7 +192,7 @@ fn what_is_waited_for_is_told() {
     let spec = spec();
     let mut life = life(&spec);
     life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
-    let plan = crate::alloc::plan(life.now, &life.ctx, &spec, &life.state);
+    let plan = plan(life.now, &life.ctx, &spec, &life.state);
     let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
     let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is told");
     assert_eq!(

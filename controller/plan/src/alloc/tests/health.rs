@@ -240,7 +240,7 @@ fn only_checks_of_the_built_in_catalogue_are_made_here() {
         (Provider::Consul, vec![], false),
     ] {
         let service = Service { provider, checks, ..crate::fixture::service("web") };
-        assert_eq!(checks::has_checks(&[service]), expected, "{provider:?}");
+        assert_eq!(crate::parts::has_own_checks(&[service]), expected, "{provider:?}");
     }
 }
 

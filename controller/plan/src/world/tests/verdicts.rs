@@ -161,7 +161,7 @@ fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
     // As it was wanted before; the roll-out would let it be for now.
     let id = bench.id();
     let entry = bench.world.allocs.get_mut(id).expect("the allocation");
-    Arc::make_mut(&mut entry.spec).desired = Desired::Run;
+    entry.spec.change(|spec| spec.desired = Desired::Run);
     let (_, job) = bench.world.jobs.first_key_value().expect("the job");
     let open = Open::of(&one_task()[0].key(), job, &bench.world.allocs);
     bench.world.jobs.values_mut().next().expect("the job").open = open;
