@@ -19,12 +19,9 @@ pub mod task;
 
 use herdlet_api_types::job::{Check, CheckKind, Provider, Service};
 
-pub(crate) use self::{
-    alloc::AllocNeeds,
-    column::{BeforeStart, IfFatal, IfLost, WhileRunning, Withdraw},
-};
+pub(crate) use self::{alloc::AllocNeeds, column::IfFatal};
 pub use self::{
-    column::{Down, Inside, Need, PartRow, Trust},
+    column::{BeforeStart, Down, IfLost, Inside, Medium, Need, PartRow, Trust, WhileRunning, Withdraw},
     set::PartSet,
     task::TASK_PARTS,
 };

@@ -4,8 +4,8 @@
 use herdlet_api_types::alloc::Desired;
 
 use crate::{
-    op::{Part, TaskPart},
-    parts::Progress,
+    op::Part,
+    parts::{Medium, Progress},
     pass::Pass,
     plan::Waiting,
     state::{PartState, Run, TaskState},
@@ -45,7 +45,7 @@ pub fn down(pass: &mut Pass<'_>, above: Progress) -> Progress {
 /// Whether no operation is left that could make something in the directory while it is removed.
 fn nothing_under_way(pass: &mut Pass<'_>) -> bool {
     // What is asked of a catalogue makes nothing here, and may be under way for as long as the catalogue hangs.
-    let elsewhere = |part| matches!(part, Part::Dir | Part::Services | Part::Task(_, TaskPart::Services));
+    let elsewhere = |part: Part| part == Part::Dir || part.row().medium == Medium::Catalogue;
     let busy = pass.state.parts.iter().find(|(part, state)| !elsewhere(*part) && state.is_busy());
     match busy {
         None => true,

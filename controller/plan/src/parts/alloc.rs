@@ -3,7 +3,9 @@
 use herdlet_api_types::{job::Group, task::TaskEventKind};
 
 use super::{
-    column::{Down, IfFatal, IfLost, Inside, Need, PartRow, Timeout, Trust, WhileRunning, Withdraw, Words},
+    column::{
+        Down, IfFatal, IfLost, Inside, Medium, Need, PartRow, Timeout, Trust, WhileRunning, Withdraw, Words,
+    },
     has_own_checks,
 };
 use crate::limits::{CATALOG_TIMEOUT, OPERATION_TIMEOUT};
@@ -37,6 +39,7 @@ pub const DIR: AllocPartRow = AllocPartRow {
     needed: |_| Need::Needed,
     row: PartRow {
         name: "alloc_dir",
+        medium: Medium::Files,
         trust: Trust::LookFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
@@ -60,6 +63,7 @@ pub const CHECKS: AllocPartRow =
 /// What holds for registrations, whoever has them.
 pub(super) const SERVICES_ROW: PartRow = PartRow {
     name: "service",
+    medium: Medium::Catalogue,
     trust: Trust::Assert,
     inside: Inside::Nothing,
     while_running: WhileRunning::Keep,
@@ -75,6 +79,7 @@ pub(super) const SERVICES_ROW: PartRow = PartRow {
 /// What holds for checks, whoever has them.
 pub(super) const CHECKS_ROW: PartRow = PartRow {
     name: "check",
+    medium: Medium::Agent,
     trust: Trust::Assert,
     inside: Inside::Nothing,
     while_running: WhileRunning::Keep,

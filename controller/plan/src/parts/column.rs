@@ -9,6 +9,8 @@ use crate::state::Doing;
 pub struct PartRow {
     /// For metrics and events; never renamed.
     pub name: &'static str,
+    /// What it consists of.
+    pub medium: Medium,
     /// What is done with it after a start of the agent.
     pub trust: Trust,
     /// Which directory's drift makes it suspect.
@@ -42,6 +44,21 @@ impl Need {
     pub(crate) fn when(needed: bool) -> Self {
         if needed { Self::Needed } else { Self::Unneeded }
     }
+}
+
+/// What a part consists of, and so what else ends it than its own operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// Files: they need room on a disk and go with their directory.
+    Files,
+    /// Mounts: they go with a reboot.
+    Mounts,
+    /// Processes: they go with a reboot.
+    Processes,
+    /// Entries of a catalogue: it may be out of reach, and forgets nothing.
+    Catalogue,
+    /// Work of the agent itself: it goes with the agent.
+    Agent,
 }
 
 /// How a part is brought up of which nothing is known.

@@ -5,8 +5,8 @@ use herdlet_api_types::{job::Task, task::TaskEventKind};
 use super::{
     alloc::{CHECKS_ROW, SERVICES_ROW},
     column::{
-        BeforeStart, Down, IfFatal, IfLost, Inside, Need, PartRow, Timeout, Trust, WhileRunning, Withdraw,
-        Words,
+        BeforeStart, Down, IfFatal, IfLost, Inside, Medium, Need, PartRow, Timeout, Trust, WhileRunning,
+        Withdraw, Words,
     },
     has_own_checks,
 };
@@ -54,6 +54,7 @@ const DIR: TaskPartRow = TaskPartRow {
     before_start: BeforeStart::Verify,
     row: PartRow {
         name: "task_dir",
+        medium: Medium::Files,
         trust: Trust::LookFirst,
         inside: Inside::AllocDir,
         while_running: WhileRunning::Keep,
@@ -72,6 +73,7 @@ const ARTIFACTS: TaskPartRow = TaskPartRow {
     before_start: BeforeStart::Once,
     row: PartRow {
         name: "artifacts",
+        medium: Medium::Files,
         trust: Trust::LookFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Leave,
@@ -90,6 +92,7 @@ const IDENTITY: TaskPartRow = TaskPartRow {
     before_start: BeforeStart::Verify,
     row: PartRow {
         name: "identity",
+        medium: Medium::Files,
         trust: Trust::LookFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Keep,
@@ -108,6 +111,7 @@ const MOUNTS: TaskPartRow = TaskPartRow {
     before_start: BeforeStart::Verify,
     row: PartRow {
         name: "mount",
+        medium: Medium::Mounts,
         trust: Trust::LookFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Keep,
@@ -126,6 +130,7 @@ const PROCESS: TaskPartRow = TaskPartRow {
     before_start: BeforeStart::Nothing,
     row: PartRow {
         name: "process",
+        medium: Medium::Processes,
         trust: Trust::LookFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
@@ -158,6 +163,7 @@ const PRESTOP: TaskPartRow = TaskPartRow {
     before_start: BeforeStart::Nothing,
     row: PartRow {
         name: "prestop",
+        medium: Medium::Processes,
         trust: Trust::LookFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Leave,
