@@ -91,9 +91,9 @@ fn down(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
     }
 }
 
-/// A server may say how long it may be there, from when it was made.
+/// Its time to be there may be limited, from when it was made.
 fn outlived(pass: &mut Pass<'_>) -> Option<StopReason> {
-    let longest = pass.spec.server.as_ref()?.max_run_duration?;
+    let longest = pass.spec.policy().run_for?;
     let lives = pass.state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead);
     let made = pass.spec.create_time.0;
     if !lives || made == 0 {

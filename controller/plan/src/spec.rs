@@ -1,6 +1,6 @@
 //! An allocation as the planner reads it: the specification with what follows from it alone.
 //!
-//! In: an allocation as a source gives it. Out: the same, with the parts that it needs. What follows is found once for each change
+//! In: an allocation as a source gives it. Out: the same, with the parts that it needs and its policy. What follows is found once for each change
 //! of the allocation, is read in each plan, and is never stored.
 
 use core::ops::Deref;
@@ -11,6 +11,7 @@ use herdlet_api_types::alloc::Allocation;
 use crate::{
     op::{Part, TaskIndex},
     parts::{AllocNeeds, Need, PartSet},
+    policy::Policy,
 };
 
 /// A wanted allocation, as it is planned.
@@ -20,6 +21,7 @@ pub struct AllocSpec {
     /// None where it has no group that could be read.
     own: Option<AllocNeeds>,
     tasks: Box<[PartSet]>,
+    policy: Policy,
 }
 
 impl AllocSpec {
@@ -29,7 +31,8 @@ impl AllocSpec {
         let own = group.map(AllocNeeds::of);
         let tasks = group.map_or(&[][..], |group| &group.tasks);
         let tasks = tasks.iter().map(PartSet::needed_by).collect();
-        Self { allocation, own, tasks }
+        let policy = Policy::of(&allocation);
+        Self { allocation, own, tasks, policy }
     }
 
     /// The allocation as it is stored and handed out.
@@ -41,6 +44,11 @@ impl AllocSpec {
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Allocation)) {
         change(Arc::make_mut(&mut self.allocation));
         *self = Self::read(Arc::clone(&self.allocation));
+    }
+
+    /// The rules that depend on who wants it.
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// The parts that a task needs.

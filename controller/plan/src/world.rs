@@ -339,7 +339,7 @@ impl World {
                 entry.verdict = Some(convergence.clone());
                 tells = true;
             }
-            let view = show::view(entry.spec.allocation(), &entry.state, convergence);
+            let view = show::view(&entry.spec, &entry.state, convergence);
             open.turn.views.push(View::Alloc(view.into()));
         }
         if stirs {

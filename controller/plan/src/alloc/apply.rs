@@ -38,7 +38,6 @@ use crate::{
     op::{Part, TaskIndex, TaskPart},
     parts::{IfFatal, IfLost, WhileRunning, has_own_checks},
     plan::Change,
-    policy::HealthTerms,
     spec::AllocSpec,
     state::{AllocState, Doing, Ended, Noticed, PartState, Run, Stage, Stop, TaskState, healthy_by},
     status,
@@ -264,7 +263,7 @@ impl Writer<'_> {
         durable.healthy_by = healthy_by;
         durable.begin_offers();
         durable.description = Cow::Borrowed("No tasks have started");
-        if let Some(why) = self.spec.server.as_ref().and_then(|server| server.refused.clone()) {
+        if let Some(why) = self.spec.policy().refused.clone() {
             for index in 0..self.task_count() {
                 self.doom(index, TaskEventKind::SetupFailure, why.clone());
             }
@@ -508,7 +507,7 @@ impl Writer<'_> {
         let since_ns =
             core::mem::replace(&mut self.state.healthy_since_ns, healthy.then_some(self.now.boot_ns));
         let judged = !healthy && self.state.durable.is_judged_healthy();
-        let Some(terms) = HealthTerms::of(self.spec).filter(|_| judged) else { return };
+        let Some(terms) = self.spec.policy().health.filter(|_| judged) else { return };
         let lasted_ns = since_ns.map_or(0, |since_ns| self.now.boot_ns.saturating_sub(since_ns));
         if lasted_ns >= terms.min_healthy_time.as_nanos().unsigned_abs() {
             self.state.durable.unnoticed().healthy_by = healthy_by(self.now, self.spec);

@@ -8,7 +8,7 @@ use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use herdlet_api_types::{
     DeploymentId,
-    alloc::{Allocation, ClientStatus, Desired},
+    alloc::{ClientStatus, Desired},
     job::{Group, HealthCheck, Lifecycle, Task},
     service::CheckResult,
     task::TaskStatus,
@@ -19,7 +19,8 @@ use crate::{
     goal::wants_tasks,
     pass::Pass,
     plan::{Change, Waiting},
-    policy::{HealthTerms, counts_checks, has_counted_check},
+    policy::{HealthTerms, has_counted_check},
+    spec::AllocSpec,
     state::{AllocState, Health, TaskState},
 };
 
@@ -33,7 +34,7 @@ pub fn watch(pass: &mut Pass<'_>) {
     let judged_for = judged_for(pass);
     let by = pass.state.durable.healthy_by;
     let is_open = pass.state.durable.health.is_none() && pass.spec.desired == Desired::Run;
-    let open = HealthTerms::of(pass.spec).filter(|_| is_open);
+    let open = pass.spec.policy().health.filter(|_| is_open);
     let (Some(terms), None) = (open, judged_for) else {
         if !healthy && wants_tasks(pass.state) && has_counted_check(pass.spec) {
             pass.wait(Waiting::Checks(by.filter(|_| judged_for.is_none())));
@@ -104,22 +105,22 @@ fn failing_services(task: &Task, state: &AllocState) -> Option<String> {
 
 /// The deployment for which somebody judges it. What is made outside one has nobody to judge it.
 fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
-    HealthTerms::of(pass.spec).filter(|terms| terms.health_check == HealthCheck::Manual)?;
+    pass.spec.policy().health.filter(|terms| terms.health_check == HealthCheck::Manual)?;
     pass.spec.deployment.map(|of| of.id)
 }
 
 /// Whether it is healthy now, as it is shown: its work goes on well, or is done. None of what is to end.
-pub fn now(spec: &Allocation, state: &AllocState) -> Option<bool> {
+pub fn now(spec: &AllocSpec, state: &AllocState) -> Option<bool> {
     let wanted = spec.desired == Desired::Run && spec.group().is_some();
     wanted.then(|| state.durable.status == ClientStatus::Complete || is_healthy(spec, state))
 }
 
 /// Whether every task runs as it should and every check that counts passes, now.
-pub fn is_healthy(spec: &Allocation, state: &AllocState) -> bool {
+pub fn is_healthy(spec: &AllocSpec, state: &AllocState) -> bool {
     let Some(group) = spec.group() else { return false };
     let tasks =
         group.tasks.iter().zip(&state.durable.tasks).all(|(task, known)| task_is_well(task.lifecycle, known));
-    tasks && !state.durable.tasks.is_empty() && (!counts_checks(spec) || checks_pass(group, state))
+    tasks && !state.durable.tasks.is_empty() && (!spec.policy().counts_checks() || checks_pass(group, state))
 }
 
 fn task_is_well(lifecycle: Lifecycle, known: &TaskState) -> bool {

@@ -10,6 +10,7 @@ use crate::{
     parts::Progress,
     pass::Pass,
     plan::{Change, Waiting},
+    policy::MissingVolume,
     shared::volume::volume_name,
     state::{Run, TaskState},
 };
@@ -36,7 +37,8 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
             pass.wait(Waiting::Volume(Some(index), name.clone().into_owned()));
         }
     }
-    if pass.spec.server.is_some() && pass.ctx.complete && !missing.is_empty() && nothing_lives(pass) {
+    let fails = pass.spec.policy().missing_volume == MissingVolume::Fail;
+    if fails && pass.ctx.complete && !missing.is_empty() && nothing_lives(pass) {
         let missing: Vec<_> = missing.iter().map(|name| format!("missing {name}")).collect();
         let why = format!("host volume validation error: {}", missing.join("; "));
         pass.plan.changes.push(Change::Doom(why));

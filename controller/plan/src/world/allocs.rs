@@ -26,6 +26,7 @@ use crate::{
         ports::Held,
     },
     op::{Part, TaskPart},
+    policy::Owner,
     record::{Meta, Record, RecordKey, RecordValue},
     shared::volume::volume_name,
     spec::AllocSpec,
@@ -160,7 +161,7 @@ impl Allocs {
 
     pub(crate) fn insert(&mut self, mut entry: AllocEntry) {
         let spec = &entry.spec;
-        if spec.server.is_none() {
+        if spec.policy().owner == Owner::Job {
             self.by_job.entry(spec.job_key.clone()).or_default().insert(place(spec), spec.id);
         }
         for volume in claimed_volumes(spec) {

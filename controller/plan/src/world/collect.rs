@@ -6,15 +6,14 @@
 
 use std_alloc::{string::String, vec::Vec};
 
-use herdlet_api_types::{
-    AllocId, JobKey,
-    alloc::{Allocation, Desired},
-};
+use herdlet_api_types::{AllocId, JobKey, alloc::Desired};
 
 use crate::{
     event::Reply,
     job::{placed::has_ended, rollout},
     op::Key,
+    policy::Owner,
+    spec::AllocSpec,
     time::Now,
     turn::OpenTurn,
     world::{JobEntry, World, allocs::AllocEntry},
@@ -93,8 +92,8 @@ impl World {
     }
 
     /// Whether another would be made in its place, were it not remembered.
-    fn fills_a_slot(&self, spec: &Allocation) -> bool {
-        if spec.server.is_some() {
+    fn fills_a_slot(&self, spec: &AllocSpec) -> bool {
+        if spec.policy().owner == Owner::Servers {
             // Its servers go on naming it.
             return true;
         }

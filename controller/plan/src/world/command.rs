@@ -9,6 +9,7 @@ use crate::{
     event::{AppliedJob, Command, Ending, Refusal, Reply, VolumeData},
     job::placed::has_ended,
     op::Key,
+    policy::Owner,
     shared::volume::{Fate, Origin},
     turn::OpenTurn,
     world::{JobEntry, World},
@@ -77,7 +78,7 @@ impl World {
         if has_ended(&entry.state.durable) {
             return Err(Refusal::Conflict(format!("allocation {} has ended already", entry.spec.name())));
         }
-        if entry.spec.server.is_some() {
+        if entry.spec.policy().owner == Owner::Servers {
             return Err(Refusal::Conflict(format!(
                 "allocation {} is a server's, which would place another one: stop it there (nomad alloc stop {id})",
                 entry.spec.name()

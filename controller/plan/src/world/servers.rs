@@ -14,6 +14,7 @@ use herdlet_api_types::{
 use crate::{
     alloc::apply::{judge_anew, serve_anew},
     op::{Key, Part},
+    policy::Owner,
     spec::AllocSpec,
     state::PartState,
     turn::OpenTurn,
@@ -116,14 +117,14 @@ impl World {
         if core::mem::replace(&mut self.ctx.contact, true) {
             return;
         }
-        let placed = self.allocs.iter().filter(|(_, entry)| entry.spec.server.is_some());
+        let placed = self.allocs.iter().filter(|(_, entry)| entry.spec.policy().owner == Owner::Servers);
         open.dirty.extend(placed.map(|(id, _)| Key::Alloc(id)));
     }
 
     /// It may not run for so long without servers.
     pub(super) fn give_up(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
-        if entry.spec.server.is_none() || entry.spec.desired != Desired::Run {
+        if entry.spec.policy().owner == Owner::Job || entry.spec.desired != Desired::Run {
             return;
         }
         entry.want(Desired::Stop, String::from(OUT_OF_CONTACT));
@@ -175,7 +176,7 @@ impl World {
     /// No server knows it any more.
     pub(super) fn displace(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
-        if entry.spec.server.is_none() || entry.spec.desired == Desired::Gone {
+        if entry.spec.policy().owner == Owner::Job || entry.spec.desired == Desired::Gone {
             return;
         }
         entry.spec.change(|spec| spec.desired = Desired::Gone);

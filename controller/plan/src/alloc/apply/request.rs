@@ -19,6 +19,7 @@ use crate::{
     event::RestartScope,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
+    policy::EventTexts,
     state::{AfterStop, Doing, GroupRestart, Run, Stage},
     time::Deadline,
 };
@@ -84,10 +85,10 @@ impl Writer<'_> {
             let Some(attempt) = known.signalled_attempt() else { continue };
             sent = true;
             let details = [(String::from("signal"), signal.to_string())].into();
-            // Servers hear the words of stock clients, which leave it to the details to say which one.
-            let message = match &self.spec.server {
-                Some(_) => String::from("Task being sent a signal"),
-                None => format!("Task being sent signal {signal}"),
+            // Nomad's text leaves it to the details to say which one.
+            let message = match self.spec.policy().events {
+                EventTexts::Nomad => String::from("Task being sent a signal"),
+                EventTexts::Own => format!("Task being sent signal {signal}"),
             };
             self.note_with(index, TaskEventKind::Signaling, message, details);
             *self.generation += 1;

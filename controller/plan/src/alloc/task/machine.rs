@@ -5,7 +5,7 @@
 
 use herdlet_api_types::{
     Duration,
-    job::{DependencyCondition, JobType, Lifecycle, Task},
+    job::{DependencyCondition, Lifecycle, Task},
     task::TaskStatus,
 };
 
@@ -23,6 +23,7 @@ use crate::{
     },
     pass::Pass,
     plan::{TaskChange, Waiting},
+    policy::StartGate,
     shared::volume::volume_name,
     state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState},
     time::Deadline,
@@ -429,12 +430,17 @@ impl Me<'_> {
         self.known.restart_requested.then_some(after)
     }
 
-    /// What keeps an allocation that a server has placed here from starting anything.
+    /// What keeps the allocation from starting anything.
     fn held_back(self, pass: &Pass<'_>) -> Option<Waiting> {
-        pass.spec.server.as_ref().filter(|_| pass.state.durable.stop.is_none())?;
-        let may_be_elsewhere = !pass.ctx.contact && pass.spec.job.kind != JobType::System;
-        if may_be_elsewhere && !pass.ctx.settings.starts_offline(&pass.spec.job) {
-            return Some(Waiting::Contact(self.index));
+        if pass.state.durable.stop.is_some() {
+            return None;
+        }
+        match pass.spec.policy().start {
+            StartGate::Open => return None,
+            StartGate::Contact if !pass.ctx.contact && !pass.ctx.settings.starts_offline(&pass.spec.job) => {
+                return Some(Waiting::Contact(self.index));
+            }
+            StartGate::Contact | StartGate::Previous => {}
         }
         pass.ctx.awaits(pass.spec).map(|awaited| Waiting::Previous(self.index, awaited))
     }
