@@ -56,7 +56,7 @@ fn planning_a_converged_allocation_allocates_nothing() {
     life.pass(30).expect("a good life");
     let now = life.now();
     let world = life.world();
-    let (spec, state) = world.allocations().next().expect("an allocation");
+    let (spec, state) = world.alloc_specs().next().expect("an allocation");
     let plan = alloc::plan(now, world.context(), spec, state);
     assert!(plan.changes.is_empty() && plan.waits.is_empty(), "{plan:?}");
 

@@ -13,9 +13,8 @@ use herdlet_api_types::{
     view::{AllocView, ConvergenceState},
 };
 use herdlet_plan::{
-    event::{Command, Event, Noticed, RestartScope},
+    event::{Command, Event, Noticed, PromoteScope, RestartScope},
     op::{Part, TaskPart},
-    world::deployments::PromoteScope,
 };
 use herdlet_tests::sim::{
     jobs::{group, job, service, task},

@@ -26,6 +26,7 @@ use herdlet_config::artifact::Limits;
 use herdlet_driver::{AttemptId, Health, Registry, TaskNotice};
 use herdlet_fingerprint;
 use herdlet_plan::{
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
     job::capacity::Room,
@@ -33,7 +34,7 @@ use herdlet_plan::{
     state::{AllocState, TaskState},
     time::{BootId, Now},
     turn::{Drifted, Note},
-    world::{Settings, World},
+    world::World,
 };
 use herdlet_process::{
     attempts::Notice,

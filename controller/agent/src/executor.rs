@@ -39,6 +39,7 @@ use herdlet_plan::{
     env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
+    parts::{Medium, Withdraw},
 };
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
@@ -362,19 +363,20 @@ fn kind_of(action: &Action) -> Kind {
         }
         // Looks too: those that wait for a Consul must not keep others from looking at processes, nor services from the built-in
         // catalogue or checks from being made.
-        (
-            Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Recover { .. },
-            Target::Alloc(_, part @ (Part::Services | Part::Task(_, TaskPart::Services))),
-        ) if is_for_consul(&action.subject, *part) => Kind::Catalog,
-        (
-            Verb::Up | Verb::Down | Verb::Look,
-            Target::Alloc(
-                _,
-                Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
-            ),
-        ) => Kind::BuiltIn,
+        (Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Recover { .. }, Target::Alloc(_, part))
+            if is_for_consul(&action.subject, *part) =>
+        {
+            Kind::Catalog
+        }
+        (Verb::Up | Verb::Down | Verb::Look, Target::Alloc(_, part))
+            if matches!(part.row().medium, Medium::Catalogue | Medium::Agent) =>
+        {
+            Kind::BuiltIn
+        }
         (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
-        (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Artifacts))) => Kind::Download,
+        (Verb::Up, Target::Alloc(_, part)) if part.row().withdraw == Withdraw::WhileStarting => {
+            Kind::Download
+        }
         (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Identity))) if is_servers(&action.subject) => {
             Kind::Download
         }

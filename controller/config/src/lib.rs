@@ -42,7 +42,7 @@ use herdlet_base::{
 };
 use herdlet_driver::Availability;
 use herdlet_manifest::yaml::Problems;
-use herdlet_plan::{env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS, world::Settings};
+use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;

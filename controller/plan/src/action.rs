@@ -4,7 +4,10 @@ use std_alloc::{string::String, vec::Vec};
 
 use herdlet_api_types::{Duration, service::CheckResult};
 
-use crate::op::{Op, Part, Subject, Target, TaskPart};
+use crate::{
+    op::{Op, Subject, Target},
+    parts::Down,
+};
 
 /// One operation to start.
 #[derive(Debug, Clone)]
@@ -120,12 +123,9 @@ impl Action {
             Verb::Stop { .. } | Verb::Withdraw => Release::Stop,
             Verb::Down => match self.op.target {
                 // It comes before the kill, and is made good where the decision was never stored.
-                Target::Alloc(
-                    _,
-                    Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
-                ) => Release::Stop,
+                Target::Alloc(_, part) if part.row().down == Down::First => Release::Stop,
                 // What is removed does not come back.
-                Target::Alloc(_, Part::Dir | Part::Task(..)) | Target::Volume(_) => Release::AfterCommit,
+                Target::Alloc(..) | Target::Volume(_) => Release::AfterCommit,
             },
             Verb::Up
             | Verb::Start { .. }
@@ -220,7 +220,10 @@ mod tests {
     use std_alloc::vec;
 
     use super::*;
-    use crate::fixture::{alloc, task};
+    use crate::{
+        fixture::{alloc, task},
+        op::{Part, TaskPart},
+    };
 
     fn action(part: Part, verb: Verb) -> Action {
         let spec = alloc(vec![task("main", herdlet_api_types::job::Lifecycle::Main)]);

@@ -9,37 +9,31 @@ pub mod dir;
 pub mod health;
 pub mod services;
 pub mod show;
+pub mod task;
 pub mod tasks;
 pub mod volumes;
 
-use herdlet_api_types::{
-    alloc::{Allocation, Desired},
-    task::TaskStatus,
-};
+use herdlet_api_types::{alloc::Desired, task::TaskStatus};
 
 use crate::{
-    parts,
+    alloc::task::lifecycle,
+    context::Context,
+    goal::wants_tasks,
+    parts::{self, AllocStep, Progress},
     pass::Pass,
     plan::{Change, Plan, Waiting},
+    spec::AllocSpec,
     state::{AllocState, Stop, StopReason},
-    task::lifecycle,
     time::{Deadline, Now},
-    world::Context,
 };
 
 /// Plans an allocation once. Total: an allocation whose specification can't be read is left alone.
-pub fn plan(now: Now, ctx: &Context, spec: &Allocation, state: &AllocState) -> Plan {
+pub fn plan(now: Now, ctx: &Context, spec: &AllocSpec, state: &AllocState) -> Plan {
     plan_on(Plan::default(), now, ctx, spec, state)
 }
 
 /// Does so in the memory of an earlier plan.
-pub(crate) fn plan_on(
-    mut plan: Plan,
-    now: Now,
-    ctx: &Context,
-    spec: &Allocation,
-    state: &AllocState,
-) -> Plan {
+pub(crate) fn plan_on(mut plan: Plan, now: Now, ctx: &Context, spec: &AllocSpec, state: &AllocState) -> Plan {
     plan.clear();
     let Some(group) = spec.group() else { return plan };
     if state.durable.quarantine.is_some() {
@@ -56,35 +50,50 @@ pub(crate) fn plan_on(
     if decide(&mut pass) {
         return pass.plan;
     }
-    let table = if wants_tasks(&pass) { &parts::UP } else { &parts::DOWN };
-    let mut arrived = true;
-    for part in table {
-        let step = if wants_tasks(&pass) { part.up } else { part.down };
-        arrived &= step(&mut pass, arrived);
+    let mut all = Progress::Arrived;
+    if wants_tasks(state) {
+        for step in parts::UP {
+            all = all.and(up(step, &mut pass, all));
+        }
+        health::watch(&mut pass);
+        return pass.plan;
+    }
+    for step in parts::DOWN {
+        all = all.and(down(step, &mut pass, all));
     }
     health::watch(&mut pass);
-    if arrived && !wants_tasks(&pass) && spec.desired == Desired::Gone && services::withdrawn(&pass) {
+    if all.has_arrived() && spec.desired == Desired::Gone && services::withdrawn(&pass) {
         pass.plan.changes.push(Change::Forget);
     }
     pass.plan
 }
 
-/// Whether the allocation's tasks should be there: nothing stops them and not all have ended.
-pub(crate) fn wants_tasks(pass: &Pass<'_>) -> bool {
-    pass.state.durable.stop.is_none()
-        && pass.state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead)
+/// Brings one step nearer to being up; `above` is how far the steps before it have come.
+fn up(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
+    match step {
+        AllocStep::Dir => dir::up(pass),
+        AllocStep::Services => services::up(pass),
+        AllocStep::Volumes => volumes::up(pass),
+        AllocStep::Tasks => tasks::up(pass, above),
+        AllocStep::Checks => checks::up(pass),
+    }
 }
 
-/// Whether the group's services should be registered: its tasks should be there and no group-wide restart has them down.
-pub(crate) fn wants_services(pass: &Pass<'_>) -> bool {
-    let restarting =
-        pass.state.durable.restart.as_ref().is_some_and(|restart| !restart.delay.is_due(pass.now));
-    wants_tasks(pass) && !restarting
+/// Brings one step nearer to being gone; `above` is how far the steps before it have come.
+fn down(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
+    match step {
+        AllocStep::Dir => dir::down(pass, above),
+        AllocStep::Services => services::down(pass),
+        // A claim ends with its allocation.
+        AllocStep::Volumes => Progress::Arrived,
+        AllocStep::Tasks => tasks::down(pass),
+        AllocStep::Checks => checks::down(pass),
+    }
 }
 
-/// A server may say how long it may be there, from when it was made.
+/// Its time to be there may be limited, from when it was made.
 fn outlived(pass: &mut Pass<'_>) -> Option<StopReason> {
-    let longest = pass.spec.server.as_ref()?.max_run_duration?;
+    let longest = pass.spec.policy().run_for?;
     let lives = pass.state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead);
     let made = pass.spec.create_time.0;
     if !lives || made == 0 {

@@ -34,7 +34,10 @@ use std_alloc::{
 
 use herdlet_api_types::{alloc::Allocation, job::Task};
 
-use crate::network::AllocNetwork;
+use crate::{
+    interpolate::{OUTPUT_BYTES_MAX, Values, replace},
+    network::AllocNetwork,
+};
 
 /// Variables of the host that no task gets, unless the agent's config names another list.
 pub const DENIED_DEFAULT: [&str; 8] = [
@@ -175,6 +178,12 @@ impl TaskEnv {
         self.var(name).or_else(|| self.node.get(name).map(String::as_str))
     }
 
+    /// Replaces every known `${name}`; unknown ones stay. A text that would grow past [`OUTPUT_BYTES_MAX`] is returned as
+    /// written.
+    pub fn interpolate(&self, text: &str) -> String {
+        replace(text, OUTPUT_BYTES_MAX, |name| self.get(name))
+    }
+
     fn set(&mut self, name: &str, value: impl ToString) {
         self.insert(key::cleaned(name).into_owned(), value.to_string());
     }
@@ -182,6 +191,16 @@ impl TaskEnv {
     fn insert(&mut self, cleaned: String, value: String) {
         self.bytes = self.bytes.saturating_add(value.len());
         self.variables.insert(cleaned, value);
+    }
+}
+
+impl Values for TaskEnv {
+    fn var(&self, name: &str) -> Option<&str> {
+        Self::var(self, name)
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        Self::get(self, name)
     }
 }
 

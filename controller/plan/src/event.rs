@@ -12,8 +12,8 @@ use crate::{
     explain::Explanation,
     job::children::Dispatch,
     op::{Op, Part},
-    world::deployments::PromoteScope,
 };
+pub use crate::{refusal::Refusal, state::Noticed};
 
 /// Something happened.
 #[derive(Debug, Clone)]
@@ -76,25 +76,6 @@ pub enum Event {
         /// Attempt number.
         attempt: u32,
     },
-}
-
-/// How drift was noticed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Noticed {
-    /// By an event, at once.
-    Event,
-    /// By a periodic look.
-    Look,
-}
-
-impl Noticed {
-    /// The word for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::Look => "look",
-        }
-    }
 }
 
 /// A change of desired state from a source.
@@ -270,6 +251,15 @@ pub enum Ending {
     Alloc(AllocId),
 }
 
+/// Which groups of a deployment are promoted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromoteScope {
+    /// All that have canaries.
+    All,
+    /// These.
+    Groups(Vec<String>),
+}
+
 /// What becomes of a deleted volume's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeData {
@@ -356,15 +346,4 @@ pub enum JobChange {
     Updated,
     /// It was equal already.
     Unchanged,
-}
-
-/// Why a command was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// There is no such thing.
-    NotFound(String),
-    /// It can't be done in its present state.
-    Conflict(String),
-    /// It asks for something that makes no sense here.
-    Invalid(String),
 }

@@ -18,11 +18,11 @@ use herdlet_api_types::{
 };
 
 use crate::{
+    context::Settings,
     env::NodeFacts,
     job::capacity::Room,
     state::{Run, TaskState},
     time::{BootId, Deadline, Now},
-    world::Settings,
 };
 
 /// So many seconds after the beginning.

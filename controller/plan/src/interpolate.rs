@@ -1,6 +1,6 @@
 //! `${name}`: putting values in the place of their names.
 //!
-//! In: a text or a driver's config, and a [`TaskEnv`]. Out: the same with its variables replaced. Must not know where the
+//! In: a text or a driver's config, and the values of variables. Out: the same with its variables replaced. Must not know where the
 //! values come from.
 //!
 //! Two rules, as in Nomad:
@@ -14,20 +14,19 @@ mod config;
 
 use std_alloc::string::String;
 
-use crate::env::TaskEnv;
-
 pub use config::{ConfigError, interpolate_config};
 
 /// Longest text that interpolation makes, in bytes. The kernel takes 128 KiB for one argument or variable; files may be
 /// longer. The bound is there because values that name each other many times grow without end.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-impl TaskEnv {
-    /// Replaces every known `${name}`; unknown ones stay. A text that would grow past [`OUTPUT_BYTES_MAX`] is returned as
-    /// written.
-    pub fn interpolate(&self, text: &str) -> String {
-        replace(text, OUTPUT_BYTES_MAX, |name| self.get(name))
-    }
+/// The values of variables.
+pub trait Values {
+    /// A variable of the task's environment.
+    fn var(&self, name: &str) -> Option<&str>;
+
+    /// What `${name}` means: a variable, else a fact of the node.
+    fn get(&self, name: &str) -> Option<&str>;
 }
 
 /// Replaces every `${name}` that `value_of` knows. A text that would grow past `bytes_max` is returned as written.

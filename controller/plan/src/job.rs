@@ -9,6 +9,7 @@ pub mod deployment;
 pub mod difference;
 pub mod feasibility;
 pub mod periodic;
+pub mod placed;
 pub mod ports;
 pub mod reschedule;
 pub mod rollout;

@@ -1,8 +1,8 @@
 //! THE TABLES: what an allocation and a task consist of, in the order to bring up and in the order to take down.
 //!
-//! Read this page first. A part is a small file with `up` and `down`: given a pass over the allocation, it issues the
-//! operations that bring it nearer to its goal and says whether it has arrived. Parts never wait: an operation's end is an
-//! event, after which the tables are walked again.
+//! Read this page first. A part is a row of properties ([`alloc`], [`task`]; the columns are in [`column`]), which all else looks up:
+//! planning, reactions to what happens, texts for people. Parts never wait: an operation's end is an event, after which the tables are
+//! walked again.
 //!
 //! ```text
 //!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► artifacts ─► identity, mounts ─► process ─► services, checks
@@ -12,27 +12,105 @@
 //! The orders are mirror images but for one thing: registration is *issued* before tasks start and not waited for, while
 //! deregistration comes *first* on the way down, before `shutdown_delay` and the kill.
 
-use crate::{alloc, pass::Pass};
+pub mod alloc;
+pub mod column;
+pub mod set;
+pub mod task;
 
-/// One row of the tables.
-pub struct AllocPart {
-    /// Name, for instance in metrics.
-    pub name: &'static str,
-    /// Brings it nearer to being up. The flag says whether everything above it in the table is; the answer whether it is.
-    pub up: fn(&mut Pass<'_>, bool) -> bool,
-    /// Brings it nearer to being gone. The flag says whether everything above it in the table is; the answer whether it is.
-    pub down: fn(&mut Pass<'_>, bool) -> bool,
+use herdlet_api_types::job::{Check, CheckKind, Provider, Service};
+
+pub(crate) use self::{alloc::AllocNeeds, column::IfFatal};
+pub use self::{
+    column::{BeforeStart, Down, IfLost, Inside, Medium, Need, PartRow, Trust, WhileRunning, Withdraw},
+    set::PartSet,
+    task::TASK_PARTS,
+};
+use crate::op::{Part, TaskIndex, TaskPart};
+
+impl Part {
+    /// What holds for operations on it.
+    pub const fn row(self) -> &'static PartRow {
+        match self {
+            Self::Dir => &alloc::DIR.row,
+            Self::Services => &alloc::SERVICES.row,
+            Self::Checks => &alloc::CHECKS.row,
+            Self::Task(_, part) => &part.row().row,
+        }
+    }
+
+    /// The task that has it; none where it is the allocation's own.
+    pub const fn task(self) -> Option<TaskIndex> {
+        match self {
+            Self::Task(index, _) => Some(index),
+            Self::Dir | Self::Services | Self::Checks => None,
+        }
+    }
+
+    /// Whether it lies in a directory that is another part.
+    pub fn lies_in(self, dir: Self) -> bool {
+        match self.row().inside {
+            Inside::Nothing => false,
+            Inside::AllocDir => dir == Self::Dir,
+            Inside::TaskDir => {
+                dir == Self::Dir || self.task().is_some_and(|index| dir == Self::Task(index, TaskPart::Dir))
+            }
+        }
+    }
+}
+
+/// Whether any of these services has a check that the agent itself makes. A Consul agent makes the others.
+pub(crate) fn has_own_checks(services: &[Service]) -> bool {
+    let is_ours = |service: &Service, check: &Check| {
+        service.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
+    };
+    services.iter().any(|service| service.checks.iter().any(|check| is_ours(service, check)))
+}
+
+/// One step of planning an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocStep {
+    /// The allocation directory.
+    Dir,
+    /// Registrations of the group's services.
+    Services,
+    /// Claims on volumes.
+    Volumes,
+    /// All tasks.
+    Tasks,
+    /// Checks of the group's services.
+    Checks,
 }
 
 /// The order to bring up.
-pub const UP: [&AllocPart; 5] = [&DIR, &SERVICES, &VOLUMES, &TASKS, &CHECKS];
+pub const UP: [AllocStep; 5] =
+    [AllocStep::Dir, AllocStep::Services, AllocStep::Volumes, AllocStep::Tasks, AllocStep::Checks];
 
 /// The order to take down.
-pub const DOWN: [&AllocPart; 5] = [&SERVICES, &CHECKS, &TASKS, &VOLUMES, &DIR];
+pub const DOWN: [AllocStep; 5] =
+    [AllocStep::Services, AllocStep::Checks, AllocStep::Tasks, AllocStep::Volumes, AllocStep::Dir];
 
-const DIR: AllocPart = AllocPart { name: "dir", up: alloc::dir::up, down: alloc::dir::down };
-const SERVICES: AllocPart =
-    AllocPart { name: "services", up: alloc::services::up, down: alloc::services::down };
-const VOLUMES: AllocPart = AllocPart { name: "volumes", up: alloc::volumes::up, down: alloc::volumes::down };
-const TASKS: AllocPart = AllocPart { name: "tasks", up: alloc::tasks::up, down: alloc::tasks::down };
-const CHECKS: AllocPart = AllocPart { name: "checks", up: alloc::checks::up, down: alloc::checks::down };
+/// How far a step has come towards its goal, up or down, or all steps before it together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It has arrived.
+    Arrived,
+    /// Something is left to do or to wait for.
+    Pending,
+}
+
+impl Progress {
+    /// Arrived where the condition holds.
+    pub(crate) fn when(arrived: bool) -> Self {
+        if arrived { Self::Arrived } else { Self::Pending }
+    }
+
+    /// Arrived where both are.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self::when(self.has_arrived() && other.has_arrived())
+    }
+
+    /// Whether nothing is left to do or to wait for.
+    pub(crate) fn has_arrived(self) -> bool {
+        self == Self::Arrived
+    }
+}

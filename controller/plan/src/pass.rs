@@ -1,15 +1,16 @@
 //! One pass over an allocation: what every part may read, and the few verbs it may use.
 
-use herdlet_api_types::{Duration, alloc::Allocation, job::Group};
+use herdlet_api_types::{Duration, job::Group};
 
 use crate::{
     action::Verb,
-    limits::OPERATION_TIMEOUT,
-    op::{Part, TaskIndex, TaskPart},
+    context::Context,
+    op::{Part, TaskIndex},
+    parts::{Progress, Trust},
     plan::{Change, Plan, TaskChange, Waiting},
+    spec::AllocSpec,
     state::{AllocState, Doing, PartState},
     time::{Deadline, Now},
-    world::Context,
 };
 
 /// What a part sees while it is planned.
@@ -19,7 +20,7 @@ pub struct Pass<'a> {
     /// What allocations share, and the agent's settings.
     pub ctx: &'a Context,
     /// What is wanted.
-    pub spec: &'a Allocation,
+    pub spec: &'a AllocSpec,
     /// Its group.
     pub group: &'a Group,
     /// What is remembered.
@@ -29,80 +30,66 @@ pub struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Wants a part to be there. `true` once it is known to be. What was up and is only looked at or renewed is not waited
+    /// Wants a part to be there; it has arrived once it is known to be. What was up and is only looked at or renewed is not waited
     /// for, but nothing new is built on it meanwhile.
-    pub fn want_up(&mut self, part: Part, trust: Trust, timeout: Duration) -> bool {
+    pub fn want_up(&mut self, part: Part) -> Progress {
         match self.state.parts.get(part) {
-            PartState::Up => true,
+            PartState::Up => return Progress::Arrived,
             PartState::Suspect(noticed) => {
                 let noticed = *noticed;
-                self.issue(part, Doing::Look(Some(noticed)), Verb::Look, timeout);
-                false
+                self.operate(part, Doing::Look(Some(noticed)), Verb::Look);
             }
-            PartState::Unknown => {
-                match trust {
-                    Trust::LookFirst => self.issue(part, Doing::Look(None), Verb::Look, timeout),
-                    Trust::Assert => self.issue(part, Doing::Up, Verb::Up, timeout),
-                }
-                false
-            }
-            PartState::Absent => {
-                self.issue(part, Doing::Up, Verb::Up, timeout);
-                false
-            }
-            PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => false,
+            PartState::Unknown => match part.row().trust {
+                Trust::LookFirst => self.operate(part, Doing::Look(None), Verb::Look),
+                Trust::Assert => self.operate(part, Doing::Up, Verb::Up),
+            },
+            PartState::Absent => self.operate(part, Doing::Up, Verb::Up),
+            PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => {}
             PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
                 self.wait(Waiting::Part(part));
-                false
             }
             // The delay is between tries of the same thing.
             PartState::Failed { doing: Doing::Down, .. } => {
-                self.issue(part, Doing::Up, Verb::Up, timeout);
+                self.operate(part, Doing::Up, Verb::Up);
                 self.wait(Waiting::Part(part));
-                false
             }
             PartState::Failed { doing, retry_at_ns, .. } => {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if self.due(retry_at_ns) {
                     let again = if doing == Doing::Renew { Doing::Renew } else { Doing::Up };
-                    self.issue(part, again, Verb::Up, timeout);
+                    self.operate(part, again, Verb::Up);
                 }
                 self.wait(Waiting::Part(part));
-                false
             }
         }
+        Progress::Pending
     }
 
-    /// Wants a part to be gone. `true` once it is.
-    pub fn want_down(&mut self, part: Part, verb: Verb, timeout: Duration) -> bool {
+    /// Wants a part to be gone; it has arrived once it is.
+    pub fn want_down(&mut self, part: Part) -> Progress {
         match self.state.parts.get(part) {
-            PartState::Absent => return true,
+            PartState::Absent => return Progress::Arrived,
             PartState::Up | PartState::Unknown | PartState::Suspect(_) => {
-                self.issue(part, Doing::Down, verb, timeout);
+                self.operate(part, Doing::Down, Verb::Down);
             }
             PartState::Busy { .. } => {}
             PartState::Failed { doing: Doing::Up | Doing::Renew | Doing::Look(_), .. } => {
-                self.issue(part, Doing::Down, verb, timeout);
+                self.operate(part, Doing::Down, Verb::Down);
             }
             PartState::Failed { doing: Doing::Down, retry_at_ns, .. } => {
                 let retry_at_ns = *retry_at_ns;
                 if self.due(retry_at_ns) {
-                    self.issue(part, Doing::Down, verb, timeout);
+                    self.operate(part, Doing::Down, Verb::Down);
                 }
             }
         }
         self.wait(Waiting::Part(part));
-        false
+        Progress::Pending
     }
 
-    /// Wants a part of a task to be there, with the usual time limit.
-    pub fn want_task_part_up(&mut self, index: TaskIndex, part: TaskPart) -> bool {
-        self.want_up(Part::Task(index, part), Trust::LookFirst, OPERATION_TIMEOUT)
-    }
-
-    /// Wants a part of a task to be gone, with the usual time limit.
-    pub fn want_task_part_down(&mut self, index: TaskIndex, part: TaskPart) -> bool {
-        self.want_down(Part::Task(index, part), Verb::Down, OPERATION_TIMEOUT)
+    /// Starts an operation that has the part's usual time.
+    pub fn operate(&mut self, part: Part, doing: Doing, verb: Verb) {
+        self.issue(part, doing, verb, part.row().timeout.of(doing));
     }
 
     /// Starts an operation.
@@ -135,13 +122,4 @@ impl Pass<'_> {
     pub fn passed(&mut self, deadline: &Deadline) -> bool {
         self.due(deadline.due_ns(self.now))
     }
-}
-
-/// What to do with a part of which nothing is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
-    /// Look before doing anything.
-    LookFirst,
-    /// Bringing it up compares by itself and changes only what differs.
-    Assert,
 }

@@ -3,8 +3,11 @@
 //! [`Durable`] is written to the state database; [`Parts`] is not: what a look can tell is not stored, so after a start
 //! every part is [`PartState::Unknown`] and the plan is to look.
 
+mod checks;
 mod first;
 mod part;
+mod services;
+mod stage;
 
 use std_alloc::{
     borrow::Cow,
@@ -23,11 +26,15 @@ use herdlet_api_types::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::part::{Doing, Ended, PartState, Parts};
+pub use self::{
+    checks::ChecksMemory,
+    part::{Doing, Ended, Noticed, PartState, Parts},
+    stage::Stage,
+};
 use crate::{
-    alloc::health::terms,
     limits::EVENTS_MAX,
-    op::Part,
+    op::{Part, TaskPart},
+    policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
 
@@ -38,20 +45,14 @@ pub struct AllocState {
     pub durable: Tracked<Durable>,
     /// What is not.
     pub parts: Parts,
-    /// Last results of the checks, by check id. Of those in [`Durable::checks`] the output may be newer.
-    pub checks: BTreeMap<String, CheckResult>,
-    /// Since when the checks fail that restart what they check, by check id and `CLOCK_BOOTTIME`.
-    pub failing_since_ns: BTreeMap<String, u64>,
+    /// What is known of its checks.
+    pub checks: ChecksMemory,
     /// Since when the allocation is healthy without a break, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
     /// Signals under way that tell tasks of renewed tokens, by operation.
     pub telling: BTreeMap<u64, u16>,
     /// When the tokens of each task fall due for renewal, by `CLOCK_BOOTTIME`.
     pub renew_at_ns: BTreeMap<u16, u64>,
-    /// Checks that run for an older version of the job, which had other services.
-    pub outdated: BTreeSet<Part>,
-    /// The group's checks speak of a process that has ended: they begin anew.
-    pub recheck: bool,
     /// Tasks whose first attempt an agent before this one may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }
@@ -109,64 +110,11 @@ pub struct Durable {
 }
 
 impl AllocState {
-    /// A check was made. Stored is what a new agent has to know: the status, and what was said when it changed. What is stale is about
-    /// a time before: it counts where nothing else is known, else what is known is no news any more.
-    pub fn learn_check(&mut self, mut result: CheckResult, boot_ns: u64) {
-        match self.checks.get(&result.id) {
-            Some(known) if result.stale => result = CheckResult { stale: true, ..known.clone() },
-            Some(_) | None => {}
-        }
-        if self.durable.checks.get(&result.id).is_none_or(|before| before.status != result.status) {
-            self.durable.checks.insert(result.id.clone(), result.clone());
-        }
-        if result.restarts_now().is_some() {
-            self.failing_since_ns.entry(result.id.clone()).or_insert(boot_ns);
-        } else {
-            self.failing_since_ns.remove(&result.id);
-        }
-        self.checks.insert(result.id.clone(), result);
-    }
-
-    /// These are the checks of an owner from now on, a task or the group. What is known of one holds on, also where it is made otherwise
-    /// now and so bears another id: until it is made, it is hearsay. Of others nothing is known any more.
-    pub fn expect_checks(&mut self, task: Option<&str>, wanted: &[CheckResult], boot_ns: u64) {
-        let is_theirs = |result: &CheckResult| result.task.as_deref() == task;
-        let is_wanted = |id: &str| wanted.iter().any(|wanted| wanted.id == id);
-        let before = |wanted: &CheckResult| {
-            let is_it = |known: &&CheckResult| {
-                is_theirs(known) && (&known.service, &known.check) == (&wanted.service, &wanted.check)
-            };
-            let by_name = || self.checks.values().find(|known| is_it(known) && !is_wanted(&known.id));
-            self.checks.get(&wanted.id).or_else(by_name)
-        };
-        let carried = |wanted: &CheckResult| {
-            before(wanted).map(|known| CheckResult {
-                id: wanted.id.clone(),
-                on_update: wanted.on_update,
-                restarts: wanted.restarts,
-                stale: known.stale || known.id != wanted.id,
-                ..known.clone()
-            })
-        };
-        let kept: Vec<CheckResult> = wanted.iter().filter_map(carried).collect();
-        let known = self.checks.values().filter(|result| is_theirs(result));
-        if kept.len() == known.clone().count() && known.clone().all(|known| kept.contains(known)) {
-            return;
-        }
-        let since_ns = self.failing_since_ns.clone();
-        self.forget_checks(is_theirs);
-        for result in kept {
-            let since_ns = since_ns.get(&result.id).copied().unwrap_or(boot_ns);
-            self.learn_check(result, since_ns);
-        }
-    }
-
-    /// What these checks have said tells nothing any more.
-    pub fn forget_checks(&mut self, forgotten: impl Fn(&CheckResult) -> bool) {
-        self.checks.retain(|_, result| !forgotten(result));
-        self.failing_since_ns.retain(|id, _| self.checks.contains_key(id));
-        if self.durable.checks.values().any(&forgotten) {
-            self.durable.checks.retain(|_, result| !forgotten(result));
+    /// When a part that is up falls due for renewal, by `CLOCK_BOOTTIME`.
+    pub(crate) fn renewal_ns(&self, part: Part) -> Option<u64> {
+        match part {
+            Part::Task(index, TaskPart::Identity) => self.renew_at_ns.get(&index).copied(),
+            Part::Dir | Part::Services | Part::Checks | Part::Task(..) => None,
         }
     }
 }
@@ -183,7 +131,7 @@ pub enum Followed {
 
 /// Until when the allocation may take to become healthy, from now on.
 pub(crate) fn healthy_by(now: Now, spec: &Allocation) -> Option<Deadline> {
-    terms(spec).map(|terms| Deadline::after(now, terms.healthy_deadline))
+    HealthTerms::of(spec).map(|terms| Deadline::after(now, terms.healthy_deadline))
 }
 
 impl Durable {
@@ -198,11 +146,6 @@ impl Durable {
     /// Whether it was stopped because of its `max_run_duration`.
     pub fn is_outlived(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.reason == StopReason::Outlived)
-    }
-
-    /// Whether a Consul may hold these services.
-    pub fn may_be_held(&self, services: Part) -> bool {
-        self.offered.as_ref().is_none_or(|offered| offered.contains(&services))
     }
 
     /// Whether the roll-out's health watch has found it healthy. It may not be any more.
@@ -229,32 +172,6 @@ impl Durable {
         let healthy_by = healthy_by(now, spec);
         Self { adopted: true, stage, tasks, healthy_by, ..Self::default() }
     }
-}
-
-impl Stage {
-    /// Where the lifecycle goes on of which nobody knows how far it had come, as Nomad's does after a restore. `Init` is the
-    /// barrier of a restart of all and waits until every task is pending, which one that runs never becomes: its siblings would
-    /// wait for ever. A closed gate keeps none from being watched; prestart tasks whose end was forgotten run once more.
-    pub const UNTOLD: Self = Self::Prestart;
-}
-
-/// How far an allocation's lifecycle has come. Only ever moves forward, except for a restart of all tasks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// Every gate is closed until all tasks are pending. Left at once unless all tasks are being restarted.
-    #[default]
-    Init,
-    /// Prestart tasks may start.
-    Prestart,
-    /// Main tasks may start.
-    Main,
-    /// Poststart tasks may start.
-    Poststart,
-    /// Nothing new starts but restarts of main tasks and sidecars.
-    WaitAlloc,
-    /// Poststop tasks may start.
-    Poststop,
 }
 
 /// Why and since when the tasks of an allocation are being stopped.

@@ -13,9 +13,10 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::health::{has_counted_check, terms},
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskIndex},
+    parts::column::Words,
     plan::{Plan, Waiting},
+    policy::{HealthTerms, has_counted_check},
     state::{AllocState, Doing, PartState, Run, TaskState},
     time::{Deadline, Now},
 };
@@ -183,7 +184,7 @@ struct Told {
 
 /// What its roll-out holds against an allocation that runs.
 fn unhealthy_why(spec: &Allocation) -> String {
-    match terms(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
+    match HealthTerms::of(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
         Some(terms) => format!("not healthy by the healthy_deadline of {}", terms.healthy_deadline),
         None => String::from("judged as unhealthy"),
     }
@@ -294,7 +295,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             (Reason::Health, None, by.as_ref().and_then(due))
         }
         Waiting::CheckRestart { check, at_ns } => {
-            let result = state.checks.get(check);
+            let result = state.checks.results.get(check);
             let (check, service) = result.map_or(("", ""), |result| (&*result.check, &*result.service));
             match result.and_then(|result| result.task.as_deref()) {
                 Some(task) => say(
@@ -330,9 +331,10 @@ struct PartName<'a>(&'a Allocation, Part);
 
 impl Display for PartName<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.1 {
-            Part::Task(index, _) => write!(f, "{}: {}", TaskName(self.0, index), words(self.1).name),
-            Part::Dir | Part::Services | Part::Checks => f.write_str(words(self.1).name),
+        let name = self.1.row().words.name;
+        match self.1.task() {
+            Some(index) => write!(f, "{}: {name}", TaskName(self.0, index)),
+            None => f.write_str(name),
         }
     }
 }
@@ -356,7 +358,7 @@ struct Lacking<'a>(&'a Allocation, &'a AllocState);
 impl Display for Lacking<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(spec, state) = self;
-        let time = terms(spec).map(|terms| terms.min_healthy_time);
+        let time = HealthTerms::of(spec).map(|terms| terms.min_healthy_time);
         let time = time.filter(|time| *time > Duration::ZERO);
         if state.healthy_since_ns.is_none() {
             match has_counted_check(spec) {
@@ -380,7 +382,7 @@ impl Display for Checks<'_> {
         f.write_str("passing checks")?;
         let not_as_required = |status| {
             let is_it = move |result: &&CheckResult| result.status == status && !result.is_as_required();
-            self.0.checks.values().find(is_it)
+            self.0.checks.results.values().find(is_it)
         };
         let failing = not_as_required(CheckStatus::Failure).map(|result| (result, "fails", ""));
         let warning = || {
@@ -425,37 +427,13 @@ struct Work(Part, Doing);
 
 impl Display for Work {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Words { them, up, down, .. } = words(self.0);
+        let Words { them, up, down, .. } = self.0.row().words;
         match self.1 {
             Doing::Up => write!(f, "{up} {them}"),
             Doing::Down => write!(f, "{down} {them}"),
             Doing::Renew => write!(f, "renewing {them}"),
             Doing::Look(_) => write!(f, "looking at {them}"),
         }
-    }
-}
-
-/// How people speak of a part.
-struct Words {
-    name: &'static str,
-    them: &'static str,
-    up: &'static str,
-    down: &'static str,
-}
-
-fn words(part: Part) -> Words {
-    let words = |name, them, up, down| Words { name, them, up, down };
-    match part {
-        Part::Dir | Part::Task(_, TaskPart::Dir) => words("directory", "it", "making", "removing"),
-        Part::Services | Part::Task(_, TaskPart::Services) => {
-            words("services", "them", "registering", "deregistering")
-        }
-        Part::Checks | Part::Task(_, TaskPart::Checks) => words("checks", "them", "beginning", "ending"),
-        Part::Task(_, TaskPart::Artifacts) => words("artifacts", "them", "downloading", "removing"),
-        Part::Task(_, TaskPart::Identity) => words("tokens", "them", "issuing", "removing"),
-        Part::Task(_, TaskPart::Mounts) => words("volumes", "them", "mounting", "unmounting"),
-        Part::Task(_, TaskPart::Process) => words("process", "it", "starting", "stopping"),
-        Part::Task(_, TaskPart::Prestop) => words("prestop", "it", "running", "ending"),
     }
 }
 

@@ -1,13 +1,19 @@
 //! What one turn of the world produces.
 
-use std_alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use std_alloc::{boxed::Box, collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, JobKey,
     view::{AllocView, JobView, VolumeView},
 };
 
-use crate::{action::Action, event::Reply, op::Key, record::Record};
+use crate::{
+    action::Action,
+    event::{Noticed, Reply},
+    op::Key,
+    record::Record,
+    time::Now,
+};
 
 /// The output of planning the dirty keys once.
 #[derive(Debug, Default)]
@@ -24,6 +30,16 @@ pub struct Turn {
     pub wakes: Vec<(Key, u64)>,
     /// Counted for the metrics.
     pub notes: Vec<Note>,
+}
+
+/// A turn that events and keys are still added to.
+pub(crate) struct OpenTurn<'a> {
+    /// The present.
+    pub now: Now,
+    /// Keys that have to be planned.
+    pub dirty: &'a mut BTreeSet<Key>,
+    /// What comes out.
+    pub turn: &'a mut Turn,
 }
 
 /// A change of what the agent shows.
@@ -66,7 +82,7 @@ pub enum Note {
         /// In what.
         of: Drifted,
         /// How it was noticed.
-        by: crate::event::Noticed,
+        by: Noticed,
     },
     /// The difference is gone.
     DriftRepaired {

@@ -6,7 +6,7 @@ mod allocs;
 mod children;
 mod collect;
 pub mod command;
-pub mod deployments;
+mod deployments;
 mod jobs;
 mod launches;
 mod quarantine;
@@ -26,145 +26,37 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    AllocId, Duration, InstanceId, JobKey, Moment, UnixNanos,
+    AllocId, JobKey, Moment, UnixNanos,
     alloc::Allocation,
     job::Job,
     view::{Convergence, ConvergenceState, JobVersion, JobView, Unplaced},
 };
 
 use crate::{
-    action::{Action, MountSource},
+    action::Action,
     alloc::{
         self,
         apply::{Issued, Writer},
         show,
-        volumes::volume_name,
     },
-    env::NodeFacts,
+    context::{Context, Settings},
     event::{DesiredChange, Event},
-    job::{
-        JobState,
-        capacity::{Line, Room},
-    },
+    job::{JobState, capacity::Line},
     limits::ROUNDS_MAX,
     op::{Key, Op, Part, Subject, Target, TaskPart},
     plan::{Change, Plan},
     record::{Meta, Record, RecordKey, RecordValue},
-    shared::volume::{Fate, Origin},
-    state::{AllocState, PartState, Tracked},
+    shared::volume::Origin,
+    spec::AllocSpec,
+    state::{AllocState, Tracked},
     status,
     time::{Deadline, Now},
-    turn::{Note, Turn, View},
+    turn::{Note, OpenTurn, Turn, View},
     world::{
         allocs::{Allocs, claimed_volumes},
         verdict::Open,
-        volumes::VolumeEntry,
     },
 };
-
-/// The agent's settings, as far as the planner needs them.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// This instance; part of every id that is made here.
-    pub instance: InstanceId,
-    /// Longest `kill_timeout` that a task gets.
-    pub max_kill_timeout: Duration,
-    /// Dynamic ports are taken from here.
-    pub dynamic_ports: core::ops::RangeInclusive<u16>,
-    /// Address that ports are given on.
-    pub host_ip: String,
-    /// What this machine is: what constraints are about.
-    pub node: NodeFacts,
-    /// What allocations may take of this machine.
-    pub room: Room,
-    /// Ports that no allocation gets.
-    pub reserved_ports: BTreeSet<u16>,
-    /// What servers have placed here is started again before they were heard, as after a reboot.
-    pub start_offline: bool,
-}
-
-/// Metadata of a job by which it is started again before servers were heard, or not, whatever the node's config says.
-const START_OFFLINE: &str = "herdlet.start_offline";
-
-impl Settings {
-    /// Whether a job that a server has placed here is started again before servers were heard.
-    pub(crate) fn starts_offline(&self, job: &Job) -> bool {
-        match job.meta.get(START_OFFLINE).map(|word| &**word) {
-            Some("true" | "1") => true,
-            Some(_) => false,
-            None => self.start_offline,
-        }
-    }
-}
-
-/// What every plan may read.
-#[derive(Debug)]
-pub struct Context {
-    /// The agent's settings.
-    pub settings: Settings,
-    /// Volumes by name.
-    pub(crate) volumes: BTreeMap<String, VolumeEntry>,
-    /// The first complete desired list was seen: what it did not name may be removed.
-    pub(crate) complete: bool,
-    /// Servers have said what they want since this agent began. Before, it isn't known whether what they have placed here runs elsewhere
-    /// by now.
-    pub(crate) contact: bool,
-    /// Allocations that have not ended, as far as is known, each with those that wait for that.
-    pub(crate) awaited: BTreeMap<AllocId, BTreeSet<AllocId>>,
-    /// Allocations of this machine whose disk is still to be taken over, each with the one that does.
-    pub(crate) heirs: BTreeMap<AllocId, AllocId>,
-}
-
-impl Context {
-    /// The first of those that have to end before this one begins; none where all have.
-    pub(crate) fn awaits(&self, spec: &Allocation) -> Option<AllocId> {
-        spec.awaited().find(|id| self.awaited.get(id).is_some_and(|waiting| waiting.contains(&spec.id)))
-    }
-
-    /// Whether there is to be such a volume on this machine.
-    pub(crate) fn has_volume(&self, name: &str) -> bool {
-        self.volumes.get(name).is_some_and(|entry| entry.state.fate == Fate::Wanted)
-    }
-
-    /// Where a volume's data is; none while it is not ready.
-    pub fn volume_path(&self, name: &str) -> Option<&str> {
-        let entry = self.volumes.get(name)?;
-        if entry.part != PartState::Up || entry.state.fate != Fate::Wanted {
-            return None;
-        }
-        entry.state.path.as_deref()
-    }
-
-    /// Hands out what is to be done for an allocation.
-    fn issue(&self, spec: &Arc<Allocation>, issued: &mut Vec<Issued>, turn: &mut Turn) {
-        turn.actions.extend(issued.drain(..).map(|Issued { part, generation, verb, timeout }| {
-            let mounts = match part {
-                Part::Task(index, TaskPart::Mounts) => self.mount_sources(spec, usize::from(index)),
-                Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
-            };
-            let op = Op { target: Target::Alloc(spec.id, part), generation };
-            Action { op, subject: Subject::Alloc(Arc::clone(spec), part), mounts, verb, timeout }
-        }));
-    }
-
-    fn mount_sources(&self, spec: &Allocation, task: usize) -> Vec<MountSource> {
-        let Some(group) = spec.group() else { return Vec::new() };
-        let Some(task) = group.tasks.get(task) else { return Vec::new() };
-        let sources = task.volume_mounts.iter().filter_map(|mount| {
-            let request = group.volumes.get(&mount.volume)?;
-            let name = volume_name(spec, request);
-            let path = self.volume_path(&name)?;
-            let volume = self.volumes.get(&*name)?;
-            Some(MountSource {
-                path: String::from(path),
-                destination: mount.destination.clone(),
-                read_only: mount.read_only || request.read_only || volume.state.spec.read_only,
-                volume: name.into_owned(),
-            })
-        });
-        sources.collect()
-    }
-}
 
 /// All objects of this machine.
 #[derive(Debug)]
@@ -239,52 +131,54 @@ impl World {
 
     /// Takes in one event: changes state, marks what has to be planned.
     pub fn apply(&mut self, now: Now, event: Event, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+        let open = &mut OpenTurn { now, dirty, turn };
         match event {
-            Event::Desired(change) => self.desired(now, change, dirty, turn),
-            Event::ClockSet => self.clock_set(dirty),
+            Event::Desired(change) => self.desired(open, change),
+            Event::ClockSet => self.clock_set(open),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
-                self.write(now, id, dirty, turn, |writer| writer.outcome(part, generation, outcome));
+                self.write(open, id, |writer| writer.outcome(part, generation, outcome));
             }
             Event::Outcome(Op { target: Target::Volume(name), generation }, outcome) => {
-                self.volume_outcome(now, &name, generation, outcome, dirty);
+                self.volume_outcome(open, &name, generation, outcome);
             }
             Event::Exited { alloc, task, attempt, result } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.exited(&task, attempt, result));
+                self.write(open, alloc, |writer| writer.exited(&task, attempt, result));
             }
             Event::Check { alloc, result } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.checked(result));
+                self.write(open, alloc, |writer| writer.checked(result));
             }
             Event::Drift { alloc, part, by } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.drift(part, by));
+                self.write(open, alloc, |writer| writer.drift(part, by));
             }
             Event::Driver { alloc, task, message } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.driver_message(&task, message));
+                self.write(open, alloc, |writer| writer.driver_message(&task, message));
             }
             Event::Found { alloc, task, attempt } => {
-                self.write(now, alloc, dirty, turn, |writer| writer.found(&task, attempt));
+                self.write(open, alloc, |writer| writer.found(&task, attempt));
             }
             Event::Command { request, command } => {
-                let reply = self.command(now, command, dirty, turn);
-                turn.replies.push((request, reply));
+                let reply = self.command(open, command);
+                open.turn.replies.push((request, reply));
             }
         }
     }
 
     /// Plans one key until its plan changes nothing more, and hands out what comes of it.
     pub fn reconcile(&mut self, now: Now, key: &Key, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+        let open = &mut OpenTurn { now, dirty, turn };
         match key {
-            Key::Job(job) => self.reconcile_job(now, job, dirty, turn),
+            Key::Job(job) => self.reconcile_job(open, job),
             Key::Waiting(job) => {
-                self.open_line(job, dirty);
-                self.reconcile_job(now, job, dirty, turn);
+                self.open_line(open, job);
+                self.reconcile_job(open, job);
             }
-            Key::Volume(name) => self.reconcile_volume(now, name, turn),
-            Key::Alloc(id) => self.reconcile_alloc(now, *id, dirty, turn),
+            Key::Volume(name) => self.reconcile_volume(open, name),
+            Key::Alloc(id) => self.reconcile_alloc(open, *id),
         }
-        dirty.remove(key);
+        open.dirty.remove(key);
         // Each time, lest a panic loses it: nobody else opens the line.
-        dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
-        self.flush_meta(turn);
+        open.dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
+        self.flush_meta(open.turn);
     }
 
     /// Every key, for the first turn after a start.
@@ -297,12 +191,17 @@ impl World {
 
     /// Every wanted allocation that is known.
     pub fn allocations(&self) -> impl Iterator<Item = (&Arc<Allocation>, &AllocState)> {
+        self.allocs.iter().map(|(_, entry)| (entry.spec.allocation(), &entry.state))
+    }
+
+    /// The same as they are planned.
+    pub fn alloc_specs(&self) -> impl Iterator<Item = (&AllocSpec, &AllocState)> {
         self.allocs.iter().map(|(_, entry)| (&*entry.spec, &entry.state))
     }
 
     /// A wanted allocation.
     pub fn allocation(&self, id: AllocId) -> Option<(&Arc<Allocation>, &AllocState)> {
-        self.allocs.get(id).map(|entry| (&*entry.spec, &entry.state))
+        self.allocs.get(id).map(|entry| (entry.spec.allocation(), &entry.state))
     }
 
     /// What every plan may read.
@@ -310,27 +209,27 @@ impl World {
         &self.ctx
     }
 
-    fn desired(&mut self, now: Now, change: DesiredChange, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn desired(&mut self, open: &mut OpenTurn<'_>, change: DesiredChange) {
         match change {
-            DesiredChange::Volume(volume) => self.want_volume(*volume, Origin::Config, dirty),
-            DesiredChange::VolumeGone(name) => self.drop_volume(&name, dirty),
+            DesiredChange::Volume(volume) => self.want_volume(open, *volume, Origin::Config),
+            DesiredChange::VolumeGone(name) => self.drop_volume(open, &name),
             DesiredChange::Job(job) => {
-                self.accept_job(now, *job, dirty);
+                self.accept_job(open, *job);
             }
-            DesiredChange::JobGone(key) => self.delete_job(now, &key, dirty),
-            DesiredChange::Alloc(spec) => self.place(now, *spec, dirty, turn),
-            DesiredChange::AllocGone(id) => self.displace(id, dirty),
-            DesiredChange::AllocOutOfContact(id) => self.give_up(id, dirty),
-            DesiredChange::EndedElsewhere(id) => self.follow(id, dirty),
+            DesiredChange::JobGone(key) => self.delete_job(open, &key),
+            DesiredChange::Alloc(spec) => self.place(open, *spec),
+            DesiredChange::AllocGone(id) => self.displace(open, id),
+            DesiredChange::AllocOutOfContact(id) => self.give_up(open, id),
+            DesiredChange::EndedElsewhere(id) => self.follow(open, id),
             DesiredChange::AllocReconnected(id) => {
-                self.write(now, id, dirty, turn, |writer| writer.reconnected());
+                self.write(open, id, |writer| writer.reconnected());
             }
-            DesiredChange::Contact => self.hear_servers(dirty),
+            DesiredChange::Contact => self.hear_servers(open),
             DesiredChange::Complete => {
                 self.ctx.complete = true;
                 for (key, entry) in &mut self.jobs {
                     entry.stale = true;
-                    dirty.insert(Key::Job(key.clone()));
+                    open.dirty.insert(Key::Job(key.clone()));
                 }
             }
         }
@@ -339,49 +238,47 @@ impl World {
     /// Writes to one allocation's state.
     fn write<R>(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         id: AllocId,
-        dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
         change: impl FnOnce(&mut Writer<'_>) -> R,
     ) -> Option<R> {
         let entry = self.allocs.get_mut(id)?;
         let mut issued = core::mem::take(&mut self.issued);
         let result = change(&mut Writer {
-            now,
+            now: open.now,
             settings: &self.ctx.settings,
             spec: &entry.spec,
             state: &mut entry.state,
             generation: &mut self.generation,
             issued: &mut issued,
-            notes: &mut turn.notes,
+            notes: &mut open.turn.notes,
         });
         entry.changed = true;
-        self.ctx.issue(&entry.spec, &mut issued, turn);
+        hand_out(&self.ctx, entry.spec.allocation(), &mut issued, open.turn);
         self.issued = issued;
-        self.review(id, dirty);
-        dirty.insert(Key::Alloc(id));
+        self.review(open, id);
+        open.dirty.insert(Key::Alloc(id));
         Some(result)
     }
 
     /// The allocation's state was written to: whoever waits for its end, or for what it holds, may go on.
-    fn review(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+    fn review(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if self.allocs.review(id) {
-            self.room_is_free(id, dirty);
+            self.room_is_free(open, id);
         }
         if self.ctx.awaited.contains_key(&id) && self.allocs.has_ended(id) {
-            self.follow(id, dirty);
+            self.follow(open, id);
         }
-        self.settle_heritage(id, dirty);
+        self.settle_heritage(open, id);
     }
 
-    fn reconcile_alloc(&mut self, now: Now, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn reconcile_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
         let mut issued = core::mem::take(&mut self.issued);
         let mut plan = core::mem::take(&mut self.plan);
         let mut rounds = 0;
         let gone = loop {
-            plan = alloc::plan_on(plan, now, &self.ctx, &entry.spec, &entry.state);
+            plan = alloc::plan_on(plan, open.now, &self.ctx, &entry.spec, &entry.state);
             let gone = plan.changes.contains(&Change::Forget);
             if plan.changes.is_empty() || gone || rounds == ROUNDS_MAX {
                 break gone;
@@ -389,82 +286,82 @@ impl World {
             rounds += 1;
             entry.changed = true;
             let mut writer = Writer {
-                now,
+                now: open.now,
                 settings: &self.ctx.settings,
                 spec: &entry.spec,
                 state: &mut entry.state,
                 generation: &mut self.generation,
                 issued: &mut issued,
-                notes: &mut turn.notes,
+                notes: &mut open.turn.notes,
             };
             for change in plan.changes.drain(..) {
                 writer.change(change);
             }
         };
-        self.ctx.issue(&entry.spec, &mut issued, turn);
+        hand_out(&self.ctx, entry.spec.allocation(), &mut issued, open.turn);
         self.issued = issued;
         if gone {
             self.plan = plan;
-            return self.forget_alloc(id, dirty, turn);
+            return self.forget_alloc(open, id);
         }
         if rounds > 0 {
-            self.review(id, dirty);
+            self.review(open, id);
         }
         if let Some(at) = plan.wake_ns {
-            turn.wakes.push((Key::Alloc(id), at));
+            open.turn.wakes.push((Key::Alloc(id), at));
         }
         let result = match (rounds, plan.waits.is_empty()) {
             (0, true) => "unchanged",
             (0, false) => "waiting",
             (_, _) => "changed",
         };
-        turn.notes.push(Note::Reconciled { kind: "alloc", result });
-        self.show_alloc(now, id, &plan, dirty, turn);
+        open.turn.notes.push(Note::Reconciled { kind: "alloc", result });
+        self.show_alloc(open, id, &plan);
         self.plan = plan;
     }
 
     /// Writes what changed of an allocation, shows it if it may look different, and tells its job what concerns it.
-    fn show_alloc(&mut self, now: Now, id: AllocId, plan: &Plan, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn show_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId, plan: &Plan) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
-        let touched = entry.flush(&mut self.meta, now, turn);
+        let touched = entry.flush(open, &mut self.meta);
         let standing = Some(entry.standing());
         let stirs = entry.standing != standing;
         entry.standing = standing;
         let mut tells = false;
         if core::mem::take(&mut entry.changed) || touched {
-            let mut convergence = status::convergence(now, &entry.spec, &entry.state, plan, entry.since);
+            let mut convergence = status::convergence(open.now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
             if entry.verdict.as_ref().is_none_or(|was| converged(was) != converged(&convergence)) {
-                entry.since = now.moment();
-                convergence.since = now.moment();
+                entry.since = open.now.moment();
+                convergence.since = open.now.moment();
             }
             if entry.verdict.as_ref() != Some(&convergence) {
                 entry.verdict = Some(convergence.clone());
                 tells = true;
             }
             let view = show::view(&entry.spec, &entry.state, convergence);
-            turn.views.push(View::Alloc(view.into()));
+            open.turn.views.push(View::Alloc(view.into()));
         }
         if stirs {
             let key = entry.spec.job_key.clone();
-            self.stir_job(key, dirty);
+            self.stir_job(open, key);
         } else if tells {
-            dirty.insert(Key::Job(entry.spec.job_key.clone()));
+            open.dirty.insert(Key::Job(entry.spec.job_key.clone()));
             self.note_verdict(id);
         }
     }
 
     /// Nothing of the allocation is left in the world: nothing of it is kept here either.
-    fn forget_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn forget_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.remove(id) else { return };
-        self.follow(id, dirty);
-        self.disinherit(&entry.spec, dirty);
-        self.stir_job(entry.spec.job_key.clone(), dirty);
-        turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
-        turn.records.push(Record::Delete(RecordKey::AllocState(id)));
-        turn.views.push(View::AllocGone(id));
+        self.follow(open, id);
+        self.disinherit(open, &entry.spec);
+        self.stir_job(open, entry.spec.job_key.clone());
+        open.turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
+        open.turn.records.push(Record::Delete(RecordKey::AllocState(id)));
+        open.turn.views.push(View::AllocGone(id));
         self.stir_short();
-        dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
+        open.dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
     }
 
     fn flush_meta(&mut self, turn: &mut Turn) {
@@ -472,6 +369,18 @@ impl World {
             turn.records.push(Record::Put(RecordKey::Meta, RecordValue::Meta(*self.meta)));
         }
     }
+}
+
+/// Hands out what is to be done for an allocation.
+fn hand_out(ctx: &Context, spec: &Arc<Allocation>, issued: &mut Vec<Issued>, turn: &mut Turn) {
+    turn.actions.extend(issued.drain(..).map(|Issued { part, generation, verb, timeout }| {
+        let mounts = match part {
+            Part::Task(index, TaskPart::Mounts) => ctx.mount_sources(spec, usize::from(index)),
+            Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
+        };
+        let op = Op { target: Target::Alloc(spec.id, part), generation };
+        Action { op, subject: Subject::Alloc(Arc::clone(spec), part), mounts, verb, timeout }
+    }));
 }
 
 #[cfg(test)]

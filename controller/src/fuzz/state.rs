@@ -26,6 +26,7 @@ use herdlet_api_types::{
     volume::{Volume, VolumeKind},
 };
 use herdlet_plan::{
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
     job::{JobState, capacity::Room},
@@ -35,7 +36,7 @@ use herdlet_plan::{
     state::Durable,
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 use serde::{Serialize, de::DeserializeOwned};
 

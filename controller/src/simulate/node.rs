@@ -22,11 +22,7 @@ use herdlet_nomad::{
         },
     },
 };
-use herdlet_plan::{
-    env::NodeFacts,
-    record::Record,
-    world::{Settings, World},
-};
+use herdlet_plan::{context::Settings, env::NodeFacts, record::Record, world::World};
 use herdlet_rpc::{
     connect::Network,
     error::CallError,

@@ -12,6 +12,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     action::{Action, Outcome, Recovered, Verb},
     alloc,
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
     job::capacity::Room,
@@ -19,7 +20,7 @@ use herdlet_plan::{
     record::{Record, RecordKey, RecordValue},
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 use herdlet_tests::sim::{
     jobs::{group, job, service, task},
@@ -47,7 +48,7 @@ pub(super) fn converged() -> Box<dyn FnMut()> {
     life.pass(30).expect("a good life");
     Box::new(move || {
         let world = life.world();
-        let (spec, state) = world.allocations().next().expect("an allocation");
+        let (spec, state) = world.alloc_specs().next().expect("an allocation");
         let plan = alloc::plan(life.now(), world.context(), spec, state);
         assert!(plan.changes.is_empty() && plan.waits.is_empty());
         black_box(plan);

@@ -50,12 +50,12 @@ pub fn service(name: &str) -> Service {
 /// The checks that a part makes, with no result yet.
 pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
     let Some(group) = alloc.group() else { return Vec::new() };
-    let (task, services) = match part {
-        Part::Task(index, _) => match group.tasks.get(usize::from(index)) {
+    let (task, services) = match part.task() {
+        Some(index) => match group.tasks.get(usize::from(index)) {
             Some(task) => (Some(task.name.as_str()), &task.services),
             None => return Vec::new(),
         },
-        Part::Dir | Part::Services | Part::Checks => (None, &group.services),
+        None => (None, &group.services),
     };
     let of = |service: &Service, check: &Check| {
         let registered = RegisteredCheck {

@@ -16,13 +16,14 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::{Action, Outcome, Verb},
+    context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
-    op::{Key, Part, TaskPart},
+    op::Key,
     record::{RecordKey, RecordValue},
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 
 use self::disk::Held;
@@ -376,9 +377,9 @@ impl Life {
         self.machine.reboot();
         if self.faults.reboot_one_in > 0 && self.dice.one_in(3) {
             self.met.note(Kind::PowerCut);
-            let is_dir =
-                |thing: &&Thing| matches!(thing, Thing::Part(_, Part::Dir | Part::Task(_, TaskPart::Dir)));
-            for dir in self.machine.things.iter().filter(is_dir).cloned().collect::<Vec<_>>() {
+            let dirs: Vec<Thing> =
+                self.machine.things.iter().filter(|thing| thing.is_dir()).cloned().collect();
+            for dir in dirs {
                 if self.dice.one_in(3) {
                     self.machine.remove(&dir);
                 }

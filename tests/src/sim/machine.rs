@@ -11,9 +11,10 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Recovered, Verb},
-    alloc::volumes::volume_name,
     event::Event,
     op::{Part, Subject, TaskPart},
+    parts::{BeforeStart, Down, IfLost, Medium, PartSet},
+    shared::volume::volume_name,
 };
 
 use super::jobs::checks_of;
@@ -25,6 +26,23 @@ pub enum Thing {
     Part(AllocId, Part),
     /// A volume's data.
     Volume(String),
+}
+
+impl Thing {
+    /// Whether it is a part that consists of this.
+    pub fn consists_of(&self, medium: Medium) -> bool {
+        matches!(self, Self::Part(_, part) if part.row().medium == medium)
+    }
+
+    /// Whether it is a part of this allocation.
+    fn is_of(&self, alloc: AllocId) -> bool {
+        matches!(self, Self::Part(id, _) if *id == alloc)
+    }
+
+    /// Whether it is a directory that tasks can't do without.
+    pub fn is_dir(&self) -> bool {
+        matches!(self, Self::Part(_, part) if part.row().if_lost != IfLost::Restore)
+    }
 }
 
 /// An attempt's identity: allocation, index of the task in its group, number.
@@ -196,7 +214,7 @@ impl Machine {
     /// It is not there any more, nor what lies in it.
     pub fn remove(&mut self, gone: &Thing) -> BTreeSet<Thing> {
         let goes = |thing: &Thing| match (gone, thing) {
-            (Thing::Part(of, Part::Dir), Thing::Part(id, part)) => id == of && lies_in_dir(*part),
+            (Thing::Part(of, Part::Dir), thing) => thing.is_of(*of) && thing.consists_of(Medium::Files),
             (
                 Thing::Part(of, Part::Task(dir, TaskPart::Dir)),
                 Thing::Part(id, Part::Task(index, TaskPart::Dir | TaskPart::Artifacts)),
@@ -269,7 +287,7 @@ impl Machine {
         self.living.clear();
         self.tokens.clear();
         self.catalogue_down_until = 0;
-        self.things.retain(|thing| !matches!(thing, Thing::Part(_, Part::Task(_, TaskPart::Mounts))));
+        self.things.retain(|thing| !thing.consists_of(Medium::Mounts));
         self.crash(0);
         self.late_until = 0;
     }
@@ -283,8 +301,7 @@ impl Machine {
     /// The agent dies: its checks go with it.
     pub fn crash(&mut self, now_ns: u64) {
         self.late_until = now_ns + LATE_NS;
-        self.things
-            .retain(|thing| !matches!(thing, Thing::Part(_, Part::Checks | Part::Task(_, TaskPart::Checks))));
+        self.things.retain(|thing| !thing.consists_of(Medium::Agent));
     }
 
     /// A process ends: what a living agent sees of it.
@@ -413,14 +430,10 @@ impl Machine {
         }) {
             return Err(format!("{} starts while {other:?} lives", name()));
         }
-        let needed = [
-            (true, Part::Dir),
-            (true, Part::Task(index, TaskPart::Dir)),
-            (!task.volume_mounts.is_empty(), Part::Task(index, TaskPart::Mounts)),
-            (!task.artifacts.is_empty(), Part::Task(index, TaskPart::Artifacts)),
-            (!task.identities.is_empty(), Part::Task(index, TaskPart::Identity)),
-        ];
-        for (_, part) in needed.into_iter().filter(|(needed, _)| *needed) {
+        let before_start =
+            PartSet::needed_by(task).rows().filter(|row| row.before_start != BeforeStart::Nothing);
+        let of_task = before_start.map(|row| Part::Task(index, row.part));
+        for part in [Part::Dir].into_iter().chain(of_task) {
             let thing = Thing::Part(alloc.id, part);
             if !self.things.contains(&thing) && !self.vanished.contains(&thing) {
                 return Err(format!("{} starts without {part:?}", name()));
@@ -467,14 +480,15 @@ impl Machine {
         action: &Action,
     ) -> Result<Outcome, String> {
         let thing = Thing::Part(alloc.id, part);
-        let of_catalogue = matches!(part, Part::Services | Part::Task(_, TaskPart::Services));
+        let medium = part.row().medium;
+        let of_catalogue = medium == Medium::Catalogue;
         if of_catalogue && now_ns < self.catalogue_down_until {
             let why = "the catalogue is down".to_owned();
             return Ok(Outcome::Failed { class: FailureClass::Retry, why });
         }
         let has_dir = self.things.contains(&Thing::Part(alloc.id, Part::Dir));
         Ok(match &action.verb {
-            Verb::Up if lies_in_dir(part) && part != Part::Dir && !has_dir => {
+            Verb::Up if medium == Medium::Files && part != Part::Dir && !has_dir => {
                 let why = "the allocation directory is missing".to_owned();
                 Outcome::Failed { class: FailureClass::Retry, why }
             }
@@ -494,24 +508,22 @@ impl Machine {
                     Part::Task(_, TaskPart::Mounts) if action.mounts.is_empty() => {
                         return Err(format!("{} mounts nothing", alloc.name()));
                     }
-                    Part::Checks | Part::Task(_, TaskPart::Checks) => {
-                        Outcome::Checking(checks_of(alloc, part))
-                    }
-                    Part::Dir | Part::Services | Part::Task(..) => Outcome::Done,
+                    _ if medium == Medium::Agent => Outcome::Checking(checks_of(alloc, part)),
+                    Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Outcome::Done,
                 }
             }
             Verb::Down => {
-                let in_use = match part {
-                    Part::Dir => self.live().any(|((id, ..), _)| *id == alloc.id),
-                    Part::Task(index, TaskPart::Mounts) => self.lives(alloc.id, index),
-                    Part::Services | Part::Checks | Part::Task(..) => false,
+                let in_use = match (part.row().down, part.task()) {
+                    (Down::WithDir, None) => self.live().any(|((id, ..), _)| *id == alloc.id),
+                    (Down::AfterProcess, Some(index)) => self.lives(alloc.id, index),
+                    (Down::First | Down::AfterProcess | Down::EachAttempt | Down::WithDir, _) => false,
                 };
                 if in_use {
                     return Err(format!("{part:?} of {} is removed under a process", alloc.name()));
                 }
                 self.covered.remove(&thing);
                 if part == Part::Dir {
-                    let ours = |thing: &Thing| matches!(thing, Thing::Part(id, part) if *id == alloc.id && lies_in_dir(*part));
+                    let ours = |thing: &Thing| thing.is_of(alloc.id) && thing.consists_of(Medium::Files);
                     self.things.retain(|thing| !ours(thing));
                 }
                 self.things.remove(&thing);
@@ -557,11 +569,6 @@ fn mounts_volume(alloc: &Allocation, index: u16, volume: &str) -> bool {
     let Ok((group, task)) = spec_of(alloc, index) else { return false };
     let mut requests = task.volume_mounts.iter().filter_map(|mount| group.volumes.get(&mount.volume));
     requests.any(|request| volume_name(alloc, request) == volume)
-}
-
-/// What goes with the allocation directory.
-fn lies_in_dir(part: Part) -> bool {
-    matches!(part, Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity))
 }
 
 fn exited(key: AttemptKey, attempt: &Attempt, result: ExitResult) -> Event {

@@ -11,7 +11,6 @@ use herdlet_api_types::{
 use herdlet_plan::{
     event::{Command, Event, Noticed},
     job::capacity::Room,
-    op::Part,
     record::RecordKey,
     state::PartState,
     turn::Turn,
@@ -345,9 +344,9 @@ impl Life {
             let (id, name) = (view.spec.id, view.spec.name());
             for thing in &self.machine.things {
                 let Thing::Part(of, part) = thing else { continue };
-                let used = match part {
-                    Part::Task(index, _) => self.machine.lives(id, *index),
-                    Part::Dir | Part::Services | Part::Checks => !view.status.is_terminal(),
+                let used = match part.task() {
+                    Some(index) => self.machine.lives(id, index),
+                    None => !view.status.is_terminal(),
                 };
                 if *of == id && used {
                     all.insert(format!("{name} {part:?}"));

@@ -9,10 +9,9 @@ use herdlet_api_types::{
     view::{AllocView, JobView},
 };
 use herdlet_plan::{
-    event::{Command, Ending, Event, Noticed, RestartScope, VolumeData},
+    event::{Command, Ending, Event, Noticed, PromoteScope, RestartScope, VolumeData},
     job::children::Dispatch,
-    op::{Part, TaskPart},
-    world::deployments::PromoteScope,
+    parts::{Medium, WhileRunning},
 };
 
 use super::{
@@ -168,18 +167,19 @@ impl Life {
         }
         let thing = things[self.dice.below(things.len() as u64) as usize].clone();
         let Thing::Part(alloc, part) = thing else { return };
-        match part {
+        let row = part.row();
+        match row.medium {
             // A directory takes the task with it; once in a while is enough.
-            Part::Dir | Part::Task(_, TaskPart::Dir) if !self.dice.one_in(8) => return,
-            Part::Checks | Part::Task(_, TaskPart::Checks) => return,
+            Medium::Files if thing.is_dir() && !self.dice.one_in(8) => return,
+            Medium::Agent => return,
             // They go with the directory; a task that has had them may do with them what it likes.
-            Part::Task(_, TaskPart::Artifacts) => return,
-            Part::Task(_, TaskPart::Mounts) if self.dice.one_in(3) => {
+            Medium::Files if row.while_running == WhileRunning::Leave => return,
+            Medium::Mounts if self.dice.one_in(3) => {
                 self.met.note(Kind::Covered);
                 self.tale.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
                 self.machine.covered.insert(thing);
             }
-            Part::Dir | Part::Services | Part::Task(..) => {
+            Medium::Files | Medium::Mounts | Medium::Processes | Medium::Catalogue => {
                 self.met.note(Kind::Vanished);
                 self.tale.note(self.now().boot_ns, || format!("{part:?} vanishes"));
                 self.machine.vanish(&thing);

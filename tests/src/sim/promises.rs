@@ -12,7 +12,6 @@ use herdlet_plan::{
     action::{Action, Outcome, Recovered, Verb},
     op::{Part, Subject, TaskPart},
     state::{AfterStop, Durable, Run},
-    task::lifecycle::gate_open,
     time::BootId,
 };
 
@@ -263,5 +262,5 @@ fn may_begin_unstored(alloc: &Allocation, index: u16, stored: &Durable, boot: Bo
     known.run == Run::Waiting
         && known.newest() == 0
         && stored.boot == Some(boot)
-        && gate_open(stored.stage, task.lifecycle)
+        && stored.stage.admits(task.lifecycle)
 }

@@ -27,9 +27,9 @@ use herdlet_base::{
     paths::{self, Paths},
 };
 use herdlet_plan::{
-    alloc::volumes::volume_name,
     event::{Event, Noticed},
     op::{Part, TaskIndex, TaskPart},
+    shared::volume::volume_name,
 };
 use herdlet_runtime::Inbox;
 use herdlet_storage::{alloc_dir, mounts::Destination, task_dir};

@@ -8,10 +8,7 @@ use axum::{
     response::Response,
 };
 use herdlet_api_types::{deployment::Deployment, nomad, view::JobView};
-use herdlet_plan::{
-    event::{Command, Reply},
-    world::deployments::PromoteScope,
-};
+use herdlet_plan::event::{Command, PromoteScope, Reply};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

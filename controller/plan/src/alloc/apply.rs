@@ -13,9 +13,9 @@ mod history;
 mod process;
 mod request;
 
+use core::ops::Range;
 use std_alloc::{
     borrow::Cow,
-    collections::BTreeSet,
     format,
     string::{String, ToString},
     sync::Arc,
@@ -30,19 +30,19 @@ use herdlet_api_types::{
     task::{TaskEvent, TaskEventKind},
 };
 
-pub use self::history::kind_of;
 use crate::{
     action::{FailureClass, Outcome, Verb},
-    alloc::{checks::has_checks, health, services::in_consul},
+    alloc::{health, services::in_consul},
     backoff::retry_delay,
-    event::Noticed,
+    context::Settings,
     op::{Part, TaskIndex, TaskPart},
+    parts::{IfFatal, IfLost, WhileRunning, has_own_checks},
     plan::Change,
-    state::{AllocState, Doing, Ended, PartState, Run, Stage, Stop, TaskState, healthy_by},
+    spec::AllocSpec,
+    state::{AllocState, Doing, Ended, Noticed, PartState, Run, Stage, Stop, TaskState, healthy_by},
     status,
     time::Now,
     turn::{Drifted, Note},
-    world::Settings,
 };
 
 /// Why a task fails that a server has left out. Nomad's text.
@@ -55,7 +55,7 @@ pub struct Writer<'a> {
     /// The agent's settings.
     pub settings: &'a Settings,
     /// What is wanted.
-    pub spec: &'a Arc<Allocation>,
+    pub spec: &'a AllocSpec,
     /// What is remembered.
     pub state: &'a mut AllocState,
     /// Number of the last operation.
@@ -112,15 +112,15 @@ fn serve_owner_anew(
     if new.iter().all(|service| service.checks.is_empty()) {
         state.forget_checks(|result| result.task.as_deref() == task);
     }
-    if !alike && has_checks(old) && !has_checks(new) {
-        state.outdated.insert(checks);
+    if !alike && has_own_checks(old) && !has_own_checks(new) {
+        state.checks.outdated.insert(checks);
     } else if !alike && *state.parts.get(checks) != PartState::Absent {
         look_at(checks, state);
     }
     if new.is_empty() {
-        state.durable.retired.insert(services);
+        state.durable.retire(services);
     } else {
-        state.durable.retired.remove(&services);
+        state.durable.end_retirement(services);
         look_at(services, state);
     }
 }
@@ -182,7 +182,7 @@ impl Writer<'_> {
             return self.told_of_tokens(index);
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
-        if lies_in(part, Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
+        if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
             // Somebody removed the directory; what has just ended may have made it anew.
             self.state.parts.learn(Part::Dir, PartState::Unknown);
         }
@@ -214,7 +214,7 @@ impl Writer<'_> {
     pub fn drift(&mut self, part: Part, noticed: Noticed) {
         self.suspect(part, noticed);
         let inside: Vec<Part> =
-            self.state.parts.iter().map(|(inner, _)| inner).filter(|inner| lies_in(*inner, part)).collect();
+            self.state.parts.iter().map(|(inner, _)| inner).filter(|inner| inner.lies_in(part)).collect();
         for inner in inside {
             self.suspect(inner, noticed);
         }
@@ -222,11 +222,13 @@ impl Writer<'_> {
 
     fn suspect(&mut self, part: Part, noticed: Noticed) {
         match self.state.parts.get(part) {
-            // Nobody keeps them up: they are looked at before the next start.
-            PartState::Up if matches!(part, Part::Task(_, TaskPart::Artifacts)) => {
-                self.state.parts.learn(part, PartState::Unknown);
+            PartState::Up => {
+                let known = match part.row().while_running {
+                    WhileRunning::Keep => PartState::Suspect(noticed),
+                    WhileRunning::Leave => PartState::Unknown,
+                };
+                self.state.parts.learn(part, known);
             }
-            PartState::Up => self.state.parts.learn(part, PartState::Suspect(noticed)),
             // Whatever the operation finds may be older than this. What becomes of processes is told by their exits.
             PartState::Busy { .. } if !matches!(part, Part::Task(_, TaskPart::Process)) => {
                 self.state.parts.overtake(part);
@@ -259,9 +261,9 @@ impl Writer<'_> {
         durable.boot = Some(now.boot);
         durable.tasks = tasks;
         durable.healthy_by = healthy_by;
-        durable.offered = Some(BTreeSet::new());
+        durable.begin_offers();
         durable.description = Cow::Borrowed("No tasks have started");
-        if let Some(why) = self.spec.server.as_ref().and_then(|server| server.refused.clone()) {
+        if let Some(why) = self.spec.policy().refused.clone() {
             for index in 0..self.task_count() {
                 self.doom(index, TaskEventKind::SetupFailure, why.clone());
             }
@@ -310,11 +312,8 @@ impl Writer<'_> {
 
     /// From now on a Consul may hold these services.
     fn offer(&mut self, part: Part) {
-        if self.is_in_consul(part)
-            && !self.state.durable.may_be_held(part)
-            && let Some(offered) = &mut self.state.durable.offered
-        {
-            offered.insert(part);
+        if self.is_in_consul(part) && !self.state.durable.may_be_held(part) {
+            self.state.durable.offer(part);
         }
     }
 
@@ -327,10 +326,7 @@ impl Writer<'_> {
             Outcome::Present => self.part_is_up(part),
             Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
             Outcome::Checking(wanted) => {
-                let task = match part {
-                    Part::Task(index, _) => self.task_name(index),
-                    Part::Dir | Part::Services | Part::Checks => None,
-                };
+                let task = part.task().and_then(|index| self.task_name(index));
                 self.state.expect_checks(task.as_deref(), &wanted, self.now.boot_ns);
                 self.part_is_up(part);
             }
@@ -340,21 +336,10 @@ impl Writer<'_> {
                 self.part_is_damaged(part, doing, why.clone());
                 self.doom_users(part, &why);
             }
-            Outcome::Failed { class, why } => match part {
-                // It ran, or never can: its turn is over.
-                Part::Task(index, TaskPart::Prestop) if class != FailureClass::Retry => {
-                    self.note(index, TaskEventKind::HookMessage, format!("prestop: {why}"));
-                    self.part_is_up(part);
-                }
-                Part::Task(index, TaskPart::Artifacts)
-                    if doing == Doing::Up && class != FailureClass::Retry =>
-                {
-                    self.download_failed(index, class, why);
-                }
-                Part::Dir | Part::Services | Part::Checks | Part::Task(..) => {
-                    self.part_failed(part, doing, class, why);
-                }
-            },
+            Outcome::Failed { class: FailureClass::Retry, why } => {
+                self.part_failed(part, doing, FailureClass::Retry, why);
+            }
+            Outcome::Failed { class, why } => self.part_failed_for_good(part, doing, class, why),
             Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
         }
     }
@@ -372,12 +357,9 @@ impl Writer<'_> {
     }
 
     fn drifted(&self, part: Part) -> Drifted {
-        let task = match part {
-            Part::Task(index, _) => self.task(index).map(|task| task.name.clone()),
-            Part::Dir | Part::Services | Part::Checks => None,
-        };
+        let task = part.task().and_then(|index| self.task_name(index));
         let (alloc, job, name) = (self.spec.id, self.spec.job_key.clone(), self.spec.name());
-        Drifted { alloc, job, name, task, kind: kind_of(part) }
+        Drifted { alloc, job, name, task, kind: part.row().name }
     }
 
     /// Something is in its place that is not as wanted: brought up it is repaired, and taken down there is something to do.
@@ -400,18 +382,18 @@ impl Writer<'_> {
         if self.state.parts.clear_drifted(part).is_some() {
             self.notes.push(Note::DriftDropped { of: self.drifted(part) });
         }
-        if self.state.durable.retired.contains(&part) {
-            self.state.durable.retired.remove(&part);
+        if self.state.durable.is_retired(part) {
+            self.state.durable.end_retirement(part);
         }
         let task = match part {
             Part::Checks => {
-                self.state.recheck = false;
+                self.state.checks.recheck = false;
                 None
             }
             Part::Task(index, TaskPart::Checks) => self.task_name(index),
             Part::Dir | Part::Services | Part::Task(..) => return,
         };
-        self.state.outdated.remove(&part);
+        self.state.checks.outdated.remove(&part);
         self.state.forget_checks(|result| result.task == task);
     }
 
@@ -428,45 +410,41 @@ impl Writer<'_> {
             self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
             self.state.parts.mark_drifted(part, self.now.boot_ns);
         }
-        match part {
-            Part::Task(_, TaskPart::Dir) => self.doom_users(part, "task directory is gone"),
-            Part::Dir => self.doom_users(part, "allocation directory is gone"),
-            Part::Services
-            | Part::Checks
-            | Part::Task(
-                _,
-                TaskPart::Artifacts
-                | TaskPart::Identity
-                | TaskPart::Mounts
-                | TaskPart::Process
-                | TaskPart::Services
-                | TaskPart::Checks
-                | TaskPart::Prestop,
-            ) => {}
+        if let IfLost::FailUsers(why) = part.row().if_lost {
+            self.doom_users(part, why);
         }
     }
 
-    /// A directory that a task has used is not made anew, empty, under it.
+    /// A part that its users can't do without is not made anew, empty, under them.
     fn doom_users(&mut self, part: Part, why: &str) {
-        match part {
-            Part::Task(index, TaskPart::Dir) => self.doom_if_begun(index, why),
-            Part::Dir => {
-                for index in 0..self.task_count() {
-                    self.doom_if_begun(index, why);
-                }
+        if part.row().if_lost == IfLost::Restore {
+            return;
+        }
+        for index in self.users(part) {
+            self.doom_if_begun(index, why);
+        }
+    }
+
+    /// The tasks that use a part: its own, or all.
+    fn users(&self, part: Part) -> Range<TaskIndex> {
+        part.task().map_or(0..self.task_count(), |index| index..index.saturating_add(1))
+    }
+
+    /// What can't be brought up as specified, in whatever way it was tried.
+    fn part_failed_for_good(&mut self, part: Part, doing: Doing, class: FailureClass, why: String) {
+        match (part.row().if_fatal, part.task()) {
+            // It ran, or never can.
+            (IfFatal::GoOn, Some(index)) => {
+                self.note(index, TaskEventKind::HookMessage, format!("{}: {why}", part.row().name));
+                self.part_is_up(part);
             }
-            Part::Services
-            | Part::Checks
-            | Part::Task(
-                _,
-                TaskPart::Artifacts
-                | TaskPart::Identity
-                | TaskPart::Mounts
-                | TaskPart::Process
-                | TaskPart::Services
-                | TaskPart::Checks
-                | TaskPart::Prestop,
-            ) => {}
+            (IfFatal::RestartPolicy, Some(index)) if doing == Doing::Up => {
+                self.download_failed(index, class, why);
+            }
+            (
+                IfFatal::Ignore | IfFatal::FailUsers { .. } | IfFatal::RestartPolicy | IfFatal::GoOn,
+                Some(_) | None,
+            ) => self.part_failed(part, doing, class, why),
         }
     }
 
@@ -478,26 +456,9 @@ impl Writer<'_> {
         if doing != Doing::Up || class != FailureClass::Fatal {
             return;
         }
-        match part {
-            Part::Dir => {
-                for index in 0..self.task_count() {
-                    self.doom_if_waiting(
-                        index,
-                        TaskEventKind::SetupFailure,
-                        format!("failed to set up: {why}"),
-                    );
-                }
-            }
-            Part::Task(
-                index,
-                TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity | TaskPart::Mounts,
-            ) => {
-                self.doom_if_waiting(index, TaskEventKind::HookFailed, format!("{}: {why}", kind_of(part)));
-            }
-            // Registrations never fail a task; a process has its own rules.
-            Part::Services
-            | Part::Checks
-            | Part::Task(_, TaskPart::Services | TaskPart::Checks | TaskPart::Process | TaskPart::Prestop) => {
+        if let IfFatal::FailUsers { kind, prefix } = part.row().if_fatal {
+            for index in self.users(part) {
+                self.doom_if_waiting(index, kind, format!("{prefix}: {why}"));
             }
         }
     }
@@ -546,7 +507,7 @@ impl Writer<'_> {
         let since_ns =
             core::mem::replace(&mut self.state.healthy_since_ns, healthy.then_some(self.now.boot_ns));
         let judged = !healthy && self.state.durable.is_judged_healthy();
-        let Some(terms) = health::terms(self.spec).filter(|_| judged) else { return };
+        let Some(terms) = self.spec.policy().health.filter(|_| judged) else { return };
         let lasted_ns = since_ns.map_or(0, |since_ns| self.now.boot_ns.saturating_sub(since_ns));
         if lasted_ns >= terms.min_healthy_time.as_nanos().unsigned_abs() {
             self.state.durable.unnoticed().healthy_by = healthy_by(self.now, self.spec);
@@ -578,21 +539,6 @@ impl Writer<'_> {
 
     fn task_count(&self) -> TaskIndex {
         TaskIndex::try_from(self.state.durable.tasks.len()).unwrap_or(TaskIndex::MAX)
-    }
-}
-
-/// Whether a part lies in a directory that is another part.
-fn lies_in(part: Part, dir: Part) -> bool {
-    match (dir, part) {
-        (
-            Part::Dir,
-            Part::Task(_, TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity | TaskPart::Mounts),
-        ) => true,
-        (
-            Part::Task(index, TaskPart::Dir),
-            Part::Task(inner, TaskPart::Artifacts | TaskPart::Identity | TaskPart::Mounts),
-        ) => index == inner,
-        _ => false,
     }
 }
 

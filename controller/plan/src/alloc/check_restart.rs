@@ -18,13 +18,13 @@ use crate::{
 
 /// The restart that is due.
 pub(super) fn due(pass: &mut Pass<'_>) -> Option<Change> {
-    if pass.state.failing_since_ns.is_empty() || pass.state.durable.stop.is_some() {
+    if pass.state.checks.failing_since_ns.is_empty() || pass.state.durable.stop.is_some() {
         return None;
     }
     let state = pass.state;
-    for result in state.checks.values() {
+    for result in state.checks.results.values() {
         let Some(when) = result.restarts_now() else { continue };
-        let Some(since_ns) = state.failing_since_ns.get(&result.id) else { continue };
+        let Some(since_ns) = state.checks.failing_since_ns.get(&result.id) else { continue };
         let Some(checked) = checked(pass, result) else { continue };
         let at_ns = restart_at_ns(*since_ns, checked.started_ns, when);
         if pass.due(at_ns) {

@@ -1,55 +1,51 @@
 //! Checks of services in the built-in catalogue, and commands. A Consul agent makes its other checks itself.
 
-use herdlet_api_types::job::{Check, CheckKind, OnUpdate, Provider, Service};
+use herdlet_api_types::job::Service;
 
 use crate::{
-    action::Verb,
-    alloc::wants_services,
-    limits::OPERATION_TIMEOUT,
+    goal::wants_services,
     op::Part,
-    pass::{Pass, Trust},
+    parts::{Need, Progress},
+    pass::Pass,
+    policy::counts,
     state::{AllocState, PartState},
 };
 
 /// Runs them while the group's services are registered.
-pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
-    let services = &pass.group.services;
-    if wants_services(pass) { run(pass, Part::Checks, services) } else { end(pass, Part::Checks, services) }
+pub fn up(pass: &mut Pass<'_>) -> Progress {
+    if wants_services(pass.now, pass.state) { run(pass, Part::Checks) } else { end(pass, Part::Checks) }
 }
 
 /// Stops them.
-pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
-    let services = &pass.group.services;
-    end(pass, Part::Checks, services)
+pub fn down(pass: &mut Pass<'_>) -> Progress {
+    end(pass, Part::Checks)
 }
 
-/// Runs the checks of these services; those of a process that has ended end first. `true` once they run.
-pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
+/// Runs checks; those of a process that has ended end first.
+pub(crate) fn run(pass: &mut Pass<'_>, part: Part) -> Progress {
     let begin_anew =
-        part == Part::Checks && pass.state.recheck && *pass.state.parts.get(part) != PartState::Absent;
+        part == Part::Checks && pass.state.checks.recheck && *pass.state.parts.get(part) != PartState::Absent;
     if begin_anew || is_outdated(pass, part) {
-        pass.want_down(part, Verb::Down, OPERATION_TIMEOUT);
-        return false;
+        pass.want_down(part);
+        return Progress::Pending;
     }
-    !has_checks(services) || pass.want_up(part, Trust::Assert, OPERATION_TIMEOUT)
+    if pass.spec.need(part) == Need::Unneeded {
+        return Progress::Arrived;
+    }
+    pass.want_up(part)
 }
 
-/// Ends the checks of these services. `true` once none runs.
-pub(crate) fn end(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
-    !has_checks(services) && !is_outdated(pass, part) || pass.want_down(part, Verb::Down, OPERATION_TIMEOUT)
+/// Ends checks.
+pub(crate) fn end(pass: &mut Pass<'_>, part: Part) -> Progress {
+    if pass.spec.need(part) == Need::Unneeded && !is_outdated(pass, part) {
+        return Progress::Arrived;
+    }
+    pass.want_down(part)
 }
 
 /// Whether they run for a version of the job that had checks, where this one has none, or for a process that has ended.
 pub(crate) fn is_outdated(pass: &Pass<'_>, part: Part) -> bool {
-    pass.state.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
-}
-
-/// Whether any of these services has a check that the agent itself makes.
-pub(crate) fn has_checks(services: &[Service]) -> bool {
-    let is_ours = |service: &Service, check: &Check| {
-        service.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
-    };
-    services.iter().any(|service| service.checks.iter().any(|check| is_ours(service, check)))
+    pass.state.checks.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
 }
 
 /// Whether every check of these services that counts is as the allocation's health asks for. `is_theirs` tells the owner of a
@@ -61,7 +57,8 @@ pub(crate) fn are_as_required(
 ) -> bool {
     let mut wanted =
         services.iter().flat_map(|service| &service.checks).filter(|check| counts(check)).count();
-    for result in state.checks.values().filter(|result| result.counts() && is_theirs(result.task.as_deref()))
+    for result in
+        state.checks.results.values().filter(|result| result.counts() && is_theirs(result.task.as_deref()))
     {
         if !result.is_as_required() {
             return false;
@@ -69,9 +66,4 @@ pub(crate) fn are_as_required(
         wanted = wanted.saturating_sub(1);
     }
     wanted == 0
-}
-
-/// Whether the allocation's health asks for it.
-pub(crate) fn counts(check: &Check) -> bool {
-    check.on_update != OnUpdate::Ignore
 }

@@ -1,59 +1,28 @@
 //! Whether an allocation is healthy, and the roll-out's verdict on it.
 //!
 //! Healthy: all tasks run as they should and, unless `health_check` says that this is enough, all checks pass. The verdict: healthy
-//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where there are [`Terms`]; given once. With
+//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where there are [`HealthTerms`]; given once. With
 //! `health_check: manual` the verdict in a deployment is somebody's word.
 
 use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use herdlet_api_types::{
-    DeploymentId, Duration,
-    alloc::{Allocation, ClientStatus, Desired},
-    job::{Group, HealthCheck, JobType, Lifecycle, Task},
+    DeploymentId,
+    alloc::{ClientStatus, Desired},
+    job::{Group, HealthCheck, Lifecycle, Task},
     service::CheckResult,
     task::TaskStatus,
 };
 
 use crate::{
-    alloc::{checks, wants_tasks},
+    alloc::checks,
+    goal::wants_tasks,
     pass::Pass,
     plan::{Change, Waiting},
+    policy::{HealthTerms, has_counted_check},
+    spec::AllocSpec,
     state::{AllocState, Health, TaskState},
 };
-
-/// By what the verdict is given.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
-    /// What health means.
-    pub health_check: HealthCheck,
-    /// How long without a break.
-    pub min_healthy_time: Duration,
-    /// Until when.
-    pub healthy_deadline: Duration,
-}
-
-/// By what the verdict on the allocation is given: in deployments by the group's `update`, which a job of this machine may have outside of
-/// them too; servers ask for that of services only, by `migrate`. None: nobody asks.
-pub(crate) fn terms(spec: &Allocation) -> Option<Terms> {
-    match &spec.server {
-        Some(server) if spec.deployment.is_none() => {
-            let migrate = server.migrate.filter(|_| spec.job.kind == JobType::Service)?;
-            Some(Terms {
-                health_check: migrate.health_check,
-                min_healthy_time: migrate.min_healthy_time,
-                healthy_deadline: migrate.healthy_deadline,
-            })
-        }
-        Some(_) | None => {
-            let update = spec.group()?.update.as_ref()?;
-            Some(Terms {
-                health_check: update.health_check,
-                min_healthy_time: update.min_healthy_time,
-                healthy_deadline: update.healthy_deadline,
-            })
-        }
-    }
-}
 
 /// Follows the allocation's health and gives the verdict when it is due.
 pub fn watch(pass: &mut Pass<'_>) {
@@ -65,9 +34,9 @@ pub fn watch(pass: &mut Pass<'_>) {
     let judged_for = judged_for(pass);
     let by = pass.state.durable.healthy_by;
     let is_open = pass.state.durable.health.is_none() && pass.spec.desired == Desired::Run;
-    let open = terms(pass.spec).filter(|_| is_open);
+    let open = pass.spec.policy().health.filter(|_| is_open);
     let (Some(terms), None) = (open, judged_for) else {
-        if !healthy && wants_tasks(pass) && has_counted_check(pass.spec) {
+        if !healthy && wants_tasks(pass.state) && has_counted_check(pass.spec) {
             pass.wait(Waiting::Checks(by.filter(|_| judged_for.is_none())));
         } else if let (true, Some(_), Some(deployment)) = (healthy, open, judged_for) {
             pass.wait(Waiting::Judgement(deployment));
@@ -97,7 +66,7 @@ pub(crate) fn why_unhealthy(
     task: &Task,
     known: &TaskState,
     state: &AllocState,
-    terms: &Terms,
+    terms: &HealthTerms,
 ) -> Option<String> {
     if known.failed {
         return Some(String::from("Unhealthy because of failed task"));
@@ -129,29 +98,29 @@ fn failing_services(task: &Task, state: &AllocState) -> Option<String> {
     let is_failing =
         |result: &&CheckResult| result.task.as_deref() == Some(&*task.name) && !result.is_as_required();
     let names: BTreeSet<&str> =
-        state.checks.values().filter(is_failing).map(|result| result.service.as_str()).collect();
+        state.checks.results.values().filter(is_failing).map(|result| result.service.as_str()).collect();
     let names: Vec<&str> = names.into_iter().collect();
     (!names.is_empty()).then(|| format!("Services not healthy by deadline: {}", names.join(", ")))
 }
 
 /// The deployment for which somebody judges it. What is made outside one has nobody to judge it.
 fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
-    terms(pass.spec).filter(|terms| terms.health_check == HealthCheck::Manual)?;
+    pass.spec.policy().health.filter(|terms| terms.health_check == HealthCheck::Manual)?;
     pass.spec.deployment.map(|of| of.id)
 }
 
 /// Whether it is healthy now, as it is shown: its work goes on well, or is done. None of what is to end.
-pub fn now(spec: &Allocation, state: &AllocState) -> Option<bool> {
+pub fn now(spec: &AllocSpec, state: &AllocState) -> Option<bool> {
     let wanted = spec.desired == Desired::Run && spec.group().is_some();
     wanted.then(|| state.durable.status == ClientStatus::Complete || is_healthy(spec, state))
 }
 
 /// Whether every task runs as it should and every check that counts passes, now.
-pub fn is_healthy(spec: &Allocation, state: &AllocState) -> bool {
+pub fn is_healthy(spec: &AllocSpec, state: &AllocState) -> bool {
     let Some(group) = spec.group() else { return false };
     let tasks =
         group.tasks.iter().zip(&state.durable.tasks).all(|(task, known)| task_is_well(task.lifecycle, known));
-    tasks && !state.durable.tasks.is_empty() && (!counts_checks(spec) || checks_pass(group, state))
+    tasks && !state.durable.tasks.is_empty() && (!spec.policy().counts_checks() || checks_pass(group, state))
 }
 
 fn task_is_well(lifecycle: Lifecycle, known: &TaskState) -> bool {
@@ -175,18 +144,7 @@ fn checks_pass(group: &Group, state: &AllocState) -> bool {
 
 /// Whether it is healthy only by what checks told an agent before this one.
 fn is_hearsay(state: &AllocState) -> bool {
-    state.checks.values().any(|result| result.stale && result.counts())
-}
-
-/// Whether more than the states of tasks is asked for.
-fn counts_checks(spec: &Allocation) -> bool {
-    terms(spec).is_none_or(|terms| terms.health_check != HealthCheck::TaskStates)
-}
-
-/// Whether a check has to pass before the allocation is healthy.
-pub(crate) fn has_counted_check(spec: &Allocation) -> bool {
-    let mut services = spec.group().into_iter().flat_map(Group::all_services);
-    counts_checks(spec) && services.any(|(_, service)| service.checks.iter().any(checks::counts))
+    state.checks.results.values().any(|result| result.stale && result.counts())
 }
 
 fn verdict(pass: &mut Pass<'_>, healthy: bool, message: String) {

@@ -6,34 +6,37 @@ use herdlet_api_types::job::{Provider, Service};
 
 use crate::{
     action::Verb,
-    alloc::{checks::is_outdated, wants_services},
-    limits::CATALOG_TIMEOUT,
+    alloc::checks::is_outdated,
+    goal::wants_services,
     op::{Part, TaskPart},
-    pass::{Pass, Trust},
+    parts::Progress,
+    pass::Pass,
     plan::Waiting,
     state::{Doing, PartState},
 };
 
 /// Registers them. The next part goes on as soon as the request is issued.
-pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
+pub fn up(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
-    if services.is_empty() || !wants_services(pass) {
+    if services.is_empty() || !wants_services(pass.now, pass.state) {
         withdraw(pass, Part::Services, services);
-        return true;
+        return Progress::Arrived;
     }
     register(pass, Part::Services, services, Part::Checks);
     match pass.state.parts.get(Part::Services) {
-        PartState::Unknown | PartState::Absent => false,
-        PartState::Up | PartState::Suspect(_) | PartState::Busy { .. } | PartState::Failed { .. } => true,
+        PartState::Unknown | PartState::Absent => Progress::Pending,
+        PartState::Up | PartState::Suspect(_) | PartState::Busy { .. } | PartState::Failed { .. } => {
+            Progress::Arrived
+        }
     }
 }
 
 /// Takes them back; retried until the catalogue confirms. Neither stopping the tasks nor removing what they left waits for
 /// it, as a catalogue may refuse for ever; only being forgotten does: see [`withdrawn`].
-pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
+pub fn down(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
     withdraw(pass, Part::Services, services);
-    true
+    Progress::Arrived
 }
 
 /// Makes the catalogues hold these services. Checks of a version that had some, where this one has none, are ended before.
@@ -44,7 +47,7 @@ pub(crate) fn register(pass: &mut Pass<'_>, part: Part, services: &[Service], ch
     } else if in_consul(services) && !pass.state.durable.may_be_held(part) {
         ask(pass, part);
     } else {
-        pass.want_up(part, Trust::Assert, CATALOG_TIMEOUT);
+        pass.want_up(part);
     }
 }
 
@@ -60,7 +63,7 @@ fn ask(pass: &mut Pass<'_>, part: Part) {
         }
     };
     if due {
-        pass.issue(part, Doing::Look(None), Verb::Ask, CATALOG_TIMEOUT);
+        pass.operate(part, Doing::Look(None), Verb::Ask);
     }
     pass.wait(Waiting::Part(part));
 }
@@ -73,7 +76,7 @@ pub(crate) fn in_consul(services: &[Service]) -> bool {
 /// Makes the catalogues hold nothing of these services.
 pub(crate) fn withdraw(pass: &mut Pass<'_>, part: Part, services: &[Service]) {
     if has_any(pass, part, services) {
-        pass.want_down(part, Verb::Down, CATALOG_TIMEOUT);
+        pass.want_down(part);
     }
 }
 
@@ -91,5 +94,5 @@ pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
 fn has_any(pass: &Pass<'_>, part: Part, services: &[Service]) -> bool {
     let durable = &pass.state.durable;
     let built_in = !services.is_empty() && !in_consul(services);
-    built_in || durable.retired.contains(&part) || (!services.is_empty() && durable.may_be_held(part))
+    built_in || durable.is_retired(part) || (!services.is_empty() && durable.may_be_held(part))
 }

@@ -3,7 +3,6 @@
 use std_alloc::{
     format,
     string::{String, ToString},
-    sync::Arc,
     vec::Vec,
 };
 
@@ -17,19 +16,20 @@ use herdlet_api_types::{
 use crate::{
     alloc::health,
     plan::Plan,
+    spec::AllocSpec,
     state::{AllocState, Run, TaskState},
     status,
     time::Now,
 };
 
 /// The allocation's view.
-pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence) -> AllocView {
+pub fn view(spec: &AllocSpec, state: &AllocState, convergence: Convergence) -> AllocView {
     AllocView {
-        spec: spec.clone(),
+        spec: spec.allocation().clone(),
         status: state.durable.status,
         description: state.durable.description.clone(),
         tasks: state.durable.tasks.iter().map(task_view).collect(),
-        checks: state.checks.values().cloned().collect(),
+        checks: state.checks.results.values().cloned().collect(),
         healthy: health::now(spec, state),
         verdict: state.durable.health.map(|health| health.healthy),
         verdict_at: state.durable.health.map(|health| health.at).unwrap_or_default(),
@@ -102,7 +102,7 @@ fn task_view(task: &TaskState) -> TaskView {
 #[cfg(test)]
 mod tests {
     use herdlet_api_types::{Duration, job::Lifecycle};
-    use std_alloc::vec;
+    use std_alloc::{sync::Arc, vec};
 
     use super::*;
     use crate::{

@@ -3,22 +3,22 @@
 use herdlet_api_types::job::Lifecycle;
 
 use crate::{
-    limits::OPERATION_TIMEOUT,
+    alloc::task::machine,
     op::{Part, TaskIndex},
-    pass::{Pass, Trust},
-    task::machine,
+    parts::Progress,
+    pass::Pass,
 };
 
 /// Moves every task on. Running tasks are watched whether or not what is above them in the table is ready.
-pub fn up(pass: &mut Pass<'_>, ready: bool) -> bool {
+pub fn up(pass: &mut Pass<'_>, above: Progress) -> Progress {
     for index in indexes(pass) {
-        machine::plan(pass, index, ready);
+        machine::plan(pass, index, above);
     }
-    true
+    Progress::Arrived
 }
 
-/// Moves every task towards its end, poststop tasks through their run. `true` once none has anything left.
-pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
+/// Moves every task towards its end, poststop tasks through their run. It has arrived once none has anything left.
+pub fn down(pass: &mut Pass<'_>) -> Progress {
     let poststop_due = pass
         .state
         .durable
@@ -26,10 +26,10 @@ pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
         .iter()
         .zip(&pass.group.tasks)
         .any(|(state, task)| task.lifecycle == Lifecycle::Poststop && state.status_live());
-    let ready = poststop_due && pass.want_up(Part::Dir, Trust::LookFirst, OPERATION_TIMEOUT);
-    let mut gone = true;
+    let ready = if poststop_due { pass.want_up(Part::Dir) } else { Progress::Pending };
+    let mut gone = Progress::Arrived;
     for index in indexes(pass) {
-        gone &= machine::plan(pass, index, ready);
+        gone = gone.and(machine::plan(pass, index, ready));
     }
     gone
 }

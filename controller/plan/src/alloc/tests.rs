@@ -12,13 +12,14 @@ use std_alloc::{
     collections::BTreeSet,
     format,
     string::{String, ToString},
+    sync::Arc,
     vec,
     vec::Vec,
 };
 
 use herdlet_api_types::{
     DeploymentId, Duration,
-    alloc::{AllocDeployment, ClientStatus, Desired},
+    alloc::{AllocDeployment, Allocation, ClientStatus, Desired},
     job::{
         ChangeMode, Check, Dependency, DependencyCondition, HealthCheck, Identity, Lifecycle, OnUpdate,
         Prestop, Provider, Service, Update,
@@ -40,12 +41,17 @@ use crate::{
     },
     time::BootId,
     turn::{Drifted, Note},
-    world::{Context, World},
+    world::World,
 };
 use proptest::prelude::*;
 
 fn context() -> Context {
     World::new(settings()).ctx
+}
+
+/// Plans an allocation as a source gives it.
+fn plan(now: Now, ctx: &Context, spec: &Arc<Allocation>, state: &AllocState) -> Plan {
+    super::plan(now, ctx, &AllocSpec::read(spec.clone()), state)
 }
 
 fn known(tasks: Vec<TaskState>, stage: Stage, parts: Parts) -> AllocState {
@@ -65,7 +71,7 @@ fn up(all: &[Part]) -> Parts {
 fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
     let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = desired;
-    let plan = super::plan(at(100), &context(), &spec, state);
+    let plan = plan(at(100), &context(), &spec, state);
     plan.changes
         .iter()
         .filter(|change| !matches!(change, Change::Healthy(_)))
@@ -170,7 +176,7 @@ fn a_task_that_was_out_of_memory_says_so() {
 
 /// An allocation without a world around it.
 struct Bench<'a> {
-    spec: &'a std_alloc::sync::Arc<Allocation>,
+    spec: &'a Arc<Allocation>,
     state: AllocState,
     ctx: Context,
     generation: u64,
@@ -180,7 +186,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(spec: &'a std_alloc::sync::Arc<Allocation>, state: AllocState) -> Self {
+    fn new(spec: &'a Arc<Allocation>, state: AllocState) -> Self {
         Self {
             spec,
             state,
@@ -197,7 +203,7 @@ impl<'a> Bench<'a> {
         let result = change(&mut Writer {
             now: self.now,
             settings: &self.ctx.settings,
-            spec: self.spec,
+            spec: &AllocSpec::read(self.spec.clone()),
             state: &mut self.state,
             generation: &mut self.generation,
             issued: &mut issued,
@@ -217,7 +223,7 @@ impl<'a> Bench<'a> {
     /// Plans until nothing changes; the rounds it took.
     fn settle(&mut self) -> usize {
         for round in 0..64 {
-            let plan = super::plan(self.now, &self.ctx, self.spec, &self.state);
+            let plan = plan(self.now, &self.ctx, self.spec, &self.state);
             if plan.changes.is_empty() || plan.changes.contains(&Change::Forget) {
                 return round;
             }

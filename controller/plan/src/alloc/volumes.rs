@@ -2,28 +2,28 @@
 //! nothing is done here but to wait until every claimed volume is ready. Where a server has placed the allocation, it has chosen a machine
 //! that says it has the volume: one that isn't here any more fails the allocation, as by Nomad's client, unless something of it has begun.
 
-use std_alloc::{borrow::Cow, format, vec::Vec};
+use std_alloc::{format, vec::Vec};
 
-use herdlet_api_types::{
-    alloc::Allocation,
-    job::{Task, VolumeRequest},
-};
+use herdlet_api_types::job::Task;
 
 use crate::{
+    parts::Progress,
     pass::Pass,
     plan::{Change, Waiting},
+    policy::MissingVolume,
+    shared::volume::volume_name,
     state::{Run, TaskState},
 };
 
 /// Waits for the group's volumes, whether a task mounts them or not: the group has asked for a machine that has them, as in Nomad.
-pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
-    let (mut ready, mut missing) = (true, Vec::new());
+pub fn up(pass: &mut Pass<'_>) -> Progress {
+    let (mut ready, mut missing) = (Progress::Arrived, Vec::new());
     for (volume, request) in &pass.group.volumes {
         let name = volume_name(pass.spec, request);
         if pass.ctx.volume_path(&name).is_some() {
             continue;
         }
-        ready = false;
+        ready = Progress::Pending;
         if !pass.ctx.has_volume(&name) {
             missing.push(name.clone());
         }
@@ -37,7 +37,8 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
             pass.wait(Waiting::Volume(Some(index), name.clone().into_owned()));
         }
     }
-    if pass.spec.server.is_some() && pass.ctx.complete && !missing.is_empty() && nothing_lives(pass) {
+    let fails = pass.spec.policy().missing_volume == MissingVolume::Fail;
+    if fails && pass.ctx.complete && !missing.is_empty() && nothing_lives(pass) {
         let missing: Vec<_> = missing.iter().map(|name| format!("missing {name}")).collect();
         let why = format!("host volume validation error: {}", missing.join("; "));
         pass.plan.changes.push(Change::Doom(why));
@@ -54,18 +55,4 @@ fn nothing_lives(pass: &Pass<'_>) -> bool {
     tasks.iter().all(|task| task.live_attempt().is_none())
         && !pass.state.first_is_open()
         && tasks.iter().any(waits)
-}
-
-/// Nothing to do: the claim ends with the allocation.
-pub fn down(_pass: &mut Pass<'_>, _above_gone: bool) -> bool {
-    true
-}
-
-/// The volume a request is about: its source, with the allocation's index for `per_alloc`.
-pub fn volume_name<'a>(spec: &Allocation, request: &'a VolumeRequest) -> Cow<'a, str> {
-    if request.per_alloc {
-        Cow::Owned(format!("{}[{}]", request.source, spec.index))
-    } else {
-        Cow::Borrowed(&request.source)
-    }
 }

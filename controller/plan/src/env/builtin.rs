@@ -11,7 +11,7 @@ use std_alloc::{
 use herdlet_api_types::alloc::AssignedPort;
 
 use super::{Inputs, NodeFacts, TaskEnv, Variables, key, layer::Layer};
-use crate::network::join_host_port;
+use crate::{network::join_host_port, policy::task_ports};
 
 /// Name of the identity that is exported as `NOMAD_TOKEN`.
 const DEFAULT_IDENTITY: &str = "default";
@@ -99,9 +99,8 @@ pub(super) fn set_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
 
 /// Ports of single tasks: the task's own as the group's, but that it listens on the host's; those of others with their task's name.
 pub(super) fn set_task_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
-    let Some(server) = &inputs.alloc.server else { return };
     let own = inputs.task.map(|task| task.name.as_str());
-    for (task, ports) in &server.task_ports {
+    for (task, ports) in task_ports(inputs.alloc) {
         for (label, AssignedPort { host_ip, value, .. }) in ports {
             let address = join_host_port(host_ip, *value);
             if own == Some(task) {

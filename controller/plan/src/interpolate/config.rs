@@ -1,6 +1,6 @@
 //! Variables in a driver's config: the part of HCL templates that jobs use there.
 //!
-//! In: the config as JSON, a [`TaskEnv`]. Out: the same shape with all strings replaced, or the first error with its path.
+//! In: the config as JSON, the values of variables. Out: the same shape with all strings replaced, or the first error with its path.
 //! Keys, numbers and booleans stay as they are. Must not know any driver's schema.
 
 use std_alloc::{
@@ -10,8 +10,7 @@ use std_alloc::{
 
 use serde_json::Value;
 
-use super::{OUTPUT_BYTES_MAX, is_name_char};
-use crate::env::TaskEnv;
+use super::{OUTPUT_BYTES_MAX, Values, is_name_char};
 
 /// Deepest nesting of a config; serde_json reads no deeper either.
 const DEPTH_MAX: usize = 128;
@@ -63,19 +62,19 @@ pub enum ConfigError {
 /// Forms: `${NAME}` (a variable of the task's environment), `${env["x.y"]}` and `${env.NAME}` (the same, for names with other
 /// characters), `${attr.…}`, `${meta.…}`, `${node.…}` (facts of the node, also as `${meta["a b"]}`). Blanks within the braces are
 /// ignored; `$${` stands for `${`. Anything else between braces is an error, as it is in Nomad.
-pub fn interpolate_config(config: &Value, env: &TaskEnv) -> Result<Value, ConfigError> {
+pub fn interpolate_config(config: &Value, env: &impl Values) -> Result<Value, ConfigError> {
     Walk { env, path: String::new(), depth: 0, bytes_left: OUTPUT_BYTES_MAX }.value(config)
 }
 
 /// A walk over one config.
-struct Walk<'e> {
-    env: &'e TaskEnv,
+struct Walk<'e, E> {
+    env: &'e E,
     path: String,
     depth: usize,
     bytes_left: usize,
 }
 
-impl<'e> Walk<'e> {
+impl<'e, E: Values> Walk<'e, E> {
     fn value(&mut self, value: &Value) -> Result<Value, ConfigError> {
         match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => Ok(value.clone()),

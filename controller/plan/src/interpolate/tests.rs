@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::env::{Inputs, build, fixture};
+use crate::env::{Inputs, TaskEnv, build, fixture};
 
 fn env() -> TaskEnv {
     let (alloc, node, mut task) = (fixture::alloc(), fixture::node(), fixture::task());

@@ -37,7 +37,7 @@ use crate::{
     hash::Fields,
     job::{
         JobState,
-        rollout::{Placed, is_bad},
+        placed::{Placed, is_bad},
         same_work,
     },
     time::Now,

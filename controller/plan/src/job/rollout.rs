@@ -10,7 +10,7 @@ use std_alloc::{string::String, vec::Vec};
 
 use herdlet_api_types::{
     AllocId,
-    alloc::{AllocDeployment, ClientStatus, Desired},
+    alloc::{ClientStatus, Desired},
     deployment::{DeploymentGroup, DeploymentStatus},
     job::{Group, Job},
 };
@@ -19,6 +19,7 @@ use crate::{
     job::{
         JobState, Slot,
         deployment::DeploymentState,
+        placed::{Placed, has_ended, is_bad},
         reschedule::{self, Rescheduled},
         same_work,
     },
@@ -34,27 +35,6 @@ pub const COUNT_LOWERED: &str = "group count was lowered";
 pub const STOPPED: &str = "job was stopped";
 /// Why one is stopped whose group is no longer there.
 pub const GROUP_REMOVED: &str = "group removed";
-
-/// What the rollout sees of one allocation.
-#[derive(Debug, Clone, Copy)]
-pub struct Placed<'a> {
-    /// The version it was made from.
-    pub job: &'a Job,
-    /// That version's number.
-    pub version: u64,
-    /// Its group.
-    pub group: &'a str,
-    /// Its slot in the group.
-    pub index: u32,
-    /// Its part in a deployment.
-    pub deployment: Option<AllocDeployment>,
-    /// What is wanted of it.
-    pub desired: Desired,
-    /// The allocation it replaced.
-    pub previous: Option<AllocId>,
-    /// What is remembered of it.
-    pub known: &'a Durable,
-}
 
 /// One step of a job's plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -391,21 +371,6 @@ impl<'a> Lingering<'a> {
     fn is_in(&self, group: &Group, index: usize) -> bool {
         self.0.binary_search(&(&*group.name, index)).is_ok()
     }
-}
-
-/// All its tasks have ended, or it never had any.
-pub fn has_ended(known: &Durable) -> bool {
-    known.adopted && known.tasks.iter().all(|task| !task.status_live())
-}
-
-/// It will not become what was wanted.
-pub fn is_bad(known: &Durable) -> bool {
-    known.status == ClientStatus::Failed || known.health.is_some_and(|health| !health.healthy)
-}
-
-/// The same, and nothing follows it that might.
-pub fn is_lost(known: &Durable) -> bool {
-    is_bad(known) && known.reschedule().is_none()
 }
 
 /// Its roll-out is over: it proved healthy, or nothing is there to wait for.

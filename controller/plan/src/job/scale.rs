@@ -6,7 +6,7 @@ use std_alloc::{format, string::String, vec::Vec};
 
 use herdlet_api_types::job::{Group, Job};
 
-use crate::event::Refusal;
+use crate::refusal::Refusal;
 
 /// The job with another count for one of its groups.
 pub fn scaled(job: &Job, group: &str, count: u32) -> Result<Job, Refusal> {

@@ -1,8 +1,12 @@
 //! Host volumes: made once, shared by the allocations that claim them.
 
-use std_alloc::string::String;
+use std_alloc::{borrow::Cow, format, string::String};
 
-use herdlet_api_types::volume::{Volume, VolumeStatus};
+use herdlet_api_types::{
+    alloc::Allocation,
+    job::VolumeRequest,
+    volume::{Volume, VolumeStatus},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -141,6 +145,15 @@ pub fn status(state: &VolumeState, part: &PartState) -> VolumeStatus {
             | PartState::Busy { .. },
             _,
         ) => VolumeStatus::Pending,
+    }
+}
+
+/// The volume a request is about: its source, with the allocation's index for `per_alloc`.
+pub fn volume_name<'a>(spec: &Allocation, request: &'a VolumeRequest) -> Cow<'a, str> {
+    if request.per_alloc {
+        Cow::Owned(format!("{}[{}]", request.source, spec.index))
+    } else {
+        Cow::Borrowed(&request.source)
     }
 }
 

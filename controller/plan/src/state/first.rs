@@ -12,8 +12,7 @@ use herdlet_api_types::{alloc::Allocation, service::CheckResult};
 
 use crate::{
     op::{Part, TaskPart},
-    state::{AllocState, Durable, PartState, Parts, Run, Tracked, healthy_by},
-    task::lifecycle::gate_open,
+    state::{AllocState, ChecksMemory, Durable, PartState, Parts, Run, Tracked, healthy_by},
     time::Now,
 };
 
@@ -29,7 +28,7 @@ impl AllocState {
         let tasks = spec.group().map_or(&[][..], |group| &group.tasks);
         for ((index, known), task) in (0..).zip(&mut durable.tasks).zip(tasks) {
             let unbegun = known.newest() == 0 && matches!(known.run, Run::Waiting | Run::BackingOff { .. });
-            if !unbegun || !gate_open(stage, task.lifecycle) {
+            if !unbegun || !stage.admits(task.lifecycle) {
                 continue;
             }
             match boot {
@@ -43,7 +42,8 @@ impl AllocState {
         let heard = |(id, result): (&String, &CheckResult)| {
             (id.clone(), CheckResult { stale: true, ..result.clone() })
         };
-        let checks = durable.checks.iter().map(heard).collect();
+        let results = durable.checks.iter().map(heard).collect();
+        let checks = ChecksMemory { results, ..ChecksMemory::default() };
         Self { durable: Tracked::stored(durable), parts, checks, maybe_begun, ..Self::default() }
     }
 

@@ -5,7 +5,7 @@
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use crate::{event::Noticed, op::Part};
+use crate::op::Part;
 
 /// What is known of one part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,6 +56,25 @@ pub enum Doing {
     Down,
     /// Looking; after it was up, because of what was noticed.
     Look(Option<Noticed>),
+}
+
+/// How drift was noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Noticed {
+    /// By an event, at once.
+    Event,
+    /// By a periodic look.
+    Look,
+}
+
+impl Noticed {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Look => "look",
+        }
+    }
 }
 
 /// The operation that has ended on a part.

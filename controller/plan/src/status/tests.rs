@@ -140,7 +140,8 @@ fn a_check_that_fails_is_named_with_the_first_line_that_it_said() {
         result("alive", CheckStatus::Success, "fine"),
         result("ready", CheckStatus::Failure, "refused\nand more"),
     ];
-    let checks = results.map(|result| (result.id.clone(), result)).into();
+    let results = results.map(|result| (result.id.clone(), result)).into();
+    let checks = crate::state::ChecksMemory { results, ..Default::default() };
     let state = AllocState { checks, ..AllocState::default() };
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     assert_eq!(

@@ -19,18 +19,20 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::volumes::volume_name,
     job::{
         capacity::Room,
         feasibility,
+        placed::{Placed, has_ended, is_bad},
         ports::Held,
-        rollout::{Placed, has_ended, is_bad},
     },
     op::{Part, TaskPart},
+    policy::Owner,
     record::{Meta, Record, RecordKey, RecordValue},
+    shared::volume::volume_name,
+    spec::AllocSpec,
     state::{AllocState, PartState, Parts, Tracked},
     time::{Deadline, Now},
-    turn::Turn,
+    turn::OpenTurn,
 };
 
 /// Allocations by id, by job and by claimed volume.
@@ -52,7 +54,7 @@ type Place = (String, u32, u64);
 /// One allocation.
 #[derive(Debug)]
 pub(crate) struct AllocEntry {
-    pub spec: Tracked<Arc<Allocation>>,
+    pub spec: Tracked<AllocSpec>,
     pub state: AllocState,
     /// Something that is shown may have changed.
     pub changed: bool,
@@ -159,7 +161,7 @@ impl Allocs {
 
     pub(crate) fn insert(&mut self, mut entry: AllocEntry) {
         let spec = &entry.spec;
-        if spec.server.is_none() {
+        if spec.policy().owner == Owner::Job {
             self.by_job.entry(spec.job_key.clone()).or_default().insert(place(spec), spec.id);
         }
         for volume in claimed_volumes(spec) {
@@ -244,14 +246,23 @@ impl AllocEntry {
     }
 
     /// A wanted allocation that has never had anything.
-    pub(crate) fn new(spec: Arc<Allocation>, now: Now) -> Self {
+    pub(crate) fn new(spec: AllocSpec, now: Now) -> Self {
         let state = AllocState { parts: Parts::absent(), ..AllocState::default() };
         Self::known(Tracked::new(spec), state, now)
     }
 
     /// An allocation of which something is known.
-    pub(crate) fn known(spec: Tracked<Arc<Allocation>>, state: AllocState, now: Now) -> Self {
+    pub(crate) fn known(spec: Tracked<AllocSpec>, state: AllocState, now: Now) -> Self {
         Self { spec, state, changed: true, since: now.moment(), verdict: None, standing: None, holds: None }
+    }
+
+    /// Changes what is wanted of it.
+    pub(crate) fn want(&mut self, desired: Desired, why: String) {
+        self.spec.change(|spec| {
+            spec.desired = desired;
+            spec.desired_description = why;
+        });
+        self.changed = true;
     }
 
     /// What it holds of the machine; none once it has ended.
@@ -272,21 +283,21 @@ impl AllocEntry {
     }
 
     /// Writes what changed. Whether anything did.
-    pub(crate) fn flush(&mut self, meta: &mut Tracked<Meta>, now: Now, turn: &mut Turn) -> bool {
+    pub(crate) fn flush(&mut self, open: &mut OpenTurn<'_>, meta: &mut Tracked<Meta>) -> bool {
         let id = self.spec.id;
         let spec = self.spec.take_touched();
         if spec {
-            let value = RecordValue::AllocSpec(Arc::clone(&self.spec));
-            turn.records.push(Record::Put(RecordKey::AllocSpec(id), value));
+            let value = RecordValue::AllocSpec(Arc::clone(self.spec.allocation()));
+            open.turn.records.push(Record::Put(RecordKey::AllocSpec(id), value));
         }
         let state = self.state.durable.is_touched();
         if state {
             meta.index += 1;
             self.state.durable.modify_index = meta.index;
-            self.state.durable.modify_time = now.wall;
+            self.state.durable.modify_time = open.now.wall;
             self.state.durable.take_touched();
             let value = RecordValue::AllocState((*self.state.durable).clone().into());
-            turn.records.push(Record::Put(RecordKey::AllocState(id), value));
+            open.turn.records.push(Record::Put(RecordKey::AllocState(id), value));
         }
         spec || state
     }
@@ -334,7 +345,7 @@ mod tests {
             parts.learn(Part::Task(0, TaskPart::Mounts), mounts.clone());
             let state = AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() };
             let spec = alloc(vec![task("main", Lifecycle::Main)]);
-            let entry = AllocEntry::known(Tracked::stored(spec), state, at(1));
+            let entry = AllocEntry::known(Tracked::stored(AllocSpec::read(spec)), state, at(1));
             assert_eq!(entry.may_mount(), expected, "{mounts:?}");
         }
     }

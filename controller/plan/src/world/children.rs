@@ -1,14 +1,13 @@
 //! Children of jobs: dispatching one, and finding those of a job.
 
-use std_alloc::{collections::BTreeSet, format};
+use std_alloc::format;
 
 use herdlet_api_types::JobKey;
 
 use crate::{
     event::{Refusal, Reply},
     job::children::{Dispatch, dispatch_id},
-    op::Key,
-    time::Now,
+    turn::OpenTurn,
     world::{JobEntry, World},
 };
 
@@ -17,10 +16,9 @@ impl World {
     /// is being deleted.
     pub(crate) fn dispatch_job(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         key: &JobKey,
         dispatch: Dispatch,
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let entry = self.parent(key)?;
         let block = entry.current.parameterized.as_ref().filter(|_| entry.current.takes_dispatches());
@@ -40,13 +38,13 @@ impl World {
             return Ok(Reply::Dispatched { index: self.meta.index, job: child.clone() });
         }
         let (prefix, index) = (&dispatch.id_prefix, self.meta.index + 1);
-        let id = dispatch_id(&self.ctx.settings.instance, key, prefix, index, now.wall);
+        let id = dispatch_id(&self.ctx.settings.instance, key, prefix, index, open.now.wall);
         let child = dispatch.child(&entry.current, id);
         let job = child.key();
         if self.jobs.contains_key(&job) {
             return Err(Refusal::Conflict(format!("there is a job \"{job}\" already; dispatch it again")));
         }
-        self.accept_job(now, child, dirty);
+        self.accept_job(open, child);
         Ok(Reply::Dispatched { index: self.meta.index, job })
     }
 

@@ -4,18 +4,18 @@
 //! an allocation that has ended the directory goes, and what is remembered of it too where it is not the newest in its slot. What
 //! is not over, any more or yet, stays: whoever chose may have seen an older state.
 
-use std_alloc::{collections::BTreeSet, string::String, vec::Vec};
+use std_alloc::{string::String, vec::Vec};
 
-use herdlet_api_types::{
-    AllocId, JobKey,
-    alloc::{Allocation, Desired},
-};
+use herdlet_api_types::{AllocId, JobKey, alloc::Desired};
 
 use crate::{
     event::Reply,
-    job::rollout::{self, has_ended},
+    job::{placed::has_ended, rollout},
     op::Key,
+    policy::Owner,
+    spec::AllocSpec,
     time::Now,
+    turn::OpenTurn,
     world::{JobEntry, World, allocs::AllocEntry},
 };
 
@@ -26,22 +26,21 @@ impl World {
     /// Collects what of this is over, and says what that was.
     pub(super) fn collect(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         jobs: Vec<JobKey>,
         allocs: Vec<AllocId>,
-        dirty: &mut BTreeSet<Key>,
     ) -> Reply {
-        let jobs: Vec<JobKey> = jobs.into_iter().filter(|key| self.is_over(now, key)).collect();
+        let jobs: Vec<JobKey> = jobs.into_iter().filter(|key| self.is_over(open.now, key)).collect();
         for key in &jobs {
-            self.delete_job(now, key, dirty);
+            self.delete_job(open, key);
             let of_job: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
             for id in of_job {
-                self.want_of(id, Desired::Gone, String::from(COLLECTED), dirty);
+                self.want_of(open, id, Desired::Gone, String::from(COLLECTED));
             }
         }
         let mut collected = Vec::new();
         for id in allocs {
-            if self.collect_alloc(id, dirty) {
+            if self.collect_alloc(open, id) {
                 collected.push(id);
             }
         }
@@ -78,23 +77,23 @@ impl World {
             && rollout::plan(now, &job.current, &job.state, &allocs, &placed, &|_| true).is_empty()
     }
 
-    fn collect_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) -> bool {
+    fn collect_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) -> bool {
         let Some(entry) = self.allocs.get(id) else { return false };
         if !can_be_collected(entry) || entry.state.durable.collected || entry.spec.desired == Desired::Gone {
             return false;
         }
         if !self.fills_a_slot(&entry.spec) {
-            return self.want_of(id, Desired::Gone, String::from(COLLECTED), dirty);
+            return self.want_of(open, id, Desired::Gone, String::from(COLLECTED));
         }
         let Some(entry) = self.allocs.get_mut(id) else { return false };
         entry.state.durable.collected = true;
         entry.changed = true;
-        dirty.insert(Key::Alloc(id))
+        open.dirty.insert(Key::Alloc(id))
     }
 
     /// Whether another would be made in its place, were it not remembered.
-    fn fills_a_slot(&self, spec: &Allocation) -> bool {
-        if spec.server.is_some() {
+    fn fills_a_slot(&self, spec: &AllocSpec) -> bool {
+        if spec.policy().owner == Owner::Servers {
             // Its servers go on naming it.
             return true;
         }

@@ -1,126 +1,102 @@
 //! Requests of people: checked against the present state, then accepted as a whole or refused as a whole.
 
-use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
+use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 
 use herdlet_api_types::{AllocId, JobKey, alloc::Desired, job::Job, volume::Volume};
 
 use crate::{
     alloc::{self, show},
     event::{AppliedJob, Command, Ending, Refusal, Reply, VolumeData},
-    job::rollout::has_ended,
+    job::placed::has_ended,
     op::Key,
+    policy::Owner,
     shared::volume::{Fate, Origin},
-    time::Now,
-    turn::Turn,
+    turn::OpenTurn,
     world::{JobEntry, World},
 };
 
 impl World {
-    fn delete(
-        &mut self,
-        now: Now,
-        key: &JobKey,
-        seen: Option<u64>,
-        dirty: &mut BTreeSet<Key>,
-    ) -> Result<Reply, Refusal> {
+    fn delete(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, seen: Option<u64>) -> Result<Reply, Refusal> {
         let job = self.jobs.get(key);
         let job = job.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
         let current = job.state.version;
         if seen.is_some_and(|seen| seen != current) {
             return Err(Refusal::Conflict(format!("job \"{key}\" is at version {current} meanwhile")));
         }
-        self.delete_job(now, key, dirty);
+        self.delete_job(open, key);
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
     /// Carries out a request. A refused one changes nothing.
-    pub(crate) fn command(
-        &mut self,
-        now: Now,
-        command: Command,
-        dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
-    ) -> Reply {
-        match self.try_command(now, command, dirty, turn) {
+    pub(crate) fn command(&mut self, open: &mut OpenTurn<'_>, command: Command) -> Reply {
+        match self.try_command(open, command) {
             Ok(reply) => reply,
             Err(refusal) => Reply::Refused(refusal),
         }
     }
 
-    fn try_command(
-        &mut self,
-        now: Now,
-        command: Command,
-        dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
-    ) -> Result<Reply, Refusal> {
+    fn try_command(&mut self, open: &mut OpenTurn<'_>, command: Command) -> Result<Reply, Refusal> {
         match command {
-            Command::Apply { jobs, volumes } => self.apply_set(now, jobs, volumes, dirty),
-            Command::Delete { job } => self.delete(now, &job, None, dirty),
-            Command::DeleteVersion { job, version } => self.delete(now, &job, Some(version), dirty),
-            Command::Stop { job } => self.reword_job(now, &job, |job| job.stop = true, dirty),
-            Command::Start { job } => self.reword_job(now, &job, |job| job.stop = false, dirty),
-            Command::Dispatch { job, dispatch } => self.dispatch_job(now, &job, *dispatch, dirty),
-            Command::ForceLaunch { job } => self.force_launch(now, &job, dirty),
-            Command::Revert { job, to, prior } => self.revert_job(now, &job, to, prior, dirty),
-            Command::ApplyWithCounts { job } => self.apply_with_counts(now, *job, dirty),
-            Command::Scale { job, group, count, note } => {
-                self.scale_job(now, &job, &group, count, note, dirty)
-            }
-            Command::PromoteDeployment { id, scope } => self.promote_deployment(now, id, &scope, dirty),
-            Command::FailDeployment { id } => self.fail_deployment(now, id, dirty),
+            Command::Apply { jobs, volumes } => self.apply_set(open, jobs, volumes),
+            Command::Delete { job } => self.delete(open, &job, None),
+            Command::DeleteVersion { job, version } => self.delete(open, &job, Some(version)),
+            Command::Stop { job } => self.reword_job(open, &job, |job| job.stop = true),
+            Command::Start { job } => self.reword_job(open, &job, |job| job.stop = false),
+            Command::Dispatch { job, dispatch } => self.dispatch_job(open, &job, *dispatch),
+            Command::ForceLaunch { job } => self.force_launch(open, &job),
+            Command::Revert { job, to, prior } => self.revert_job(open, &job, to, prior),
+            Command::ApplyWithCounts { job } => self.apply_with_counts(open, *job),
+            Command::Scale { job, group, count, note } => self.scale_job(open, &job, &group, count, note),
+            Command::PromoteDeployment { id, scope } => self.promote_deployment(open, id, &scope),
+            Command::FailDeployment { id } => self.fail_deployment(open, id),
             Command::SetAllocHealth { id, healthy, unhealthy } => {
-                self.set_alloc_health(now, id, &healthy, &unhealthy, dirty, turn)
+                self.set_alloc_health(open, id, &healthy, &unhealthy)
             }
-            Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
-            Command::StopAlloc { alloc } => self.stop_alloc(alloc, dirty),
-            Command::SkipShutdownDelay { of } => Ok(self.skip_shutdown_delay(&of, dirty)),
-            Command::Collect { jobs, allocs } => Ok(self.collect(now, jobs, allocs, dirty)),
+            Command::DeleteVolume { name, data } => self.delete_volume(open, name, data),
+            Command::StopAlloc { alloc } => self.stop_alloc(open, alloc),
+            Command::SkipShutdownDelay { of } => Ok(self.skip_shutdown_delay(open, &of)),
+            Command::Collect { jobs, allocs } => Ok(self.collect(open, jobs, allocs)),
             Command::Restart { alloc, scope } => {
-                let done = self.write(now, alloc, dirty, turn, |writer| writer.restart(&scope));
+                let done = self.write(open, alloc, |writer| writer.restart(&scope));
                 self.answer(alloc, done)
             }
             Command::Signal { alloc, task, signal } => {
-                let done =
-                    self.write(now, alloc, dirty, turn, |writer| writer.signal(task.as_deref(), &signal));
+                let done = self.write(open, alloc, |writer| writer.signal(task.as_deref(), &signal));
                 self.answer(alloc, done)
             }
             Command::Explain { alloc: id } => {
                 let entry = self.allocs.get(id).ok_or_else(|| no_alloc(id))?;
-                let plan = alloc::plan(now, &self.ctx, &entry.spec, &entry.state);
-                Ok(Reply::Explanation(Box::new(show::explain(now, &entry.spec, &entry.state, &plan))))
+                let plan = alloc::plan(open.now, &self.ctx, &entry.spec, &entry.state);
+                Ok(Reply::Explanation(Box::new(show::explain(open.now, &entry.spec, &entry.state, &plan))))
             }
         }
     }
 
     /// One that is being stopped already stays so; whoever asks gets what was asked for.
-    fn stop_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) -> Result<Reply, Refusal> {
+    fn stop_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) -> Result<Reply, Refusal> {
         let entry = self.allocs.get_mut(id).ok_or_else(|| no_alloc(id))?;
         if has_ended(&entry.state.durable) {
             return Err(Refusal::Conflict(format!("allocation {} has ended already", entry.spec.name())));
         }
-        if entry.spec.server.is_some() {
+        if entry.spec.policy().owner == Owner::Servers {
             return Err(Refusal::Conflict(format!(
                 "allocation {} is a server's, which would place another one: stop it there (nomad alloc stop {id})",
                 entry.spec.name()
             )));
         }
         if entry.spec.desired == Desired::Run {
-            let spec = Arc::make_mut(&mut entry.spec);
-            spec.desired = Desired::Stop;
-            spec.desired_description = String::from("stopped by request");
-            entry.changed = true;
-            let job = spec.job_key.clone();
+            entry.want(Desired::Stop, String::from("stopped by request"));
+            let job = entry.spec.job_key.clone();
             self.meta.index += 1;
-            dirty.insert(Key::Alloc(id));
-            self.stir_job(job, dirty);
+            open.dirty.insert(Key::Alloc(id));
+            self.stir_job(open, job);
         }
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
     /// What is being stopped ends at once, also where its delay runs already. Of a job that is to be forgotten that is all it has: who
     /// deletes while the first readings go on is heard before anything is stopped.
-    fn skip_shutdown_delay(&mut self, of: &Ending, dirty: &mut BTreeSet<Key>) -> Reply {
+    fn skip_shutdown_delay(&mut self, open: &mut OpenTurn<'_>, of: &Ending) -> Reply {
         let of_job = |key| self.allocs.of_job(key).map(|(id, _)| id).collect();
         let (ids, all): (Vec<AllocId>, bool) = match of {
             Ending::Job(key) => (of_job(key), self.jobs.get(key).is_some_and(JobEntry::is_stopped)),
@@ -136,7 +112,7 @@ impl World {
             }
             entry.state.durable.no_shutdown_delay = true;
             entry.changed = true;
-            dirty.insert(Key::Alloc(id));
+            open.dirty.insert(Key::Alloc(id));
             index = self.meta.index + 1;
         }
         if index != self.meta.index {
@@ -147,10 +123,9 @@ impl World {
 
     pub(super) fn apply_set(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         jobs: Vec<Job>,
         volumes: Vec<Volume>,
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         for volume in &volumes {
             let Some(known) = self.ctx.volumes.get(&volume.name) else { continue };
@@ -171,12 +146,12 @@ impl World {
             if self.ctx.volumes.get(&volume.name).is_none_or(|known| known.state.spec != volume) {
                 changed.push(volume.name.clone());
             }
-            self.want_volume(volume, Origin::Manifest, dirty);
+            self.want_volume(open, volume, Origin::Manifest);
         }
         let mut applied = Vec::new();
         for job in jobs {
             let key = job.key();
-            let (version, change) = self.accept_job(now, job, dirty);
+            let (version, change) = self.accept_job(open, job);
             applied.push(AppliedJob { job: key, version, change });
         }
         Ok(Reply::Applied { index: self.meta.index, jobs: applied, volumes: changed })
@@ -184,9 +159,9 @@ impl World {
 
     fn delete_volume(
         &mut self,
+        open: &mut OpenTurn<'_>,
         name: String,
         data: VolumeData,
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         // One that has ended and has nothing mounted any more is kept for its logs only. Two allocations of a slot share a name.
         let users = self.claims(&name).filter_map(|id| self.allocs.get(id)).filter(|entry| entry.may_mount());
@@ -214,7 +189,7 @@ impl World {
             None => self.purge_forgotten(&name),
         }
         self.meta.index += 1;
-        dirty.insert(Key::Volume(name));
+        open.dirty.insert(Key::Volume(name));
         Ok(Reply::Accepted { index: self.meta.index })
     }
 

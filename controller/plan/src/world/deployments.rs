@@ -3,61 +3,51 @@
 //! In: turnouts of the pure plan, requests of people. Out: states that are remembered, canaries that take their slots, a new
 //! version with an old text.
 
-use std_alloc::{collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
+use std_alloc::{format, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{AllocId, DeploymentId, JobKey, alloc::Desired, deployment::DeploymentStatus};
 
 use crate::{
     alloc::apply::serve_as_promoted,
-    event::{Refusal, Reply},
+    event::{PromoteScope, Refusal, Reply},
     job::deployment::{self, DeploymentState, Turnout},
     limits::DEPLOYMENTS_KEPT,
     op::Key,
     plan::Change,
     state::Health,
     time::Now,
-    turn::Turn,
+    turn::OpenTurn,
     world::{JobEntry, World},
 };
-
-/// Which groups of a deployment are promoted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PromoteScope {
-    /// All that have canaries.
-    All,
-    /// These.
-    Groups(Vec<String>),
-}
 
 impl World {
     /// Brings the job's deployments up to date. Whether anything moved.
     pub(super) fn follow_deployments(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         key: &JobKey,
         allocs: &[AllocId],
-        dirty: &mut BTreeSet<Key>,
     ) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
         let find = |id| self.allocs.placed(id);
-        let mut turnouts = deployment::plan(now, &entry.current, &entry.state, allocs, &find, &|version| {
-            entry.text(version)
-        });
+        let mut turnouts =
+            deployment::plan(open.now, &entry.current, &entry.state, allocs, &find, &|version| {
+                entry.text(version)
+            });
         let instance = &self.ctx.settings.instance.0;
         let begun = deployment::begin(&entry.current, &entry.state, instance, allocs, &find);
         turnouts.extend(begun.map(Turnout::Is));
         let moved = !turnouts.is_empty();
-        self.turn_out(now, key, turnouts, dirty);
+        self.turn_out(open, key, turnouts);
         moved
     }
 
     /// Promotes the canaries of a deployment. All of them must be healthy.
     pub(super) fn promote_deployment(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         id: DeploymentId,
         scope: &PromoteScope,
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id)?;
         let find = |id| self.allocs.placed(id);
@@ -90,23 +80,22 @@ impl World {
         if groups.is_empty() {
             return Err(Refusal::Conflict(format!("deployment {id} has no canaries to promote")));
         }
-        self.turn_out(now, &key, Vec::from([Turnout::Promote(groups)]), dirty);
-        self.stir_job(key, dirty);
+        self.turn_out(open, &key, Vec::from([Turnout::Promote(groups)]));
+        self.stir_job(open, key);
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
     /// Marks a deployment as failed; where it says so, the job goes back to a stable version.
     pub(super) fn fail_deployment(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         id: DeploymentId,
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id)?;
         let turnouts =
             deployment::fail_by_request(&entry.current, &entry.state, known, &|version| entry.text(version));
-        let reply = self.turn_out_failed(now, &key, turnouts, dirty);
-        self.stir_job(key, dirty);
+        let reply = self.turn_out_failed(open, &key, turnouts);
+        self.stir_job(open, key);
         Ok(reply)
     }
 
@@ -114,12 +103,10 @@ impl World {
     /// a stable version.
     pub(super) fn set_alloc_health(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         id: DeploymentId,
         healthy: &[AllocId],
         unhealthy: &[AllocId],
-        dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
     ) -> Result<Reply, Refusal> {
         let (key, ..) = self.active_deployment(id)?;
         for alloc in healthy.iter().chain(unhealthy) {
@@ -134,54 +121,47 @@ impl World {
         }
         for (allocs, healthy, why) in [(healthy, true, ""), (unhealthy, false, "Unhealthy by request")] {
             for alloc in allocs {
-                let verdict = Health { healthy, at: now.wall };
+                let verdict = Health { healthy, at: open.now.wall };
                 let change = Change::Verdict(verdict, String::from(why));
-                self.write(now, *alloc, dirty, turn, |writer| writer.change(change));
+                self.write(open, *alloc, |writer| writer.change(change));
             }
         }
         self.meta.index += 1;
         let reply = if unhealthy.is_empty() {
             Reply::Accepted { index: self.meta.index }
         } else {
-            self.fail_unhealthy(now, id, unhealthy, dirty)?
+            self.fail_unhealthy(open, id, unhealthy)?
         };
-        self.stir_job(key, dirty);
+        self.stir_job(open, key);
         Ok(reply)
     }
 
     fn fail_unhealthy(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         id: DeploymentId,
         unhealthy: &[AllocId],
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id)?;
         let find = |id| self.allocs.placed(id);
         let mut groups = unhealthy.iter().filter_map(|alloc| known.group(find(*alloc)?.group));
         let reverts = groups.any(|group| group.auto_revert);
         let allocs: Vec<AllocId> = self.allocs.of_job(&key).map(|(id, _)| id).collect();
-        let counted = known.counted(now, &allocs, &find);
+        let counted = known.counted(open.now, &allocs, &find);
         let turnouts =
             deployment::fail_unhealthy(&entry.current, &entry.state, &counted, reverts, &|version| {
                 entry.text(version)
             });
-        Ok(self.turn_out_failed(now, &key, turnouts, dirty))
+        Ok(self.turn_out_failed(open, &key, turnouts))
     }
 
     /// Carries out the end of a deployment that somebody has failed.
-    fn turn_out_failed(
-        &mut self,
-        now: Now,
-        key: &JobKey,
-        turnouts: Vec<Turnout>,
-        dirty: &mut BTreeSet<Key>,
-    ) -> Reply {
+    fn turn_out_failed(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, turnouts: Vec<Turnout>) -> Reply {
         let reverted = turnouts.iter().find_map(|turnout| match turnout {
             Turnout::Revert(version) => Some(*version),
             Turnout::Is(_) | Turnout::Promote(_) => None,
         });
-        self.turn_out(now, key, turnouts, dirty);
+        self.turn_out(open, key, turnouts);
         Reply::DeploymentFailed { index: self.meta.index, reverted }
     }
 
@@ -202,19 +182,19 @@ impl World {
     }
 
     /// Carries out what a deployment has come to.
-    fn turn_out(&mut self, now: Now, key: &JobKey, turnouts: Vec<Turnout>, dirty: &mut BTreeSet<Key>) {
+    fn turn_out(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, turnouts: Vec<Turnout>) {
         for turnout in turnouts {
             match turnout {
-                Turnout::Is(known) => self.remember_deployment(now, key, known),
+                Turnout::Is(known) => self.remember_deployment(open.now, key, known),
                 Turnout::Promote(groups) => {
                     for group in groups {
-                        self.promote_group(now, key, &group, dirty);
+                        self.promote_group(open, key, &group);
                     }
                 }
                 Turnout::Revert(version) => {
                     let text = self.jobs.get(key).and_then(|entry| entry.text(version));
                     if let Some(text) = text {
-                        self.accept_job(now, Arc::unwrap_or_clone(text), dirty);
+                        self.accept_job(open, Arc::unwrap_or_clone(text));
                     }
                 }
             }
@@ -246,7 +226,7 @@ impl World {
     }
 
     /// The group's canaries take their slots; what they stood beside is stopped.
-    fn promote_group(&mut self, now: Now, key: &JobKey, group: &str, dirty: &mut BTreeSet<Key>) {
+    fn promote_group(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, group: &str) {
         let Some(entry) = self.jobs.get_mut(key) else { return };
         let Some(mut known) = entry.state.deployment().cloned() else { return };
         let mut replaced = Vec::new();
@@ -260,29 +240,24 @@ impl World {
                 promoted.push(canary);
             }
         }
-        known.promote(now, group);
-        self.remember_deployment(now, key, known);
+        known.promote(open.now, group);
+        self.remember_deployment(open.now, key, known);
         for canary in promoted {
             let Some(alloc) = self.allocs.get_mut(canary) else { continue };
-            if let Some(part) = &mut Arc::make_mut(&mut alloc.spec).deployment {
-                part.canary = false;
-            }
+            alloc.spec.change(|spec| spec.deployment.iter_mut().for_each(|part| part.canary = false));
             if let Some(group) = alloc.spec.group() {
                 serve_as_promoted(group, &mut alloc.state);
             }
             alloc.changed = true;
-            dirty.insert(Key::Alloc(canary));
+            open.dirty.insert(Key::Alloc(canary));
         }
         for old in replaced {
             let Some(alloc) = self.allocs.get_mut(old).filter(|alloc| alloc.spec.desired == Desired::Run)
             else {
                 continue;
             };
-            let spec = Arc::make_mut(&mut alloc.spec);
-            spec.desired = Desired::Stop;
-            spec.desired_description = String::from("replaced by a canary that was promoted");
-            alloc.changed = true;
-            dirty.insert(Key::Alloc(old));
+            alloc.want(Desired::Stop, String::from("replaced by a canary that was promoted"));
+            open.dirty.insert(Key::Alloc(old));
         }
     }
 }

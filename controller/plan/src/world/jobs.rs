@@ -28,9 +28,10 @@ use crate::{
     limits::ROUNDS_MAX,
     op::Key,
     record::{Record, RecordKey, RecordValue},
+    spec::AllocSpec,
     state::Tracked,
     time::Now,
-    turn::{Note, Turn, View},
+    turn::{Note, OpenTurn, View},
     world::{
         JobEntry, World,
         allocs::{AllocEntry, Allocs, claimed_volumes},
@@ -40,9 +41,9 @@ use crate::{
 
 impl World {
     /// Makes this the job's current version, unless it is already. A job that is being deleted comes back to life.
-    pub(crate) fn accept_job(&mut self, now: Now, job: Job, dirty: &mut BTreeSet<Key>) -> (u64, JobChange) {
+    pub(crate) fn accept_job(&mut self, open: &mut OpenTurn<'_>, job: Job) -> (u64, JobChange) {
         let key = job.key();
-        dirty.insert(Key::Job(key.clone()));
+        open.dirty.insert(Key::Job(key.clone()));
         if let Some(entry) = self.jobs.get_mut(&key) {
             entry.stale = true;
             entry.quarantine = None;
@@ -53,10 +54,10 @@ impl World {
                 (entry.state.version, JobChange::Unchanged)
             }
             Some(entry) => {
-                entry.since = now.moment();
+                entry.since = open.now.moment();
                 entry.cause = "apply";
-                entry.change_launches(now, &job);
-                entry.begin_version(Arc::new(job), Submission { index, time: now.wall });
+                entry.change_launches(open.now, &job);
+                entry.begin_version(Arc::new(job), Submission { index, time: open.now.wall });
                 let state = &mut *entry.state;
                 state.deleting = false;
                 state.modify_index = index;
@@ -66,7 +67,7 @@ impl World {
                 if self.promise_anew(&key) {
                     self.stir_short();
                 }
-                self.keep_shutdown_delays(&key, dirty);
+                self.keep_shutdown_delays(open, &key);
                 (version, JobChange::Updated)
             }
             None => {
@@ -74,10 +75,10 @@ impl World {
                     key: key.clone(),
                     version: 0,
                     versions: [0].into(),
-                    submitted: [(0, Submission { index, time: now.wall })].into(),
+                    submitted: [(0, Submission { index, time: open.now.wall })].into(),
                     create_index: index,
                     modify_index: index,
-                    submit_time: now.wall,
+                    submit_time: open.now.wall,
                     deleting: false,
                     slots: BTreeMap::new(),
                     deployments: Vec::new(),
@@ -94,7 +95,7 @@ impl World {
                     infeasible: None,
                     unplaced: BTreeMap::new(),
                     retry: None,
-                    since: now.moment(),
+                    since: open.now.moment(),
                     quarantine: None,
                     cause: "apply",
                     shown: None,
@@ -110,7 +111,7 @@ impl World {
     }
 
     /// The job is no longer wanted: its allocations are stopped and removed, then it is forgotten.
-    pub(crate) fn delete_job(&mut self, now: Now, key: &JobKey, dirty: &mut BTreeSet<Key>) {
+    pub(crate) fn delete_job(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         let index = self.meta.index + 1;
         if let Some(entry) = self.jobs.get_mut(key)
             && !entry.state.deleting
@@ -119,9 +120,9 @@ impl World {
             entry.quarantine = None;
             entry.stale = true;
             entry.state.modify_index = index;
-            entry.since = now.moment();
+            entry.since = open.now.moment();
             self.meta.index = index;
-            dirty.insert(Key::Job(key.clone()));
+            open.dirty.insert(Key::Job(key.clone()));
             if self.promise_anew(key) {
                 self.stir_short();
             }
@@ -129,7 +130,7 @@ impl World {
     }
 
     /// What goes on after all has its `shutdown_delay` when it ends one day.
-    fn keep_shutdown_delays(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>) {
+    fn keep_shutdown_delays(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         let ids: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
         for id in ids {
             if let Some(entry) = self.allocs.get_mut(id)
@@ -138,52 +139,46 @@ impl World {
             {
                 entry.state.durable.no_shutdown_delay = false;
                 entry.changed = true;
-                dirty.insert(Key::Alloc(id));
+                open.dirty.insert(Key::Alloc(id));
             }
         }
     }
 
     /// Something has changed that the job's plan depends on.
-    pub(crate) fn stir_job(&mut self, key: JobKey, dirty: &mut BTreeSet<Key>) {
+    pub(crate) fn stir_job(&mut self, open: &mut OpenTurn<'_>, key: JobKey) {
         if let Some(entry) = self.jobs.get_mut(&key) {
             entry.stale = true;
         }
-        dirty.insert(Key::Job(key));
+        open.dirty.insert(Key::Job(key));
     }
 
-    pub(crate) fn reconcile_job(
-        &mut self,
-        now: Now,
-        key: &JobKey,
-        dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
-    ) {
+    pub(crate) fn reconcile_job(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         if self.jobs.get(key).is_some_and(|entry| entry.quarantine.is_some()) {
             return;
         }
-        let launch_ns = self.launch_due(now, key, dirty);
+        let launch_ns = self.launch_due(open, key);
         let mut result = "unchanged";
         // What only changes how an allocation is doing changes nothing of what the job is to do.
         let is_stale = |entry: &JobEntry| {
             let deployment = entry.state.deployment().filter(|known| known.deployment.is_running());
-            let retries = entry.retry.is_some_and(|retry| retry.is_due(now));
-            entry.stale || retries || deployment.is_some_and(|known| known.is_due(now))
+            let retries = entry.retry.is_some_and(|retry| retry.is_due(open.now));
+            entry.stale || retries || deployment.is_some_and(|known| known.is_due(open.now))
         };
         let rounds = if self.jobs.get(key).is_some_and(is_stale) { ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
             let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
-            if self.follow_deployments(now, key, &allocs, dirty) {
+            if self.follow_deployments(open, key, &allocs) {
                 result = "changed";
                 continue;
             }
-            let steps = self.plan_job(now, key, &allocs);
+            let steps = self.plan_job(open.now, key, &allocs);
             if steps.contains(&Step::Forget) {
-                self.forget_job(key, dirty, turn);
+                self.forget_job(open, key);
                 return;
             }
             let mut moved = false;
             for step in steps {
-                moved |= self.step(now, key, step, dirty);
+                moved |= self.step(open, key, step);
             }
             if !moved {
                 break;
@@ -194,22 +189,22 @@ impl World {
         if !entry.unplaced.is_empty() {
             result = "waiting";
         }
-        turn.notes.push(Note::Reconciled { kind: "job", result });
+        open.turn.notes.push(Note::Reconciled { kind: "job", result });
         if entry.stale {
-            entry.forget_versions(key, &self.allocs, turn);
+            entry.forget_versions(key, &self.allocs, open.turn);
             entry.open = Open::of(key, entry, &self.allocs);
         }
         if rounds > 0 {
-            entry.retry = self.allocs.next_retry(key, now);
+            entry.retry = self.allocs.next_retry(key, open.now);
         }
-        entry.flush(now, key, &self.allocs, turn);
+        entry.flush(open, key, &self.allocs);
         let wakes = [
-            entry.state.deployment().and_then(|known| known.wake_ns(now)),
-            entry.retry.map(|retry| retry.due_ns(now)),
+            entry.state.deployment().and_then(|known| known.wake_ns(open.now)),
+            entry.retry.map(|retry| retry.due_ns(open.now)),
             launch_ns,
         ];
-        turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
-        dirty.extend(self.line.planned(key).into_iter().map(Key::Waiting));
+        open.turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
+        open.dirty.extend(self.line.planned(key).into_iter().map(Key::Waiting));
     }
 
     fn plan_job(&mut self, now: Now, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
@@ -231,28 +226,28 @@ impl World {
     }
 
     /// Carries out one step. Whether anything moved.
-    fn step(&mut self, now: Now, key: &JobKey, step: Step, dirty: &mut BTreeSet<Key>) -> bool {
+    fn step(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, step: Step) -> bool {
         match step {
-            Step::Want { alloc, desired, why } => self.want_of(alloc, desired, why, dirty),
-            Step::Replace(alloc) => self.replace(key, alloc, dirty),
+            Step::Want { alloc, desired, why } => self.want_of(open, alloc, desired, why),
+            Step::Replace(alloc) => self.replace(open, key, alloc),
             Step::Create { group, index, previous } => {
                 let place = NewAlloc { group: &group, index, previous, canary: false };
-                self.create_alloc(now, key, place, dirty)
+                self.create_alloc(open, key, place)
             }
             Step::Canary { group, index } => {
                 let beside = self.jobs.get(key).and_then(|entry| entry.state.slots.get(&group));
                 let at = usize::try_from(index).unwrap_or(usize::MAX);
                 let previous = beside.and_then(|slots| slots.get(at)).and_then(|slot| slot.alloc);
-                self.create_alloc(now, key, NewAlloc { group: &group, index, previous, canary: true }, dirty)
+                self.create_alloc(open, key, NewAlloc { group: &group, index, previous, canary: true })
             }
             Step::Follow { alloc, followed } => {
                 let Some(entry) = self.allocs.get_mut(alloc) else { return false };
                 entry.state.durable.followed = Some(followed);
                 entry.changed = true;
-                dirty.insert(Key::Alloc(alloc));
+                open.dirty.insert(Key::Alloc(alloc));
                 true
             }
-            Step::TakeOver(alloc) => self.take_over(now, key, alloc, dirty),
+            Step::TakeOver(alloc) => self.take_over(open, key, alloc),
             Step::Hold { group } => {
                 let Some(entry) = self.jobs.get_mut(key) else { return false };
                 let why = entry.infeasible.as_ref().and_then(|held| held.get(&group)).cloned();
@@ -267,27 +262,18 @@ impl World {
 
     pub(super) fn want_of(
         &mut self,
+        open: &mut OpenTurn<'_>,
         id: AllocId,
         desired: Desired,
         why: String,
-        dirty: &mut BTreeSet<Key>,
     ) -> bool {
         let Some(entry) = self.allocs.get_mut(id) else { return false };
-        let spec = Arc::make_mut(&mut entry.spec);
-        spec.desired = desired;
-        spec.desired_description = why;
-        entry.changed = true;
-        dirty.insert(Key::Alloc(id));
+        entry.want(desired, why);
+        open.dirty.insert(Key::Alloc(id));
         true
     }
 
-    fn create_alloc(
-        &mut self,
-        now: Now,
-        key: &JobKey,
-        place: NewAlloc<'_>,
-        dirty: &mut BTreeSet<Key>,
-    ) -> bool {
+    fn create_alloc(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, place: NewAlloc<'_>) -> bool {
         let NewAlloc { group, index, previous, canary } = place;
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
@@ -322,7 +308,7 @@ impl World {
             };
         let followed = previous.filter(|_| !canary).and_then(|previous| self.allocs.get(previous));
         let retry = followed.and_then(|alloc| Some((alloc, alloc.state.durable.reschedule()?)));
-        let retry = retry.filter(|(_, due)| due.is_due(now));
+        let retry = retry.filter(|(_, due)| due.is_due(open.now));
         let slots = entry.state.slots.entry(String::from(group)).or_default();
         if slots.len() <= at {
             slots.resize(at + 1, Slot::default());
@@ -336,7 +322,7 @@ impl World {
                 slot.alloc = Some(id);
                 slot.rescheduled = match &retry {
                     Some((_, due)) => {
-                        reschedule::follow(now, &spec.reschedule, &slot.rescheduled, due.length)
+                        reschedule::follow(open.now, &spec.reschedule, &slot.rescheduled, due.length)
                     }
                     None => Vec::new(),
                 };
@@ -344,12 +330,12 @@ impl World {
                 let forgotten = forgotten.saturating_sub(slot.rescheduled.len());
                 rescheduled.extend(retry.into_iter().flat_map(|(alloc, due)| {
                     let event =
-                        RescheduleEvent { time: now.wall, previous: alloc.spec.id, delay: due.length };
+                        RescheduleEvent { time: open.now.wall, previous: alloc.spec.id, delay: due.length };
                     alloc.spec.rescheduled.iter().copied().chain([event]).skip(forgotten)
                 }));
             }
         }
-        let deployment = entry.join(now, group, id, canary);
+        let deployment = entry.join(open.now, group, id, canary);
         let alloc = Allocation {
             id,
             job_key: key.clone(),
@@ -361,7 +347,7 @@ impl World {
             desired: Desired::Run,
             desired_description: String::new(),
             create_index,
-            create_time: now.wall,
+            create_time: open.now.wall,
             previous,
             deployment,
             next: None,
@@ -372,48 +358,51 @@ impl World {
         if let Some((id_before, before)) =
             previous.filter(|_| !canary).and_then(|before| Some((before, self.allocs.get_mut(before)?)))
         {
-            Arc::make_mut(&mut before.spec).next = Some(id);
+            before.spec.change(|spec| spec.next = Some(id));
             before.changed = true;
-            dirty.insert(Key::Alloc(id_before));
+            open.dirty.insert(Key::Alloc(id_before));
         }
         let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
-        dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
-        self.allocs.insert(AllocEntry::new(Arc::new(alloc), now));
-        dirty.insert(Key::Alloc(id));
+        open.dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
+        self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(alloc)), open.now));
+        open.dirty.insert(Key::Alloc(id));
         true
     }
 
     /// The allocation stands for the current version from now on, as it is. A deployment judges it anew.
-    fn take_over(&mut self, now: Now, key: &JobKey, id: AllocId, dirty: &mut BTreeSet<Key>) -> bool {
+    fn take_over(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, id: AllocId) -> bool {
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let Some(alloc) = self.allocs.get_mut(id) else { return false };
-        let spec = Arc::make_mut(&mut alloc.spec);
-        let old = core::mem::replace(&mut spec.job, Arc::clone(&entry.current));
-        spec.job_version = entry.state.version;
-        if let (Some(old), Some(new)) = (old.group(&spec.group), spec.group()) {
+        let old = Arc::clone(&alloc.spec.job);
+        let joined = entry.join(open.now, &alloc.spec.group, id, false);
+        alloc.spec.change(|spec| {
+            spec.job = Arc::clone(&entry.current);
+            spec.job_version = entry.state.version;
+            spec.deployment = joined.or(spec.deployment);
+        });
+        if let (Some(old), Some(new)) = (old.group(&alloc.spec.group), alloc.spec.group()) {
             serve_anew(old, new, &mut alloc.state);
         }
         if alloc.state.durable.followed.is_some() {
             alloc.state.durable.followed = None;
         }
-        if let Some(part) = entry.join(now, &spec.group, id, false) {
-            spec.deployment = Some(part);
-            judge_anew(now, &alloc.spec, &mut alloc.state);
+        if joined.is_some() {
+            judge_anew(open.now, &alloc.spec, &mut alloc.state);
         }
         alloc.changed = true;
-        dirty.insert(Key::Alloc(id));
+        open.dirty.insert(Key::Alloc(id));
         true
     }
 
-    fn forget_job(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn forget_job(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         let Some(entry) = self.jobs.remove(key) else { return };
         self.short.remove(key);
-        self.let_others_in(key, dirty);
+        self.let_others_in(open, key);
         for version in &entry.state.versions {
-            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), *version)));
+            open.turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), *version)));
         }
-        turn.records.push(Record::Delete(RecordKey::Job(key.clone())));
-        turn.views.push(View::JobGone(key.clone()));
+        open.turn.records.push(Record::Delete(RecordKey::Job(key.clone())));
+        open.turn.views.push(View::JobGone(key.clone()));
     }
 }
 
@@ -444,27 +433,27 @@ impl JobEntry {
     }
 
     /// Writes what changed of the job and shows it, if it looks different.
-    pub(crate) fn flush(&mut self, now: Now, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
+    pub(crate) fn flush(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, allocs: &Allocs) {
         let convergence = self.convergence(key, allocs);
         if self.state.take_touched() {
-            self.write_versions(key, turn);
+            self.write_versions(key, open.turn);
             let value = RecordValue::Job((*self.state).clone().into());
-            turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
+            open.turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
         }
         let stale = core::mem::take(&mut self.stale);
         let shown = self.shown.as_deref();
         let was = shown.map(|view| view.convergence.state);
         if was != Some(convergence.state) {
             if convergence.state == ConvergenceState::Converged {
-                let took = now.boot_ns.saturating_sub(self.since.boot_ns);
-                turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause: self.cause });
+                let took = open.now.boot_ns.saturating_sub(self.since.boot_ns);
+                open.turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause: self.cause });
             }
             if was == Some(ConvergenceState::Converged) && self.since.wall != self.state.submit_time {
                 let ended = convergence.reason == Some(Reason::Backoff);
                 self.cause = if ended { "exit" } else { "drift" };
             }
             if was == Some(ConvergenceState::Converged) || convergence.state == ConvergenceState::Converged {
-                self.since = now.moment();
+                self.since = open.now.moment();
             }
         }
         let convergence = Convergence { since: self.since, ..convergence };
@@ -502,7 +491,7 @@ impl JobEntry {
             placed: false,
         });
         self.shown = Some(Arc::clone(&view));
-        turn.views.push(View::Job(view));
+        open.turn.views.push(View::Job(view));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Launches of periodic jobs: a child for each moment, made in the commit that remembers the moment.
 
-use std_alloc::{collections::BTreeSet, format};
+use std_alloc::format;
 
 use herdlet_api_types::{JobKey, UnixNanos, job::Job};
 
@@ -12,12 +12,13 @@ use crate::{
     },
     op::Key,
     time::Now,
+    turn::OpenTurn,
     world::{JobEntry, World},
 };
 
 impl World {
     /// Launches a periodic job if it is due. When it is to be looked at again, by the boot clock.
-    pub(crate) fn launch_due(&mut self, now: Now, key: &JobKey, dirty: &mut BTreeSet<Key>) -> Option<u64> {
+    pub(crate) fn launch_due(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) -> Option<u64> {
         let complete = self.ctx.complete;
         let entry = self.jobs.get_mut(key)?;
         entry.next_launch = None;
@@ -26,8 +27,9 @@ impl World {
             return None;
         }
         let known = entry.state.launches;
-        let launches = known.map_or_else(|| Launches::until(now.wall), |known| known.seen(now.wall));
-        let mut next = launches.next(periodic, now.wall);
+        let launches =
+            known.map_or_else(|| Launches::until(open.now.wall), |known| known.seen(open.now.wall));
+        let mut next = launches.next(periodic, open.now.wall);
         if known != Some(launches) {
             entry.state.launches = Some(launches);
         }
@@ -35,36 +37,31 @@ impl World {
         if let Next::Launch(moment) = next
             && complete
         {
-            self.launch(now, key, moment, dirty);
+            self.launch(open, key, moment);
             let entry = self.jobs.get_mut(key)?;
             let launches = Launches::until(moment);
             entry.state.launches = Some(launches);
-            next = launches.next(entry.current.launches()?, now.wall);
+            next = launches.next(entry.current.launches()?, open.now.wall);
         }
         let Next::At(at) = next else { return None };
         self.jobs.get_mut(key)?.next_launch = Some(at);
-        let ahead = at.0.saturating_sub(now.wall.0).max(0);
-        Some(now.boot_ns.saturating_add(ahead.unsigned_abs()))
+        let ahead = at.0.saturating_sub(open.now.wall.0).max(0);
+        Some(open.now.boot_ns.saturating_add(ahead.unsigned_abs()))
     }
 
     /// Makes the child of a moment, unless there is one, or none may be made beside one that runs.
-    fn launch(&mut self, now: Now, key: &JobKey, moment: UnixNanos, dirty: &mut BTreeSet<Key>) {
+    fn launch(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, moment: UnixNanos) {
         let Some(entry) = self.jobs.get(key) else { return };
         let child = launched(&entry.current, moment);
-        if self.jobs.contains_key(&child.key()) || self.overlaps(now, key).is_some() {
+        if self.jobs.contains_key(&child.key()) || self.overlaps(open.now, key).is_some() {
             return;
         }
-        self.accept_job(now, child, dirty);
+        self.accept_job(open, child);
     }
 
     /// Makes a child of a periodic job now, whatever the time and whatever runs. Asked again within the second it answers with the same
     /// child.
-    pub(crate) fn force_launch(
-        &mut self,
-        now: Now,
-        key: &JobKey,
-        dirty: &mut BTreeSet<Key>,
-    ) -> Result<Reply, Refusal> {
+    pub(crate) fn force_launch(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) -> Result<Reply, Refusal> {
         let entry = self.parent(key)?;
         match entry.current.launches() {
             Some(periodic) if periodic.enabled => {}
@@ -75,22 +72,22 @@ impl World {
             }
             None => return Err(Refusal::Invalid(format!("job \"{key}\" is not a periodic job"))),
         }
-        let child = launched(&entry.current, now.wall);
+        let child = launched(&entry.current, open.now.wall);
         let job = child.key();
         let known = self.jobs.get(&job);
         if known.is_some_and(|known| known.state.deleting) {
             return Err(Refusal::Conflict(format!("job \"{job}\" is being deleted; launch it again")));
         }
         if known.is_none() {
-            self.accept_job(now, child, dirty);
+            self.accept_job(open, child);
         }
         Ok(Reply::Dispatched { index: self.meta.index, job })
     }
 
     /// The wall clock was set: every job that waits for a time of day is looked at again.
-    pub(crate) fn clock_set(&mut self, dirty: &mut BTreeSet<Key>) {
+    pub(crate) fn clock_set(&mut self, open: &mut OpenTurn<'_>) {
         let periodic = self.jobs.iter().filter(|(_, entry)| entry.current.launches().is_some());
-        dirty.extend(periodic.map(|(key, _)| Key::Job(key.clone())));
+        open.dirty.extend(periodic.map(|(key, _)| Key::Job(key.clone())));
     }
 
     /// A child that has not ended, where a job lets none begin beside it.

@@ -11,12 +11,14 @@ use std_alloc::{
 use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Job};
 
 use crate::{
+    context::{Settings, VolumeEntry},
     job::JobState,
     record::RecordValue,
     shared::volume::VolumeState,
+    spec::AllocSpec,
     state::{AllocState, Durable, Followed, PartState, Run, StopStep, Tracked},
     time::Now,
-    world::{JobEntry, Settings, World, allocs::AllocEntry, verdict::Open, volumes::VolumeEntry},
+    world::{JobEntry, World, allocs::AllocEntry, verdict::Open},
 };
 
 /// What was stored and can't be used: its other half is missing.
@@ -121,7 +123,7 @@ impl World {
 fn restored(spec: Arc<Allocation>, mut durable: Durable, now: Now) -> AllocEntry {
     rebase(&mut durable, now);
     let state = AllocState::restored(&spec, durable, now);
-    AllocEntry::known(Tracked::stored(spec), state, now)
+    AllocEntry::known(Tracked::stored(AllocSpec::read(spec)), state, now)
 }
 
 /// Binds every deadline to this boot.

@@ -2,7 +2,7 @@
 //!
 //! What a group asks for and the order of the line are `job/capacity`'s; what is held is counted with the allocations.
 
-use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use std_alloc::{format, string::String, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, JobKey,
@@ -14,15 +14,16 @@ use herdlet_api_types::{
 use crate::{
     job::{capacity::Room, ports, rollout::OUTDATED},
     op::Key,
+    turn::OpenTurn,
     world::{JobEntry, World, allocs::AllocEntry},
 };
 
 impl World {
     /// An allocation has ended: its own job may follow it first, then whoever waits.
-    pub(super) fn room_is_free(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn room_is_free(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if let Some(key) = self.allocs.get(id).map(|entry| entry.spec.job_key.clone()) {
             self.join_line(&key, true);
-            self.stir_job(key, dirty);
+            self.stir_job(open, key);
         }
         self.stir_short();
     }
@@ -37,8 +38,8 @@ impl World {
     }
 
     /// All that becomes free in this turn is free.
-    pub(super) fn open_line(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>) {
-        dirty.extend(self.line.open(key).into_iter().map(Key::Waiting));
+    pub(super) fn open_line(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
+        open.dirty.extend(self.line.open(key).into_iter().map(Key::Waiting));
         // It may have been planned in this turn, and have found the line closed.
         if let Some(entry) = self.jobs.get_mut(key) {
             entry.stale = true;
@@ -53,8 +54,8 @@ impl World {
     }
 
     /// The job takes nothing now: whose turn it is next may try again.
-    pub(super) fn let_others_in(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>) {
-        dirty.extend(self.line.leave(key).into_iter().map(Key::Waiting));
+    pub(super) fn let_others_in(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
+        open.dirty.extend(self.line.leave(key).into_iter().map(Key::Waiting));
     }
 
     /// The group's allocation can't be placed for lack of ports or room: its job waits for either.
@@ -67,7 +68,7 @@ impl World {
 
     /// Stops an allocation for one of the current version, if that will have ports and room once it has ended: nothing is stopped
     /// for what can't follow it.
-    pub(super) fn replace(&mut self, key: &JobKey, id: AllocId, dirty: &mut BTreeSet<Key>) -> bool {
+    pub(super) fn replace(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, id: AllocId) -> bool {
         let (Some(entry), Some(old)) = (self.jobs.get(key), self.allocs.get(id)) else { return false };
         let Some(group) = entry.current.group(&old.spec.group) else { return false };
         let (holds, wants) = (old.room().unwrap_or_default(), Room::of(group));
@@ -82,7 +83,7 @@ impl World {
             return false;
         }
         self.allocs.promise(id, wants);
-        self.want_of(id, Desired::Stop, String::from(OUTDATED), dirty)
+        self.want_of(open, id, Desired::Stop, String::from(OUTDATED))
     }
 
     /// What of the job is on its way out holds what follows it wants, if there is so much, and no more: after a restart, and once

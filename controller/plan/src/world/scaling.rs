@@ -1,6 +1,6 @@
 //! Scaling in the world: a new version with another count, and what is remembered of who asked for it.
 
-use std_alloc::{collections::BTreeSet, format, sync::Arc, vec::Vec};
+use std_alloc::{format, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     JobKey,
@@ -13,7 +13,7 @@ use crate::{
     job::scale,
     limits::SCALING_EVENTS_KEPT,
     op::Key,
-    time::Now,
+    turn::OpenTurn,
     world::World,
 };
 
@@ -21,12 +21,11 @@ impl World {
     /// Gives a group another count, or only notes what is said. While a deployment goes on the count stays, as in Nomad.
     pub(super) fn scale_job(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         key: &JobKey,
         group: &str,
         count: Option<u32>,
         note: ScalingNote,
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let known = self.jobs.get(key).filter(|known| !known.state.deleting);
         let known = known.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
@@ -51,12 +50,12 @@ impl World {
             return Err(Refusal::Invalid(message));
         }
         let (version, change) = match count {
-            Some(_) => self.accept_job(now, scaled, dirty),
+            Some(_) => self.accept_job(open, scaled),
             None => (known.state.version, JobChange::Unchanged),
         };
         self.meta.index += 1;
         let event = ScalingEvent {
-            time: now.wall,
+            time: open.now.wall,
             count,
             previous_count: previous_count.unwrap_or_default(),
             note,
@@ -65,24 +64,19 @@ impl World {
         if let Some(entry) = self.jobs.get_mut(key) {
             Arc::make_mut(&mut entry.state.scaled).remember(group, event, SCALING_EVENTS_KEPT);
         }
-        dirty.insert(Key::Job(key.clone()));
+        open.dirty.insert(Key::Job(key.clone()));
         let jobs = Vec::from([AppliedJob { job: key.clone(), version, change }]);
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }
 
     /// Makes this the job's current version, but for the counts that its groups have.
-    pub(super) fn apply_with_counts(
-        &mut self,
-        now: Now,
-        job: Job,
-        dirty: &mut BTreeSet<Key>,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn apply_with_counts(&mut self, open: &mut OpenTurn<'_>, job: Job) -> Result<Reply, Refusal> {
         let key = job.key();
         let known = self.jobs.get(&key).filter(|known| !known.state.deleting);
         let job = match known {
             Some(known) => scale::with_counts_of(job, &known.current)?,
             None => job,
         };
-        self.apply_set(now, Vec::from([job]), Vec::new(), dirty)
+        self.apply_set(open, Vec::from([job]), Vec::new())
     }
 }

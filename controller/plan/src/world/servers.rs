@@ -4,7 +4,7 @@
 //! to stop never runs again, and no allocation is removed but by its id. What is older is kept away by whoever hears servers: only there
 //! it is known whether they lag, or were restored from an older state.
 
-use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
+use std_alloc::{string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     AllocId,
@@ -14,9 +14,10 @@ use herdlet_api_types::{
 use crate::{
     alloc::apply::{judge_anew, serve_anew},
     op::{Key, Part},
+    policy::Owner,
+    spec::AllocSpec,
     state::PartState,
-    time::Now,
-    turn::Turn,
+    turn::OpenTurn,
     world::{
         World,
         allocs::{AllocEntry, claimed_volumes},
@@ -29,27 +30,27 @@ const OUT_OF_CONTACT: &str = "stopped: no server was in reach for stop_on_client
 impl World {
     /// A server wants this of an allocation. One that is to stop and was never here is taken too: it ends without having begun, and its
     /// server, and whoever waits for its end, hears so.
-    pub(super) fn place(&mut self, now: Now, spec: Allocation, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    pub(super) fn place(&mut self, open: &mut OpenTurn<'_>, spec: Allocation) {
         let Some(server) = spec.server.clone() else { return };
         let id = spec.id;
         match self.allocs.get(id).map(|known| known.spec.server.as_ref().map(|known| known.modify_index)) {
-            None => self.place_first(now, spec, &server, dirty),
-            Some(Some(known)) if known != server.modify_index => self.place_again(now, spec, dirty, turn),
+            None => self.place_first(open, spec, &server),
+            Some(Some(known)) if known != server.modify_index => self.place_again(open, spec),
             // Nothing new; or one of this machine's own, which no server can know.
             Some(_) => return,
         }
-        dirty.insert(Key::Alloc(id));
+        open.dirty.insert(Key::Alloc(id));
     }
 
-    fn place_first(&mut self, now: Now, spec: Allocation, server: &ServerSide, dirty: &mut BTreeSet<Key>) {
+    fn place_first(&mut self, open: &mut OpenTurn<'_>, spec: Allocation, server: &ServerSide) {
         // This machine's commits are numbered apart from the server's.
         self.meta.index += 1;
         let (create_index, job) = (self.meta.index, Arc::clone(&server.job));
         let spec = Allocation { create_index, job, ..spec };
         let volumes = claimed_volumes(&spec).filter(|name| self.ctx.volumes.contains_key(&**name));
-        dirty.extend(volumes.map(|name| Key::Volume(name.into_owned())));
+        open.dirty.extend(volumes.map(|name| Key::Volume(name.into_owned())));
         self.wait_for_previous_of(&spec);
-        self.allocs.insert(AllocEntry::new(Arc::new(spec), now));
+        self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(spec)), open.now));
     }
 
     /// What an allocation takes the place of, or what made room for it, has to end before. Of what is not here, whoever asks servers tells.
@@ -76,67 +77,65 @@ impl World {
         };
         let begin =
             self.allocs.iter().filter(|(_, entry)| entry.spec.desired == Desired::Run && unbegun(entry));
-        let specs: Vec<Arc<Allocation>> = begin.map(|(_, entry)| Arc::clone(&entry.spec)).collect();
+        let specs: Vec<Arc<Allocation>> =
+            begin.map(|(_, entry)| Arc::clone(entry.spec.allocation())).collect();
         for spec in specs {
             self.wait_for_previous_of(&spec);
         }
     }
 
     /// The allocation has ended: what waited for that may begin.
-    pub(super) fn follow(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn follow(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let waiting = self.ctx.awaited.remove(&id).unwrap_or_default();
-        dirty.extend(waiting.into_iter().map(Key::Alloc));
+        open.dirty.extend(waiting.into_iter().map(Key::Alloc));
     }
 
     /// An allocation whose directory is there has taken over what there was to take, and one that has ended takes nothing: the directory of
     /// the one before it may go.
-    pub(super) fn settle_heritage(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn settle_heritage(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if self.ctx.heirs.is_empty() {
             return;
         }
         let Some(entry) = self.allocs.get(id) else { return };
         if *entry.state.parts.get(Part::Dir) == PartState::Up || self.allocs.has_ended(id) {
-            let spec = Arc::clone(&entry.spec);
-            self.disinherit(&spec, dirty);
+            let spec = Arc::clone(entry.spec.allocation());
+            self.disinherit(open, &spec);
         }
     }
 
     /// It takes over nothing any more.
-    pub(super) fn disinherit(&mut self, spec: &Allocation, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn disinherit(&mut self, open: &mut OpenTurn<'_>, spec: &Allocation) {
         let Some(previous) = spec.previous else { return };
         if self.ctx.heirs.get(&previous) == Some(&spec.id) {
             self.ctx.heirs.remove(&previous);
-            dirty.insert(Key::Alloc(previous));
+            open.dirty.insert(Key::Alloc(previous));
         }
     }
 
     /// Servers have said what they want: what waited for that goes on.
-    pub(super) fn hear_servers(&mut self, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn hear_servers(&mut self, open: &mut OpenTurn<'_>) {
         if core::mem::replace(&mut self.ctx.contact, true) {
             return;
         }
-        let placed = self.allocs.iter().filter(|(_, entry)| entry.spec.server.is_some());
-        dirty.extend(placed.map(|(id, _)| Key::Alloc(id)));
+        let placed = self.allocs.iter().filter(|(_, entry)| entry.spec.policy().owner == Owner::Servers);
+        open.dirty.extend(placed.map(|(id, _)| Key::Alloc(id)));
     }
 
     /// It may not run for so long without servers.
-    pub(super) fn give_up(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn give_up(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
-        if entry.spec.server.is_none() || entry.spec.desired != Desired::Run {
+        if entry.spec.policy().owner == Owner::Job || entry.spec.desired != Desired::Run {
             return;
         }
-        let spec = Arc::make_mut(&mut entry.spec);
-        spec.desired = Desired::Stop;
-        spec.desired_description = String::from(OUT_OF_CONTACT);
-        entry.changed = true;
-        dirty.insert(Key::Alloc(id));
+        entry.want(Desired::Stop, String::from(OUT_OF_CONTACT));
+        open.dirty.insert(Key::Alloc(id));
     }
 
-    fn place_again(&mut self, now: Now, spec: Allocation, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+    fn place_again(&mut self, open: &mut OpenTurn<'_>, spec: Allocation) {
         let Some(server) = spec.server.clone() else { return };
         let Some(mut entry) = self.allocs.remove(spec.id) else { return };
-        dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
-        let old = Arc::clone(&entry.spec);
+        open.dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
+        let old = Arc::clone(entry.spec.allocation());
         let desired = match old.desired {
             Desired::Run => spec.desired,
             Desired::Stop | Desired::Gone => old.desired,
@@ -160,29 +159,29 @@ impl World {
         }
         let judged_by = |spec: &Allocation| spec.deployment.map(|of| of.id);
         if judged_by(&old) != judged_by(&spec) {
-            judge_anew(now, &spec, &mut entry.state);
+            judge_anew(open.now, &spec, &mut entry.state);
         }
         if server.no_shutdown_delay && !entry.state.durable.no_shutdown_delay {
             entry.state.durable.no_shutdown_delay = true;
         }
         let id = spec.id;
-        *entry.spec = Arc::new(spec);
+        *entry.spec = AllocSpec::read(Arc::new(spec));
         entry.changed = true;
         self.allocs.insert(entry);
         if let Some(wanted) = wanted {
-            self.write(now, id, dirty, turn, |writer| writer.keep_only(&wanted));
+            self.write(open, id, |writer| writer.keep_only(&wanted));
         }
     }
 
     /// No server knows it any more.
-    pub(super) fn displace(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn displace(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
-        if entry.spec.server.is_none() || entry.spec.desired == Desired::Gone {
+        if entry.spec.policy().owner == Owner::Job || entry.spec.desired == Desired::Gone {
             return;
         }
-        Arc::make_mut(&mut entry.spec).desired = Desired::Gone;
+        entry.spec.change(|spec| spec.desired = Desired::Gone);
         entry.changed = true;
-        dirty.insert(Key::Alloc(id));
+        open.dirty.insert(Key::Alloc(id));
     }
 }
 

@@ -21,7 +21,7 @@ use herdlet_api_types::{
 use crate::{
     job::{
         deployment::{DeploymentState, healthy_canaries, newest_stable},
-        rollout::{has_ended, is_bad, is_lost},
+        placed::{has_ended, is_bad, is_lost},
         same_work,
     },
     status::quarantined,

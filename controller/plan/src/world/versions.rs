@@ -10,10 +10,8 @@ use crate::{
     event::{AppliedJob, Refusal, Reply},
     job::Submission,
     limits::VERSIONS_KEPT,
-    op::Key,
     record::{Record, RecordKey, RecordValue},
-    time::Now,
-    turn::Turn,
+    turn::{OpenTurn, Turn},
     world::{JobEntry, World, allocs::Allocs},
 };
 
@@ -21,11 +19,10 @@ impl World {
     /// Makes the text of version `to` the newest version. With `prior` only if that is the current one: whoever asks has seen it.
     pub(crate) fn revert_job(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         key: &JobKey,
         to: u64,
         prior: Option<u64>,
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let entry = self.kept(key)?;
         let current = entry.state.version;
@@ -42,7 +39,7 @@ impl World {
             return Err(Refusal::NotFound(message));
         };
         let job = Job::clone(&old.job);
-        let (version, change) = self.accept_job(now, job, dirty);
+        let (version, change) = self.accept_job(open, job);
         let jobs = Vec::from([AppliedJob { job: key.clone(), version, change }]);
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }
@@ -50,14 +47,13 @@ impl World {
     /// Makes the job's text with this change the newest version.
     pub(crate) fn reword_job(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         key: &JobKey,
         change: fn(&mut Job),
-        dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let mut job = Job::clone(&self.kept(key)?.current);
         change(&mut job);
-        self.apply_set(now, Vec::from([job]), Vec::new(), dirty)
+        self.apply_set(open, Vec::from([job]), Vec::new())
     }
 
     /// A job that is not being deleted.

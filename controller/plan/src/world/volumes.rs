@@ -2,7 +2,7 @@
 //!
 //! In: specifications, ends of operations. Out: operations, records, views. What to do is [`crate::shared::volume`]'s decision.
 
-use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
+use std_alloc::{string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     AllocId,
@@ -12,25 +12,18 @@ use herdlet_api_types::{
 
 use crate::{
     action::{Action, Outcome},
+    context::VolumeEntry,
     limits::OPERATION_TIMEOUT,
     op::{Key, Op, Subject, Target},
     record::{Record, RecordKey, RecordValue},
     shared::volume::{self, Fate, Origin, VolumeState},
     state::{Ended, PartState, Tracked},
-    time::Now,
-    turn::{Note, Turn, View},
+    turn::{Note, OpenTurn, Turn, View},
     world::World,
 };
 
-#[derive(Debug)]
-pub(crate) struct VolumeEntry {
-    pub state: Tracked<VolumeState>,
-    pub part: PartState,
-    pub failures: u32,
-}
-
 impl World {
-    pub(crate) fn want_volume(&mut self, spec: Volume, origin: Origin, dirty: &mut BTreeSet<Key>) {
+    pub(crate) fn want_volume(&mut self, open: &mut OpenTurn<'_>, spec: Volume, origin: Origin) {
         let name = spec.name.clone();
         match self.ctx.volumes.get_mut(&name) {
             Some(entry) if entry.state.spec == spec && entry.state.fate == Fate::Wanted => {}
@@ -50,7 +43,7 @@ impl World {
                 self.ctx.volumes.insert(name.clone(), entry);
             }
         }
-        dirty.insert(Key::Volume(name));
+        open.dirty.insert(Key::Volume(name));
     }
 
     /// Removes what a volume that was forgotten may have left: only those that we make ourselves leave anything.
@@ -65,22 +58,21 @@ impl World {
         self.ctx.volumes.insert(String::from(name), entry);
     }
 
-    pub(crate) fn drop_volume(&mut self, name: &str, dirty: &mut BTreeSet<Key>) {
+    pub(crate) fn drop_volume(&mut self, open: &mut OpenTurn<'_>, name: &str) {
         if let Some(entry) = self.ctx.volumes.get_mut(name)
             && entry.state.origin == Origin::Config
         {
             entry.state.fate = Fate::Dropped;
-            dirty.insert(Key::Volume(String::from(name)));
+            open.dirty.insert(Key::Volume(String::from(name)));
         }
     }
 
     pub(crate) fn volume_outcome(
         &mut self,
-        now: Now,
+        open: &mut OpenTurn<'_>,
         name: &str,
         generation: u64,
         outcome: Outcome,
-        dirty: &mut BTreeSet<Key>,
     ) {
         let Some(entry) = self.ctx.volumes.get_mut(name) else { return };
         if outcome == Outcome::Overdue {
@@ -91,31 +83,31 @@ impl World {
             Some(Ended::Overtaken) => {}
             Some(Ended::Fresh(doing)) => {
                 let ended = (doing, outcome);
-                volume::outcome(now, &mut entry.state, &mut entry.part, &mut entry.failures, ended);
+                volume::outcome(open.now, &mut entry.state, &mut entry.part, &mut entry.failures, ended);
             }
         }
-        dirty.insert(Key::Volume(String::from(name)));
+        open.dirty.insert(Key::Volume(String::from(name)));
         let claims: Vec<AllocId> = self.claims(name).collect();
         for id in claims {
             // Of a volume that none of its tasks mounts it has nothing of its own that would tell.
             if let Some(alloc) = self.allocs.get_mut(id) {
                 alloc.changed = true;
             }
-            dirty.insert(Key::Alloc(id));
+            open.dirty.insert(Key::Alloc(id));
         }
     }
 
-    pub(crate) fn reconcile_volume(&mut self, now: Now, name: &str, turn: &mut Turn) {
+    pub(crate) fn reconcile_volume(&mut self, open: &mut OpenTurn<'_>, name: &str) {
         let Some(entry) = self.ctx.volumes.get_mut(name) else {
-            turn.views.push(View::VolumeGone(String::from(name)));
+            open.turn.views.push(View::VolumeGone(String::from(name)));
             return;
         };
         let mut result = "unchanged";
-        match volume::plan(now, &entry.state, &entry.part) {
+        match volume::plan(open.now, &entry.state, &entry.part) {
             volume::Step::Issue(doing, verb) => {
                 self.generation += 1;
-                entry.part.begin(self.generation, doing, now.boot_ns);
-                turn.actions.push(Action {
+                entry.part.begin(self.generation, doing, open.now.boot_ns);
+                open.turn.actions.push(Action {
                     op: Op { target: Target::Volume(String::from(name)), generation: self.generation },
                     subject: Subject::Volume(Arc::new(entry.state.spec.clone())),
                     mounts: Vec::new(),
@@ -125,23 +117,23 @@ impl World {
                 result = "changed";
             }
             volume::Step::WaitUntil(at) => {
-                turn.wakes.push((Key::Volume(String::from(name)), at));
+                open.turn.wakes.push((Key::Volume(String::from(name)), at));
                 result = "waiting";
             }
             volume::Step::Forget => {
                 self.ctx.volumes.remove(name);
-                turn.records.push(Record::Delete(RecordKey::Volume(String::from(name))));
-                turn.views.push(View::VolumeGone(String::from(name)));
+                open.turn.records.push(Record::Delete(RecordKey::Volume(String::from(name))));
+                open.turn.views.push(View::VolumeGone(String::from(name)));
                 return;
             }
             volume::Step::Rest => {}
         }
-        turn.notes.push(Note::Reconciled { kind: "volume", result });
+        open.turn.notes.push(Note::Reconciled { kind: "volume", result });
         if entry.state.take_touched() && entry.state.origin == Origin::Manifest {
             let value = RecordValue::Volume((*entry.state).clone().into());
-            turn.records.push(Record::Put(RecordKey::Volume(String::from(name)), value));
+            open.turn.records.push(Record::Put(RecordKey::Volume(String::from(name)), value));
         }
-        self.show_volume(name, turn);
+        self.show_volume(name, open.turn);
     }
 
     pub(crate) fn show_volume(&self, name: &str, turn: &mut Turn) {

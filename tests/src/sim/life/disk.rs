@@ -6,7 +6,8 @@
 use herdlet_api_types::{AllocId, job::Task};
 use herdlet_plan::{
     event::Event,
-    op::{Part, Target, TaskPart},
+    op::{Part, Target},
+    parts::Medium,
     record::{RecordKey, RecordValue},
     state::Durable,
     turn::Turn,
@@ -45,10 +46,7 @@ impl Life {
 
     /// Whether there is no room for what an operation makes.
     pub(super) fn has_no_room(&mut self, part: Part) -> bool {
-        let makes_files = matches!(
-            part,
-            Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity)
-        );
+        let makes_files = part.row().medium == Medium::Files;
         self.is_full() && makes_files && self.dice.one_in(2)
     }
 

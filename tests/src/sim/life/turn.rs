@@ -17,6 +17,7 @@ use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
     event::{Command, Event, Reply},
     op::{Op, Part, Target, TaskPart},
+    parts::{Medium, Withdraw},
     record::{Record, RecordKey, RecordValue},
     state::Durable,
     time::BootId,
@@ -449,8 +450,8 @@ impl Life {
         let faulty = self.faults.failing_one_in > 0 && self.dice.one_in(self.faults.failing_one_in);
         if faulty && self.machine.may_fail(&flight.action) {
             self.met.note(Kind::Failure);
-            if let (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Artifacts))) =
-                (&flight.action.verb, &flight.action.op.target)
+            if let (Verb::Up, Target::Alloc(_, part)) = (&flight.action.verb, &flight.action.op.target)
+                && part.row().withdraw == Withdraw::WhileStarting
             {
                 self.met.note(Kind::FailedDownload);
             }
@@ -495,8 +496,8 @@ impl Life {
             | Verb::Recover { .. }
             | Verb::Signal { .. } => outcome,
         });
-        if let Op { target: Target::Alloc(id, Part::Checks | Part::Task(_, TaskPart::Checks)), .. } =
-            flight.action.op
+        if let Op { target: Target::Alloc(id, part), .. } = flight.action.op
+            && part.row().medium == Medium::Agent
             && flight.action.verb == Verb::Up
         {
             self.checks.insert(id, (self.now_ns + SECOND, None));

@@ -16,6 +16,7 @@ use herdlet_api_types::{
 };
 use herdlet_base::paths::Paths;
 use herdlet_plan::{
+    context::Settings,
     env::NodeFacts,
     event::{Command, Event, VolumeData},
     job::capacity::Room,
@@ -25,7 +26,7 @@ use herdlet_plan::{
     state::{Durable, Run, TaskState},
     time::{BootId, Now},
     turn::Turn,
-    world::{Settings, World},
+    world::World,
 };
 use herdlet_runtime::Store;
 use herdlet_storage::alloc_dir::AllocDir;

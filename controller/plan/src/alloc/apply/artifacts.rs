@@ -13,9 +13,9 @@ use herdlet_api_types::{
 use super::{Writer, process::seed};
 use crate::{
     action::FailureClass,
+    alloc::task::restart::{self, Decision, Ended},
     op::{Part, TaskIndex, TaskPart},
     state::{PartState, Run},
-    task::restart::{self, Decision, Ended},
 };
 
 impl Writer<'_> {
@@ -30,7 +30,7 @@ impl Writer<'_> {
     /// The next try is as far off as the next start.
     pub(super) fn download_failed(&mut self, index: TaskIndex, class: FailureClass, why: String) {
         self.state.parts.learn(Part::Task(index, TaskPart::Artifacts), PartState::Absent);
-        let spec = self.spec.clone();
+        let spec = self.spec.allocation().clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let group_stops = self.state.durable.stop.is_some() && task.lifecycle != Lifecycle::Poststop;
         let waits = |known: &crate::state::TaskState| known.run == Run::Waiting && known.doom.is_none();

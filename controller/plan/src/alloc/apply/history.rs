@@ -16,6 +16,7 @@ use super::Writer;
 use crate::{
     alloc::health,
     op::{Part, TaskIndex, TaskPart},
+    policy::EventTexts,
     state::{AfterStop, PartState, Run, StopReason, StopStep, TaskState},
     status::OUTLIVED,
     turn::Note,
@@ -42,7 +43,7 @@ impl Writer<'_> {
         let is_first = |known: &TaskState| {
             known.attempt == 0 && !known.events.iter().any(|event| event.kind == TaskEventKind::TaskSetup)
         };
-        if self.spec.server.is_some() && self.known(index).is_some_and(is_first) {
+        if self.spec.policy().events == EventTexts::Nomad && self.known(index).is_some_and(is_first) {
             self.note(index, TaskEventKind::TaskSetup, String::from("Building Task Directory"));
         }
     }
@@ -174,11 +175,11 @@ impl Writer<'_> {
     /// The allocation is not healthy. Deployments of servers hear of each task what keeps it from that, in Nomad's texts; where it is none of
     /// them (the checks of the group), of all that live what is told otherwise.
     pub(super) fn note_unhealthy(&mut self, message: &str) {
-        if self.spec.server.is_none() {
+        let spec = self.spec;
+        if spec.policy().events == EventTexts::Own {
             return self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
         }
-        let spec = self.spec.clone();
-        let Some(terms) = health::terms(&spec).filter(|_| spec.deployment.is_some()) else { return };
+        let Some(terms) = spec.policy().health.filter(|_| spec.deployment.is_some()) else { return };
         let tasks = (0..).zip(spec.group().into_iter().flat_map(|group| &group.tasks));
         let why = |(index, task)| {
             Some((index, health::why_unhealthy(task, self.known(index)?, self.state, &terms)?))
@@ -212,20 +213,5 @@ impl Writer<'_> {
             details.insert(String::from("exit_message"), result.error.clone());
         }
         self.note_with(index, TaskEventKind::Terminated, message, details);
-    }
-}
-
-/// The name of a part in metrics and messages.
-pub fn kind_of(part: Part) -> &'static str {
-    match part {
-        Part::Dir => "alloc_dir",
-        Part::Services | Part::Task(_, TaskPart::Services) => "service",
-        Part::Checks | Part::Task(_, TaskPart::Checks) => "check",
-        Part::Task(_, TaskPart::Dir) => "task_dir",
-        Part::Task(_, TaskPart::Artifacts) => "artifacts",
-        Part::Task(_, TaskPart::Identity) => "identity",
-        Part::Task(_, TaskPart::Mounts) => "mount",
-        Part::Task(_, TaskPart::Process) => "process",
-        Part::Task(_, TaskPart::Prestop) => "prestop",
     }
 }

@@ -15,13 +15,12 @@ use herdlet_api_types::{
 use super::{Issued, Writer, look_at};
 use crate::{
     action::{FailureClass, Outcome, Recovered, Verb},
-    alloc::checks::has_checks,
-    event::Noticed,
+    alloc::task::restart::{self, Decision, Ended},
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
+    parts::{Need, TASK_PARTS, Withdraw},
     plan::TaskChange,
-    state::{self, AfterStop, Doing, Doom, PartState, Run, Stage, StopStep, TaskState},
-    task::restart::{self, Decision, Ended},
+    state::{self, AfterStop, Doing, Doom, Noticed, PartState, Run, Stage, StopStep, TaskState},
     time::{BootId, Deadline},
     turn::Note,
 };
@@ -49,7 +48,7 @@ impl Writer<'_> {
         if !self.state.durable.adopted {
             self.adopt();
             // Whoever began it may have sent its services too.
-            self.state.durable.offered = None;
+            self.state.durable.lose_offers();
         }
         if self.known(index).is_none_or(|known| known.attempt >= attempt) {
             return;
@@ -101,7 +100,9 @@ impl Writer<'_> {
 
     /// A start that is under way may wait for others, a download may take long: nobody waits for that who wants its task to end.
     pub(super) fn withdraw_start(&mut self, index: TaskIndex) {
-        for part in [TaskPart::Process, TaskPart::Artifacts].map(|part| Part::Task(index, part)) {
+        let withdrawn =
+            TASK_PARTS.into_iter().rev().filter(|row| row.row.withdraw == Withdraw::WhileStarting);
+        for part in withdrawn.map(|row| Part::Task(index, row.part)) {
             if let PartState::Busy { generation, doing: Doing::Up, .. } = *self.state.parts.get(part) {
                 let (verb, timeout) = (Verb::Withdraw, OPERATION_TIMEOUT);
                 self.issued.push(Issued { part, generation, verb, timeout });
@@ -298,12 +299,12 @@ impl Writer<'_> {
     /// all that lasts in it, sidecars too. Checks that have said nothing yet go on.
     fn check_anew(&mut self, index: TaskIndex) {
         let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
-        let known = self.state.checks.len();
+        let known = self.state.checks.results.len();
         if self.task(index).is_some_and(lasts) {
             self.state.forget_checks(|result| result.task.is_none());
         }
-        if self.state.checks.len() < known {
-            self.state.recheck = true;
+        if self.state.checks.results.len() < known {
+            self.state.checks.recheck = true;
             if self.is_in_consul(Part::Services) {
                 // Consul's checks go on: what they say is told once more.
                 look_at(Part::Services, self.state);
@@ -314,11 +315,11 @@ impl Writer<'_> {
     /// A task's own checks end with its process. Those of the next begin anew, also where these have not ended by then.
     fn end_own_checks(&mut self, index: TaskIndex) {
         let Some(task) = self.task(index) else { return };
-        let (name, has_checks) = (Some(task.name.clone()), has_checks(&task.services));
+        let name = Some(task.name.clone());
         self.state.forget_checks(|result| result.task == name);
         let part = Part::Task(index, TaskPart::Checks);
-        if has_checks && *self.state.parts.get(part) != PartState::Absent {
-            self.state.outdated.insert(part);
+        if self.spec.need(part) == Need::Needed && *self.state.parts.get(part) != PartState::Absent {
+            self.state.checks.outdated.insert(part);
         }
     }
 
@@ -414,7 +415,7 @@ impl Writer<'_> {
             Run::Starting { .. } | Run::Running { .. } => {}
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => return,
         }
-        let (now, seed, spec) = (self.now, seed(self.spec, index, attempt), self.spec.clone());
+        let (now, seed, spec) = (self.now, seed(self.spec, index, attempt), self.spec.allocation().clone());
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let on_success = restart::restarts_on_success(spec.job.kind, task.lifecycle);
         let Some(known) = self.known_mut(index) else { return };

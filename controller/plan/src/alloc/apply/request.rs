@@ -19,6 +19,7 @@ use crate::{
     event::RestartScope,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
+    policy::EventTexts,
     state::{AfterStop, Doing, GroupRestart, Run, Stage},
     time::Deadline,
 };
@@ -84,10 +85,10 @@ impl Writer<'_> {
             let Some(attempt) = known.signalled_attempt() else { continue };
             sent = true;
             let details = [(String::from("signal"), signal.to_string())].into();
-            // Servers hear the words of stock clients, which leave it to the details to say which one.
-            let message = match &self.spec.server {
-                Some(_) => String::from("Task being sent a signal"),
-                None => format!("Task being sent signal {signal}"),
+            // Nomad's text leaves it to the details to say which one.
+            let message = match self.spec.policy().events {
+                EventTexts::Nomad => String::from("Task being sent a signal"),
+                EventTexts::Own => format!("Task being sent signal {signal}"),
             };
             self.note_with(index, TaskEventKind::Signaling, message, details);
             *self.generation += 1;
@@ -197,7 +198,7 @@ impl Writer<'_> {
             // It reads them when it starts.
             return self.forget_token_news(index);
         }
-        let spec = self.spec.clone();
+        let spec = self.spec.allocation().clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
         if let Some(identity) = expiring().find(|identity| identity.change_mode == ChangeMode::Restart) {

@@ -55,7 +55,7 @@ impl Desk {
         change(&mut Writer {
             now: at(100),
             settings: &self.settings,
-            spec: &self.spec,
+            spec: &AllocSpec::read(self.spec.clone()),
             state: &mut self.state,
             generation: &mut self.generation,
             issued: &mut self.issued,

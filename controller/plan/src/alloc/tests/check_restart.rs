@@ -192,7 +192,7 @@ fn what_is_waited_for_is_told() {
     let spec = spec();
     let mut life = life(&spec);
     life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
-    let plan = crate::alloc::plan(life.now, &life.ctx, &spec, &life.state);
+    let plan = plan(life.now, &life.ctx, &spec, &life.state);
     let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
     let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is told");
     assert_eq!(
@@ -212,9 +212,9 @@ fn what_was_heard_of_a_process_ends_with_it() {
         writer.checked(other);
         writer.exited("main", 1, exit(1));
     });
-    assert_eq!(life.state.checks.keys().collect::<Vec<_>>(), ["other"]);
+    assert_eq!(life.state.checks.results.keys().collect::<Vec<_>>(), ["other"]);
     assert_eq!(life.state.durable.checks.len(), 1);
-    assert_eq!(life.state.failing_since_ns.keys().collect::<Vec<_>>(), ["other"]);
+    assert_eq!(life.state.checks.failing_since_ns.keys().collect::<Vec<_>>(), ["other"]);
 }
 
 /// Who made the check does not answer any more, or a new agent says what holds until it makes it: neither changes what is known.
@@ -224,11 +224,11 @@ fn what_is_stale_counts_only_where_nothing_else_is_known() {
     let mut life = life(&spec);
     let stale = |status| CheckResult { stale: true, ..said(Some("main"), status) };
     life.write(|writer| writer.checked(stale(CheckStatus::Failure)));
-    assert!(life.state.checks["alive"].stale && life.state.failing_since_ns.is_empty());
+    assert!(life.state.checks.results["alive"].stale && life.state.checks.failing_since_ns.is_empty());
     life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
-    assert_eq!(life.state.failing_since_ns.len(), 1);
+    assert_eq!(life.state.checks.failing_since_ns.len(), 1);
     life.write(|writer| writer.checked(stale(CheckStatus::Success)));
-    let known = &life.state.checks["alive"];
+    let known = &life.state.checks.results["alive"];
     assert_eq!((known.status, known.stale), (CheckStatus::Failure, true));
-    assert!(life.state.failing_since_ns.is_empty(), "and it restarts nothing");
+    assert!(life.state.checks.failing_since_ns.is_empty(), "and it restarts nothing");
 }

@@ -109,7 +109,7 @@ fn an_allocation_is_healthy_when_each_task_runs_as_it_should() {
         let spec = alloc(vec![task("main", Lifecycle::Main), task("other", lifecycle)]);
         let healthy = |other| {
             crate::alloc::health::is_healthy(
-                &spec,
+                &AllocSpec::read(spec.clone()),
                 &known(vec![running(), other], Stage::Main, Parts::absent()),
             )
         };
@@ -148,7 +148,11 @@ fn checks_count_unless_task_states_are_enough() {
     {
         let spec = with_a_failing_check(health_check);
         let state = known(vec![running()], Stage::Main, Parts::absent());
-        assert_eq!(crate::alloc::health::is_healthy(&spec, &state), healthy, "{health_check:?}");
+        assert_eq!(
+            crate::alloc::health::is_healthy(&AllocSpec::read(spec.clone()), &state),
+            healthy,
+            "{health_check:?}"
+        );
     }
 }
 
@@ -163,7 +167,7 @@ fn health_is_shown_as_it_is_now() {
         durable.health = word.map(|healthy| Health { healthy, at: at(100).wall });
         let mut life = Bench::new(&spec, state);
         life.write(|writer| writer.checked(result(None, status)));
-        crate::alloc::health::now(&spec, &life.state)
+        crate::alloc::health::now(&AllocSpec::read(spec.clone()), &life.state)
     };
     for word in [None, Some(true), Some(false)] {
         assert_eq!(run(CheckStatus::Success, word, Desired::Run), Some(true), "{word:?}");
@@ -173,7 +177,7 @@ fn health_is_shown_as_it_is_now() {
     let spec = with_a_failing_check(HealthCheck::Checks);
     let mut done = known(vec![dead()], Stage::Main, Parts::absent());
     done.durable.status = ClientStatus::Complete;
-    assert_eq!(crate::alloc::health::now(&spec, &done), Some(true));
+    assert_eq!(crate::alloc::health::now(&AllocSpec::read(spec.clone()), &done), Some(true));
 }
 
 /// In a deployment somebody's word is waited for, however long it takes; outside one there is nobody to give it.
@@ -240,7 +244,7 @@ fn only_checks_of_the_built_in_catalogue_are_made_here() {
         (Provider::Consul, vec![], false),
     ] {
         let service = Service { provider, checks, ..crate::fixture::service("web") };
-        assert_eq!(checks::has_checks(&[service]), expected, "{provider:?}");
+        assert_eq!(crate::parts::has_own_checks(&[service]), expected, "{provider:?}");
     }
 }
 
@@ -255,12 +259,13 @@ fn a_new_process_is_checked_anew() {
     let spec = with_a_failing_check(HealthCheck::Checks);
     let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
-    let is_healthy = |life: &Bench| crate::alloc::health::is_healthy(&spec, &life.state);
+    let is_healthy =
+        |life: &Bench| crate::alloc::health::is_healthy(&AllocSpec::read(spec.clone()), &life.state);
     life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     life.settle();
     assert!(is_healthy(&life));
     life.write(|writer| writer.exited("main", 1, exit(1)));
-    assert!(life.state.checks.is_empty());
+    assert!(life.state.checks.results.is_empty());
     life.settle();
     assert_eq!(life.issued.last().map(String::as_str), Some("Down"), "{:?}", life.issued);
 }
@@ -301,7 +306,7 @@ fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
     life.settle();
     life.outcome(PROCESS, Outcome::Done);
-    assert!(!life.state.recheck);
+    assert!(!life.state.checks.recheck);
     assert!(!life.issued.iter().any(|verb| verb == "Down"), "{:?}", life.issued);
 }
 
@@ -337,7 +342,7 @@ fn a_check_counts_as_its_on_update_says() {
         for status in [Pending, Success, Warning, Failure] {
             let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, Parts::absent()));
             life.write(|writer| writer.checked(CheckResult { on_update, ..result(None, status) }));
-            let healthy = crate::alloc::health::now(&spec, &life.state);
+            let healthy = crate::alloc::health::now(&AllocSpec::read(spec.clone()), &life.state);
             assert_eq!(healthy, Some(good.contains(&status)), "{on_update:?} {status:?}");
         }
     }
@@ -351,8 +356,8 @@ fn results_outlive_the_agent_as_hearsay() {
     life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     let stored = (*life.state.durable).clone();
     let mut next = Bench::new(&spec, AllocState::restored(&spec, stored, at(200)));
-    assert!(next.state.checks["alive"].stale);
-    assert_eq!(crate::alloc::health::now(&spec, &next.state), Some(true));
+    assert!(next.state.checks.results["alive"].stale);
+    assert_eq!(crate::alloc::health::now(&AllocSpec::read(spec.clone()), &next.state), Some(true));
     next.now = at(200);
     next.settle();
     next.now = at(202);
@@ -361,7 +366,7 @@ fn results_outlive_the_agent_as_hearsay() {
     next.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     next.settle();
     assert_eq!(next.state.durable.health.map(|verdict| verdict.healthy), Some(true));
-    assert!(!next.state.checks["alive"].stale);
+    assert!(!next.state.checks.results["alive"].stale);
 }
 
 /// Services change in place: who lists what passes must not lose what nobody touched, nor what is checked otherwise from now on.
@@ -387,7 +392,7 @@ fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
     let wanted = |id: &str, check: &str| CheckResult { restarts, ..said(id, check, CheckStatus::Pending) };
     let checking = vec![wanted("1", "same"), wanted("22", "edited"), wanted("4", "added")];
     life.state.expect_checks(None, &checking, at(100).boot_ns);
-    let known: Vec<_> = life.state.checks.values().cloned().collect();
+    let known: Vec<_> = life.state.checks.results.values().cloned().collect();
     let same = CheckResult { restarts, ..said("1", "same", CheckStatus::Success) };
     let edited = CheckResult { restarts, stale: true, ..said("22", "edited", CheckStatus::Success) };
     assert_eq!(known, [same, edited, of_task], "each says what it is good for now");

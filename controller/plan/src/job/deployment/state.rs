@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{running, verdict};
 use crate::{
-    job::rollout::Placed,
+    job::placed::Placed,
     time::{Deadline, Now},
 };
 

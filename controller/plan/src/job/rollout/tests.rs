@@ -5,7 +5,7 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::ToString, sync::
 
 use herdlet_api_types::{
     DeploymentId, Duration, JobKey, UnixNanos,
-    alloc::ClientStatus,
+    alloc::{AllocDeployment, ClientStatus},
     fixture,
     job::{Lifecycle, ReschedulePolicy, Update},
 };

@@ -2,6 +2,7 @@
 
 use std_alloc::{
     borrow::ToOwned,
+    collections::BTreeSet,
     string::{String, ToString},
     vec,
     vec::Vec,
@@ -194,7 +195,8 @@ fn a_job_that_is_left_alone_launches_nothing() {
     let mut bench = accepted(false);
     bench.world.jobs.get_mut(&nightly(false).key()).expect("the job").quarantine =
         Some("a defect".to_owned());
-    let mut dirty = BTreeSet::new();
-    assert_eq!(bench.world.launch_due(at(FIRST), &nightly(false).key(), &mut dirty), None);
+    let (mut dirty, mut turn) = (BTreeSet::new(), crate::turn::Turn::default());
+    let mut open = OpenTurn { now: at(FIRST), dirty: &mut dirty, turn: &mut turn };
+    assert_eq!(bench.world.launch_due(&mut open, &nightly(false).key()), None);
     assert!(children(&bench).is_empty());
 }

@@ -182,7 +182,7 @@ fn who_comes_first_is_given_all_that_becomes_free_in_a_turn() {
 
 /// How much is taken once the next agent has read what was stored.
 fn taken_after_a_restart(bench: &Bench) -> u64 {
-    let limited = crate::world::Settings { room: bench.world.ctx.settings.room, ..settings() };
+    let limited = crate::context::Settings { room: bench.world.ctx.settings.room, ..settings() };
     let (world, unusable) = World::restore(limited, at(60), bench.stored.clone());
     assert!(unusable.is_empty());
     world.allocs.taken().memory_mib

@@ -10,7 +10,7 @@ use herdlet_api_types::{
 use std_alloc::string::String;
 
 use super::*;
-use crate::world::{allocs::AllocEntry, deployments::PromoteScope};
+use crate::{event::PromoteScope, world::allocs::AllocEntry};
 
 /// A job with two groups that wait for somebody's word, in this version, with so many canaries.
 fn version(number: u64, canary: u32) -> Vec<Job> {

@@ -51,7 +51,7 @@ fn services_whose_tags_alone_differ_are_told_so_and_checked_on() {
     let up = |part| (part, &Verb::Up);
     assert_eq!(done(&asked), [up(Part::Services), up(Part::Task(0, TaskPart::Services))]);
     let (_, state) = bench.world.allocation(id).expect("it goes on");
-    assert_eq!(state.checks.len(), 2, "who lists only what passes lists them all the time");
+    assert_eq!(state.checks.results.len(), 2, "who lists only what passes lists them all the time");
 }
 
 #[test]
@@ -71,7 +71,11 @@ fn services_that_differ_are_registered_anew_and_checked_anew() {
     assert_eq!(done(&asked), [(services, &Verb::Up), (checks, &Verb::Up)]);
     let (spec, state) = bench.world.allocation(id).expect("it goes on");
     assert_eq!((spec.job_version, spec.desired), (1, Desired::Run));
-    assert_eq!(state.checks.len(), 2, "what is known holds until the checks that are wanted are known");
+    assert_eq!(
+        state.checks.results.len(),
+        2,
+        "what is known holds until the checks that are wanted are known"
+    );
 
     let task = |part| Part::Task(0, part);
     bench.apply(serving(vec![slower], Vec::new()), Vec::new());
@@ -114,14 +118,14 @@ fn a_promoted_canary_is_listed_as_the_others_are_without_a_moment_of_absence() {
         let canary = bench.world.allocations().map(|(spec, _)| spec.id).find(|id| *id != old).expect("made");
         bench.see(passing(canary, None));
         healthy(&mut bench, canary);
-        let scope = crate::world::deployments::PromoteScope::All;
+        let scope = crate::event::PromoteScope::All;
         bench.ask(Command::PromoteDeployment { id: deployment(&bench), scope });
         let asked = bench.settle();
         let of_canary =
             asked.iter().filter(|action| matches!(action.op.target, Target::Alloc(id, _) if id == canary));
         let of_canary: Vec<Action> = of_canary.cloned().collect();
         assert_eq!(done(&of_canary), wanted);
-        assert_eq!(bench.world.allocation(canary).expect("it goes on").1.checks.len(), 1);
+        assert_eq!(bench.world.allocation(canary).expect("it goes on").1.checks.results.len(), 1);
     }
 }
 

@@ -1,13 +1,18 @@
 //! What a server wants of the allocations that it has placed here.
 
 use herdlet_api_types::{
+    Duration,
     alloc::{ClientStatus, Heritage, ServerSide},
     job::{HealthCheck, Lifecycle, Migrate, Task, VolumeRequest},
     task::{TaskEventKind, TaskStatus},
 };
 
 use super::*;
-use crate::{action::FailureClass, state::TaskState, time::BootId};
+use crate::{
+    action::FailureClass,
+    state::{PartState, TaskState},
+    time::BootId,
+};
 
 /// The allocation as a server has it after its change of this number.
 fn told(modify_index: u64, desired: Desired) -> Allocation {

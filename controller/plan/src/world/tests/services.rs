@@ -107,7 +107,7 @@ fn from_a_consul_that_has_answered_all_is_taken_back_that_may_have_been_sent() {
         delete(&mut bench);
         assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Down]);
         let (_, state) = bench.world.allocation(bench.id()).expect("it is remembered");
-        assert!(crate::job::rollout::has_ended(&state.durable), "its tasks don't wait");
+        assert!(crate::job::placed::has_ended(&state.durable), "its tasks don't wait");
         bench.now = at(5_000);
         bench.dirty.insert(Key::Alloc(bench.id()));
         bench.plan();

@@ -5,7 +5,7 @@ use herdlet_api_types::Duration;
 use super::*;
 use crate::{
     event::Ending,
-    job::rollout::has_ended,
+    job::placed::has_ended,
     state::{Run, StopStep},
 };
 

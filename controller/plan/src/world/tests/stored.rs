@@ -1,5 +1,7 @@
 //! What is stored, and what the next agent makes of it.
 
+use herdlet_api_types::Duration;
+
 use super::*;
 
 #[test]

@@ -105,7 +105,8 @@ fn a_job_is_shown_when_it_looks_different() {
     let (old, _) = old.expect("the replaced one is kept for its logs");
     assert_eq!(bench.job().allocs.len(), 2);
     shown(&mut bench);
-    bench.world.forget_alloc(old, &mut bench.dirty, &mut bench.turn);
+    let mut open = OpenTurn { now: bench.now, dirty: &mut bench.dirty, turn: &mut bench.turn };
+    bench.world.forget_alloc(&mut open, old);
     bench.plan();
     assert_eq!(shown(&mut bench), 1);
     assert_eq!(bench.job().allocs, [bench.id()]);
@@ -139,8 +140,9 @@ fn a_job_says_which_of_its_allocations_has_not_converged() {
     // One that did not become healthy in time has failed, although its tasks run.
     let id = named(&bench, "j.h[0]");
     let verdict = crate::state::Health { healthy: false, at: bench.now.wall };
-    let (now, message) = (bench.now, "too late".to_owned());
-    bench.world.write(now, id, &mut bench.dirty, &mut bench.turn, |writer| {
+    let message = "too late".to_owned();
+    let mut open = OpenTurn { now: bench.now, dirty: &mut bench.dirty, turn: &mut bench.turn };
+    bench.world.write(&mut open, id, |writer| {
         writer.change(Change::Verdict(verdict, message));
     });
     bench.plan();
@@ -159,7 +161,7 @@ fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
     // As it was wanted before; the roll-out would let it be for now.
     let id = bench.id();
     let entry = bench.world.allocs.get_mut(id).expect("the allocation");
-    Arc::make_mut(&mut entry.spec).desired = Desired::Run;
+    entry.spec.change(|spec| spec.desired = Desired::Run);
     let (_, job) = bench.world.jobs.first_key_value().expect("the job");
     let open = Open::of(&one_task()[0].key(), job, &bench.world.allocs);
     bench.world.jobs.values_mut().next().expect("the job").open = open;

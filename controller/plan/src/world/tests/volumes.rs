@@ -1,6 +1,7 @@
 //! Volumes: what mounts them, how they come and go.
 
 use super::*;
+use crate::{action::MountSource, context::VolumeEntry, shared::volume::Fate, state::PartState};
 
 /// While a volume is not there, a task keeps what it has mounted of it.
 #[test]

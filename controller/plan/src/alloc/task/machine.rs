@@ -5,38 +5,48 @@
 
 use herdlet_api_types::{
     Duration,
-    job::{DependencyCondition, JobType, Lifecycle, Task},
+    job::{DependencyCondition, Lifecycle, Task},
     task::TaskStatus,
 };
 
 use crate::{
     action::Verb,
-    alloc::{checks, services, volumes::volume_name},
-    event::Noticed,
-    limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
+    alloc::{
+        checks, services,
+        task::{lifecycle, restart::restarts_on_success},
+    },
+    limits::STOP_MARGIN,
     op::{Part, TaskIndex, TaskPart},
-    pass::{Pass, Trust},
+    parts::{
+        BeforeStart, Inside, PartSet, Progress,
+        set::{AFTER_PROCESS, BEFORE_START, KEPT},
+    },
+    pass::Pass,
     plan::{TaskChange, Waiting},
-    state::{AfterStop, Doing, PartState, Run, Stage, StopStep, TaskState},
-    task::{lifecycle, restart::restarts_on_success},
+    policy::StartGate,
+    shared::volume::volume_name,
+    state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState},
     time::Deadline,
 };
 
-/// Plans one task. `ready` says whether what all tasks share is up; it only holds back a start.
-pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, ready: bool) -> bool {
+/// Plans one task; it has arrived once nothing of it is left. `shared` is how far that has come which all tasks share: it only holds
+/// back a start.
+pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, shared: Progress) -> Progress {
     let (group, state) = (pass.group, pass.state);
     let at = usize::from(index);
-    let (Some(task), Some(known)) = (group.tasks.get(at), state.durable.tasks.get(at)) else { return true };
-    let me = Me { index, task, known };
+    let (Some(task), Some(known)) = (group.tasks.get(at), state.durable.tasks.get(at)) else {
+        return Progress::Arrived;
+    };
+    let me = Me { index, task, known, needed: pass.spec.task_parts(index) };
     match &known.run {
-        Run::Waiting => me.plan_waiting(pass, ready),
+        Run::Waiting => me.plan_waiting(pass, shared),
         Run::BackingOff { until } => me.plan_backing_off(pass, until),
         Run::Starting { attempt, .. } => me.plan_starting(pass, *attempt),
         Run::Running { attempt, .. } => me.plan_running(pass, *attempt),
         Run::Stopping { attempt, step, .. } => me.plan_stopping(pass, *attempt, step),
         Run::Dead => return me.plan_dead(pass),
     }
-    false
+    Progress::Pending
 }
 
 /// The first step of a stop. A `shutdown_delay` counts only where the task is not coming back at once, and nobody asked for none.
@@ -69,10 +79,11 @@ struct Me<'a> {
     index: TaskIndex,
     task: &'a Task,
     known: &'a TaskState,
+    needed: PartSet,
 }
 
 impl Me<'_> {
-    fn plan_waiting(self, pass: &mut Pass<'_>, ready: bool) {
+    fn plan_waiting(self, pass: &mut Pass<'_>, shared: Progress) {
         self.withdraw(pass);
         let maybe_begun = pass.state.maybe_begun.contains(&self.index);
         if maybe_begun && !self.first_is_known(pass) {
@@ -81,7 +92,7 @@ impl Me<'_> {
         if self.is_over(pass) {
             return self.end_unstarted(pass);
         }
-        if !lifecycle::gate_open(pass.state.durable.stage, self.task.lifecycle) {
+        if !pass.state.durable.stage.admits(self.task.lifecycle) {
             // A poststop task's turn is not awaited: it comes with the others' end.
             if self.task.lifecycle != Lifecycle::Poststop {
                 pass.wait(Waiting::Gate(self.index));
@@ -96,8 +107,8 @@ impl Me<'_> {
             pass.wait(Waiting::Dependency(self.index, dependency));
             return;
         }
-        let clean = self.clean_process(pass) & self.clean_prestop(pass);
-        if ready && clean && self.parts_up(pass) {
+        let clean = self.clean_process(pass).and(self.clean_prestop(pass));
+        if shared.and(clean).has_arrived() && self.parts_up(pass).has_arrived() {
             pass.change(self.index, TaskChange::Begin);
         } else {
             pass.wait(Waiting::Task(self.index, TaskStatus::Pending));
@@ -131,7 +142,7 @@ impl Me<'_> {
                 let step = kill_step(pass, self.task);
                 pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
             }
-            PartState::Absent => pass.issue(part, Doing::Up, Verb::Start { attempt }, START_TIMEOUT),
+            PartState::Absent => pass.operate(part, Doing::Up, Verb::Start { attempt }),
             PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt, None),
             PartState::Failed { retry_at_ns, .. } => {
                 let retry_at_ns = *retry_at_ns;
@@ -202,12 +213,15 @@ impl Me<'_> {
         }
     }
 
-    fn plan_dead(self, pass: &mut Pass<'_>) -> bool {
+    fn plan_dead(self, pass: &mut Pass<'_>) -> Progress {
         let unchecked = self.withdraw(pass);
-        let clean = self.clean_process(pass);
-        let unmounted = clean
-            && (self.task.volume_mounts.is_empty() || pass.want_task_part_down(self.index, TaskPart::Mounts));
-        unchecked && unmounted
+        let mut gone = self.clean_process(pass);
+        if gone.has_arrived() {
+            for row in self.needed.and(AFTER_PROCESS).rows() {
+                gone = gone.and(pass.want_down(self.part(row.part)));
+            }
+        }
+        unchecked.and(gone)
     }
 
     /// Knows whether the process lives, and looks where it doesn't.
@@ -265,77 +279,66 @@ impl Me<'_> {
     }
 
     /// Everything that one start needs, in the table's order.
-    fn parts_up(self, pass: &mut Pass<'_>) -> bool {
-        if !pass.want_task_part_up(self.index, TaskPart::Dir) || !self.artifacts_up(pass) {
-            return false;
-        }
-        let identity = self.identity_up(pass);
-        let mounts =
-            self.task.volume_mounts.is_empty() || pass.want_task_part_up(self.index, TaskPart::Mounts);
-        identity && mounts
-    }
-
-    /// What is to be fetched before the first start. A task that runs has had it, and may have changed it.
-    fn artifacts_up(self, pass: &mut Pass<'_>) -> bool {
-        if self.task.artifacts.is_empty() {
-            return true;
-        }
-        let part = self.part(TaskPart::Artifacts);
-        let timeout = match pass.state.parts.get(part) {
-            PartState::Unknown | PartState::Suspect(_) => OPERATION_TIMEOUT,
-            PartState::Absent | PartState::Up | PartState::Busy { .. } | PartState::Failed { .. } => {
-                DOWNLOAD_TIMEOUT
+    fn parts_up(self, pass: &mut Pass<'_>) -> Progress {
+        let mut all = Progress::Arrived;
+        for row in self.needed.and(BEFORE_START).rows() {
+            let dir = pass.state.parts.get(self.part(TaskPart::Dir));
+            if row.row.inside == Inside::TaskDir && *dir != PartState::Up {
+                return Progress::Pending;
             }
-        };
-        pass.want_up(part, Trust::LookFirst, timeout)
+            let up = self.part_up(pass, row.part);
+            if row.before_start == BeforeStart::Once && !up.has_arrived() {
+                return Progress::Pending;
+            }
+            all = all.and(up);
+        }
+        all
     }
 
     /// Keeps the parts of a running task as they should be, without touching its process.
     fn keep_parts(self, pass: &mut Pass<'_>) {
-        pass.want_task_part_up(self.index, TaskPart::Dir);
-        self.identity_up(pass);
-        if !self.task.volume_mounts.is_empty() && self.volumes_ready(pass) {
-            pass.want_task_part_up(self.index, TaskPart::Mounts);
+        for row in self.needed.and(KEPT).rows() {
+            // What it has mounted stays while a volume is not ready.
+            if row.part != TaskPart::Mounts || self.volumes_ready(pass) {
+                self.part_up(pass, row.part);
+            }
         }
         let (services, checks) = (self.part(TaskPart::Services), self.part(TaskPart::Checks));
         services::register(pass, services, &self.task.services, checks);
-        checks::run(pass, checks, &self.task.services);
+        checks::run(pass, checks);
     }
 
-    /// Tokens that are there and not due for renewal.
-    fn identity_up(self, pass: &mut Pass<'_>) -> bool {
-        if self.task.identities.is_empty() {
-            return true;
+    /// A part that is there, and not due for renewal.
+    fn part_up(self, pass: &mut Pass<'_>, part: TaskPart) -> Progress {
+        let part = self.part(part);
+        if let Some(at_ns) = pass.state.renewal_ns(part)
+            && *pass.state.parts.get(part) == PartState::Up
+            && pass.due(at_ns)
+        {
+            pass.operate(part, Doing::Renew, Verb::Up);
+            return Progress::Pending;
         }
-        let part = self.part(TaskPart::Identity);
-        let renew_at_ns = pass.state.renew_at_ns.get(&self.index).copied();
-        match (pass.state.parts.get(part), renew_at_ns) {
-            (PartState::Up, Some(at_ns)) if pass.due(at_ns) => {
-                pass.issue(part, Doing::Renew, Verb::Up, OPERATION_TIMEOUT);
-                false
-            }
-            _ => pass.want_task_part_up(self.index, TaskPart::Identity),
-        }
+        pass.want_up(part)
     }
 
-    /// Takes back what says that the task is there. A catalogue is not waited for. `true` once no check runs.
-    fn withdraw(self, pass: &mut Pass<'_>) -> bool {
+    /// Takes back what says that the task is there. A catalogue is not waited for, checks are.
+    fn withdraw(self, pass: &mut Pass<'_>) -> Progress {
         services::withdraw(pass, self.part(TaskPart::Services), &self.task.services);
-        checks::end(pass, self.part(TaskPart::Checks), &self.task.services)
+        checks::end(pass, self.part(TaskPart::Checks))
     }
 
     /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.
-    fn clean_process(self, pass: &mut Pass<'_>) -> bool {
+    fn clean_process(self, pass: &mut Pass<'_>) -> Progress {
         let part = self.part(TaskPart::Process);
         let attempt = self.known.newest();
         if attempt == 0 {
-            return true;
+            return Progress::Arrived;
         }
         match pass.state.parts.get(part) {
             PartState::Unknown => self.recover(pass, attempt, None),
-            PartState::Absent => return true,
+            PartState::Absent => return Progress::Arrived,
             PartState::Up | PartState::Suspect(_) => {
-                pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
+                pass.operate(part, Doing::Down, Verb::Destroy { attempt });
             }
             PartState::Busy { .. } => {}
             PartState::Failed { doing, retry_at_ns, .. } => {
@@ -344,14 +347,14 @@ impl Me<'_> {
                     match doing {
                         Doing::Look(_) => self.recover(pass, attempt, None),
                         Doing::Up | Doing::Renew | Doing::Down => {
-                            pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
+                            pass.operate(part, Doing::Down, Verb::Destroy { attempt });
                         }
                     }
                 }
             }
         }
         pass.wait(Waiting::Part(part));
-        false
+        Progress::Pending
     }
 
     /// Whether it is known what became of a first attempt that an agent before this one may have begun.
@@ -373,22 +376,17 @@ impl Me<'_> {
     }
 
     /// A `prestop` command of an ended attempt may take its time to end.
-    fn clean_prestop(self, pass: &mut Pass<'_>) -> bool {
+    fn clean_prestop(self, pass: &mut Pass<'_>) -> Progress {
         let part = self.part(TaskPart::Prestop);
         if !pass.state.parts.get(part).is_busy() {
-            return true;
+            return Progress::Arrived;
         }
         pass.wait(Waiting::Part(part));
-        false
+        Progress::Pending
     }
 
     fn recover(self, pass: &mut Pass<'_>, attempt: u32, noticed: Option<Noticed>) {
-        pass.issue(
-            self.part(TaskPart::Process),
-            Doing::Look(noticed),
-            Verb::Recover { attempt },
-            OPERATION_TIMEOUT,
-        );
+        pass.operate(self.part(TaskPart::Process), Doing::Look(noticed), Verb::Recover { attempt });
     }
 
     /// Whether this task must not start any more.
@@ -432,12 +430,17 @@ impl Me<'_> {
         self.known.restart_requested.then_some(after)
     }
 
-    /// What keeps an allocation that a server has placed here from starting anything.
+    /// What keeps the allocation from starting anything.
     fn held_back(self, pass: &Pass<'_>) -> Option<Waiting> {
-        pass.spec.server.as_ref().filter(|_| pass.state.durable.stop.is_none())?;
-        let may_be_elsewhere = !pass.ctx.contact && pass.spec.job.kind != JobType::System;
-        if may_be_elsewhere && !pass.ctx.settings.starts_offline(&pass.spec.job) {
-            return Some(Waiting::Contact(self.index));
+        if pass.state.durable.stop.is_some() {
+            return None;
+        }
+        match pass.spec.policy().start {
+            StartGate::Open => return None,
+            StartGate::Contact if !pass.ctx.contact && !pass.ctx.settings.starts_offline(&pass.spec.job) => {
+                return Some(Waiting::Contact(self.index));
+            }
+            StartGate::Contact | StartGate::Previous => {}
         }
         pass.ctx.awaits(pass.spec).map(|awaited| Waiting::Previous(self.index, awaited))
     }

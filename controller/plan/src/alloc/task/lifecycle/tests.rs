@@ -38,7 +38,7 @@ fn a_main_task_waits_for_the_success_of_prestart() {
         trace(&tasks, &[&[pending(), pending()], &[running(), pending()], &[dead(), pending()]]),
         [Stage::Prestart, Stage::Prestart, Stage::Main]
     );
-    assert!(!gate_open(Stage::Prestart, L::Main));
+    assert!(!Stage::Prestart.admits(L::Main));
     assert_eq!(trace(&tasks, &[&[failed(), pending()]]), [Stage::Init]);
     assert_eq!(trace(&tasks, &[&[pending(), pending()], &[failed(), pending()]])[1], Stage::Prestart);
     assert_eq!(
@@ -56,7 +56,7 @@ fn a_sidecar_that_crashes_later_closes_nothing() {
         &[&[pending(), pending()], &[running(), pending()], &[pending(), pending()], &[pending(), running()]],
     );
     assert_eq!(stages, [Stage::Prestart, Stage::Main, Stage::Main, Stage::WaitAlloc]);
-    assert!(gate_open(Stage::Main, L::Main) && gate_open(Stage::WaitAlloc, L::PrestartSidecar));
+    assert!(Stage::Main.admits(L::Main) && Stage::WaitAlloc.admits(L::PrestartSidecar));
 }
 
 #[test]
@@ -72,8 +72,8 @@ fn poststart_follows_main_and_poststop_follows_all() {
         ],
     );
     assert_eq!(stages, [Stage::Main, Stage::Poststart, Stage::WaitAlloc, Stage::Poststop]);
-    assert!(gate_open(Stage::Poststart, L::Poststart) && !gate_open(Stage::WaitAlloc, L::Poststart));
-    assert!(gate_open(Stage::Poststop, L::Poststop) && !gate_open(Stage::Poststop, L::Main));
+    assert!(Stage::Poststart.admits(L::Poststart) && !Stage::WaitAlloc.admits(L::Poststart));
+    assert!(Stage::Poststop.admits(L::Poststop) && !Stage::Poststop.admits(L::Main));
 }
 
 #[test]

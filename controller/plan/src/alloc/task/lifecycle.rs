@@ -1,7 +1,7 @@
 //! When the tasks of a group may start, and when they end together: Nomad's coordinator as pure functions.
 //!
-//! Goes in: how far the allocation has come and the state of its tasks. Comes out: the next stage, whether a task's gate is
-//! open, why all must end. A closed gate keeps a task from starting; it never touches a running one, and nothing here keeps
+//! Goes in: how far the allocation has come and the state of its tasks. Comes out: the next stage, why all must end. Which gates a
+//! stage opens: [`Stage::admits`]. A closed gate keeps a task from starting; it never touches a running one, and nothing here keeps
 //! a running task from being watched.
 
 use std_alloc::string::ToString;
@@ -22,19 +22,6 @@ pub fn advance(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
             return stage;
         }
         stage = next;
-    }
-}
-
-/// Whether a task of this kind may start.
-pub fn gate_open(stage: Stage, lifecycle: Lifecycle) -> bool {
-    use Lifecycle as L;
-    match stage {
-        Stage::Init => false,
-        Stage::Prestart => matches!(lifecycle, L::Prestart | L::PrestartSidecar),
-        Stage::Main => matches!(lifecycle, L::PrestartSidecar | L::Main),
-        Stage::Poststart => !matches!(lifecycle, L::Prestart | L::Poststop),
-        Stage::WaitAlloc => matches!(lifecycle, L::PrestartSidecar | L::Main | L::PoststartSidecar),
-        Stage::Poststop => lifecycle == L::Poststop,
     }
 }
 

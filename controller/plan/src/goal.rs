@@ -1,0 +1,18 @@
+//! The goal of an allocation's parts: whether its tasks and its services are to be there.
+//!
+//! In: what is remembered of the allocation. Out: the goal that its parts are planned for.
+
+use herdlet_api_types::task::TaskStatus;
+
+use crate::{state::AllocState, time::Now};
+
+/// Whether the allocation's tasks should be there: nothing stops them and not all have ended.
+pub(crate) fn wants_tasks(state: &AllocState) -> bool {
+    state.durable.stop.is_none() && state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead)
+}
+
+/// Whether the group's services should be registered: its tasks should be there and no group-wide restart has them down.
+pub(crate) fn wants_services(now: Now, state: &AllocState) -> bool {
+    let restarting = state.durable.restart.as_ref().is_some_and(|restart| !restart.delay.is_due(now));
+    wants_tasks(state) && !restarting
+}

@@ -1,0 +1,92 @@
+//! The table of an allocation's own parts. Their order is in [`super::UP`] and [`super::DOWN`].
+
+use herdlet_api_types::{job::Group, task::TaskEventKind};
+
+use super::{
+    column::{
+        Down, IfFatal, IfLost, Inside, Medium, Need, PartRow, Timeout, Trust, WhileRunning, Withdraw, Words,
+    },
+    has_own_checks,
+};
+use crate::limits::{CATALOG_TIMEOUT, OPERATION_TIMEOUT};
+
+/// One part of an allocation.
+#[derive(Debug, Clone, Copy)]
+pub struct AllocPartRow {
+    /// Whether the group asks for it.
+    pub needed: fn(&Group) -> Need,
+    /// What holds for operations on it.
+    pub row: PartRow,
+}
+
+/// Which of its own parts an allocation needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AllocNeeds {
+    pub dir: Need,
+    pub services: Need,
+    pub checks: Need,
+}
+
+impl AllocNeeds {
+    pub(crate) fn of(group: &Group) -> Self {
+        let need = |row: &AllocPartRow| (row.needed)(group);
+        Self { dir: need(&DIR), services: need(&SERVICES), checks: need(&CHECKS) }
+    }
+}
+
+/// The allocation directory.
+pub const DIR: AllocPartRow = AllocPartRow {
+    needed: |_| Need::Needed,
+    row: PartRow {
+        name: "alloc_dir",
+        medium: Medium::Files,
+        trust: Trust::LookFirst,
+        inside: Inside::Nothing,
+        while_running: WhileRunning::Keep,
+        down: Down::WithDir,
+        withdraw: Withdraw::Never,
+        if_lost: IfLost::FailUsers("allocation directory is gone"),
+        if_fatal: IfFatal::FailUsers { kind: TaskEventKind::SetupFailure, prefix: "failed to set up" },
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "directory", them: "it", up: "making", down: "removing" },
+    },
+};
+
+/// Registrations of the group's services.
+pub const SERVICES: AllocPartRow =
+    AllocPartRow { needed: |group| Need::when(!group.services.is_empty()), row: SERVICES_ROW };
+
+/// Checks of the group's services.
+pub const CHECKS: AllocPartRow =
+    AllocPartRow { needed: |group| Need::when(has_own_checks(&group.services)), row: CHECKS_ROW };
+
+/// What holds for registrations, whoever has them.
+pub(super) const SERVICES_ROW: PartRow = PartRow {
+    name: "service",
+    medium: Medium::Catalogue,
+    trust: Trust::Assert,
+    inside: Inside::Nothing,
+    while_running: WhileRunning::Keep,
+    down: Down::First,
+    withdraw: Withdraw::Never,
+    if_lost: IfLost::Restore,
+    // Registrations never fail a task.
+    if_fatal: IfFatal::Ignore,
+    timeout: Timeout::same(CATALOG_TIMEOUT),
+    words: Words { name: "services", them: "them", up: "registering", down: "deregistering" },
+};
+
+/// What holds for checks, whoever has them.
+pub(super) const CHECKS_ROW: PartRow = PartRow {
+    name: "check",
+    medium: Medium::Agent,
+    trust: Trust::Assert,
+    inside: Inside::Nothing,
+    while_running: WhileRunning::Keep,
+    down: Down::First,
+    withdraw: Withdraw::Never,
+    if_lost: IfLost::Restore,
+    if_fatal: IfFatal::Ignore,
+    timeout: Timeout::same(OPERATION_TIMEOUT),
+    words: Words { name: "checks", them: "them", up: "beginning", down: "ending" },
+};

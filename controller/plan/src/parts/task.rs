@@ -1,0 +1,182 @@
+//! The table of a task's parts, in the order to bring up.
+
+use herdlet_api_types::{job::Task, task::TaskEventKind};
+
+use super::{
+    alloc::{CHECKS_ROW, SERVICES_ROW},
+    column::{
+        BeforeStart, Down, IfFatal, IfLost, Inside, Medium, Need, PartRow, Timeout, Trust, WhileRunning,
+        Withdraw, Words,
+    },
+    has_own_checks,
+};
+use crate::{
+    limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT},
+    op::TaskPart,
+};
+
+/// One part of a task.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskPartRow {
+    /// Which part.
+    pub part: TaskPart,
+    /// Whether the task asks for it.
+    pub needed: fn(&Task) -> Need,
+    /// What a start asks of it.
+    pub before_start: BeforeStart,
+    /// What holds for operations on it.
+    pub row: PartRow,
+}
+
+/// The order to bring up; that of [`TaskPart`].
+pub const TASK_PARTS: [&TaskPartRow; 8] =
+    [&DIR, &ARTIFACTS, &IDENTITY, &MOUNTS, &PROCESS, &SERVICES, &CHECKS, &PRESTOP];
+
+impl TaskPart {
+    /// Its row in the table.
+    pub const fn row(self) -> &'static TaskPartRow {
+        match self {
+            Self::Dir => &DIR,
+            Self::Artifacts => &ARTIFACTS,
+            Self::Identity => &IDENTITY,
+            Self::Mounts => &MOUNTS,
+            Self::Process => &PROCESS,
+            Self::Services => &SERVICES,
+            Self::Checks => &CHECKS,
+            Self::Prestop => &PRESTOP,
+        }
+    }
+}
+
+const DIR: TaskPartRow = TaskPartRow {
+    part: TaskPart::Dir,
+    needed: |_| Need::Needed,
+    before_start: BeforeStart::Verify,
+    row: PartRow {
+        name: "task_dir",
+        medium: Medium::Files,
+        trust: Trust::LookFirst,
+        inside: Inside::AllocDir,
+        while_running: WhileRunning::Keep,
+        down: Down::WithDir,
+        withdraw: Withdraw::Never,
+        if_lost: IfLost::FailUsers("task directory is gone"),
+        if_fatal: fails_with("task_dir"),
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "directory", them: "it", up: "making", down: "removing" },
+    },
+};
+
+const ARTIFACTS: TaskPartRow = TaskPartRow {
+    part: TaskPart::Artifacts,
+    needed: |task| Need::when(!task.artifacts.is_empty()),
+    before_start: BeforeStart::Once,
+    row: PartRow {
+        name: "artifacts",
+        medium: Medium::Files,
+        trust: Trust::LookFirst,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Leave,
+        down: Down::WithDir,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: IfFatal::RestartPolicy,
+        timeout: Timeout { up: DOWNLOAD_TIMEOUT, ..Timeout::same(OPERATION_TIMEOUT) },
+        words: Words { name: "artifacts", them: "them", up: "downloading", down: "removing" },
+    },
+};
+
+const IDENTITY: TaskPartRow = TaskPartRow {
+    part: TaskPart::Identity,
+    needed: |task| Need::when(!task.identities.is_empty()),
+    before_start: BeforeStart::Verify,
+    row: PartRow {
+        name: "identity",
+        medium: Medium::Files,
+        trust: Trust::LookFirst,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Keep,
+        down: Down::WithDir,
+        withdraw: Withdraw::Never,
+        if_lost: IfLost::Restore,
+        if_fatal: fails_with("identity"),
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "tokens", them: "them", up: "issuing", down: "removing" },
+    },
+};
+
+const MOUNTS: TaskPartRow = TaskPartRow {
+    part: TaskPart::Mounts,
+    needed: |task| Need::when(!task.volume_mounts.is_empty()),
+    before_start: BeforeStart::Verify,
+    row: PartRow {
+        name: "mount",
+        medium: Medium::Mounts,
+        trust: Trust::LookFirst,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Keep,
+        down: Down::AfterProcess,
+        withdraw: Withdraw::Never,
+        if_lost: IfLost::Restore,
+        if_fatal: fails_with("mount"),
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "volumes", them: "them", up: "mounting", down: "unmounting" },
+    },
+};
+
+const PROCESS: TaskPartRow = TaskPartRow {
+    part: TaskPart::Process,
+    needed: |_| Need::Needed,
+    before_start: BeforeStart::Nothing,
+    row: PartRow {
+        name: "process",
+        medium: Medium::Processes,
+        trust: Trust::LookFirst,
+        inside: Inside::Nothing,
+        while_running: WhileRunning::Keep,
+        down: Down::EachAttempt,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: IfFatal::RestartPolicy,
+        timeout: Timeout { up: START_TIMEOUT, ..Timeout::same(OPERATION_TIMEOUT) },
+        words: Words { name: "process", them: "it", up: "starting", down: "stopping" },
+    },
+};
+
+const SERVICES: TaskPartRow = TaskPartRow {
+    part: TaskPart::Services,
+    needed: |task| Need::when(!task.services.is_empty()),
+    before_start: BeforeStart::Nothing,
+    row: SERVICES_ROW,
+};
+
+const CHECKS: TaskPartRow = TaskPartRow {
+    part: TaskPart::Checks,
+    needed: |task| Need::when(has_own_checks(&task.services)),
+    before_start: BeforeStart::Nothing,
+    row: CHECKS_ROW,
+};
+
+const PRESTOP: TaskPartRow = TaskPartRow {
+    part: TaskPart::Prestop,
+    needed: |task| Need::when(task.prestop.is_some()),
+    before_start: BeforeStart::Nothing,
+    row: PartRow {
+        name: "prestop",
+        medium: Medium::Processes,
+        trust: Trust::LookFirst,
+        inside: Inside::Nothing,
+        while_running: WhileRunning::Leave,
+        down: Down::EachAttempt,
+        withdraw: Withdraw::Never,
+        if_lost: IfLost::Restore,
+        if_fatal: IfFatal::GoOn,
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "prestop", them: "it", up: "running", down: "ending" },
+    },
+};
+
+/// The task fails with Nomad's event for its hooks.
+const fn fails_with(prefix: &'static str) -> IfFatal {
+    IfFatal::FailUsers { kind: TaskEventKind::HookFailed, prefix }
+}

@@ -1,0 +1,89 @@
+//! The memory of checks: what they have said, and which of them run for something that is gone.
+//!
+//! In: results, the checks that are wanted. Out: what holds of them now. What a new agent has to know is in [`Durable::checks`](super::Durable::checks).
+
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+
+use herdlet_api_types::service::CheckResult;
+
+use crate::{op::Part, state::AllocState};
+
+/// What is known of an allocation's checks, and not stored.
+#[derive(Debug, Clone, Default)]
+pub struct ChecksMemory {
+    /// Last results, by check id. Of those in [`Durable::checks`](super::Durable::checks) the output may be newer.
+    pub results: BTreeMap<String, CheckResult>,
+    /// Since when the checks fail that restart what they check, by check id and `CLOCK_BOOTTIME`.
+    pub failing_since_ns: BTreeMap<String, u64>,
+    /// Checks that run for an older version of the job, which had other services, or for a process that has ended.
+    pub outdated: BTreeSet<Part>,
+    /// The group's checks speak of a process that has ended: they begin anew.
+    pub recheck: bool,
+}
+
+impl AllocState {
+    /// A check was made. Stored is what a new agent has to know: the status, and what was said when it changed. What is stale is about
+    /// a time before: it counts where nothing else is known, else what is known is no news any more.
+    pub fn learn_check(&mut self, mut result: CheckResult, boot_ns: u64) {
+        match self.checks.results.get(&result.id) {
+            Some(known) if result.stale => result = CheckResult { stale: true, ..known.clone() },
+            Some(_) | None => {}
+        }
+        if self.durable.checks.get(&result.id).is_none_or(|before| before.status != result.status) {
+            self.durable.checks.insert(result.id.clone(), result.clone());
+        }
+        if result.restarts_now().is_some() {
+            self.checks.failing_since_ns.entry(result.id.clone()).or_insert(boot_ns);
+        } else {
+            self.checks.failing_since_ns.remove(&result.id);
+        }
+        self.checks.results.insert(result.id.clone(), result);
+    }
+
+    /// These are the checks of an owner from now on, a task or the group. What is known of one holds on, also where it is made otherwise
+    /// now and so bears another id: until it is made, it is hearsay. Of others nothing is known any more.
+    pub fn expect_checks(&mut self, task: Option<&str>, wanted: &[CheckResult], boot_ns: u64) {
+        let is_theirs = |result: &CheckResult| result.task.as_deref() == task;
+        let is_wanted = |id: &str| wanted.iter().any(|wanted| wanted.id == id);
+        let before = |wanted: &CheckResult| {
+            let is_it = |known: &&CheckResult| {
+                is_theirs(known) && (&known.service, &known.check) == (&wanted.service, &wanted.check)
+            };
+            let by_name = || self.checks.results.values().find(|known| is_it(known) && !is_wanted(&known.id));
+            self.checks.results.get(&wanted.id).or_else(by_name)
+        };
+        let carried = |wanted: &CheckResult| {
+            before(wanted).map(|known| CheckResult {
+                id: wanted.id.clone(),
+                on_update: wanted.on_update,
+                restarts: wanted.restarts,
+                stale: known.stale || known.id != wanted.id,
+                ..known.clone()
+            })
+        };
+        let kept: Vec<CheckResult> = wanted.iter().filter_map(carried).collect();
+        let known = self.checks.results.values().filter(|result| is_theirs(result));
+        if kept.len() == known.clone().count() && known.clone().all(|known| kept.contains(known)) {
+            return;
+        }
+        let since_ns = self.checks.failing_since_ns.clone();
+        self.forget_checks(is_theirs);
+        for result in kept {
+            let since_ns = since_ns.get(&result.id).copied().unwrap_or(boot_ns);
+            self.learn_check(result, since_ns);
+        }
+    }
+
+    /// What these checks have said tells nothing any more.
+    pub fn forget_checks(&mut self, forgotten: impl Fn(&CheckResult) -> bool) {
+        self.checks.results.retain(|_, result| !forgotten(result));
+        self.checks.failing_since_ns.retain(|id, _| self.checks.results.contains_key(id));
+        if self.durable.checks.values().any(&forgotten) {
+            self.durable.checks.retain(|_, result| !forgotten(result));
+        }
+    }
+}
