@@ -30,13 +30,7 @@ use herdlet_agent::{
     state_db::{ClaimError, StateDb, StateDir},
     telemetry::{Format, Measured, Telemetry, logs},
 };
-use herdlet_api::{
-    dns::{self, Sockets, Zone},
-    http::{
-        self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token,
-        Vitals,
-    },
-};
+use herdlet_api::{dns::{Sockets, Zone, self}, http::{Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token, Vitals, self}, reach::bounds::Bounds};
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
 use herdlet_driver::Availability;
@@ -364,6 +358,7 @@ fn shared(
         model: Arc::clone(&agent.model),
         restored: agent.handle.first_turn.clone(),
         drivers: agent.context.drivers.clone(),
+        bounds: Bounds::default(),
         manifests: manifest_rules(config),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),

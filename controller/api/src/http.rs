@@ -79,6 +79,8 @@ use herdlet_runtime::Gate;
 use herdlet_services::catalog::{BuiltIn, Consul};
 use tokio_util::sync::CancellationToken;
 
+use crate::reach::bounds::Bounds;
+
 pub use admission::{Access, Admission, Names, TokenVerdict, Tokens};
 pub use admission::{AllowedPage, Guess, LateToken, TOO_MANY, WrongToken};
 pub use auth::{Token, TokenError};
@@ -106,6 +108,8 @@ pub struct Shared {
     pub drivers: Registry,
     /// What manifests must obey.
     pub manifests: Drivers,
+    /// How much callers may occupy.
+    pub bounds: Bounds,
     /// Where log files are.
     pub paths: Paths,
     /// Services registered in the built-in catalogue.

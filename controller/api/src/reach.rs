@@ -4,6 +4,7 @@
 //! and collecting, asked of the planner. Whether somebody may was settled before. It must know neither HTTP nor RPC: what goes on is told in
 //! pieces ([`stream`]), what fails as an [`error::ApiError`].
 
+pub mod bounds;
 pub mod error;
 pub mod exec;
 pub mod files;
@@ -20,6 +21,8 @@ use std::sync::{Arc, LazyLock};
 use herdlet_agent::{gc::Collector, publish::ReadModel, requests::Requests};
 use herdlet_base::paths::Paths;
 use herdlet_driver::Registry;
+
+use self::bounds::Bounds;
 
 /// How many processors this machine has for us.
 pub(crate) static CORES: LazyLock<u64> =
@@ -40,6 +43,8 @@ pub struct Reach {
     pub gc: Arc<Collector>,
     /// What one core of this machine does, in MHz.
     pub core_mhz: u64,
+    /// How much callers may occupy.
+    pub bounds: Bounds,
 }
 
 impl std::fmt::Debug for Reach {

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use herdlet_agent::{gc::Collector, publish::ReadModel, requests::Requests, telemetry::Telemetry};
-use herdlet_api::http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router};
+use herdlet_api::{http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router}, reach::bounds::Bounds};
 use herdlet_api_types::UnixNanos;
 use herdlet_base::paths::Paths;
 use herdlet_config::gc::Rules;
@@ -135,6 +135,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         gc: Arc::new(gc),
         restored: Gate::opened_before(),
         drivers: Registry::new(),
+        bounds: Bounds::default(),
         manifests: Drivers::built_in(),
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),

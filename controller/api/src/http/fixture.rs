@@ -20,6 +20,7 @@ use herdlet_services::catalog::{BuiltIn, Consul};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use crate::reach::bounds::Bounds;
 use super::{
     Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Token, Vitals, serve,
 };
@@ -63,6 +64,7 @@ impl Ground {
             restored: Gate::opened_before(),
             drivers: Registry::new(),
             manifests: Drivers::built_in(),
+            bounds: Bounds::default(),
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),
             consul: Arc::new(Consul::absent()),

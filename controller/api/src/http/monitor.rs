@@ -40,7 +40,7 @@ pub(super) async fn follow(
         return Err(ApiError::NotFound(format!("unknown node {:?}", wanted.node_id)));
     }
     // Before the answer: whoever has it hears everything from then on.
-    let listener = monitor::listen(&wanted.log_level, wanted.log_json)?;
+    let listener = monitor::listen(&shared.bounds, &wanted.log_level, wanted.log_json)?;
     let form = Form::of(wanted.plain);
     Ok(streamed(&shared, form.content_type(), |pieces| listener.run(form, pieces)))
 }

@@ -25,6 +25,7 @@ impl Shared {
             requests: self.requests.clone(),
             gc: Arc::clone(&self.gc),
             core_mhz: self.facts.room.0.cpu_mhz / *reach::CORES,
+            bounds: self.bounds.clone(),
         }
     }
 

@@ -10,17 +10,13 @@ use herdlet_api_types::{task::TaskStatus, view::AllocView};
 use herdlet_driver::{DriverResult, ExecInput, ExecOutput, ExecRequest, FsIsolation, TerminalSize};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
     Reach,
     error::{ApiError, ApiResult},
     target::TaskTarget,
 };
-
-/// Sessions at the same time: each has a process, a terminal and buffers.
-const SESSIONS_MAX: usize = 128;
-static SESSIONS: Semaphore = Semaphore::const_new(SESSIONS_MAX);
 
 /// A frame of input larger than this is no keyboard and no pipe.
 pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
@@ -32,7 +28,7 @@ pub const FRAMES_LEN: usize = 16;
 pub struct Session {
     target: TaskTarget,
     request: ExecRequest,
-    _place: SemaphorePermit<'static>,
+    _place: OwnedSemaphorePermit,
 }
 
 /// What to execute.
@@ -57,9 +53,7 @@ impl Reach {
         if target.task.state != TaskStatus::Running {
             return Err(ApiError::NotFound(format!("task {:?} is not running.", wanted.task)));
         }
-        let place = SESSIONS
-            .try_acquire()
-            .map_err(|_| ApiError::Unavailable(format!("{SESSIONS_MAX} sessions are open already")))?;
+        let place = self.bounds.session()?;
         let request =
             ExecRequest { command: wanted.command, terminal: wanted.terminal.then(TerminalSize::default) };
         Ok(Session { target, request, _place: place })

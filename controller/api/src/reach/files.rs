@@ -19,12 +19,7 @@ use self::{
     path::Below,
     reading::{Origin, Part},
 };
-use super::{
-    Reach,
-    error::{ApiError, ApiResult},
-    stream::{Form, Gone, Pieces, blocking, follow},
-    target::has_files,
-};
+use super::{Reach, error::{ApiError, ApiResult}, stream::{Form, Gone, Pieces, blocking}, target::has_files};
 
 /// A directory with more entries is not listed: the answer would be of no use, and cost memory.
 const ENTRIES_LEN_MAX: usize = 10_000;
@@ -45,7 +40,7 @@ pub struct Wanted {
 pub struct Telling {
     reading: Reading,
     /// A place among those who follow.
-    place: Option<tokio::sync::SemaphorePermit<'static>>,
+    place: Option<tokio::sync::OwnedSemaphorePermit>,
 }
 
 impl Telling {
@@ -88,7 +83,7 @@ impl Reach {
             "end" => Origin::End,
             _ => return Err(ApiError::bad("origin must be start or end")),
         };
-        let follows = if wanted.follow { Some(follow()?) } else { None };
+        let follows = if wanted.follow { Some(self.bounds.follower()?) } else { None };
         let part = Part { offset: wanted.offset, origin, limit: wanted.limit };
         let reading = work(move || place.open(part)).await?;
         Ok(Telling { reading, place: follows })

@@ -10,14 +10,9 @@ use herdlet_agent::{
     publish::ReadModel,
 };
 use herdlet_api_types::{AllocId, UnixNanos, task::TaskStatus, view::AllocView};
-use tokio::sync::SemaphorePermit;
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::{
-    Reach,
-    error::{ApiError, ApiResult},
-    stream::{Form, Gone, HEARTBEAT, Pieces, blocking, follow},
-    target::has_files,
-};
+use super::{Reach, error::{ApiError, ApiResult}, stream::{Form, Gone, HEARTBEAT, Pieces, blocking}, target::has_files};
 
 /// More lines are the whole log.
 const TAIL_LINES_MAX: u64 = 1_000_000;
@@ -46,7 +41,7 @@ impl Reach {
         let stream = check(alloc, &wanted)?;
         let id = alloc.spec.id;
         let files = LogFiles::new(self.paths.logs(&id), &wanted.task, stream);
-        let place = if wanted.follow { Some(follow()?) } else { None };
+        let place = if wanted.follow { Some(self.bounds.follower()?) } else { None };
         Reading::begin(files, wanted, id, place).await
     }
 }
@@ -82,7 +77,7 @@ pub struct Reading {
     /// Without `follow`: file and offset at which reading ends, so that a chatty task can't keep us for ever.
     end: (u64, u64),
     /// A place among those who follow.
-    place: Option<SemaphorePermit<'static>>,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Reading {
@@ -91,7 +86,7 @@ impl Reading {
         files: LogFiles,
         wanted: Wanted,
         alloc: AllocId,
-        place: Option<SemaphorePermit<'static>>,
+        place: Option<OwnedSemaphorePermit>,
     ) -> ApiResult<Self> {
         let missing =
             format!("log entry for task {:?} and log type {:?} not found", wanted.task, wanted.kind);

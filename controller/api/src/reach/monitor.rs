@@ -5,34 +5,25 @@ use std::sync::Arc;
 use herdlet_agent::telemetry::monitor::{self, Line};
 use serde_json::json;
 use tokio::sync::{
-    Semaphore, SemaphorePermit,
+    OwnedSemaphorePermit,
     broadcast::{Receiver, error::RecvError},
 };
 use tracing::Level;
 
-use super::{
-    error::{ApiError, ApiResult},
-    stream::{Form, Gone, HEARTBEAT, Pieces},
-};
-
-/// Listeners at the same time: each line is copied for each of them.
-const LISTENERS_MAX: usize = 16;
-static LISTENERS: Semaphore = Semaphore::const_new(LISTENERS_MAX);
+use super::{error::{ApiError, ApiResult}, stream::{Form, Gone, HEARTBEAT, Pieces}, bounds::Bounds};
 
 /// Somebody who listens.
 pub struct Listener {
     lines: Receiver<Arc<Line>>,
     lowest: Level,
     as_json: bool,
-    _place: SemaphorePermit<'static>,
+    _place: OwnedSemaphorePermit,
 }
 
 /// Listens from now on to lines of this level (`info` where it is empty) and above.
-pub fn listen(level_name: &str, as_json: bool) -> ApiResult<Listener> {
+pub fn listen(bounds: &Bounds, level_name: &str, as_json: bool) -> ApiResult<Listener> {
     let lowest = level(level_name)?;
-    let place = LISTENERS
-        .try_acquire()
-        .map_err(|_| ApiError::Unavailable(format!("{LISTENERS_MAX} listen to the log already")))?;
+    let place = bounds.listener()?;
     Ok(Listener { lines: monitor::listen(), lowest, as_json, _place: place })
 }
 

@@ -10,7 +10,7 @@ use std::{io, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::error::{ApiError, ApiResult};
 
@@ -19,18 +19,6 @@ pub const PIECES_LEN: usize = 8;
 
 /// Between two signs of life of a stream without news, as Nomad's clients expect them.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
-
-/// Files followed at the same time: each takes a connection and an open file, of which a process usually has 1,024 and of
-/// which every task needs one too.
-const FOLLOWED_MAX: usize = 256;
-static FOLLOWED: Semaphore = Semaphore::const_new(FOLLOWED_MAX);
-
-/// A place among those who follow a file, as long as it is held.
-pub(crate) fn follow() -> ApiResult<SemaphorePermit<'static>> {
-    FOLLOWED
-        .try_acquire()
-        .map_err(|_| ApiError::Unavailable(format!("{FOLLOWED_MAX} files are being followed already")))
-}
 
 /// Works on files where a slow disk holds up nobody else.
 pub(crate) async fn blocking<T: Send + 'static>(

@@ -18,7 +18,7 @@ use herdlet_agent::{
     requests::Requests,
     telemetry::Telemetry,
 };
-use herdlet_api::reach::Reach;
+use herdlet_api::reach::{Reach, bounds::Bounds};
 use herdlet_api_types::view::AllocView;
 use herdlet_base::paths::Paths;
 use herdlet_config::gc::Rules;
@@ -213,7 +213,7 @@ impl Ground {
             telemetry: Telemetry::new(),
         };
         let drivers = Registry::new().with(Arc::new(Hands { isolation: options.isolation }));
-        let reach = Reach { model, drivers, paths, requests, gc: Arc::new(gc), core_mhz: 2_000 };
+        let reach = Reach { model, drivers, paths, requests, gc: Arc::new(gc), core_mhz: 2_000, bounds: Bounds::default() };
         let configured = BTreeMap::from([("rack".to_owned(), "r1".to_owned())]);
         let meta = MetaView { meta: configured.clone(), dynamic: BTreeMap::new(), configured };
         let closing = CancellationToken::new();

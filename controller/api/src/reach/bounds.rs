@@ -1,0 +1,57 @@
+//! How much of the agent callers may occupy at the same time.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::{ApiError, ApiResult};
+
+/// Sessions of commands: each has a process, a terminal and buffers.
+const SESSIONS_MAX: usize = 128;
+
+/// Listeners to the log: each line is copied for each of them.
+const LISTENERS_MAX: usize = 16;
+
+/// Files that are followed: each takes a connection and an open file, of which a process usually has 1,024 and of
+/// which every task needs one too.
+const FOLLOWED_MAX: usize = 256;
+
+/// The bounds of one agent; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    sessions: Arc<Semaphore>,
+    listeners: Arc<Semaphore>,
+    followed: Arc<Semaphore>,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let bound = |max| Arc::new(Semaphore::new(max));
+        Self {
+            sessions: bound(SESSIONS_MAX),
+            listeners: bound(LISTENERS_MAX),
+            followed: bound(FOLLOWED_MAX),
+        }
+    }
+}
+
+impl Bounds {
+    /// Admits a session, as long as the permit is held.
+    pub(super) fn session(&self) -> ApiResult<OwnedSemaphorePermit> {
+        admit(&self.sessions, || format!("{SESSIONS_MAX} sessions are open already"))
+    }
+
+    /// Admits a listener to the log.
+    pub(super) fn listener(&self) -> ApiResult<OwnedSemaphorePermit> {
+        admit(&self.listeners, || format!("{LISTENERS_MAX} listen to the log already"))
+    }
+
+    /// Admits a file that is followed.
+    pub(super) fn follower(&self) -> ApiResult<OwnedSemaphorePermit> {
+        admit(&self.followed, || format!("{FOLLOWED_MAX} files are being followed already"))
+    }
+}
+
+fn admit(bound: &Arc<Semaphore>, full: impl Fn() -> String) -> ApiResult<OwnedSemaphorePermit> {
+    Arc::clone(bound).try_acquire_owned().map_err(|_| ApiError::Unavailable(full()))
+}
