@@ -49,9 +49,7 @@ pub enum Verdict {
 /// Something that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
     pub check: &'static str,
-    /// How it is.
     pub verdict: Verdict,
     /// What was found, in a sentence.
     pub message: String,

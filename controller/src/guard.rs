@@ -27,9 +27,7 @@ pub struct Charge {
     /// The private agent's state directory. It need not be there yet: which instance to end is read from it at the end, so
     /// that a guard can be there first.
     pub state: PathBuf,
-    /// Its runtime directory.
     pub runtime: PathBuf,
-    /// Its topmost cgroup.
     pub cgroup_parent: String,
     /// Directories that are removed with all that is in them.
     pub remove: Vec<PathBuf>,

@@ -61,7 +61,6 @@ pub struct RunOptions {
     pub variables: VariableTexts,
     /// Where its state is kept; a temporary directory where absent.
     pub state_dir: Option<PathBuf>,
-    /// Topmost cgroup.
     pub cgroup_parent: String,
     /// Users who may enter the directories of every allocation, as in the config of an agent.
     pub task_dir_users: Vec<String>,

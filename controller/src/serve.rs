@@ -30,7 +30,14 @@ use herdlet_agent::{
     state_db::{ClaimError, StateDb, StateDir},
     telemetry::{Format, Measured, Telemetry, logs},
 };
-use herdlet_api::{dns::{Sockets, Zone, self}, http::{Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token, Vitals, self}, reach::bounds::Bounds};
+use herdlet_api::{
+    dns::{self, Sockets, Zone},
+    http::{
+        self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token,
+        Vitals,
+    },
+    reach::bounds::Bounds,
+};
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
 use herdlet_driver::Availability;
@@ -383,7 +390,6 @@ struct Doors {
     tls: Option<Arc<Tls>>,
     metrics: Option<Listener>,
     dns: Option<Sockets>,
-    /// A node's API.
     node: Option<Listener>,
 }
 

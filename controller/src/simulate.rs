@@ -30,19 +30,14 @@ use node::Ground;
 pub struct Options {
     /// Servers of the region.
     pub servers: Vec<Address>,
-    /// How many nodes.
     pub nodes: u32,
     /// What nodes are called, with a number behind.
     pub name: String,
-    /// Their region.
     pub region: String,
     /// How they speak TLS, if they do.
     pub tls: Option<ClientTls>,
-    /// Their datacenter.
     pub datacenter: String,
-    /// Their class.
     pub node_class: String,
-    /// Their pool.
     pub node_pool: String,
     /// What each has of processors, in MHz.
     pub cpu_mhz: u32,

@@ -75,13 +75,11 @@ const FINGERPRINT_MAX: Duration = Duration::from_secs(5);
 
 /// What an agent is built from.
 pub struct Parts {
-    /// The open instance.
     pub instance: Instance,
     /// The open state database, and what was in it.
     pub state: Opened,
     /// What this machine is.
     pub node: NodeFacts,
-    /// The planner's settings.
     pub settings: Settings,
     /// Host volumes of the config.
     pub volumes: Vec<Volume>,

@@ -33,9 +33,7 @@ const QUIET_TIME: Duration = Duration::from_secs(1);
 pub enum Scope {
     /// Jobs that are over, and directories of allocations.
     All,
-    /// Directories of allocations.
     Allocs,
-    /// One allocation's directory.
     Alloc(AllocId),
 }
 
@@ -43,9 +41,7 @@ pub enum Scope {
 pub struct Collector {
     /// When something is collected.
     pub rules: Rules,
-    /// What is shown.
     pub model: Arc<ReadModel>,
-    /// Where requests go.
     pub requests: Requests,
     /// Where the directories of allocations are.
     pub alloc_dirs: PathBuf,

@@ -28,11 +28,8 @@ use tokio::sync::mpsc;
 /// How an instance is opened.
 #[derive(Debug)]
 pub struct Options {
-    /// The instance's id.
     pub instance: InstanceId,
-    /// Where things are.
     pub paths: Paths,
-    /// Topmost cgroup.
     pub cgroup_parent: String,
     /// Whether `raw_exec` tasks may be run.
     pub raw_exec: Availability,
@@ -42,9 +39,7 @@ pub struct Options {
 
 /// An open instance.
 pub struct Instance {
-    /// Its id.
     pub id: InstanceId,
-    /// Where things are.
     pub paths: Paths,
     /// What we may do on this machine.
     pub privileges: Privileges,

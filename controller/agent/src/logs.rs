@@ -36,9 +36,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(if cfg!(test) { 3600 } else 
 /// Which of a task's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
 }
 
@@ -178,7 +176,6 @@ impl LogFiles {
 struct Listing {
     /// None where the same names may be listed differently a moment later.
     changed: Option<Changed>,
-    /// Ascending.
     indexes: Vec<u64>,
 }
 

@@ -21,7 +21,6 @@ use tokio::sync::oneshot;
 /// What reaches the loop.
 #[derive(Debug)]
 pub enum Input {
-    /// Something happened.
     Event(Event),
     /// Somebody asks and waits for the answer.
     Request(Command, oneshot::Sender<Answer>),

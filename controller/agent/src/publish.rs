@@ -25,7 +25,6 @@ const CHANGES_LEN: usize = 1_024;
 /// Something that is shown has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// What.
     pub object: Object,
     /// The commit that made it so.
     pub index: u64,
@@ -34,11 +33,8 @@ pub struct Changed {
 /// An object that is shown.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
-    /// A job.
     Job(JobKey),
-    /// An allocation.
     Alloc(AllocId),
-    /// A volume.
     Volume(String),
 }
 
@@ -93,7 +89,6 @@ struct Scene {
 pub enum PrefixError {
     /// None begins with it.
     None,
-    /// These do.
     Ambiguous(Vec<AllocId>),
 }
 

@@ -35,7 +35,6 @@ pub struct ServerTokens {
 /// An identity as it is kept.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct KeptIdentity {
-    /// Its token.
     pub token: Secret,
     /// When another one is to be asked for, in nanoseconds since 1970; none: it doesn't expire.
     pub renew_at: Option<i64>,

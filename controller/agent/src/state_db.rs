@@ -61,7 +61,6 @@ pub struct StateDb {
     mark: Mark,
     reserve: Reserve,
     steps: Steps,
-    /// Holds the lock.
     dir: StateDir,
 }
 
@@ -76,12 +75,7 @@ pub enum CommitError {
     Forgotten(#[source] io::Error),
     /// A record could not be put into bytes.
     #[error("encode {key}")]
-    Encode {
-        /// Which.
-        key: String,
-        /// Why.
-        source: rmp_serde::encode::Error,
-    },
+    Encode { key: String, source: rmp_serde::encode::Error },
     /// The database could not be opened again after an earlier failure.
     #[error("open the state database again: {0}")]
     Reopen(String),

@@ -61,7 +61,6 @@ use page::{Page, seconds};
 
 /// Where numbers come from once the agent runs.
 pub struct Sources {
-    /// What is shown.
     pub model: Arc<ReadModel>,
     /// Figures of the loop.
     pub runtime: Arc<Metrics>,
@@ -100,7 +99,6 @@ impl fmt::Debug for Sources {
 /// How a node stands with its servers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NodeContact {
-    /// They know it.
     pub is_registered: bool,
     /// Since they answered last.
     pub age: Duration,

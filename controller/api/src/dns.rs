@@ -71,9 +71,7 @@ pub struct Sockets {
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address} for DNS")]
 pub struct ListenError {
-    /// Which.
     pub address: String,
-    /// Why.
     pub source: io::Error,
 }
 

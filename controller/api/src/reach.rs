@@ -31,13 +31,9 @@ pub(crate) static CORES: LazyLock<u64> =
 /// What of the agent is needed for it; cheap to clone.
 #[derive(Clone)]
 pub struct Reach {
-    /// What is shown.
     pub model: Arc<ReadModel>,
-    /// Task drivers.
     pub drivers: Registry,
-    /// Where files are.
     pub paths: Paths,
-    /// Where requests go.
     pub requests: Requests,
     /// Collects what has ended.
     pub gc: Arc<Collector>,

@@ -21,7 +21,6 @@ use rustix::{
 /// An access control list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
-    /// Of the owner.
     pub owner: Perm,
     /// Of named users, by their id.
     pub users: Vec<(u32, Perm)>,
@@ -31,7 +30,6 @@ pub struct Acl {
     pub groups: Vec<(u32, Perm)>,
     /// The most that named users, named groups and the owning group get. There is one wherever a user or group is named.
     pub mask: Option<Perm>,
-    /// Of everybody else.
     pub other: Perm,
 }
 
@@ -44,13 +42,9 @@ pub struct Perm(u8);
 /// Group members are not resolved here. A named user has exactly the rights of its entry, whatever its groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Writers {
-    /// Named users.
     pub users: Vec<u32>,
-    /// The owning group.
     pub group: bool,
-    /// Named groups.
     pub groups: Vec<u32>,
-    /// Everybody.
     pub other: bool,
 }
 
@@ -60,14 +54,8 @@ pub enum AclError {
     /// The file system has no access control lists.
     #[error("use access control lists: the file system has none")]
     Unsupported,
-    /// The system refuses.
     #[error("{operation} access control list")]
-    Io {
-        /// Verb.
-        operation: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    Io { operation: &'static str, source: io::Error },
     /// It is none of version 2, or lacks an entry that every list has.
     #[error("read access control list: it is malformed")]
     Malformed,

@@ -71,7 +71,6 @@ pub enum OwnershipError {
     /// Somebody else can change it.
     #[error("trust {}: {exposed}", shown(path))]
     Exposed {
-        /// The path.
         path: PathBuf,
         /// Who can, and by what.
         exposed: Box<Exposed>,
@@ -81,7 +80,6 @@ pub enum OwnershipError {
     Unknown {
         /// The step that failed.
         path: PathBuf,
-        /// Why it failed.
         source: io::Error,
     },
 }

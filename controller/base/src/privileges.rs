@@ -9,7 +9,6 @@ use rustix::{
 /// What this process may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privileges {
-    /// Mounting file systems.
     pub mounting: Mounting,
     /// Changing the owner of files.
     pub ownership: Ownership,
@@ -27,9 +26,7 @@ pub enum Mounting {
 /// Whose files this process may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// Anybody's.
     Anybody,
-    /// Its own only.
     OwnOnly,
 }
 

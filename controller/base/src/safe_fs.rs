@@ -42,17 +42,9 @@ pub struct Dir {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
     /// Exactly this mode, whatever the umask; owned by `owner` where given.
-    Exact {
-        /// Permission bits.
-        mode: u32,
-        /// User and group.
-        owner: Option<(u32, u32)>,
-    },
+    Exact { mode: u32, owner: Option<(u32, u32)> },
     /// This mode less the umask, owned by us. Something that exists already stays as it is.
-    Masked {
-        /// Permission bits.
-        mode: u32,
-    },
+    Masked { mode: u32 },
 }
 
 impl Rights {

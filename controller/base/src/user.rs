@@ -16,22 +16,17 @@ use super::sight::Class;
 /// Who a process runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// User id.
     pub uid: u32,
-    /// Primary group.
     pub gid: u32,
     /// All groups, the primary one included, and no other.
     pub groups: Vec<u32>,
-    /// Home directory.
     pub home: String,
 }
 
 /// A user's id, and that of its primary group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
-    /// User id.
     pub uid: u32,
-    /// Primary group.
     pub gid: u32,
 }
 
@@ -47,24 +42,13 @@ impl Ids {
 pub enum UserError {
     /// There is no such user.
     #[error("find user {name:?}: there is none on this machine")]
-    Unknown {
-        /// As written.
-        name: String,
-    },
+    Unknown { name: String },
     /// The name services don't answer.
     #[error("look up user {name:?}")]
-    Lookup {
-        /// As written.
-        name: String,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Lookup { name: String, source: std::io::Error },
     /// Becoming somebody else takes root.
     #[error("run as user {name:?}: only an agent that runs as root can change users")]
-    NotRoot {
-        /// As written.
-        name: String,
-    },
+    NotRoot { name: String },
 }
 
 impl UserError {

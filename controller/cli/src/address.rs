@@ -36,7 +36,6 @@ pub struct Connection {
 /// Where an agent listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A unix socket.
     Unix(PathBuf),
     /// A URL without path: `http://host:port`.
     Url(String),

@@ -313,16 +313,13 @@ fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
 /// What becomes of a removed volume's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purge {
-    /// It stays.
     Nothing,
-    /// It is removed.
     Data,
 }
 
 /// Whether what is stopped has its `shutdown_delay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownDelay {
-    /// It has.
     Kept,
     /// It ends at once, also where the delay runs already.
     Skipped,

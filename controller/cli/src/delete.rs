@@ -185,9 +185,7 @@ struct Removal {
 /// What it means that a volume is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
-    /// All the better.
     Fine,
-    /// A slip.
     Wrong,
 }
 

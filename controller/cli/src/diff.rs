@@ -109,9 +109,7 @@ enum GroupKind {
     InPlace,
     /// They are stopped, and others made in their place.
     Replace,
-    /// They are made.
     Create,
-    /// They are stopped.
     Stop,
 }
 
@@ -285,7 +283,6 @@ fn runs_older(view: &JobView, allocs: &[AllocView]) -> bool {
 
 /// A job as it is.
 struct Known<'k> {
-    /// Its newest version.
     job: &'k Job,
     /// By group, the versions of what runs and is to go on: older ones too, while canaries wait or after a roll-out that has failed.
     runs: BTreeMap<&'k str, Vec<Arc<Job>>>,

@@ -47,7 +47,6 @@ pub struct DispatchArgs {
 /// What `-o json` prints.
 #[derive(Serialize)]
 pub(super) struct Report {
-    /// The child.
     pub(super) job: JobKey,
     pub(super) parent: JobKey,
 }

@@ -51,7 +51,6 @@ struct JobReport {
     convergence: Convergence,
     /// Why groups have allocations that can't be placed now.
     unplaced: BTreeMap<String, Unplaced>,
-    /// Its newest one.
     deployment: Option<Arc<Deployment>>,
 }
 

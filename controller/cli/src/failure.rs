@@ -22,7 +22,6 @@ pub(super) const INTERRUPTED: u8 = 130;
 /// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
     pub code: u8,
     message: String,
     hint: Option<String>,

@@ -3,7 +3,6 @@
 /// What a target is that isn't there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// A slip.
     IsWrong,
     /// It was there before.
     IsGone,

@@ -35,9 +35,7 @@ pub struct ScaleArgs {
 struct Report {
     job: JobKey,
     group: String,
-    /// The count before.
     from: u32,
-    /// The count now.
     to: u32,
     /// The version that has it.
     version: u64,

@@ -34,7 +34,6 @@ pub(super) struct Screen<'o> {
     pub(super) wrongs: &'o [String],
     /// What jobs use; none where nobody asked.
     pub(super) loads: Option<&'o BTreeMap<JobKey, Load>>,
-    /// The present.
     pub(super) now: UnixNanos,
 }
 

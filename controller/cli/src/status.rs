@@ -62,7 +62,6 @@ struct JobReport<'r> {
     /// It is to stop and is kept.
     stopped: bool,
     convergence: &'r Convergence,
-    /// Its newest one.
     deployment: Option<&'r Deployment>,
 }
 

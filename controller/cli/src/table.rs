@@ -55,9 +55,7 @@ impl Table {
 /// Whether a table has a heading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heading {
-    /// It has.
     Shown,
-    /// It has not.
     Hidden,
 }
 

@@ -27,7 +27,6 @@ pub struct Target {
     pub(super) job: Option<JobKey>,
     /// Its allocations, by group, index and age. Of several in one slot all that still run, else the newest.
     pub allocs: Vec<AllocView>,
-    /// The task named.
     pub task: Option<String>,
 }
 

@@ -26,7 +26,6 @@ pub struct TopArgs {
 /// What the screen has beside the jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum With {
-    /// Nothing.
     Jobs,
     /// What their tasks use.
     Loads,

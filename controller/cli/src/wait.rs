@@ -78,17 +78,13 @@ impl Goal {
 /// How waiting ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Waited {
-    /// It is so.
     Reached,
-    /// It won't be.
     Failed(String),
     /// A deployment failed, and its job went back to a stable version.
     Reverted(String),
     /// Somebody applied a newer version.
     Superseded(String),
-    /// Time ran out.
     TimedOut,
-    /// Ctrl-C.
     Interrupted,
 }
 

@@ -61,7 +61,6 @@ pub struct Cluster {
     pub drain_on_shutdown: Option<DrainOnShutdown>,
     /// Whether SIGINT means to leave.
     pub leave_on_interrupt: bool,
-    /// Whether SIGTERM does.
     pub leave_on_terminate: bool,
     /// Whether profiles may be taken.
     pub enable_debug: bool,
@@ -84,9 +83,7 @@ pub struct Cluster {
 pub struct RpcTls {
     /// Authorities that sign the servers' certificates (PEM).
     pub authority: PathBuf,
-    /// Ours (PEM).
     pub certificate: PathBuf,
-    /// Its key (PEM).
     pub key: PathBuf,
     /// Whether a server's certificate must be for `server.<region>.nomad`.
     pub verify_server_hostname: bool,
@@ -95,7 +92,6 @@ pub struct RpcTls {
 /// How callers are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclRules {
-    /// By tokens.
     pub enabled: bool,
     /// How long a token is believed.
     pub token_ttl: Duration,
@@ -130,7 +126,6 @@ pub struct DrainOnShutdown {
     pub deadline: Option<Duration>,
     /// Everything ends at once.
     pub force: bool,
-    /// System jobs stay.
     pub ignore_system_jobs: bool,
 }
 

@@ -72,15 +72,11 @@ const MAX_KILL_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Config {
     /// Name of this node.
     pub name: String,
-    /// Its datacenter.
     pub datacenter: String,
-    /// Its region.
     pub region: String,
     /// Its class; empty for none.
     pub node_class: String,
-    /// Its node pool.
     pub node_pool: String,
-    /// Its meta.
     pub meta: BTreeMap<String, String>,
     /// The Nomad cluster whose node this is; none: it stands alone.
     pub cluster: Option<Cluster>,
@@ -110,7 +106,6 @@ pub struct Config {
     pub cgroup_parent: String,
     /// Address of the host ports that tasks get.
     pub host_ip: IpAddr,
-    /// Host volumes.
     pub host_volumes: Vec<HostVolume>,
     /// Longest `kill_timeout` that a task gets.
     pub max_kill_timeout: Duration,
@@ -147,9 +142,7 @@ pub struct Config {
 pub struct Total {
     /// What all processors do together.
     pub cpu_mhz: Option<u64>,
-    /// Memory.
     pub memory_mib: Option<u64>,
-    /// Disk.
     pub disk_mib: Option<u64>,
 }
 
@@ -169,7 +162,6 @@ pub enum LogFormat {
 pub struct HostPort {
     /// Name or address; IPv6 without brackets.
     pub host: String,
-    /// Port.
     pub port: u16,
 }
 
@@ -178,12 +170,7 @@ pub struct HostPort {
 pub enum ConfigError {
     /// The file can't be read.
     #[error("read the config {}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// What was said.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The file is wrong.
     #[error("read the config:\n{0}")]
     Problems(Problems),
@@ -195,17 +182,11 @@ pub enum ConfigError {
     Flag {
         /// Name of the flag.
         flag: &'static str,
-        /// What is wrong.
         why: String,
     },
     /// A path can't be made absolute.
     #[error("find {}", path.display())]
-    Path {
-        /// As given.
-        path: PathBuf,
-        /// What was said.
-        source: io::Error,
-    },
+    Path { path: PathBuf, source: io::Error },
     /// Files of Nomad's of which none makes this a client.
     #[error(
         "be a node of a cluster: none of Nomad's files enables the client; set client {{ enabled = true }}, or name servers with --servers"
@@ -221,12 +202,7 @@ pub enum ConfigError {
     NoHome,
     /// The file with a token can't be read.
     #[error("read the token in {}", path.display())]
-    Token {
-        /// Which.
-        path: PathBuf,
-        /// What was said.
-        source: io::Error,
-    },
+    Token { path: PathBuf, source: io::Error },
 }
 
 impl Config {

@@ -31,11 +31,9 @@ pub(super) use herdlet_manifest::hcl1::parse;
 /// What a file of Nomad's says.
 #[derive(Debug)]
 pub(super) struct Translated {
-    /// By our names.
     pub(super) root: Arc<Node>,
     /// Our path of each field, and theirs.
     pub(super) names: Vec<(String, String)>,
-    /// What is wrong.
     pub(super) problems: Problems,
     /// What is not used, or not known.
     pub(super) warnings: Problems,

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 /// What defaults depend on.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// Reads a variable.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// Whether we are root.
     pub root: bool,

@@ -19,7 +19,6 @@ const FILES_MAX: usize = 1_000;
 /// The language of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
-    /// Ours.
     Yaml,
     /// That of Nomad's agent files.
     Hcl,
@@ -57,7 +56,6 @@ struct Text {
 /// What all texts together say.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// As data.
     pub(super) file: File,
     /// As it is written; none where nothing is.
     pub(super) tree: Option<Arc<Node>>,

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 pub struct TlsFiles {
     /// Our certificate, with those between it and its authority behind it.
     pub certificate: PathBuf,
-    /// Its key.
     pub key: PathBuf,
     /// Authorities one of which must have signed a client's certificate; clients need none where absent.
     pub clients: Option<PathBuf>,

@@ -15,11 +15,8 @@ mod cluster;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// A flag.
     Flag,
-    /// A variable.
     Environment,
-    /// The config file.
     File,
     /// Nobody: it is the default.
     Default,
@@ -28,11 +25,9 @@ pub enum Source {
 /// A key of the config file, and what it comes to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
-    /// Its name, dotted.
     pub key: &'static str,
     /// Null where nothing is set.
     pub value: Value,
-    /// Who said so.
     pub source: Source,
 }
 

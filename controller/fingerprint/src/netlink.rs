@@ -27,7 +27,6 @@ pub struct Interface {
     pub name: String,
     /// Its hardware address, in hexadecimal with colons; empty where it has none.
     pub mac: String,
-    /// It is up.
     pub is_up: bool,
     /// It leads nowhere but to this machine.
     pub is_loopback: bool,

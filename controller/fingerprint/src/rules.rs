@@ -16,7 +16,6 @@ pub struct NetworkRules {
     pub interface: Option<String>,
     /// Mbit/s, where an interface's own word is not right.
     pub speed: Option<u32>,
-    /// Addresses under names.
     pub host_networks: Vec<HostNetwork>,
     /// Which addresses come first.
     pub family: Option<Family>,
@@ -27,7 +26,6 @@ pub struct NetworkRules {
 /// Addresses under a name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostNetwork {
-    /// The name.
     pub name: String,
     /// Addresses in one of these; empty: all.
     pub cidr: Vec<Network>,

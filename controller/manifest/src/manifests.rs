@@ -60,7 +60,6 @@ pub struct Set {
 /// Something that was read, and where it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded<T> {
-    /// The canonical object.
     pub object: T,
     /// Name of the text it is from: a path, or `<stdin>`.
     pub source: Arc<str>,
@@ -134,7 +133,6 @@ pub fn read_of_servers(job: &serde_json::Value, drivers: &Drivers) -> Result<Set
 /// Who has judged whether a job makes sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judge {
-    /// Nobody yet.
     Here,
     /// Servers, by their own rules, which allow more here and there: only what this machine must hold itself is looked at.
     Servers,

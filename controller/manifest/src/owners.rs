@@ -26,7 +26,6 @@ pub struct Owners(Mutex<BTreeMap<PathBuf, Owned>>);
     file.display()
 )]
 pub struct Owner {
-    /// The job.
     pub job: JobKey,
     /// Where it is defined.
     pub file: PathBuf,

@@ -29,12 +29,7 @@ pub enum SetError {
     #[error(
         "job \"{job}\" belongs to the set \"{set}\"; apply it once without --prune to take it out of that; nothing was changed"
     )]
-    OfAnother {
-        /// The job.
-        job: JobKey,
-        /// Its set.
-        set: String,
-    },
+    OfAnother { job: JobKey, set: String },
 }
 
 /// A name that a set may have.

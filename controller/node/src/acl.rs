@@ -26,7 +26,6 @@ pub enum Capability {
     GcAllocation,
     /// Have the text of a job read.
     ParseJob,
-    /// Read logs.
     ReadLogs,
     /// Read files, logs among them.
     ReadFs,
@@ -62,11 +61,8 @@ pub enum Access {
     /// No policy says anything.
     #[default]
     Unsaid,
-    /// Lists.
     List,
-    /// Reading.
     Read,
-    /// Reading and changing.
     Write,
     /// None, whatever other policies say.
     Deny,
@@ -100,7 +96,6 @@ pub enum Acl {
 /// What policies say together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// By namespace.
     namespaces: BTreeMap<String, Capabilities>,
     /// By namespaces' common pattern, with `*`.
     patterns: BTreeMap<String, Capabilities>,

@@ -63,7 +63,6 @@ pub trait Servers: Send + Sync + 'static {
 pub struct Question {
     /// `Service.Method`.
     pub method: String,
-    /// Who asks.
     pub token: Secret,
     /// The region; none for the node's own.
     pub region: Option<String>,
@@ -143,9 +142,7 @@ impl Answer {
 /// The servers of a session, in the order of its pool.
 #[derive(Debug)]
 pub struct OfSession<S, D> {
-    /// What asks them.
     pub queries: Queries<S, D>,
-    /// Who they are.
     pub pool: Arc<Pool<S, D>>,
 }
 

@@ -186,7 +186,6 @@ impl Member {
 pub struct Joined {
     /// How it stands with them.
     pub contact: watch::Receiver<Contact>,
-    /// Its own API.
     pub api: Arc<NodeApi>,
     leave: Leave,
     /// No driver was found that may be told of.

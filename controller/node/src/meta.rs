@@ -24,14 +24,12 @@ const BYTES_MAX: usize = 256 << 10;
 pub struct NodeMeta {
     /// What the config says.
     pub fixed: BTreeMap<String, String>,
-    /// What was changed.
     pub dynamic: Changes,
 }
 
 /// Why meta is not changed, or not known. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
-    /// Nothing is said.
     #[error("change the node's meta: missing required Meta object")]
     Nothing,
     /// A name is none.
@@ -42,20 +40,10 @@ pub enum MetaError {
     TooMuch,
     /// The file can't be read.
     #[error("read {}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The file can't be written.
     #[error("write {}", path.display())]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 impl NodeMeta {

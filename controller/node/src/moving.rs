@@ -31,53 +31,28 @@ const BYTES_MAX: u64 = 256 << 20;
 pub enum MoveError {
     /// It is still there.
     #[error("take over the node of {}: a Nomad client is running there; stop it first", dir.display())]
-    Running {
-        /// Its directory.
-        dir: PathBuf,
-    },
+    Running { dir: PathBuf },
     /// Its tasks are.
     #[error(
         "take over the node of {}: allocations of Nomad's client are not over, {} of them, such as {first}; with the client running, \
          drain it first (nomad node drain -self -enable), then stop it", dir.display(), count
     )]
-    Live {
-        /// Its directory.
-        dir: PathBuf,
-        /// How many.
-        count: usize,
-        /// One of them.
-        first: String,
-    },
+    Live { dir: PathBuf, count: usize, first: String },
     /// Somebody else could change what it knows.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
     /// What it knows can't be read.
     #[error("read what Nomad's client knows, {}; if nothing of it runs any more, remove that file", path.display())]
-    State {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: BoltError,
-    },
+    State { path: PathBuf, source: BoltError },
     /// The file can't be opened.
     #[error("open {}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// The identity is elsewhere than it can be taken from.
     #[error(
         "take over the node of {}: its directory is not called client; copy client-id and secret-id from it to {}",
         from.display(), to.display()
     )]
-    Elsewhere {
-        /// Where it is.
-        from: PathBuf,
-        /// Where it belongs.
-        to: PathBuf,
-    },
+    Elsewhere { from: PathBuf, to: PathBuf },
     /// Who the node is can't be read or kept.
     #[error(transparent)]
     Identity(#[from] IdentityError),

@@ -40,7 +40,6 @@ const REFUSED_MAX: u32 = 3;
 /// An allocation on another node whose end is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Awaited {
-    /// Which.
     pub id: AllocId,
     /// The one that takes over its disk; none where nobody does.
     pub heir: Option<AllocId>,

@@ -71,7 +71,6 @@ pub struct AgentRunner {
     reports: Reports,
     /// Tokens could not be written.
     are_held: Arc<Notify>,
-    /// Ends with it.
     _follower: JoinSet<()>,
 }
 

@@ -50,9 +50,7 @@ pub struct Parts {
     pub reach: Reach,
     /// Who may do what.
     pub acl: Resolver,
-    /// The cluster's servers.
     pub servers: Arc<dyn Servers>,
-    /// The node's metadata.
     pub meta: Arc<dyn DynamicMeta>,
     /// The id of the node, or its name: what answers about the agent itself say that they are of.
     pub agent: String,

@@ -51,20 +51,11 @@ use place::Place;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// Its main process ended, or its supervisor died. Comes once per agent and attempt.
-    Exited {
-        /// Which.
-        id: AttemptId,
-        /// How.
-        result: ExitResult,
-    },
+    Exited { id: AttemptId, result: ExitResult },
     /// Something of it was taken away: recover it, or look at it.
-    Drift {
-        /// Which.
-        id: AttemptId,
-    },
+    Drift { id: AttemptId },
     /// Something of it was not as it should be and was put right without touching its processes: to be counted.
     Repaired {
-        /// Which.
         id: AttemptId,
         /// What kind of thing: `cgroup` or `record`.
         kind: &'static str,
@@ -81,23 +72,16 @@ pub enum AttemptsError {
     Prepare {
         /// The directory, or a file in it.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// It can't be watched.
     #[error("watch {}", path.display())]
-    Watch {
-        /// The directory.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Watch { path: PathBuf, source: io::Error },
     /// It can't be told which boot this is, or which one the records are of.
     #[error("tell the present boot from earlier ones: read {}", path.display())]
     Boot {
         /// What can't be read.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// A record can't be had.
@@ -108,12 +92,7 @@ pub enum AttemptsError {
     Supervisor(#[from] ProcessError),
     /// A record that has lost its name can't be put back, so it can't be told whether the attempt is over.
     #[error("put the record {name} back")]
-    PutBack {
-        /// The attempt.
-        name: String,
-        /// Why not.
-        source: io::Error,
-    },
+    PutBack { name: String, source: io::Error },
 }
 
 /// How an attempt's supervision ended.

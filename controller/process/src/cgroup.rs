@@ -39,36 +39,28 @@ pub use detect::Mounts;
 /// What a cgroup operation fails with. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// A file operation.
     #[error("{operation} {}", path.display())]
     File {
         /// What was tried, for instance `make cgroup`.
         operation: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// Processes that don't go.
     #[error("end the processes in {}: some are left after {waited_ms} ms", path.display())]
     Populated {
-        /// The cgroup.
         path: PathBuf,
         /// How long they were waited for.
         waited_ms: u64,
     },
     /// There is no cgroup2.
     #[error("find a cgroup2 hierarchy: {why}")]
-    NoHierarchy {
-        /// Why.
-        why: String,
-    },
+    NoHierarchy { why: String },
 }
 
 /// Whether tasks are held by cgroups.
 #[derive(Debug, Clone)]
 pub enum Isolation {
-    /// They are.
     Cgroups(Arc<Cgroups>),
     /// They are held by their process tree only.
     None {
@@ -109,7 +101,6 @@ pub fn as_told(parent: &str) -> String {
 pub struct Setup {
     /// Name of the topmost directory, by default `herdlet`; slashes make a path.
     pub parent: String,
-    /// The instance.
     pub instance: String,
     /// The instance's runtime directory, where a cgroup2 is mounted if there is none.
     pub runtime: PathBuf,

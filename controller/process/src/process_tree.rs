@@ -13,7 +13,6 @@ use herdlet_driver::{CpuUsage, MemoryUsage};
 /// Who a process is: told apart from a later one with the same pid by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Parent's pid.
     pub parent: u32,
     /// Time in user mode, in clock ticks.
     pub user_ticks: u64,

@@ -57,7 +57,6 @@ use supervise::Live;
 pub struct Setup {
     /// The watched attempts directory.
     pub attempts: Arc<Attempts>,
-    /// The supervisor program.
     pub program: Program,
     /// Whether there are cgroups.
     pub isolation: Isolation,

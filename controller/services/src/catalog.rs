@@ -31,9 +31,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Whose services: a task's, or the group's where `task` is none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceOwner {
-    /// Allocation.
     pub alloc: AllocId,
-    /// Task.
     pub task: Option<String>,
 }
 
@@ -50,7 +48,6 @@ pub enum CatalogEvent {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .failures.iter().map(|failure| failure.why.as_str()).collect::<Vec<_>>().join("; "))]
 pub struct CatalogError {
-    /// At least one.
     pub failures: Vec<CatalogFailure>,
 }
 

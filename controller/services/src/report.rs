@@ -7,6 +7,5 @@ use herdlet_api_types::{AllocId, service::CheckResult};
 pub struct CheckReport {
     /// The allocation it belongs to.
     pub alloc: AllocId,
-    /// Its result.
     pub result: CheckResult,
 }

@@ -4,7 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use herdlet_agent::{gc::Collector, publish::ReadModel, requests::Requests, telemetry::Telemetry};
-use herdlet_api::{http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router}, reach::bounds::Bounds};
+use herdlet_api::{
+    http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
+    reach::bounds::Bounds,
+};
 use herdlet_api_types::UnixNanos;
 use herdlet_base::paths::Paths;
 use herdlet_config::gc::Rules;

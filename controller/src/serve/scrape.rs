@@ -20,7 +20,6 @@ use herdlet_runtime::{BootClock, Clock as _};
 
 /// What metrics read beside the agent.
 pub(super) struct Scraped {
-    /// Folders of manifests.
     pub folders: Vec<Arc<FolderStatus>>,
     /// What the machine has, and what of it is kept from allocations.
     pub room: (Room, Room),

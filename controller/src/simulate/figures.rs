@@ -7,7 +7,6 @@ use serde::Serialize;
 /// At one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Since it began.
     pub seconds: f64,
     /// Nodes that were begun.
     pub nodes: u64,
@@ -15,7 +14,6 @@ pub struct Figures {
     pub ready: u64,
     /// Allocations that are known, ended ones too.
     pub allocations: u64,
-    /// Of these, running.
     pub running: u64,
     /// Changes of allocations so far.
     pub updates: u64,

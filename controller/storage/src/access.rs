@@ -203,9 +203,7 @@ pub(crate) struct Access {
 enum Plain {
     /// Everybody may pass and nobody list; what is in it is closed.
     Passage,
-    /// The agent's alone.
     Closed,
-    /// One user's alone.
     Of(Ids),
 }
 

@@ -54,7 +54,6 @@ pub enum AllocDirError {
     /// It can't be made or kept.
     #[error("build allocation directory of {id}: {source}")]
     Up {
-        /// Allocation.
         id: AllocId,
         /// The step that failed.
         source: FsError,
@@ -62,7 +61,6 @@ pub enum AllocDirError {
     /// It can't be looked at.
     #[error("look at allocation directory of {id}: {source}")]
     Look {
-        /// Allocation.
         id: AllocId,
         /// The step that failed.
         source: FsError,
@@ -70,7 +68,6 @@ pub enum AllocDirError {
     /// It can't be removed.
     #[error("remove allocation directory of {id}: {source}")]
     Down {
-        /// Allocation.
         id: AllocId,
         /// The step that failed.
         source: FsError,

@@ -67,7 +67,6 @@ pub struct Resolved {
 /// For whom something is fetched.
 #[derive(Debug, Clone)]
 pub struct Recipient {
-    /// Its directories.
     pub dirs: Dirs,
     /// The task's user, where files can be given to it.
     pub user: Option<Credentials>,
@@ -94,7 +93,6 @@ pub enum ArtifactError {
     Download {
         /// Its address, as others may know it.
         what: String,
-        /// Why not.
         source: DownloadError,
     },
     /// It takes too long.
@@ -110,7 +108,6 @@ pub enum ArtifactError {
     Checksum {
         /// Its address, as others may know it.
         what: String,
-        /// Why.
         why: String,
     },
     /// It is no archive, or a bad one.
@@ -118,7 +115,6 @@ pub enum ArtifactError {
     Unpack {
         /// Its address, as others may know it.
         what: String,
-        /// Why.
         source: UnpackError,
     },
     /// `mode = "dir"` wants an archive.

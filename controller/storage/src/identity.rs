@@ -57,26 +57,13 @@ pub enum IdentityError {
     Verify(#[source] jsonwebtoken::errors::Error),
     /// There is no `secrets` of the task to write to, or with a `filepath` no directory of the task at all.
     #[error("write tokens of task {task}: its directory, or `secrets` in it, is missing")]
-    NoDir {
-        /// Task.
-        task: String,
-    },
+    NoDir { task: String },
     /// A token file can't be written, read or removed.
     #[error("keep tokens of task {task}: {source}")]
-    File {
-        /// Task.
-        task: String,
-        /// The step.
-        source: FsError,
-    },
+    File { task: String, source: FsError },
     /// The task directory can't be entered.
     #[error("keep tokens of task {task}: {source}")]
-    TaskDir {
-        /// Task.
-        task: String,
-        /// The step.
-        source: crate::task_dir::TaskDirError,
-    },
+    TaskDir { task: String, source: crate::task_dir::TaskDirError },
 }
 
 impl IdentityError {

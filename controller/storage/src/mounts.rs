@@ -24,9 +24,7 @@ use herdlet_base::{
 /// A volume as one task wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// The volume's directory.
     pub source: PathBuf,
-    /// Where it appears.
     pub destination: Destination,
     /// Whether the task may write.
     pub access: Access,
@@ -41,59 +39,32 @@ pub struct Destination(PathBuf);
 pub enum MountError {
     /// There is no task directory.
     #[error("mount volumes in {path}: the task directory is gone")]
-    NoTaskDir {
-        /// The task directory.
-        path: PathBuf,
-    },
+    NoTaskDir { path: PathBuf },
     /// Absolute, but the driver has no file system of its own.
     #[error(
         "mount a volume at {destination}: the path is absolute, and a task without a file system of its own can't have \
          that; write it relative to the task directory, for instance local/{}",
         last_part(destination)
     )]
-    Absolute {
-        /// As written.
-        destination: String,
-    },
+    Absolute { destination: String },
     /// It would leave the task directory.
     #[error("mount a volume at {destination:?}: the path is empty or leaves the task directory")]
-    Leaves {
-        /// As written.
-        destination: String,
-    },
+    Leaves { destination: String },
     /// It is one of the task's own directories.
     #[error("mount a volume at {destination}: {reason}")]
-    Reserved {
-        /// As written.
-        destination: String,
-        /// Why not.
-        reason: &'static str,
-    },
+    Reserved { destination: String, reason: &'static str },
     /// Two volumes want the same place, or one lies inside the other.
     #[error("mount a volume at {inner}: another volume is mounted at {outer}")]
-    Overlap {
-        /// The one inside.
-        inner: String,
-        /// The one outside.
-        outer: String,
-    },
+    Overlap { inner: String, outer: String },
     /// Something stands at the destination that is not ours to remove.
     #[error("mount a volume at {path}: {what} stands in the way")]
-    Obstacle {
-        /// The destination.
-        path: PathBuf,
-        /// What is there.
-        what: &'static str,
-    },
+    Obstacle { path: PathBuf, what: &'static str },
     /// The volume's directory is not there.
     #[error(
         "mount the volume at {path}: there is no directory; put it back where it was, and it is mounted again. What has it \
          mounted keeps what it has"
     )]
-    NoSource {
-        /// The volume's directory.
-        path: PathBuf,
-    },
+    NoSource { path: PathBuf },
     /// The mount table can't be read.
     #[error("read the mount table: {0}")]
     Table(#[source] std::io::Error),

@@ -27,10 +27,7 @@ pub enum PayloadError {
     NoTaskDir,
     /// The path is none below `local`.
     #[error("write the payload to {}: it is no path inside the task's local", path.display())]
-    Outside {
-        /// Which.
-        path: PathBuf,
-    },
+    Outside { path: PathBuf },
     /// The file can't be written.
     #[error("write the payload: {0}")]
     Fs(#[from] FsError),

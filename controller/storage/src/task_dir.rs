@@ -49,14 +49,10 @@ pub struct TaskDir {
 pub enum TaskDirError {
     /// The allocation directory, in which it lies, is missing.
     #[error("build task directory {path}: the allocation directory is missing")]
-    NoAllocDir {
-        /// The task directory.
-        path: PathBuf,
-    },
+    NoAllocDir { path: PathBuf },
     /// The mount table can't be read.
     #[error("read the mount table: {0}")]
     Table(#[source] std::io::Error),
-    /// A step failed.
     #[error("build or remove task directory: {0}")]
     Fs(#[from] FsError),
 }

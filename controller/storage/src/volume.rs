@@ -34,7 +34,6 @@ pub enum VolumeError {
     /// `host_path` names nothing.
     #[error("use {path} for volume {name}: the directory does not exist")]
     Missing {
-        /// Volume.
         name: String,
         /// Its `host_path`.
         path: PathBuf,
@@ -42,7 +41,6 @@ pub enum VolumeError {
     /// `host_path` names something else.
     #[error("use {path} for volume {name}: it is not a directory")]
     NotADirectory {
-        /// Volume.
         name: String,
         /// Its `host_path`.
         path: PathBuf,
@@ -50,29 +48,15 @@ pub enum VolumeError {
     /// `host_path` is relative.
     #[error("use {path} for volume {name}: host_path must be absolute")]
     Relative {
-        /// Volume.
         name: String,
         /// Its `host_path`.
         path: PathBuf,
     },
     /// An owner is wanted that only root can give.
     #[error("make volume {name}: only root can make a directory that belongs to user {uid:?}, group {gid:?}")]
-    Owner {
-        /// Volume.
-        name: String,
-        /// Wanted user.
-        uid: Option<u32>,
-        /// Wanted group.
-        gid: Option<u32>,
-    },
-    /// A step failed.
+    Owner { name: String, uid: Option<u32>, gid: Option<u32> },
     #[error("make, look at or remove volume {name}: {source}")]
-    Fs {
-        /// Volume.
-        name: String,
-        /// The step.
-        source: FsError,
-    },
+    Fs { name: String, source: FsError },
 }
 
 impl VolumeError {

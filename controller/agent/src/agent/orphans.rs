@@ -26,9 +26,7 @@ use crate::instance::Instance;
 /// What was found of this instance and belongs to no allocation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Orphans {
-    /// Attempts.
     pub attempts: Tally,
-    /// Directories of allocations.
     pub alloc_dirs: Tally,
 }
 
@@ -68,7 +66,6 @@ pub(super) struct Memory {
 /// How much of what was stored is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// All of it.
     Whole,
     /// Something may be missing: what the database doesn't know may be wanted, and is left to an operator.
     Part,
@@ -169,7 +166,6 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
 /// Allocations of which attempts are left.
 enum Used {
     Only(BTreeSet<AllocId>),
-    /// Nobody could tell.
     Any,
 }
 

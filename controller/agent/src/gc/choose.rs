@@ -20,40 +20,32 @@ use herdlet_config::gc::Rules;
 pub struct Usage {
     /// Of its bytes.
     pub disk: u8,
-    /// Of its inodes.
     pub inodes: u8,
 }
 
 /// What the decision is made from.
 #[expect(missing_debug_implementations, reason = "has a closure")]
 pub struct Seen<'s> {
-    /// All jobs.
     pub jobs: &'s [Arc<JobView>],
-    /// All allocations.
     pub allocs: &'s [Arc<AllocView>],
     /// Whether a folder of manifests says that the job is wanted: forgotten, it would run again.
     pub is_owned: &'s dyn Fn(&JobKey) -> bool,
     /// How full the disk is.
     pub usage: Usage,
-    /// The present.
     pub now: UnixNanos,
 }
 
 /// Something that has ended, and what has to be asked for to collect it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// As shown.
     pub ended: Ended,
-    /// Which.
     pub what: What,
 }
 
 /// A job or an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// A job.
     Job(JobKey),
-    /// An allocation.
     Alloc(AllocId),
 }
 

@@ -22,7 +22,6 @@ pub struct Change<'c> {
     pub before: Option<&'c AllocView>,
     /// How it looks now.
     pub after: &'c AllocView,
-    /// Its job.
     pub job: Option<&'c JobView>,
     /// The allocation in whose place it was made.
     pub previous: Option<&'c AllocView>,

@@ -18,7 +18,6 @@ use crate::publish::ReadModel;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("job \"{job}\" is the cluster's, whose servers have placed it here: {hint}; nothing was changed")]
 pub struct Placed {
-    /// The job.
     pub job: JobKey,
     /// Where it can be done.
     pub hint: String,

@@ -40,7 +40,6 @@ pub enum ClaimError {
     /// Another agent has it.
     #[error("use the state directory {}: another agent{} is using it", path.display(), said_pid(pid))]
     InUse {
-        /// The directory.
         path: PathBuf,
         /// Its process id, where it is known.
         pid: Option<u32>,
@@ -51,34 +50,22 @@ pub enum ClaimError {
         path.display(), said_holder(holder), instance.0
     )]
     InstanceInUse {
-        /// The state directory.
         path: PathBuf,
         /// What of the instance the other one holds.
         locked: String,
         /// The instance that both are of.
         instance: InstanceId,
-        /// The other agent.
         holder: Option<Holder>,
     },
     /// Tasks of the instance run elsewhere.
     #[error("use the state directory {}: {elsewhere}", path.display())]
-    Elsewhere {
-        /// The state directory.
-        path: PathBuf,
-        /// What was found.
-        elsewhere: Box<Elsewhere>,
-    },
+    Elsewhere { path: PathBuf, elsewhere: Box<Elsewhere> },
     /// It can't be found out whether tasks of the instance run elsewhere.
     #[error(
         "use the state directory {}: it is not known whether tasks of its instance run elsewhere, because {why}; this agent would start them a \
          second time", path.display()
     )]
-    Unknown {
-        /// The state directory.
-        path: PathBuf,
-        /// What failed.
-        why: Box<LivingError>,
-    },
+    Unknown { path: PathBuf, why: Box<LivingError> },
     /// It was written by a newer release; nothing was touched.
     #[error(
         "read {0}: it has format {found}, this release knows {FORMAT} at most; nothing was changed; if no newer release has run here, \
@@ -87,7 +74,6 @@ pub enum ClaimError {
     Newer {
         /// What has the newer format.
         path: PathBuf,
-        /// That format.
         found: u64,
     },
     /// Somebody else could change it.
@@ -99,21 +85,13 @@ pub enum ClaimError {
          file (16 hexadecimal characters), or start with a new, empty --state-dir", path.display()
     )]
     NoInstance {
-        /// The directory.
         path: PathBuf,
         /// What is wrong with the file.
         why: String,
     },
     /// The file system refused.
     #[error("{operation} {}", path.display())]
-    Io {
-        /// What was tried.
-        operation: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// What to do for an instance of its own. Nothing is to be removed: volumes of the host may be mounted below `alloc`.

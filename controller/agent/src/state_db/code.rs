@@ -56,7 +56,6 @@ impl Table {
 pub enum Unreadable {
     /// A newer release wrote it.
     Newer(u8),
-    /// It is damaged.
     Damaged(String),
 }
 

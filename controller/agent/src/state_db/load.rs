@@ -31,7 +31,6 @@ pub struct Loaded {
     pub finished: bool,
     /// Number of the last commit.
     pub(crate) index: u64,
-    /// Whose it is.
     pub(crate) instance: Option<String>,
     pub(crate) meta: Meta,
     pub(crate) jobs: BTreeMap<JobKey, JobState>,

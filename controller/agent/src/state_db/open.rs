@@ -43,7 +43,6 @@ use crate::state_db::{
 /// A database that is open, and what was in it.
 #[derive(Debug)]
 pub struct Opened {
-    /// Takes commits.
     pub store: StateDb,
     /// All records, with a [`RecordKey::Meta`] among them; allocations have their job attached.
     pub records: Vec<(RecordKey, RecordValue)>,
@@ -80,35 +79,17 @@ pub enum OpenError {
     Newer {
         /// What has the newer format.
         path: PathBuf,
-        /// That format.
         found: u64,
     },
     /// It is another instance's; nothing was touched.
     #[error("use {}: it is of instance {found}, the file `instance` beside it says otherwise", path.display())]
-    OtherInstance {
-        /// The database.
-        path: PathBuf,
-        /// Whose it is.
-        found: String,
-    },
+    OtherInstance { path: PathBuf, found: String },
     /// The machine or another process keeps us from it.
     #[error("open {}: {why}", path.display())]
-    Refused {
-        /// What.
-        path: PathBuf,
-        /// What was said.
-        why: String,
-    },
+    Refused { path: PathBuf, why: String },
     /// The file system refused.
     #[error("{operation} {}", path.display())]
-    Io {
-        /// What was tried.
-        operation: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl StateDb {
@@ -172,7 +153,6 @@ struct Opening<'a> {
 /// What differs from what the database says.
 #[derive(Default)]
 struct Mended {
-    /// Records that go.
     aside: Vec<Aside>,
     /// Records that were made anew, changed or dropped.
     anew: BTreeSet<RecordKey>,

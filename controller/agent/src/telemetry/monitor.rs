@@ -34,11 +34,9 @@ static LINES: LazyLock<broadcast::Sender<Arc<Line>>> = LazyLock::new(|| broadcas
 /// A log line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its level.
     pub level: Level,
     /// When, RFC 3339.
     pub time: String,
-    /// Where from.
     pub target: String,
     /// What happened, with its fields.
     pub text: String,

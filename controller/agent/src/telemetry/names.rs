@@ -8,7 +8,6 @@
 pub enum Kind {
     /// Only grows, and begins at 0 with the agent.
     Counter,
-    /// The present.
     Gauge,
     /// How long things took, or how large they were.
     Histogram,
@@ -17,7 +16,6 @@ pub enum Kind {
 /// In what a metric counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Things.
     Number,
     /// Seconds.
     Seconds,
@@ -32,9 +30,7 @@ pub struct Metric {
     pub name: &'static str,
     /// What it says, with a full stop.
     pub help: &'static str,
-    /// Its kind.
     pub kind: Kind,
-    /// Its unit.
     pub measure: Measure,
     /// Names of its labels, in order.
     pub labels: &'static [&'static str],

@@ -50,7 +50,6 @@ pub enum Over {
     Loopback,
     /// In a datagram of another one, or so it says: its sender may have written somebody else's address on it.
     Udp,
-    /// On a connection.
     Tcp,
 }
 

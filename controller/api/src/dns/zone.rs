@@ -30,9 +30,7 @@ const ADDRESSES: &str = "addr";
 /// The services of an agent, by name.
 #[derive(Debug)]
 pub struct Zone {
-    /// What checks say.
     pub model: Arc<ReadModel>,
-    /// What is registered.
     pub catalog: Arc<BuiltIn>,
     /// Opens once what was stored is shown.
     pub restored: Gate,
@@ -43,11 +41,9 @@ pub struct Zone {
 pub(super) enum Found {
     /// It is of another zone.
     Elsewhere,
-    /// Nobody knows yet.
     Unknown,
     /// There is no such name, and none below it.
     Nothing,
-    /// The zone itself.
     Apex,
     /// There is such a name; what it leads to may be nothing now.
     Name(Vec<Place>),
@@ -74,7 +70,6 @@ pub(super) struct Place {
 /// A machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Host {
-    /// By its address.
     Address(IpAddr),
     /// By a name of somebody else's.
     Name(String),

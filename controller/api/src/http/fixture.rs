@@ -20,10 +20,10 @@ use herdlet_services::catalog::{BuiltIn, Consul};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::reach::bounds::Bounds;
 use super::{
     Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Token, Vitals, serve,
 };
+use crate::reach::bounds::Bounds;
 
 /// An API in front of a read model.
 pub struct Ground {

@@ -27,11 +27,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         let bound = |max| Arc::new(Semaphore::new(max));
-        Self {
-            sessions: bound(SESSIONS_MAX),
-            listeners: bound(LISTENERS_MAX),
-            followed: bound(FOLLOWED_MAX),
-        }
+        Self { sessions: bound(SESSIONS_MAX), listeners: bound(LISTENERS_MAX), followed: bound(FOLLOWED_MAX) }
     }
 }
 

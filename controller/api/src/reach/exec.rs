@@ -35,7 +35,6 @@ pub struct Session {
 #[derive(Debug)]
 pub struct Wanted {
     pub task: String,
-    /// Program and arguments.
     pub command: Vec<String>,
     pub terminal: bool,
 }

@@ -19,7 +19,12 @@ use self::{
     path::Below,
     reading::{Origin, Part},
 };
-use super::{Reach, error::{ApiError, ApiResult}, stream::{Form, Gone, Pieces, blocking}, target::has_files};
+use super::{
+    Reach,
+    error::{ApiError, ApiResult},
+    stream::{Form, Gone, Pieces, blocking},
+    target::has_files,
+};
 
 /// A directory with more entries is not listed: the answer would be of no use, and cost memory.
 const ENTRIES_LEN_MAX: usize = 10_000;

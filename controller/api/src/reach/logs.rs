@@ -12,7 +12,12 @@ use herdlet_agent::{
 use herdlet_api_types::{AllocId, UnixNanos, task::TaskStatus, view::AllocView};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Reach, error::{ApiError, ApiResult}, stream::{Form, Gone, HEARTBEAT, Pieces, blocking}, target::has_files};
+use super::{
+    Reach,
+    error::{ApiError, ApiResult},
+    stream::{Form, Gone, HEARTBEAT, Pieces, blocking},
+    target::has_files,
+};
 
 /// More lines are the whole log.
 const TAIL_LINES_MAX: u64 = 1_000_000;

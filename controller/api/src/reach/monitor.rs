@@ -10,7 +10,11 @@ use tokio::sync::{
 };
 use tracing::Level;
 
-use super::{error::{ApiError, ApiResult}, stream::{Form, Gone, HEARTBEAT, Pieces}, bounds::Bounds};
+use super::{
+    bounds::Bounds,
+    error::{ApiError, ApiResult},
+    stream::{Form, Gone, HEARTBEAT, Pieces},
+};
 
 /// Somebody who listens.
 pub struct Listener {

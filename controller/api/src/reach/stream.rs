@@ -45,7 +45,6 @@ impl<T> From<mpsc::error::SendError<T>> for Gone {
 pub enum Form {
     /// The bytes themselves.
     Plain,
-    /// Nomad's frames.
     Frames,
 }
 

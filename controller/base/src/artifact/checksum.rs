@@ -17,7 +17,6 @@ pub struct Checksum {
 /// How a checksum is told.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Written {
-    /// Itself.
     Value(Checksum),
     /// By a list of checksums at this address.
     List(String),
@@ -31,10 +30,7 @@ pub enum ChecksumError {
     Form,
     /// The list does not name the file.
     #[error("the list of checksums has none of {file_name}")]
-    NotListed {
-        /// Which.
-        file_name: String,
-    },
+    NotListed { file_name: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +121,6 @@ impl Checksum {
 pub enum Hasher {
     /// MD5, which is still published and proves nothing but that nothing was garbled.
     Md5(md5::Md5),
-    /// SHA.
     Other(digest::Context),
 }
 

@@ -11,20 +11,17 @@ pub enum Format {
     Tar(Codec),
     /// Files in a zip.
     Zip,
-    /// One file, compressed.
     One(Codec),
 }
 
 /// How bytes are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Codec {
-    /// Not at all.
     Plain,
     /// RFC 1952.
     Gzip,
     /// bzip2.
     Bzip2,
-    /// xz.
     Xz,
     /// RFC 8878.
     Zstd,

@@ -15,7 +15,6 @@ use crate::safe_fs::{Dir, FileOwner, FsError, Rights};
 /// The directories of a task, as its variables name them.
 #[derive(Debug, Clone)]
 pub struct Dirs {
-    /// Its own.
     pub task: PathBuf,
     /// What all tasks of the allocation share.
     pub shared: PathBuf,

@@ -39,19 +39,14 @@ pub enum SourceError {
         /// What it is called.
         scheme: String,
     },
-    /// Nobody knows it.
     #[error("must be an address that begins with http:// or https://")]
     Unknown,
     /// It is none.
     #[error("is no valid address: {why}")]
-    Invalid {
-        /// Why.
-        why: String,
-    },
+    Invalid { why: String },
     /// An option says something that makes no sense.
     #[error("`{option}` {why}")]
     Option {
-        /// Which.
         option: &'static str,
         /// Reads after its name.
         why: String,

@@ -249,8 +249,6 @@ fn set_attributes(tree: BorrowedFd<'_>, access: Access) -> Result<(), Errno> {
 /// Whether a task may write to a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It may.
     ReadWrite,
-    /// It may not.
     ReadOnly,
 }

@@ -22,7 +22,6 @@ use crate::acl::{Acl, AclError, Writers};
 /// The user of a task, for whom files are put into directories.
 #[derive(Debug, Clone)]
 pub struct FileOwner {
-    /// The user's id.
     pub uid: u32,
     /// The group of the files.
     pub gid: u32,

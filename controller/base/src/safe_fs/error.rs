@@ -11,70 +11,39 @@ use crate::sight::{Class, Sight};
 pub enum FsError {
     /// The system said no.
     #[error("{operation} {path}: {source}")]
-    Io {
-        /// Verb.
-        operation: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
     /// Links are not followed here.
     #[error("open {path}: a symbolic link stands in the way")]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
+    Link { path: PathBuf },
     /// A directory was expected.
     #[error("open {path}: it is not a directory")]
-    NotADirectory {
-        /// What stands there.
-        path: PathBuf,
-    },
+    NotADirectory { path: PathBuf },
     /// A plain file was expected.
     #[error("read {path}: it is not a plain file")]
-    NotAFile {
-        /// What stands there.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// Something is mounted there.
     #[error("enter {path}: something is mounted there")]
-    Mounted {
-        /// The mount point.
-        path: PathBuf,
-    },
+    Mounted { path: PathBuf },
     /// Somebody keeps making files in a directory that is being removed, or there are more than are removed at a time.
     #[error(
         "remove {path}: it is not empty yet; files were added during the removal, or it is very large; the next try continues"
     )]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// A directory may have been put in the place of another one.
     #[error(
         "enter {path}: user {uid} may not write to it, and other users may have put it there; use another destination, or one user for all tasks that share it"
     )]
     Untrusted {
-        /// The directory.
         path: PathBuf,
         /// For whom it was to be entered.
         uid: u32,
     },
     /// A file is larger than it may be.
     #[error("read {path}: it is larger than {bytes_max} bytes")]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Limit.
-        bytes_max: u64,
-    },
+    TooLarge { path: PathBuf, bytes_max: u64 },
     /// A name or path that could leave its directory.
     #[error("use {path:?} as a path inside a directory: it is empty, absolute or goes up")]
-    Escapes {
-        /// The path.
-        path: PathBuf,
-    },
+    Escapes { path: PathBuf },
 }
 
 impl FsError {

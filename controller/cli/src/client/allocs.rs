@@ -10,7 +10,6 @@ use super::{Client, Effect, ExecSocket, Result, ShutdownDelay, Usage, broken};
 /// What to read of a log.
 #[derive(Debug, Clone)]
 pub struct LogRequest {
-    /// Task.
     pub task: String,
     /// `stdout` or `stderr`.
     pub stream: &'static str,
@@ -25,18 +24,14 @@ pub struct LogRequest {
 /// Whether a command gets a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tty {
-    /// It does.
     Yes,
-    /// It gets pipes.
     No,
 }
 
 /// What a restart covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestartScope {
-    /// The running tasks.
     Running,
-    /// One task.
     Task(String),
     /// All tasks, dead ones too.
     All,

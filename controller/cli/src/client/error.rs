@@ -21,10 +21,8 @@ pub enum ClientError {
     /// The client itself could not be made.
     #[error("failed to prepare the connection")]
     Setup(#[source] reqwest::Error),
-    /// Nobody answers there.
     #[error("cannot reach the agent at {address}: {why}")]
     Unreachable {
-        /// Where.
         address: Address,
         /// Why: the innermost cause, the others only repeat the address.
         why: String,
@@ -32,17 +30,14 @@ pub enum ClientError {
     /// Somebody listens there and says nothing: it is stopped, or can't keep up.
     #[error("the agent at {address} did not answer within {} s", within.as_secs())]
     Silent {
-        /// Where.
         address: Address,
         /// How long it was given.
         within: Duration,
         /// What may have come of it.
         effect: Effect,
     },
-    /// The agent refused.
     #[error("{message}")]
     Status {
-        /// HTTP status code.
         status: u16,
         /// What the agent said.
         message: String,
@@ -53,7 +48,6 @@ pub enum ClientError {
     /// The manifests are wrong.
     #[error("{0}")]
     Problems(Problems),
-    /// The connection broke.
     #[error("the connection to the agent broke: {why}")]
     Broken {
         /// Why: the innermost cause.
@@ -63,10 +57,5 @@ pub enum ClientError {
     },
     /// The answer is none that we understand.
     #[error("failed to understand the agent's answer to {what}: {why}")]
-    Answer {
-        /// What was asked.
-        what: String,
-        /// Why.
-        why: String,
-    },
+    Answer { what: String, why: String },
 }

@@ -27,9 +27,7 @@ pub struct ExecInput(SplitSink<WebSocketStream<Upgraded>, Message>);
 /// What comes out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecFrame {
-    /// Standard output.
     Stdout(Vec<u8>),
-    /// Standard error.
     Stderr(Vec<u8>),
     /// The command ended with this code.
     Exited(i32),

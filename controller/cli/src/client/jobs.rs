@@ -25,9 +25,7 @@ pub struct Changed {
 /// What a job is dispatched with.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispatch<'d> {
-    /// Payload.
     pub payload: &'d [u8],
-    /// Meta.
     pub meta: &'d BTreeMap<String, String>,
     /// Part of the child's id; none where empty.
     pub id_prefix: &'d str,

@@ -14,16 +14,13 @@ pub struct Usage {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ResourceUsage {
-    /// Memory.
     pub memory_stats: MemoryStats,
-    /// Processor time.
     pub cpu_stats: CpuStats,
 }
 
 /// Memory in bytes.
 #[derive(Debug, Clone, Deserialize)]
 pub struct MemoryStats {
-    /// Resident.
     #[serde(rename = "RSS")]
     pub rss: u64,
     /// All that counts against the limit; 0 where that is not known.
@@ -35,6 +32,5 @@ pub struct MemoryStats {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct CpuStats {
-    /// Of one core.
     pub percent: f64,
 }

@@ -109,7 +109,6 @@ impl Printed {
 struct Labels {
     /// In the order in which they came: each has a colour of its own.
     names: Vec<String>,
-    /// Of the longest.
     width: usize,
 }
 

@@ -9,7 +9,6 @@ use super::{Reading, kinds::Kind};
 pub(super) enum Key {
     /// It is a field of ours.
     Field(Kind, &'static str),
-    /// It holds keys.
     Block(Keys),
     /// Herdlet does nothing by it: whoever wrote it should know.
     Unused,

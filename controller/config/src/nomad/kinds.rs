@@ -13,11 +13,9 @@ use super::{draft, sockaddr};
 /// A kind of value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A string.
     Text,
     /// One that may be a template of an address.
     Address,
-    /// True or false.
     Flag,
     /// A whole number, not negative.
     Whole,

@@ -27,7 +27,6 @@ pub struct Body {
 /// A name with its value.
 #[derive(Debug)]
 pub struct Attribute {
-    /// The name.
     pub name: Box<str>,
     /// Where the name is written.
     pub position: Position,
@@ -42,16 +41,13 @@ pub struct Block {
     pub kind: Box<str>,
     /// Where that is written.
     pub position: Position,
-    /// Names.
     pub labels: Vec<Label>,
-    /// What it holds.
     pub body: Body,
 }
 
 /// A name of a block.
 #[derive(Debug)]
 pub struct Label {
-    /// The name.
     pub text: Box<str>,
     /// Where it is written.
     pub position: Position,

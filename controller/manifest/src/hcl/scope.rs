@@ -28,7 +28,6 @@ pub(super) struct Scope<'s> {
 pub(super) enum Fault {
     /// It is wrong; or it asks for too much, which nothing may take for an ordinary mistake.
     Wrong(Problem),
-    /// Too much work.
     Exhausted(Problem),
 }
 

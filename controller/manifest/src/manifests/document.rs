@@ -22,16 +22,12 @@ use crate::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style
 /// What a document holds.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// A job.
     Job {
-        /// Canonical.
         job: Box<Job>,
         /// As written, in JSON.
         document: serde_json::Value,
     },
-    /// A volume.
     Volume {
-        /// Canonical.
         volume: Volume,
         /// As written, in JSON.
         document: serde_json::Value,
@@ -43,7 +39,6 @@ pub(super) enum Content {
 pub(super) struct Outcome {
     /// What it holds, if nothing is wrong.
     pub(super) content: Option<Content>,
-    /// What is wrong.
     pub(super) problems: Problems,
     /// What is accepted, but worth saying.
     pub(super) warnings: Vec<Problem>,

@@ -11,7 +11,6 @@ pub(super) struct Findings<'d> {
     pub(super) document: &'d Document,
     /// Paths of what could not be read.
     lost: Vec<String>,
-    /// What is wrong.
     pub(super) problems: Problems,
     /// What is accepted, but worth saying.
     pub(super) warnings: Vec<Problem>,

@@ -23,7 +23,6 @@ pub struct Folder {
 /// One file of a folder.
 #[derive(Debug)]
 pub struct FolderFile {
-    /// Its path.
     pub path: PathBuf,
     /// What it holds, or all that is wrong with it: also that an earlier file defines the same job or volume.
     pub content: Result<Set, Problems>,

@@ -11,7 +11,6 @@ use crate::yaml::{Document, Entry, Node, PathStep, Place, Problem, Problems, Val
 
 /// A value, and what was left out of it.
 pub(super) struct Pruned<T> {
-    /// The value.
     pub(super) value: T,
     /// Paths of what was left out.
     pub(super) lost: Vec<String>,

@@ -47,7 +47,6 @@ pub fn check(place: &Place<'_>, schema: &Schema) -> Problems {
 
 /// What comparing with a schema came to.
 pub(crate) struct Checked {
-    /// Every problem.
     pub(crate) problems: Problems,
     /// Paths of fields that are not there and were told of: missing names, and those that an unknown field was probably to be.
     pub(crate) absent: Vec<String>,

@@ -27,7 +27,6 @@ pub struct Document {
 /// A node that an alias repeats stands where its anchor is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// What it is.
     pub value: Value,
     /// The text of a scalar: as written when plain, without quotes and escapes otherwise. Empty for lists and maps, and
     /// for a value that was left out.
@@ -51,7 +50,6 @@ pub enum Value {
     Float(f64),
     /// A string; it is the node's `text`.
     Str,
-    /// A list.
     Seq(Vec<Arc<Node>>),
     /// A map; keys are unique, in the order written, merged ones (`<<`) last.
     Map(Vec<Entry>),
@@ -66,14 +64,12 @@ pub struct Entry {
     pub key: Box<str>,
     /// Where the key begins.
     pub key_position: Position,
-    /// Its value.
     pub value: Arc<Node>,
 }
 
 /// How a node was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Without quotes.
     Plain,
     /// In single or double quotes.
     Quoted,
@@ -90,7 +86,6 @@ pub struct Place<'a> {
     pub source: &'a str,
     /// Path from the root of its document, empty for the root.
     pub path: String,
-    /// The node.
     pub node: &'a Node,
 }
 

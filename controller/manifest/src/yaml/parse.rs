@@ -49,7 +49,6 @@ impl Limits {
 pub struct Parsed {
     /// The documents that have a value, in order. One with problems is here too as long as its structure is known.
     pub documents: Vec<Document>,
-    /// What is wrong.
     pub problems: Problems,
 }
 

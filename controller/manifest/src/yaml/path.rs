@@ -17,7 +17,6 @@ pub(crate) struct Trail<'a> {
 pub(crate) enum Step<'a> {
     /// To where a walk begins, which may be inside a larger tree: the text of that path.
     Begin(&'a str),
-    /// Into a map.
     Field(&'a str),
     /// Into a list, counted from 0.
     Item(usize),
@@ -102,7 +101,6 @@ pub(crate) fn parse(path: &str) -> Option<Vec<OwnedStep>> {
 /// A step that was read from a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OwnedStep {
-    /// Into a map.
     Field(String),
     /// Into a list, counted from 0.
     Item(usize),

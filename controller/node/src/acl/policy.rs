@@ -31,7 +31,6 @@ pub struct Policy {
 /// Something that a policy says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Of what.
     pub(super) subject: Subject,
     /// A namespace has capabilities instead.
     pub(super) access: Access,
@@ -44,11 +43,8 @@ pub(super) struct Rule {
 pub(super) enum Subject {
     /// A namespace, or a pattern of names with `*`.
     Namespace(String),
-    /// The node.
     Node,
-    /// The agent.
     Agent,
-    /// The operator's part.
     Operator,
 }
 

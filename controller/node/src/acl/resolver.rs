@@ -73,7 +73,6 @@ pub enum Denied {
     /// Nobody knows the token.
     #[error("ACL token not found")]
     Unknown,
-    /// It has expired.
     #[error("ACL token expired")]
     Expired,
     /// It may not do this.

@@ -33,19 +33,13 @@ pub(super) const META: [(&str, &str); 6] = [
 /// What does not change while the agent runs.
 #[derive(Debug, Clone)]
 pub struct Fixed {
-    /// The node's name.
     pub name: String,
-    /// Its datacenter.
     pub datacenter: String,
-    /// Its class.
     pub class: String,
-    /// Its pool.
     pub pool: String,
     /// What was found at start.
     pub attributes: Attributes,
-    /// All there is.
     pub total: Room,
-    /// How many processors.
     pub cores: u16,
     /// Where they are; none is told by clients of before 1.7.
     pub topology: Option<Topology>,
@@ -57,22 +51,16 @@ pub struct Fixed {
     pub dynamic_ports: RangeInclusive<u16>,
     /// Host volumes by name.
     pub volumes: BTreeMap<String, HostVolume>,
-    /// The topmost cgroup.
     pub cgroup_parent: String,
-    /// All else.
     pub cluster: Cluster,
 }
 
 /// What may change.
 #[derive(Debug, Clone, Default)]
 pub struct Parts {
-    /// Addresses.
     pub networks: Networks,
-    /// What Consul says.
     pub consul: Known,
-    /// Drivers by name.
     pub drivers: BTreeMap<String, DriverInfo>,
-    /// Meta.
     pub meta: NodeMeta,
     /// What local manifests take.
     pub reserved: Room,

@@ -45,7 +45,6 @@ use crate::snapshot::error_name;
 pub struct Mover {
     /// Where it comes to.
     pub paths: Paths,
-    /// Tokens for disks.
     pub tokens: Arc<ServerTokens>,
     /// This node: what was here was moved without any of this.
     pub node: NodeId,
@@ -73,7 +72,6 @@ pub enum MoveError {
     Download {
         /// The node's HTTP API.
         address: String,
-        /// Why not.
         source: DownloadError,
     },
     /// It is not what it should be, or too much.

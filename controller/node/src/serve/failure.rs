@@ -14,7 +14,6 @@ use crate::acl::Denied;
 /// Why a call was not done.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It isn't allowed.
     Denied(Denied),
     /// It can't be done.
     Failed(ApiError),

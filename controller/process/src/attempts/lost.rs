@@ -233,7 +233,6 @@ impl Attempts {
 /// An attempt that a process supervises.
 #[derive(Debug)]
 pub struct Supervised {
-    /// The supervisor.
     pub process: Process,
     /// The attempt's record name.
     name: String,

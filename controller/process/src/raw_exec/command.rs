@@ -29,7 +29,6 @@ pub(super) use trust::{Distrust, Trust};
 pub(super) struct Lookup<'a> {
     /// The command as written.
     pub(super) command: &'a str,
-    /// The task directory.
     pub(super) task_dir: &'a Path,
     /// The task's `PATH`; empty where it has none.
     pub(super) search_path: &'a str,
@@ -51,13 +50,11 @@ pub(super) struct Found {
 /// Why there is no program. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
-    /// Nothing was written.
     #[error("exec: command is empty")]
     Empty,
     /// There is none.
     #[error("exec {command:?}: not found{}", searched(command, task_dir, search_path.as_deref()))]
     NotFound {
-        /// As written.
         command: String,
         /// Where it was looked for first.
         task_dir: PathBuf,
@@ -66,33 +63,15 @@ pub(super) enum CommandError {
     },
     /// Somebody else may have put it there.
     #[error("exec {command:?}: {distrust}")]
-    Untrusted {
-        /// As written.
-        command: String,
-        /// Why.
-        distrust: Distrust,
-    },
+    Untrusted { command: String, distrust: Distrust },
     /// It is there, can't be executed, and the right to do so is not given.
     #[error("make {} executable: {why}", path.display())]
-    NotExecutable {
-        /// The program.
-        path: PathBuf,
-        /// Why not.
-        why: &'static str,
-    },
+    NotExecutable { path: PathBuf, why: &'static str },
     /// Whose programs are run is not known.
     #[error(transparent)]
     Users(UserError),
-    /// The system refuses.
     #[error("{operation} {}: {source}", path.display())]
-    Io {
-        /// Verb.
-        operation: &'static str,
-        /// Of what.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// Finds the program. A relative command is `local/COMMAND` in the task directory, then `COMMAND` there, then, for a plain name, what the

@@ -41,9 +41,7 @@ pub(super) struct Live {
 enum Phase {
     /// Its supervisor has claimed it.
     Claimed,
-    /// Its process runs.
     Running,
-    /// It ended.
     Ended(ExitResult),
     /// It never ran.
     Failed(NeverRan),

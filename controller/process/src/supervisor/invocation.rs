@@ -42,7 +42,6 @@ pub struct Invocation {
 /// A program by its name in a directory that is held open.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The directory.
     pub dir: Arc<OwnedFd>,
     /// The name in it, which must not be a link.
     pub name: OsString,
@@ -51,21 +50,16 @@ pub struct Entry {
 /// Ids of a user, with the exact list of supplementary groups (an empty list means none).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// User id.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
-    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
 /// Whether executing a set-user-id file can give more rights (no_new_privs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NewPrivileges {
-    /// As usual.
     #[default]
     Allowed,
-    /// no_new_privs is set.
     Refused,
 }
 

@@ -23,15 +23,12 @@ const BUSY_TRIES: usize = 500;
 
 /// One attempt to start.
 pub struct Launch<'a> {
-    /// The supervisor program.
     pub program: &'a Program,
     /// File name of the attempt's record; also shown in `ps`.
     pub record: &'a str,
-    /// Where records are.
     pub runtime_dir: BorrowedFd<'a>,
     /// Where log files go, below the allocation.
     pub logs_dir: BorrowedFd<'a>,
-    /// What to run.
     pub invocation: &'a Invocation,
     /// What becomes of its output.
     pub logs: &'a Logs,
@@ -43,11 +40,9 @@ pub struct Launch<'a> {
 
 /// One exec session to start.
 pub struct Session<'a> {
-    /// The supervisor program.
     pub program: &'a Program,
     /// Shown in `ps`.
     pub title: &'a str,
-    /// What to run.
     pub invocation: &'a Invocation,
     /// The session's stdin, stdout and stderr.
     pub stdio: [BorrowedFd<'a>; 3],
@@ -62,7 +57,6 @@ pub struct Session<'a> {
 /// Whether a session has a controlling terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminal {
-    /// Plain streams.
     None,
     /// Stdin is a terminal (a pty's slave), which becomes the session's.
     Stdin,
@@ -76,7 +70,6 @@ pub enum LaunchError {
     Spec {
         /// The attempt or session.
         name: String,
-        /// What doesn't fit.
         #[source]
         source: SpecError,
     },
@@ -113,7 +106,6 @@ pub enum ShimEnd {
     /// With an exit code: 0 after an attempt's end, [`herdlet_shim::EXIT_LOST`] for the loser of a double start, the
     /// command's own for a session.
     Code(i32),
-    /// By a signal.
     Signal(i32),
 }
 

@@ -21,7 +21,6 @@ pub enum ProcessError {
     /// Its pidfd could not be opened.
     #[error("open process {pid}")]
     Open {
-        /// The process.
         pid: u32,
         /// What the system said.
         #[source]
@@ -29,14 +28,10 @@ pub enum ProcessError {
     },
     /// The record has no start time (its shim could not read /proc), so the process can't be told from a later one.
     #[error("tell process {pid} from a later one with that number")]
-    Unverifiable {
-        /// The process.
-        pid: u32,
-    },
+    Unverifiable { pid: u32 },
     /// A signal could not be sent.
     #[error("signal process {pid}")]
     Signal {
-        /// The process.
         pid: u32,
         /// What the system said.
         #[source]
@@ -45,7 +40,6 @@ pub enum ProcessError {
     /// The processes below a shim did not end in time.
     #[error("end {left} processes below process {pid}")]
     Tree {
-        /// The shim.
         pid: u32,
         /// How many are left.
         left: usize,

@@ -28,7 +28,6 @@ pub enum ProgramError {
     /// The file could not be written.
     #[error("write the supervisor program to {path}")]
     Write {
-        /// The file.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -37,7 +36,6 @@ pub enum ProgramError {
     /// The file could not be opened again.
     #[error("open the supervisor program {path}")]
     Open {
-        /// The file.
         path: PathBuf,
         /// What the system said.
         #[source]

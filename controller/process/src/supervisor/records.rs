@@ -28,7 +28,6 @@ pub enum RecordsError {
     /// The directory could not be opened or listed.
     #[error("list the runtime directory {path}")]
     Directory {
-        /// The directory.
         path: String,
         /// What the system said.
         #[source]
@@ -37,7 +36,6 @@ pub enum RecordsError {
     /// A record could not be read.
     #[error("read the record {name}")]
     Read {
-        /// The attempt.
         name: String,
         /// What the system said.
         #[source]
@@ -46,7 +44,6 @@ pub enum RecordsError {
     /// A record could not be written or removed.
     #[error("change the record {name}")]
     Change {
-        /// The attempt.
         name: String,
         /// What the system said.
         #[source]
@@ -55,7 +52,6 @@ pub enum RecordsError {
     /// A record is damaged.
     #[error("understand the record {name}")]
     Damaged {
-        /// The attempt.
         name: String,
         /// What is wrong with it.
         #[source]

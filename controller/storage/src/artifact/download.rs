@@ -17,31 +17,19 @@ use reqwest::{
 pub enum DownloadError {
     /// A header field makes no sense. Its value may be secret.
     #[error("send header field {name:?}: it is not valid")]
-    Header {
-        /// Its name.
-        name: String,
-    },
+    Header { name: String },
     /// The server did not give it.
     #[error("the server answers {status}")]
-    Status {
-        /// What it says.
-        status: StatusCode,
-    },
+    Status { status: StatusCode },
     /// It was not reached, or hung up.
     #[error("{why}")]
-    Connection {
-        /// Why.
-        why: String,
-    },
+    Connection { why: String },
     /// No byte has come for so long.
     #[error("nothing has come for {} s", .0.as_secs())]
     Silent(Duration),
     /// It is too large.
     #[error("it is larger than {max} bytes")]
-    TooLarge {
-        /// The limit.
-        max: u64,
-    },
+    TooLarge { max: u64 },
     /// It can't be kept.
     #[error("write it: {0}")]
     Write(#[source] std::io::Error),
@@ -49,11 +37,8 @@ pub enum DownloadError {
 
 /// What is asked for, and how much of it.
 pub struct Wanted<'a> {
-    /// By whom.
     pub client: &'a Client,
-    /// From where.
     pub url: &'a Url,
-    /// With these.
     pub headers: &'a HeaderMap,
     /// So many bytes at most.
     pub bytes_max: u64,

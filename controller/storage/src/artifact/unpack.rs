@@ -61,7 +61,6 @@ pub struct Order {
 pub struct Unpacker {
     /// Its path, and arguments before the order.
     pub command: Vec<OsString>,
-    /// Its environment.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -73,10 +72,7 @@ pub enum UnpackError {
     Start(#[source] std::io::Error),
     /// It was refused, or is not what it was taken for.
     #[error("unpack it: {why}")]
-    Refused {
-        /// Why.
-        why: String,
-    },
+    Refused { why: String },
     /// It takes too long.
     #[error("unpack it within {} s", limit.as_secs())]
     Slow {

@@ -20,9 +20,7 @@ use crate::task_dir::TaskDir;
 /// The tokens of one task.
 #[derive(Debug)]
 pub struct TaskTokens<'a> {
-    /// Signs them.
     pub signer: &'a Signer,
-    /// Where they lie.
     pub task_dir: &'a TaskDir,
     /// The task's name, for messages.
     pub task: &'a str,
@@ -46,7 +44,6 @@ pub struct WantedToken {
 /// A token that servers have signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
-    /// The token.
     pub token: Token,
     /// Time until it is due for renewal, zero when it is past; none where it doesn't expire.
     pub renew_in: Option<Duration>,

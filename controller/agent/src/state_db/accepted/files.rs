@@ -39,7 +39,6 @@ pub struct JobFile {
     pub(crate) submit_time: UnixNanos,
     /// It is being stopped and will be forgotten.
     pub(crate) deleting: bool,
-    /// The current version.
     pub(crate) job: Arc<Job>,
     /// Older versions that allocations are made from.
     #[serde(default)]
@@ -49,9 +48,7 @@ pub struct JobFile {
 /// A version that is not the current one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OlderVersion {
-    /// Its number.
     pub(crate) version: u64,
-    /// Its text.
     pub(crate) job: Arc<Job>,
 }
 
@@ -62,7 +59,6 @@ pub struct VolumeFile {
     pub(crate) format: u64,
     /// The commit that accepted what the file says.
     pub(crate) commit: u64,
-    /// Its specification.
     pub volume: Volume,
     /// What becomes of it.
     pub(crate) fate: Fate,
@@ -103,20 +99,10 @@ pub(crate) struct UnreadableFile {
 pub enum ReadError {
     /// A newer release wrote one.
     #[error("read {}: it has format {found}", path.display())]
-    Newer {
-        /// Which.
-        path: PathBuf,
-        /// Its format.
-        found: u64,
-    },
+    Newer { path: PathBuf, found: u64 },
     /// A directory can't be read.
     #[error("read {}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl JobFile {

@@ -36,7 +36,6 @@ const INDEX_MARGIN: u64 = 1_000_000;
 /// sees all there was.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptAllocation {
-    /// The allocation.
     pub allocation: Allocation,
     /// The job version it was made from.
     pub job: Arc<Job>,
@@ -54,7 +53,6 @@ impl KeptAllocation {
 
 /// Where records are made from.
 pub struct Sources<'a> {
-    /// The accepted files.
     pub read: &'a Read,
     /// `<state>/alloc`.
     pub allocs: PathBuf,
@@ -62,7 +60,6 @@ pub struct Sources<'a> {
     pub attempts: PathBuf,
     /// Number of the last commit, where it is known.
     pub committed: Option<u64>,
-    /// The present.
     pub now: Now,
 }
 

@@ -48,9 +48,7 @@ pub struct Alone {
 /// The agent that has the instance, as far as it can be seen from here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process id.
     pub pid: u32,
-    /// Its state directory.
     pub state: Option<PathBuf>,
 }
 

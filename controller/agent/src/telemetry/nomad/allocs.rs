@@ -72,11 +72,8 @@ const OOM_KILLED: Metric = gauge(
 /// What a running task uses.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Its allocation.
     pub alloc: Arc<AllocView>,
-    /// Its attempt.
     pub attempt: AttemptId,
-    /// What it uses.
     pub usage: Usage,
 }
 

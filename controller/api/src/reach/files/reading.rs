@@ -21,7 +21,6 @@ use super::super::stream::{Form, Gone, HEARTBEAT, Pieces, blocking};
 /// A part of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// Where it begins.
     pub(crate) offset: u64,
     /// Whence that is counted.
     pub(crate) origin: Origin,
@@ -32,16 +31,13 @@ pub(crate) struct Part {
 /// An end of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Its beginning.
     Start,
-    /// Its end.
     End,
 }
 
 /// A file being told.
 pub struct Reading {
     file: Arc<File>,
-    /// Where it lies.
     dir: Dir,
     /// As clients know it.
     name: String,

@@ -213,7 +213,15 @@ impl Ground {
             telemetry: Telemetry::new(),
         };
         let drivers = Registry::new().with(Arc::new(Hands { isolation: options.isolation }));
-        let reach = Reach { model, drivers, paths, requests, gc: Arc::new(gc), core_mhz: 2_000, bounds: Bounds::default() };
+        let reach = Reach {
+            model,
+            drivers,
+            paths,
+            requests,
+            gc: Arc::new(gc),
+            core_mhz: 2_000,
+            bounds: Bounds::default(),
+        };
         let configured = BTreeMap::from([("rack".to_owned(), "r1".to_owned())]);
         let meta = MetaView { meta: configured.clone(), dynamic: BTreeMap::new(), configured };
         let closing = CancellationToken::new();

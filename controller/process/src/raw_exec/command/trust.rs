@@ -41,9 +41,7 @@ pub(super) enum Region {
 /// Whether untrusted users can add names to a directory. They cannot replace existing names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exposure {
-    /// They can't.
     Closed,
-    /// They can.
     Open,
 }
 

@@ -41,9 +41,7 @@ pub(super) struct Ground<'a> {
 pub(super) struct Target {
     /// As the task knows it.
     pub(super) path: PathBuf,
-    /// Where it lies.
     pub(super) dir: OwnedFd,
-    /// Its name there.
     pub(super) name: OsString,
     /// Itself, opened as a path.
     pub(super) file: OwnedFd,
@@ -134,7 +132,6 @@ struct Walk<'g> {
 enum Stage {
     /// The allocation's directory was not entered yet.
     Before,
-    /// Below it.
     Inside,
     /// A link has led out of it.
     Outside,

@@ -25,7 +25,6 @@ pub struct ConsulConfig {
 pub(super) enum Address {
     /// A URL without a path.
     Http(String),
-    /// A socket.
     Unix(PathBuf),
 }
 

@@ -37,7 +37,6 @@ pub(super) struct Listing {
     stray: Entries,
     /// Ids of entries that make no sense. They are there, and nothing else is known of them.
     strange: BTreeSet<String>,
-    /// By their services.
     checks: BTreeMap<String, Checks>,
 }
 

@@ -43,7 +43,6 @@ pub(super) struct Confinement<'a> {
 /// Why something could not be given up.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SandboxError {
-    /// The directory.
     #[error(transparent)]
     Fs(#[from] FsError),
     /// The system said no.
@@ -51,10 +50,8 @@ pub(super) enum SandboxError {
     System {
         /// What was to be done.
         what: &'static str,
-        /// Why not.
         source: std::io::Error,
     },
-    /// Landlock said no.
     #[error("close off other files: {0}")]
     Landlock(#[from] RulesetError),
     /// Nothing keeps root from the files of the machine.

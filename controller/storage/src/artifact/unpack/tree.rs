@@ -39,7 +39,6 @@ pub(super) struct Tree {
 pub(super) struct About {
     /// Permission bits, and others.
     pub(super) mode: u32,
-    /// User and group.
     pub(super) owner: Option<(u32, u32)>,
 }
 
@@ -55,26 +54,13 @@ impl About {
 pub(super) enum TreeError {
     /// An entry would lie outside.
     #[error("{path:?} leads out of the archive")]
-    Outside {
-        /// Its name.
-        path: PathBuf,
-    },
+    Outside { path: PathBuf },
     /// A link leads outside, or may.
     #[error("the link {path:?} leads out of the archive, to {target:?}")]
-    LinkOutside {
-        /// Its name.
-        path: PathBuf,
-        /// What it says.
-        target: PathBuf,
-    },
+    LinkOutside { path: PathBuf, target: PathBuf },
     /// An entry is no file, directory or link.
     #[error("{path:?} is {kind}, which is not unpacked")]
-    Kind {
-        /// Its name.
-        path: PathBuf,
-        /// What it is.
-        kind: &'static str,
-    },
+    Kind { path: PathBuf, kind: &'static str },
     /// There are too many.
     #[error("it has more than the {max} entries that are allowed")]
     Entries {
@@ -89,10 +75,7 @@ pub(super) enum TreeError {
     },
     /// Its directories are nested too deep.
     #[error("{path:?} is nested too deep")]
-    Depth {
-        /// Its name.
-        path: PathBuf,
-    },
+    Depth { path: PathBuf },
     /// Nobody waits for it any more.
     #[error("nobody waits for it any more")]
     Abandoned,

@@ -46,7 +46,6 @@ pub(super) enum Cause {
 /// What of an instance still runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Running {
-    /// Supervisors.
     Tasks(Tasks),
     /// Processes in this cgroup.
     Cgroups(PathBuf),

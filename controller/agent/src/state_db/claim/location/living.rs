@@ -134,7 +134,6 @@ impl Supervisor {
 /// Supervisors that live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tasks {
-    /// How many.
     pub(super) count: usize,
     /// The process id of one of them.
     pub(super) pid: u32,
