@@ -221,7 +221,7 @@ mod tests {
             sent,
             [
                 "MESSAGE=it has ended job=shop exit_code=3 alloc=a1 task=web\nPRIORITY=4\nSYSLOG_IDENTIFIER=herdlet\n\
-              TARGET=herdlet::telemetry::journal::tests\nHERDLET_JOB=shop\nHERDLET_EXIT_CODE=3\nHERDLET_ALLOC=a1\n\
+              TARGET=herdlet_agent::telemetry::journal::tests\nHERDLET_JOB=shop\nHERDLET_EXIT_CODE=3\nHERDLET_ALLOC=a1\n\
               HERDLET_TASK=web\n"
             ]
         );

@@ -139,7 +139,7 @@ fn a_job_is_written_as_a_person_would() {
     let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in(), &Variables::default())
         .unwrap();
     let written = job_to_yaml(&set.jobs[0].object).unwrap();
-    let path = repository().join("controller/src/desired/manifests/tests/web.written.yaml");
+    let path = repository().join("controller/manifest/src/manifests/tests/web.written.yaml");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &written).unwrap();
     }

@@ -7,7 +7,7 @@ use super::{read, repository};
 
 #[test]
 fn bad_manifests() {
-    let path = repository().join("controller/src/desired/manifests/tests/bad.txt");
+    let path = repository().join("controller/manifest/src/manifests/tests/bad.txt");
     let golden = std::fs::read_to_string(&path).unwrap();
     let mut now = String::new();
     for case in golden.split("### ").skip(1) {
