@@ -12,8 +12,6 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::error::{ApiError, ApiResult};
-
 /// Pieces between producer and connection: a few, so that a stalled reader holds little memory.
 pub const PIECES_LEN: usize = 8;
 

@@ -115,7 +115,7 @@ impl NodeService {
         // What is below is for developers, who read the log where it is written.
         let is_trace = wanted.log_level.eq_ignore_ascii_case("trace");
         let level = if is_trace { "debug" } else { &wanted.log_level };
-        match monitor::listen(&self.reach.bounds, level, wanted.log_json) {
+        match monitor::listen(&self.parts.reach.bounds, level, wanted.log_json) {
             Ok(listener) => self.tell(stream, |pieces| listener.run(form, pieces)).await,
             Err(error) => Ok(stream.send(&last_frame(&error, Some(error.code()))).await?),
         }
