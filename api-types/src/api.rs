@@ -5,7 +5,7 @@ use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, Duration, JobKey, UnixNanos,
     view::{AllocView, Convergence, JobView, Unplaced, VolumeView},
 };
 
@@ -142,6 +142,9 @@ pub struct AgentStatus {
     /// Controllers of cgroups that are missing, so that limits have no effect: `memory`, `cpu`, `pids`.
     #[serde(default)]
     pub missing_controllers: Vec<String>,
+    /// The longest `kill_timeout` that a task gets; none where an older agent does not say.
+    #[serde(default)]
+    pub max_kill_timeout: Option<Duration>,
     /// The directory of its state; empty where an older agent does not say.
     #[serde(default)]
     pub state_dir: String,

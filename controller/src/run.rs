@@ -32,7 +32,7 @@ use herdlet_api_types::{
     view::{AllocView, ConvergenceState},
 };
 use herdlet_base::{durable, interrupt::interrupted, paths::Paths, user::guests};
-use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
+use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits, MAX_KILL_TIMEOUT};
 use herdlet_driver::Availability;
 use herdlet_manifest::{
     hcl::Variables,
@@ -131,7 +131,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         feasibility::check(job, group, &agent.context.node)
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
     }
-    if let Some(warning) = ineffective.warning(&jobs) {
+    for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {
         herdlet_base::tell!("warning: {warning}");
     }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {

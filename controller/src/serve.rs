@@ -131,7 +131,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     dir.check_cgroups(&config.paths(&id).runtime, tree)?;
     dir.keep_location(&config.paths(&id).runtime, tree);
     let isolation = describe(&instance.isolation);
-    let ineffective = instance.isolation.ineffective();
+    let ineffective = instance.isolation.ineffective().with_max_kill_timeout(Some(config.max_kill_timeout));
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
     sweep(&instance);
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;

@@ -22,7 +22,7 @@ use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
 use herdlet_base::clock::boot_id;
-use herdlet_config::artifact::Limits;
+use herdlet_config::{artifact::Limits, MAX_KILL_TIMEOUT};
 use herdlet_driver::{AttemptId, Health, Registry, TaskNotice};
 use herdlet_fingerprint;
 use herdlet_plan::{
@@ -419,7 +419,7 @@ fn by(now: runtime::Now) -> Now {
 pub fn planner_settings(instance: InstanceId) -> Settings {
     Settings {
         instance,
-        max_kill_timeout: herdlet_api_types::Duration::from_secs(30),
+        max_kill_timeout: MAX_KILL_TIMEOUT,
         dynamic_ports: herdlet_plan::limits::DYNAMIC_PORTS,
         host_ip: "127.0.0.1".to_owned(),
         node: NodeFacts::default(),

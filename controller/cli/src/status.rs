@@ -261,6 +261,7 @@ mod tests {
             instance: String::new(),
             isolation: "cgroups".to_owned(),
             missing_controllers: Vec::new(),
+            max_kill_timeout: None,
             state_dir: String::new(),
             started_at: UnixNanos(0),
             not_ready: None,

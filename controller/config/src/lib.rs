@@ -65,7 +65,7 @@ pub const CGROUP_PARENT: &str = "herdlet";
 pub const START_PRESSURE_LIMIT: u8 = 60;
 
 /// Longest `kill_timeout` that a task gets, as Nomad's default.
-const MAX_KILL_TIMEOUT: Duration = Duration::from_secs(30);
+pub const MAX_KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Everything that an agent is told.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use herdlet_api_types::job::{Job, Resources, Task};
+use herdlet_api_types::{
+    Duration,
+    job::{Job, Resources, Task},
+};
 
 const MIB: u64 = 1024 * 1024;
 /// What the kernel accepts as v1 `cpu.shares`.
@@ -74,16 +77,28 @@ impl Limits {
     }
 }
 
-/// Controllers that are missing.
+/// Controllers that are missing, and the longest time that tasks get to end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ineffective {
     missing: BTreeSet<Controller>,
+    max_kill_timeout: Option<Duration>,
 }
 
 impl Ineffective {
     /// Without these controllers.
     pub fn without(missing: BTreeSet<Controller>) -> Self {
-        Self { missing }
+        Self { missing, max_kill_timeout: None }
+    }
+
+    /// With the longest `kill_timeout` that a task gets; none: any.
+    #[must_use]
+    pub fn with_max_kill_timeout(self, max_kill_timeout: Option<Duration>) -> Self {
+        Self { max_kill_timeout, ..self }
+    }
+
+    /// The longest `kill_timeout` that a task gets.
+    pub fn max_kill_timeout(&self) -> Option<Duration> {
+        self.max_kill_timeout
     }
 
     /// The same, as the kernel calls the controllers.
@@ -94,16 +109,36 @@ impl Ineffective {
     /// The reverse of [`names`](Self::names); other names are ignored.
     pub fn named(names: &[String]) -> Self {
         let is_named = |controller: &Controller| names.iter().any(|name| name == controller.name());
-        Self { missing: Controller::ALL.into_iter().filter(is_named).collect() }
+        Self::without(Controller::ALL.into_iter().filter(is_named).collect())
     }
 
-    /// A warning about the limits of these jobs that have no effect; none where each has.
-    pub fn warning<'j>(&self, jobs: impl IntoIterator<Item = &'j Job>) -> Option<String> {
-        let concerned: Vec<String> = jobs.into_iter().filter_map(|job| self.of_job(job)).collect();
-        (!concerned.is_empty()).then(|| {
+    /// Warnings about what these jobs say and what does not hold here as it is written: limits without a controller, a `kill_timeout`
+    /// above the agent's maximum.
+    pub fn warnings<'j>(&self, jobs: impl IntoIterator<Item = &'j Job>) -> Vec<String> {
+        let jobs: Vec<&Job> = jobs.into_iter().collect();
+        let limits: Vec<String> = jobs.iter().filter_map(|job| self.of_job(job)).collect();
+        let limits = (!limits.is_empty()).then(|| {
             format!(
                 "{}: these limits have no effect here, because the agent has no cgroups for them; `herdlet doctor` says what is missing",
-                concerned.join("; ")
+                limits.join("; ")
+            )
+        });
+        limits.into_iter().chain(self.kill_timeouts(&jobs)).collect()
+    }
+
+    fn kill_timeouts(&self, jobs: &[&Job]) -> Option<String> {
+        let max = self.max_kill_timeout?;
+        let of_job = |job: &&Job| {
+            let tasks = job.groups.iter().flat_map(|group| &group.tasks);
+            let longest = tasks.map(|task| task.kill_timeout).max().filter(|longest| *longest > max)?;
+            Some(format!("{} ({longest})", job.key()))
+        };
+        let longer: Vec<String> = jobs.iter().filter_map(of_job).collect();
+        (!longer.is_empty()).then(|| {
+            format!(
+                "{}: kill_timeout is longer than this agent's max_kill_timeout, so tasks are killed {max} after they were asked to end; \
+                 raise max_kill_timeout in the agent's config to give them their time",
+                longer.join("; ")
             )
         })
     }
@@ -175,12 +210,25 @@ mod tests {
         task.config = serde_json::json!({ "pids_limit": 10 });
         task.resources.memory_mib = Some(64);
         let none = Ineffective::without(Controller::ALL.into());
-        assert_eq!(none.warning(&free), None, "nothing is limited");
-        let warning = none.warning([&limited]).unwrap();
+        assert!(none.warnings(&free).is_empty(), "nothing is limited");
+        let warning = none.warnings([&limited]).remove(0);
         assert!(warning.contains("web (memory, pids_limit)"), "{warning}");
         let pids = Ineffective::named(&["pids".to_owned(), "unknown".to_owned()]);
         assert_eq!(pids.names(), ["pids"]);
-        assert!(pids.warning([&limited]).unwrap().contains("(pids_limit)"));
-        assert_eq!(Ineffective::default().warning([&limited]), None);
+        assert!(pids.warnings([&limited])[0].contains("(pids_limit)"));
+        assert!(Ineffective::default().warnings([&limited]).is_empty());
+    }
+
+    #[test]
+    fn a_kill_timeout_above_the_maximum_is_warned_about() {
+        let mut slow = Job::clone(&job("db", "g", "t"));
+        slow.groups[0].tasks[0].kill_timeout = Duration::from_secs(120);
+        let max = |seconds| Ineffective::default().with_max_kill_timeout(Some(Duration::from_secs(seconds)));
+        let warnings = max(30).warnings([&slow]);
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].starts_with("db (2m"), "{}", warnings[0]);
+        assert!(warnings[0].contains("killed 30s after"), "{}", warnings[0]);
+        assert!(max(120).warnings([&slow]).is_empty());
+        assert!(Ineffective::default().warnings([&slow]).is_empty());
     }
 }

@@ -98,6 +98,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
         instance: facts.instance,
         isolation: facts.isolation,
         missing_controllers: facts.ineffective.names(),
+        max_kill_timeout: facts.ineffective.max_kill_timeout(),
         state_dir: shared.paths.state.to_string_lossy().into_owned(),
         started_at: facts.started_at,
         not_ready: vitals.not_ready,

@@ -61,7 +61,7 @@ pub(super) async fn apply(
 impl Shared {
     /// Warnings about jobs that want what this machine lacks: a Consul that answers, cgroups for their limits.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
-        let limits = self.facts.ineffective.warning(jobs);
+        let limits = self.facts.ineffective.warnings(jobs);
         Catalogs::lacking(&self.consul, jobs).await.into_iter().chain(limits).collect()
     }
 }
