@@ -23,6 +23,14 @@ pub struct Credentials {
     pub home: String,
 }
 
+/// What a login of a user sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    pub name: String,
+    pub home: String,
+    pub shell: String,
+}
+
 /// A user's id, and that of its primary group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
@@ -102,6 +110,15 @@ pub fn ids(name: &str) -> Result<Ids, UserError> {
     lookup(name).map(|entry| Ids { uid: entry.uid, gid: entry.gid })
 }
 
+/// What a login of this user sets.
+///
+/// # Errors
+/// As [`find`].
+pub fn login(name: &str) -> Result<Login, UserError> {
+    let Entry { name, home, shell, .. } = lookup(name)?;
+    Ok(Login { name: name.to_string_lossy().into_owned(), home, shell })
+}
+
 fn lookup(name: &str) -> Result<Entry, UserError> {
     let unknown = || UserError::Unknown { name: name.to_owned() };
     let c_name = CString::new(name).map_err(|_| unknown())?;
@@ -128,6 +145,7 @@ struct Entry {
     uid: u32,
     gid: u32,
     home: String,
+    shell: String,
 }
 
 fn entry(key: Key<'_>) -> std::io::Result<Option<Entry>> {
@@ -150,12 +168,15 @@ fn entry(key: Key<'_>) -> std::io::Result<Option<Entry>> {
             0 | libc::ENOENT | libc::ESRCH if found.is_null() => return Ok(None),
             0 => {
                 // SAFETY: the entry was found, so its strings point into `buffer`, which lives on.
-                let (name, home) = unsafe { (CStr::from_ptr(passwd.pw_name), text_of(passwd.pw_dir)) };
+                let (name, home, shell) = unsafe {
+                    (CStr::from_ptr(passwd.pw_name), text_of(passwd.pw_dir), text_of(passwd.pw_shell))
+                };
                 return Ok(Some(Entry {
                     name: name.to_owned(),
                     uid: passwd.pw_uid,
                     gid: passwd.pw_gid,
                     home,
+                    shell,
                 }));
             }
             errno => return Err(std::io::Error::from_raw_os_error(errno)),

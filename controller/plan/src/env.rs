@@ -12,7 +12,7 @@
 //! | ports, then upstreams | no | allocation, [`Inputs::network`], [`Inputs::upstreams`] |
 //! | tokens | no | [`Inputs::tokens`] |
 //! | `NOMAD_META_*` | yes | job, group, task |
-//! | the host's variables, where not yet set | yes | [`Inputs::host_env`] |
+//! | the host's variables, where not yet set; those of its login only for tasks without a `user` | yes | [`Inputs::host_env`] |
 //! | `env` of the task | yes | task |
 //! | what parts of the task add, in their order | yes | [`Inputs::hook_env`] |
 //! | templates | no | [`Inputs::template_env`] |
@@ -50,6 +50,9 @@ pub const DENIED_DEFAULT: [&str; 8] = [
     "AWS_SESSION_TOKEN",
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
+
+/// Variables of the host that say whose login it is. A task with a `user` gets those of that user from its driver.
+const OF_LOGIN: [&str; 5] = ["HOME", "LOGNAME", "MAIL", "SHELL", "USER"];
 
 /// Room for all values of one environment, in bytes: the kernel's own limit for arguments and variables of a process lies
 /// below 6 MiB. Past it values are no longer interpolated, so that values which name each other can't fill the memory.
@@ -239,12 +242,14 @@ pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
     env
 }
 
-/// The host's variables that are neither denied nor set already.
+/// The host's variables that are neither denied nor set already, nor about another login than the task's.
 fn host_variables<'a>(env: &TaskEnv, inputs: &Inputs<'a>) -> layer::Layer<'a> {
+    let user = inputs.task.and_then(|task| task.user.as_deref()).filter(|user| !user.is_empty());
+    let is_denied = |name: &str| inputs.denied.contains(&name) || user.is_some() && OF_LOGIN.contains(&name);
     inputs
         .host_env
         .iter()
-        .filter(|(name, _)| !inputs.denied.contains(&name.as_str()) && env.var(name).is_none())
+        .filter(|(name, _)| !is_denied(name) && env.var(name).is_none())
         .map(|(name, value)| (Cow::Borrowed(name.as_str()), value.as_str()))
         .collect()
 }

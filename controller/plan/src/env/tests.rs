@@ -225,6 +225,26 @@ fn task_env(entries: &[(&str, &str)]) -> TaskEnv {
 }
 
 #[test]
+fn a_task_with_a_user_has_not_the_agents_login() {
+    let (alloc, node, mut task) = (alloc(), node(), task());
+    task.env = variables(&[("SHELL", "/bin/own")]);
+    let host_env = variables(&[
+        ("HOME", "/root"),
+        ("USER", "root"),
+        ("LOGNAME", "root"),
+        ("MAIL", "/m"),
+        ("SHELL", "/s"),
+    ]);
+    let build_for =
+        |task: &Task| build(&Inputs { task: Some(task), host_env: &host_env, ..Inputs::new(&alloc, &node) });
+    check(&build_for(&task), &[("HOME", "/root"), ("USER", "root"), ("MAIL", "/m"), ("SHELL", "/bin/own")]);
+    task.user = Some("web".to_owned());
+    let env = build_for(&task);
+    assert_eq!(["HOME", "USER", "LOGNAME", "MAIL"].map(|name| env.var(name)), [None; 4]);
+    assert_eq!(env.var("SHELL"), Some("/bin/own"));
+}
+
+#[test]
 fn entries_that_name_each_other_resolve_by_dependency() {
     // In Nomad the outcome depends on the order of a Go map.
     let env = task_env(&[("A1", "${B1}!"), ("B1", "${C1}-${C1}"), ("C1", "${node.class}")]);

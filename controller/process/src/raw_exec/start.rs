@@ -13,7 +13,7 @@ use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
 use herdlet_base::{
     safe_fs::open_logs,
     sight::Class,
-    user::{self, UserError},
+    user::{self, Login, UserError},
 };
 use herdlet_driver::{
     AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
@@ -283,7 +283,7 @@ pub(super) fn invocation(
         program: found.path,
         entry: found.entry,
         arguments,
-        environment: environment(task, &config.denied_envvars),
+        environment: environment(task, &config.denied_envvars).map_err(no_user)?,
         directory: Some(
             config.work_dir.as_ref().map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
         ),
@@ -306,9 +306,22 @@ pub(super) const REPORTED_MAX: usize = 256;
 /// One such line a minute for each task shows that something is going on.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-fn environment(task: &TaskConfig, denied: &[String]) -> Vec<(OsString, OsString)> {
-    let given = task.env.iter().filter(|(name, _)| !denied.iter().any(|pattern| is_like(name, pattern)));
-    given.map(|(name, value)| (name.into(), value.into())).collect()
+/// The task's variables, with those of its user's login where it has a user and does not set them itself.
+fn environment(task: &TaskConfig, denied: &[String]) -> Result<Vec<(OsString, OsString)>, UserError> {
+    let mut variables = task.env.clone();
+    if let Some(name) = task.user.as_deref().filter(|name| !name.is_empty()) {
+        add_login(&mut variables, user::login(name)?);
+    }
+    variables.retain(|(name, _)| !denied.iter().any(|pattern| is_like(name, pattern)));
+    Ok(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+}
+
+fn add_login(variables: &mut Vec<(String, String)>, Login { name, home, shell }: Login) {
+    for (key, value) in [("HOME", home), ("LOGNAME", name.clone()), ("SHELL", shell), ("USER", name)] {
+        if !value.is_empty() && variables.iter().all(|(known, _)| known != key) {
+            variables.push((key.to_owned(), value));
+        }
+    }
 }
 
 /// Whether a name is as a pattern says, in which each `*` stands for anything.
@@ -423,5 +436,15 @@ mod tests {
             assert!(fits.iter().all(|name| is_like(name, pattern)), "{pattern}");
             assert!(!others.iter().any(|name| is_like(name, pattern)), "{pattern}");
         }
+    }
+
+    #[test]
+    fn a_task_with_a_user_has_the_login_of_that_user() {
+        let login = || Login { name: "web".to_owned(), home: "/srv/web".to_owned(), shell: String::new() };
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut variables = vec![pair("PATH", "/bin"), pair("HOME", "/own")];
+        add_login(&mut variables, login());
+        let expected = [("PATH", "/bin"), ("HOME", "/own"), ("LOGNAME", "web"), ("USER", "web")];
+        assert_eq!(variables, expected.map(|(name, value)| pair(name, value)));
     }
 }
