@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use herdlet_base::{paths, sight};
-use herdlet_driver::{
-    self, AttemptId, Class, DriverError, KillDefaults, Leftover, Recovery, StopRequest, TaskConfig, TaskDirs,
-    TaskDriver,
-};
+use herdlet_driver::{AttemptId, Class, DriverError, KillDefaults, Leftover, Recovery, StopRequest, TaskConfig, TaskDirs, TaskDriver, ExecOutcome, self};
 use herdlet_plan::{
     action::{FailureClass, Outcome, Recovered, Verb},
     interpolate::interpolate_config,
@@ -118,14 +116,33 @@ async fn recover(
 async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -> Outcome {
     let Some(prestop) = workload.task().and_then(|task| task.prestop.as_ref()) else { return Outcome::Done };
     let command: Vec<String> = std::iter::once(&prestop.command).chain(&prestop.args).cloned().collect();
-    match driver.exec(id, &command, duration(prestop.timeout)).await {
+    let (timeout, began) = (duration(prestop.timeout), Instant::now());
+    match driver.exec(id, &command, timeout).await {
         Ok(outcome) if outcome.exit.code == 0 => Outcome::Done,
-        Ok(outcome) => fatal(format!("run {}: it ended with code {}", prestop.command, outcome.exit.code)),
+        Ok(outcome) => {
+            let end = if began.elapsed() >= timeout {
+                format!("it did not end within {} and was killed", prestop.timeout)
+            } else {
+                format!("it ended with code {}", outcome.exit.code)
+            };
+            let output = last_line(&outcome).map(|line| format!(": {line}")).unwrap_or_default();
+            fatal(format!("run {}: {end}{output}", prestop.command))
+        }
         Err(error) => match error.class() {
             Class::Retry => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
             Class::Gone | Class::Recoverable | Class::Fatal | Class::NoProgram => fatal(error.why()),
         },
     }
+}
+
+/// More of a line is no reason but a report.
+const LINE_CHARS_MAX: usize = 200;
+
+/// The last line that a command has written, of its errors where there are any.
+fn last_line(outcome: &ExecOutcome) -> Option<String> {
+    let text = [&outcome.stderr, &outcome.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim_end().to_owned());
+    let line = text.iter().find_map(|text| text.lines().next_back())?;
+    Some(line.chars().take(LINE_CHARS_MAX).collect())
 }
 
 /// An attempt that is gone has nothing left to be done to it.
@@ -152,4 +169,21 @@ fn start_failed(error: &DriverError) -> Outcome {
         Class::NoProgram => FailureClass::NoProgram,
     };
     Outcome::Failed { class, why: error.why() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_of_errors_says_why_a_command_has_failed() {
+        let of = |stdout: &str, stderr: &str| {
+            let (stdout, stderr) = (stdout.as_bytes().to_vec(), stderr.as_bytes().to_vec());
+            last_line(&ExecOutcome { stdout, stderr, ..ExecOutcome::default() })
+        };
+        assert_eq!(of("draining\n", "warning\ncannot drain: lock held\n\n").as_deref(), Some("cannot drain: lock held"));
+        assert_eq!(of("draining\n", "").as_deref(), Some("draining"));
+        assert_eq!(of("", ""), None);
+        assert_eq!(of(&"x".repeat(9_000), "").unwrap().len(), LINE_CHARS_MAX);
+    }
 }
