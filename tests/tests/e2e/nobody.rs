@@ -78,6 +78,20 @@ fn limits_that_have_no_effect_are_warned_about() {
 }
 
 #[test]
+fn a_kill_timeout_above_the_maximum_is_warned_about() {
+    let agent = Agent::start_with(Setup::nobody().config(ports::for_tasks()));
+    let task = "        - name: t\n          driver: mock\n          kill_timeout: 2m\n          config: {run_for: 1h}\n";
+    let file = agent.home.write("slow.yaml", &job("slow", "service", "", &[task.to_owned()])).display().to_string();
+    for command in [&["apply", "--wait", "-f", &file][..], &["explain", "slow"]] {
+        let output = agent.cli(command).success();
+        assert!(output.stderr.contains("slow (2m"), "{command:?}: {}", output.stderr);
+        assert!(output.stderr.contains("max_kill_timeout"), "{command:?}: {}", output.stderr);
+    }
+    agent.cli(&["delete", "slow", "--wait"]).success();
+    agent.finish();
+}
+
+#[test]
 fn a_run_of_nobody_that_is_killed_takes_its_forked_tasks_along() {
     if !is_root() {
         return;
