@@ -32,7 +32,7 @@ use herdlet_api_types::{
     view::{AllocView, ConvergenceState},
 };
 use herdlet_base::{durable, interrupt::interrupted, paths::Paths, user::guests};
-use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits, MAX_KILL_TIMEOUT};
+use herdlet_config::{MAX_KILL_TIMEOUT, START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
 use herdlet_manifest::{
     hcl::Variables,

@@ -22,7 +22,7 @@ use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
 use herdlet_base::clock::boot_id;
-use herdlet_config::{artifact::Limits, MAX_KILL_TIMEOUT};
+use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
 use herdlet_driver::{AttemptId, Health, Registry, TaskNotice};
 use herdlet_fingerprint;
 use herdlet_plan::{

@@ -94,7 +94,8 @@ async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     }
     let of_alloc = || target.allocs.first().map(|view| &*view.spec.job);
     let explained = job.as_ref().map(|view| &*view.job).or_else(of_alloc);
-    let limits = Ineffective::named(&status.missing_controllers).with_max_kill_timeout(status.max_kill_timeout);
+    let limits =
+        Ineffective::named(&status.missing_controllers).with_max_kill_timeout(status.max_kill_timeout);
     for warning in limits.warnings(explained) {
         herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }

@@ -81,7 +81,8 @@ fn limits_that_have_no_effect_are_warned_about() {
 fn a_kill_timeout_above_the_maximum_is_warned_about() {
     let agent = Agent::start_with(Setup::nobody().config(ports::for_tasks()));
     let task = "        - name: t\n          driver: mock\n          kill_timeout: 2m\n          config: {run_for: 1h}\n";
-    let file = agent.home.write("slow.yaml", &job("slow", "service", "", &[task.to_owned()])).display().to_string();
+    let file =
+        agent.home.write("slow.yaml", &job("slow", "service", "", &[task.to_owned()])).display().to_string();
     for command in [&["apply", "--wait", "-f", &file][..], &["explain", "slow"]] {
         let output = agent.cli(command).success();
         assert!(output.stderr.contains("slow (2m"), "{command:?}: {}", output.stderr);

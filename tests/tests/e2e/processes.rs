@@ -213,7 +213,8 @@ fn a_task_with_a_user_has_the_login_of_that_user() {
         return;
     }
     let mut agent = Agent::start();
-    let script = "echo $HOME $USER $LOGNAME $SHELL ${MAIL:-none} > $NOMAD_ALLOC_DIR/data/login; exec sleep 100000";
+    let script =
+        "echo $HOME $USER $LOGNAME $SHELL ${MAIL:-none} > $NOMAD_ALLOC_DIR/data/login; exec sleep 100000";
     let tasks = [shell("t", script, "user: nobody\nenv: {SHELL: /bin/own}")];
     agent.apply_and_wait(&job("login", "service", "", &tasks));
     let alloc = agent.alloc("login.g[0]").unwrap().id();

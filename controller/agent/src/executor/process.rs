@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
 use herdlet_base::{paths, sight};
-use herdlet_driver::{AttemptId, Class, DriverError, KillDefaults, Leftover, Recovery, StopRequest, TaskConfig, TaskDirs, TaskDriver, ExecOutcome, self};
+use herdlet_driver::{
+    self, AttemptId, Class, DriverError, ExecOutcome, KillDefaults, Leftover, Recovery, StopRequest,
+    TaskConfig, TaskDirs, TaskDriver,
+};
 use herdlet_plan::{
     action::{FailureClass, Outcome, Recovered, Verb},
     interpolate::interpolate_config,
 };
+use tokio::time::Instant;
 
 use crate::executor::{Context, Refusal, Workload, duration, fatal, places};
 
@@ -140,7 +143,8 @@ const LINE_CHARS_MAX: usize = 200;
 
 /// The last line that a command has written, of its errors where there are any.
 fn last_line(outcome: &ExecOutcome) -> Option<String> {
-    let text = [&outcome.stderr, &outcome.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim_end().to_owned());
+    let text =
+        [&outcome.stderr, &outcome.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim_end().to_owned());
     let line = text.iter().find_map(|text| text.lines().next_back())?;
     Some(line.chars().take(LINE_CHARS_MAX).collect())
 }
@@ -181,7 +185,10 @@ mod tests {
             let (stdout, stderr) = (stdout.as_bytes().to_vec(), stderr.as_bytes().to_vec());
             last_line(&ExecOutcome { stdout, stderr, ..ExecOutcome::default() })
         };
-        assert_eq!(of("draining\n", "warning\ncannot drain: lock held\n\n").as_deref(), Some("cannot drain: lock held"));
+        assert_eq!(
+            of("draining\n", "warning\ncannot drain: lock held\n\n").as_deref(),
+            Some("cannot drain: lock held")
+        );
         assert_eq!(of("draining\n", "").as_deref(), Some("draining"));
         assert_eq!(of("", ""), None);
         assert_eq!(of(&"x".repeat(9_000), "").unwrap().len(), LINE_CHARS_MAX);

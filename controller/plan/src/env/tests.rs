@@ -238,7 +238,7 @@ fn a_task_with_a_user_has_not_the_agents_login() {
     let build_for =
         |task: &Task| build(&Inputs { task: Some(task), host_env: &host_env, ..Inputs::new(&alloc, &node) });
     check(&build_for(&task), &[("HOME", "/root"), ("USER", "root"), ("MAIL", "/m"), ("SHELL", "/bin/own")]);
-    task.user = Some("web".to_owned());
+    task.user = Some("web".into());
     let env = build_for(&task);
     assert_eq!(["HOME", "USER", "LOGNAME", "MAIL"].map(|name| env.var(name)), [None; 4]);
     assert_eq!(env.var("SHELL"), Some("/bin/own"));
