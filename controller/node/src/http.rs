@@ -43,8 +43,8 @@ use herdlet_rpc::{
 use serde_json::{Value as Json, json};
 
 use self::{
-    request::{Asked, Said},
-    routes::{Body as BodyOf, Missing, Part, Route, Stands, Verb},
+    request::{CallInputs, RequestParams},
+    routes::{Body as BodyOf, Missing, Part, PathParam, Route, Verb},
 };
 use super::{
     acl::{Access, Acl, Denied},
@@ -264,41 +264,41 @@ impl NodeApi {
         }
         let well_known = || path.strip_prefix('/').filter(|path| path.starts_with(".well-known/"));
         let path = path.strip_prefix("/v1/").or_else(well_known).ok_or_else(missing)?.to_owned();
-        let asked = Asked::of(request.uri().query().unwrap_or_default(), request.headers())?;
+        let params = RequestParams::read(request.uri().query().unwrap_or_default(), request.headers())?;
         let (is_get, is_put) =
             (request.method() == Method::GET, matches!(*request.method(), Method::PUT | Method::POST));
         let parts: Vec<&str> = path.split('/').collect();
-        if is_get && let Some(told) = self.streamed(&parts, &asked, &mut request).await? {
+        if is_get && let Some(told) = self.streamed(&parts, &params, &mut request).await? {
             return Ok(Passed::Answer(told));
         }
         match parts.as_slice() {
-            ["metrics"] if is_get && metrics::is_wanted(&asked, request.headers()) => {
+            ["metrics"] if is_get && metrics::is_wanted(&params, request.headers()) => {
                 let page = self.shared.page_of_metrics(Format::Text).await;
                 let summary = metrics::summary(&page, herdlet_base::clock::wall_now());
                 return Ok(Passed::Answer(axum::Json(summary).into_response()));
             }
             ["metrics"] if is_get => {}
             ["jobs", "parse"] if is_put => {
-                let namespace = asked.given("namespace").unwrap_or("default");
-                self.service.allows_parse(&asked.token, namespace).await?;
+                let namespace = params.given("namespace").unwrap_or("default");
+                self.service.allows_parse(&params.token, namespace).await?;
             }
             ["client", "allocation", id, "snapshot"] if is_get => {
-                return self.snapshot(id, &asked).await.map(Passed::Answer);
+                return self.snapshot(id, &params).await.map(Passed::Answer);
             }
             ["agent", "self"] if is_get => {
-                self.service.allows_agent(&asked.token, Access::reads).await?;
+                self.service.allows_agent(&params.token, Access::reads).await?;
                 return Ok(Passed::Answer(axum::Json(self.this()).into_response()));
             }
-            ["agent", "health"] if is_get => return self.health(&asked).map(Passed::Answer),
+            ["agent", "health"] if is_get => return self.health(&params).map(Passed::Answer),
             ["agent", "servers"] if is_get => {
-                self.service.allows_agent(&asked.token, Access::reads).await?;
+                self.service.allows_agent(&params.token, Access::reads).await?;
                 let mut addresses = self.servers.addresses();
                 addresses.sort();
                 return Ok(Passed::Answer(axum::Json(addresses).into_response()));
             }
             ["agent", "servers"] if is_put => {
                 return self
-                    .set_servers(&asked)
+                    .set_servers(&params)
                     .await
                     .map(|()| Passed::Answer(StatusCode::OK.into_response()));
             }
@@ -307,51 +307,56 @@ impl NodeApi {
                 let code = if is_put || parts.contains(&"keyring") { 501 } else { 405 };
                 return Err(Refused(code, "Invalid method".to_owned()));
             }
-            _ => return self.forward(path, request, asked).await.map(Passed::Answer),
+            _ => return self.forward(path, request, params).await.map(Passed::Answer),
         }
         Ok(Passed::On(Box::new(request)))
     }
 
     /// `PUT /v1/agent/servers`.
-    async fn set_servers(&self, asked: &Asked) -> Result<(), Refused> {
-        let addresses: Result<Vec<Address>, _> = asked.all("address").map(str::parse).collect();
+    async fn set_servers(&self, params: &RequestParams) -> Result<(), Refused> {
+        let addresses: Result<Vec<Address>, _> = params.all("address").map(str::parse).collect();
         let addresses = addresses.map_err(|error| Refused(400, format!("address: {error}")))?;
         if addresses.is_empty() {
             return Err(Refused(400, "missing server address".to_owned()));
         }
-        self.service.allows_agent(&asked.token, Access::writes).await?;
+        self.service.allows_agent(&params.token, Access::writes).await?;
         self.servers.set_addresses(addresses).await.map_err(|why| Refused(400, why))
     }
 
     /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
-    async fn snapshot(&self, id: &str, asked: &Asked) -> Result<Response, Refused> {
+    async fn snapshot(&self, id: &str, params: &RequestParams) -> Result<Response, Refused> {
         let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
         let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
-        if !self.snapshots.is_token(id, &asked.token) {
-            self.service.allows_files(id, &asked.token).await?;
+        if !self.snapshots.is_token(id, &params.token) {
+            self.service.allows_files(id, &params.token).await?;
         }
         Ok(self.snapshots.answer(&alloc.spec).await)
     }
 
     /// Whether a call is one for this node: about it, or about an allocation that is here.
-    fn is_here(&self, alloc: Option<&str>, asked: &Asked) -> bool {
+    fn is_here(&self, alloc: Option<&str>, params: &RequestParams) -> bool {
         match alloc {
             Some(id) => self.service.has(id),
             None => {
-                asked.given("server_id").is_none()
-                    && asked.node().is_none_or(|node| node == self.shared.facts.node.id)
+                params.given("server_id").is_none()
+                    && params.node().is_none_or(|node| node == self.shared.facts.node.id)
             }
         }
     }
 
-    async fn forward(&self, path: String, request: Request, asked: Asked) -> Result<Response, Refused> {
+    async fn forward(
+        &self,
+        path: String,
+        request: Request,
+        params: RequestParams,
+    ) -> Result<Response, Refused> {
         let verb = match *request.method() {
             Method::GET | Method::HEAD => Verb::Get,
             Method::PUT | Method::POST => Verb::Put,
             Method::DELETE => Verb::Delete,
             _ => return Err(Refused(405, "Invalid method".to_owned())),
         };
-        let (route, named) = routes::find(verb, &asked.path(path)).map_err(|missing| match missing {
+        let (route, path) = routes::find(verb, &params.path(path)).map_err(|missing| match missing {
             Missing::Verb => Refused(405, "Invalid method".to_owned()),
             Missing::Path => Refused(404, "resource not found".to_owned()),
         })?;
@@ -364,16 +369,16 @@ impl NodeApi {
         } else {
             Json::Null
         };
-        let alloc = named.iter().find_map(|(name, value)| match value {
-            Stands::One(id) if *name == "AllocID" => Some(id.clone()),
-            Stands::One(_) | Stands::Listed(_) => None,
+        let alloc = path.iter().find_map(|(name, value)| match value {
+            PathParam::One(id) if *name == "AllocID" => Some(id.clone()),
+            PathParam::One(_) | PathParam::Listed(_) => None,
         });
         let region = &self.shared.facts.node.region;
-        let said = Said { named, body: &body, raw: raw.to_vec(), home: region };
-        let question = asked.question(route, said).map_err(|why| Refused(400, why))?;
+        let inputs = CallInputs { path, body: &body, raw: raw.to_vec(), region };
+        let question = params.request_of(route, inputs).map_err(|why| Refused(400, why))?;
         // A body may name the node, too.
         let node = question.fields.get("NodeID").and_then(Value::as_text).filter(|node| !node.is_empty());
-        let is_here = self.is_here(alloc.as_deref(), &asked)
+        let is_here = self.is_here(alloc.as_deref(), &params)
             && (alloc.is_some() || node.is_none_or(|node| node == self.shared.facts.node.id));
         let answer = match route.own.filter(|_| is_here) {
             Some(own) => {
@@ -394,7 +399,7 @@ impl NodeApi {
                 Refused::from(error)
             })?,
         };
-        told(route, answer.0, &asked)
+        render_response(route, answer.0, &params)
     }
 
     /// `GET /v1/agent/self`, as far as Nomad's clients look at it.
@@ -420,8 +425,8 @@ impl NodeApi {
         })
     }
 
-    fn health(&self, asked: &Asked) -> Result<Response, Refused> {
-        if asked.parameter("type") == Some("server") {
+    fn health(&self, params: &RequestParams) -> Result<Response, Refused> {
+        if params.parameter("type") == Some("server") {
             return Err(Refused(500, "server not enabled".to_owned()));
         }
         let is_ok = !self.servers.addresses().is_empty();
@@ -439,7 +444,7 @@ async fn read(body: Body) -> Result<Bytes, Refused> {
 }
 
 /// An answer as the API gives it.
-fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Refused> {
+fn render_response(route: &Route, mut answer: Value, params: &RequestParams) -> Result<Response, Refused> {
     let number = |name: &str| answer.get(name).and_then(Value::as_u64);
     let mut headers = Vec::new();
     match (route.verb, answer.get("KnownLeader"), number("Index")) {
@@ -527,7 +532,7 @@ fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Ref
     let mut response = if shown.is_null() {
         code.into_response()
     } else {
-        let text = if asked.is_pretty() {
+        let text = if params.is_pretty() {
             serde_json::to_string_pretty(&shown).map(|text| text + "\n")
         } else {
             serde_json::to_string(&shown)

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 
 use super::{
     Refused, job, json,
-    routes::{Body, Named, Route, Stands, Take, Verb, percent_decoded},
+    routes::{Body, PathParam, PathParams, Route, Take, Verb, percent_decoded},
 };
 use crate::asking::Question;
 
@@ -28,30 +28,29 @@ const NAMED: [(&str, &str, &str); 7] = [
     ("ACL.UpsertBindingRules", "ID", "ACL binding rule ID"),
 ];
 
-/// Who asks, and the parameters of the query.
+/// The token of a request and the parameters of its query.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct RequestParams {
     pub(super) token: Secret,
     parameters: Vec<(String, String)>,
     /// Secrets for storage, as `key=value,…`.
     secrets: Option<Secret>,
 }
 
-/// What is asked beside the parameters of the query.
-pub(super) struct Said<'s> {
-    /// What stands in the path.
-    pub(super) named: Named,
+/// What fills the fields of a call, beside the query.
+pub(super) struct CallInputs<'s> {
+    pub(super) path: PathParams,
     /// The body, if it is JSON; null where there is none.
     pub(super) body: &'s Json,
     /// The body where it is no JSON.
     pub(super) raw: Vec<u8>,
     /// The node's region.
-    pub(super) home: &'s str,
+    pub(super) region: &'s str,
 }
 
-impl Asked {
+impl RequestParams {
     /// Reads a query and who asks it.
-    pub(super) fn of(query: &str, headers: &HeaderMap) -> Result<Self, Refused> {
+    pub(super) fn read(query: &str, headers: &HeaderMap) -> Result<Self, Refused> {
         let decoded = |text: &str| {
             let read = percent_decoded(&text.replace('+', " "));
             read.ok_or_else(|| Refused(400, "query parameters: they are no text".to_owned()))
@@ -115,7 +114,7 @@ impl Asked {
     }
 
     /// The question that a route asks.
-    pub(super) fn question(&self, route: &Route, said: Said<'_>) -> Result<Question, String> {
+    pub(super) fn request_of(&self, route: &Route, inputs: CallInputs<'_>) -> Result<Question, String> {
         let is_write = route.verb != Verb::Get;
         let mut question = self.plain(route.call, is_write)?;
         let mut fields = Tree::default();
@@ -131,11 +130,11 @@ impl Asked {
                 fields.put(name, value);
             }
         }
-        let Said { named, body, raw, home } = said;
+        let CallInputs { path, body, raw, region } = inputs;
         let one = |wanted: &str| {
-            named.iter().find_map(|(name, value)| match value {
-                Stands::One(value) if *name == wanted => Some(value.as_str()),
-                Stands::One(_) | Stands::Listed(_) => None,
+            path.iter().find_map(|(name, value)| match value {
+                PathParam::One(value) if *name == wanted => Some(value.as_str()),
+                PathParam::One(_) | PathParam::Listed(_) => None,
             })
         };
         let object = |body: &Json| match body {
@@ -161,9 +160,9 @@ impl Asked {
             }
             Body::OneOf(field) => {
                 let given = object(body)?;
-                let must_be = named.first().zip(NAMED.iter().find(|(call, ..)| *call == route.call));
-                if let Some(((_, Stands::One(path)), (_, name, what))) = must_be
-                    && given.get(*name).and_then(Json::as_str) != Some(path)
+                let must_be = path.first().zip(NAMED.iter().find(|(call, ..)| *call == route.call));
+                if let Some(((_, PathParam::One(id)), (_, name, what))) = must_be
+                    && given.get(*name).and_then(Json::as_str) != Some(id)
                 {
                     return Err(format!("{what} does not match request path"));
                 }
@@ -172,7 +171,7 @@ impl Asked {
             }
             Body::Job(wanted) => {
                 let given = object(body)?;
-                self.of_job(&mut question, &mut fields, &given, one("JobID"), home)?;
+                self.of_job(&mut question, &mut fields, &given, one("JobID"), region)?;
                 for name in wanted {
                     let Some(value) = given.get(*name).filter(|value| !value.is_null()) else { continue };
                     let value = if *name == "Submission" { escaped(value.clone()) } else { value.clone() };
@@ -194,10 +193,10 @@ impl Asked {
             _ => {}
         }
         if is_named && question.method != "Variables.Apply" {
-            for (name, value) in &named {
+            for (name, value) in &path {
                 let value = match value {
-                    Stands::One(value) => text(value),
-                    Stands::Listed(value) => Value::List(vec![text(value)]),
+                    PathParam::One(value) => text(value),
+                    PathParam::Listed(value) => Value::List(vec![text(value)]),
                 };
                 fields.put(name, value);
             }
@@ -281,14 +280,14 @@ impl Asked {
         if priority != 0 && !(1..=100).contains(&priority) {
             return Err("Eval priority must be between 1 and 100 inclusively".to_owned());
         }
-        let said = |name: &str| body.get(name).and_then(Json::as_str).filter(|value| !value.is_empty());
-        let region = said("Region").or_else(|| self.given("region"));
-        let namespace = self.given("namespace").or_else(|| said("Namespace"));
+        let in_body = |name: &str| body.get(name).and_then(Json::as_str).filter(|value| !value.is_empty());
+        let region = in_body("Region").or_else(|| self.given("region"));
+        let namespace = self.given("namespace").or_else(|| in_body("Namespace"));
         let submitted = job::submitted(job.clone(), region, namespace, home);
         question.region = submitted.region;
         question.namespace = submitted.namespace;
         if question.token.reveal().is_empty() {
-            question.token = said("SecretID").unwrap_or_default().into();
+            question.token = in_body("SecretID").unwrap_or_default().into();
         }
         fields.put("Job", json::read_job(&submitted.job)?);
         Ok(())

@@ -88,12 +88,12 @@ pub(super) enum Part {
     Nothing,
 }
 
-/// What stands in a path, by the name of its field.
-pub(super) type Named = Vec<(&'static str, Stands)>;
+/// The parameters of a path, by the names of their fields.
+pub(super) type PathParams = Vec<(&'static str, PathParam)>;
 
-/// What stands for a name.
+/// The value of a parameter of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Stands {
+pub(super) enum PathParam {
     /// A text.
     One(String),
     /// A list of one.
@@ -101,7 +101,7 @@ pub(super) enum Stands {
 }
 
 /// The route of a path below `/v1/`, and the fields that stand in it. The first pattern that fits counts.
-pub(super) fn find(verb: Verb, path: &str) -> Result<(&'static Route, Named), Missing> {
+pub(super) fn find(verb: Verb, path: &str) -> Result<(&'static Route, PathParams), Missing> {
     let first = ROUTES.iter().find(|route| fields(route.path, path).is_some()).ok_or(Missing::Path)?;
     let is_fitting = |route: &&Route| route.verb == verb && has_shape(first.path, route.path);
     let route = ROUTES.iter().find(is_fitting).ok_or(Missing::Verb)?;
@@ -136,7 +136,7 @@ pub(super) enum Missing {
 }
 
 /// What stands in a path for the names in its pattern.
-fn fields(pattern: &'static str, path: &str) -> Option<Named> {
+fn fields(pattern: &'static str, path: &str) -> Option<PathParams> {
     let (mut patterns, mut parts) =
         (pattern.split('/').collect::<Vec<_>>(), path.split('/').collect::<Vec<_>>());
     let mut found = Vec::new();
@@ -146,7 +146,7 @@ fn fields(pattern: &'static str, path: &str) -> Option<Named> {
         let after = patterns.len() - at - 1;
         let end = parts.len().checked_sub(after).filter(|end| *end > at)?;
         let value = percent_decoded(&parts.get(at..end)?.join("/")).filter(|value| !value.is_empty())?;
-        found.push((patterns.remove(at).trim_matches(['{', '*', '}']), Stands::One(value)));
+        found.push((patterns.remove(at).trim_matches(['{', '*', '}']), PathParam::One(value)));
         parts.drain(at..end);
     }
     if patterns.len() != parts.len() {
@@ -157,8 +157,8 @@ fn fields(pattern: &'static str, path: &str) -> Option<Named> {
             Some(name) => {
                 let value = percent_decoded(part).filter(|value| !value.is_empty())?;
                 found.push(match name.strip_suffix("[]") {
-                    Some(name) => (name, Stands::Listed(value)),
-                    None => (name, Stands::One(value)),
+                    Some(name) => (name, PathParam::Listed(value)),
+                    None => (name, PathParam::One(value)),
                 });
             }
             None if pattern == part => {}
@@ -216,8 +216,8 @@ mod tests {
 
     #[test]
     fn paths_have_the_calls_that_answer_them() {
-        let one = |name, value: &str| (name, Stands::One(value.to_owned()));
-        let listed = |name, value: &str| (name, Stands::Listed(value.to_owned()));
+        let one = |name, value: &str| (name, PathParam::One(value.to_owned()));
+        let listed = |name, value: &str| (name, PathParam::Listed(value.to_owned()));
         for (verb, path, call, expected) in [
             (Get, "jobs", "Job.List", vec![]),
             (Get, "job/web", "Job.GetJob", vec![one("JobID", "web")]),

@@ -27,7 +27,7 @@ use super::{
     NodeApi, Refused,
     exec::{self, Executed},
     piece::{Piece, piece},
-    request::Asked,
+    request::RequestParams,
 };
 use crate::asking::Question;
 
@@ -53,28 +53,28 @@ impl NodeApi {
     pub(super) async fn streamed(
         self: &Arc<Self>,
         parts: &[&str],
-        asked: &Asked,
+        params: &RequestParams,
         request: &mut Request,
     ) -> Result<Option<Response>, Refused> {
-        let text = |name: &str| Value::Text(asked.parameter(name).unwrap_or_default().to_owned());
+        let text = |name: &str| Value::Text(params.parameter(name).unwrap_or_default().to_owned());
         let bad = |why: String| Refused(400, why);
-        let flag = |name: &str, default| Ok::<_, Refused>(asked.flag(name).map_err(bad)?.unwrap_or(default));
+        let flag = |name: &str, default| Ok::<_, Refused>(params.flag(name).map_err(bad)?.unwrap_or(default));
         let number = |name: &str| {
-            let number = asked.number(name).map_err(|_| bad(format!("error parsing {name}")))?;
+            let number = params.number(name).map_err(|_| bad(format!("error parsing {name}")))?;
             Ok::<_, Refused>(Value::Int(number.unwrap_or_default()))
         };
-        let origin = || match asked.given("origin").unwrap_or("start") {
+        let origin = || match params.given("origin").unwrap_or("start") {
             origin @ ("start" | "end") => Ok(Value::Text(origin.to_owned())),
             _ => Err(bad(NO_ORIGIN.to_owned())),
         };
         let (method, alloc, is_plain, fields) = match parts {
             ["client", "allocation", id, "exec"] => {
                 let executed = Executed::Command((*id).to_owned());
-                return exec::open(self, executed, asked, request).await.map(Some);
+                return exec::open(self, executed, params, request).await.map(Some);
             }
             ["job", id @ .., "action"] if !id.is_empty() => {
                 let executed = Executed::Action(id.join("/"));
-                return exec::open(self, executed, asked, request).await.map(Some);
+                return exec::open(self, executed, params, request).await.map(Some);
             }
             ["client", "fs", what @ ("logs" | "cat" | "readat" | "stream"), id] => {
                 let is_plain = match *what {
@@ -85,16 +85,16 @@ impl NodeApi {
                 let mut fields =
                     vec![("AllocID", Value::Text((*id).to_owned())), ("PlainText", Value::Bool(is_plain))];
                 if *what == "logs" {
-                    if asked.given("task").is_none() {
+                    if params.given("task").is_none() {
                         return Err(bad(NO_TASK.to_owned()));
                     }
-                    if !matches!(asked.parameter("type"), Some("stdout" | "stderr")) {
+                    if !matches!(params.parameter("type"), Some("stdout" | "stderr")) {
                         return Err(bad(NO_TYPE.to_owned()));
                     }
                     fields.push(("Task", text("task")));
                     fields.push(("LogType", text("type")));
                 } else {
-                    if asked.given("path").is_none() {
+                    if params.given("path").is_none() {
                         return Err(bad(NO_PATH.to_owned()));
                     }
                     fields.push(("Path", text("path")));
@@ -128,11 +128,11 @@ impl NodeApi {
                 ("Agent.MonitorExport", None, is_plain, fields)
             }
             ["agent", "monitor"] => {
-                if asked.node().is_some() && asked.given("server_id").is_some() {
+                if params.node().is_some() && params.given("server_id").is_some() {
                     return Err(bad("Cannot target node and server simultaneously".to_owned()));
                 }
                 let is_plain = flag("plain", false)?;
-                let level = asked.given("log_level").unwrap_or("INFO");
+                let level = params.given("log_level").unwrap_or("INFO");
                 let fields = vec![
                     ("LogLevel", Value::Text(level.to_owned())),
                     ("LogJSON", Value::Bool(flag("log_json", false)?)),
@@ -144,16 +144,20 @@ impl NodeApi {
                 ("Agent.Monitor", None, is_plain, fields)
             }
             ["event", "stream"] => {
-                let index = asked.number("index").map_err(|_| bad("Unable to parse index".to_owned()))?;
+                let index = params.number("index").map_err(|_| bad("Unable to parse index".to_owned()))?;
                 let fields =
-                    vec![("Topics", topics(asked)?), ("Index", Value::Int(index.unwrap_or_default()))];
+                    vec![("Topics", topics(params)?), ("Index", Value::Int(index.unwrap_or_default()))];
                 ("Event.Stream", None, false, fields)
             }
             _ => return Ok(None),
         };
-        let stream = self.begin(method, alloc, asked, fields).await?;
-        let told = Told { stream, closing: self.shared.closing.clone(), has_lines: method == "Event.Stream" };
-        let response = told.answer(if is_plain { "text/plain" } else { "application/json" }).await?;
+        let stream = self.begin(method, alloc, params, fields).await?;
+        let streamed = StreamedResponse {
+            stream,
+            closing: self.shared.closing.clone(),
+            has_lines: method == "Event.Stream",
+        };
+        let response = streamed.answer(if is_plain { "text/plain" } else { "application/json" }).await?;
         let is_of_task = matches!(parts, ["client", "fs", "cat" | "readat", _]);
         Ok(Some(if is_of_task { untrusted(response) } else { response }))
     }
@@ -163,14 +167,14 @@ impl NodeApi {
         &self,
         method: &str,
         alloc: Option<&str>,
-        asked: &Asked,
+        params: &RequestParams,
         fields: Vec<(&str, Value)>,
     ) -> Result<Framed<Box<dyn Io>>, Refused> {
         let fields = fields.into_iter().map(|(name, value)| (Value::Text(name.to_owned()), value));
         // Events wait by themselves; there is nothing to wait for otherwise.
-        let question = asked.plain(method, true).map_err(|why| Refused(400, why))?;
+        let question = params.plain(method, true).map_err(|why| Refused(400, why))?;
         let question = Question { fields: Value::Map(fields.collect()), ..question };
-        if method != "Event.Stream" && self.is_here(alloc, asked) {
+        if method != "Event.Stream" && self.is_here(alloc, params) {
             let arguments = question.body(&self.shared.facts.node.region, Duration::ZERO);
             let begun = self.service.clone().begin(method.to_owned(), &arguments).await;
             return begun.map_err(|error| Refused(500, format!("failed to {error}")));
@@ -187,15 +191,15 @@ fn untrusted(mut response: Response) -> Response {
     response
 }
 
-/// A stream that is told.
-struct Told {
+/// The messages of a streaming call as the body of a response.
+struct StreamedResponse {
     stream: Framed<Box<dyn Io>>,
     closing: CancellationToken,
     /// Each message is a line.
     has_lines: bool,
 }
 
-impl Told {
+impl StreamedResponse {
     async fn answer(mut self, content_type: &'static str) -> Result<Response, Refused> {
         let first = match self.next().await.map_err(|error| Refused::from(CallError::from(error)))? {
             Some(Piece::Failed(code, why)) => return Err(Refused(code, why)),
@@ -241,9 +245,9 @@ impl Told {
 }
 
 /// Which events are wanted, by topic.
-fn topics(asked: &Asked) -> Result<Value, Refused> {
+fn topics(params: &RequestParams) -> Result<Value, Refused> {
     let mut topics: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for topic in asked.all("topic") {
+    for topic in params.all("topic") {
         let (name, key) = topic.split_once(':').unwrap_or((topic, "*"));
         if key.contains(':') {
             return Err(Refused(

@@ -224,7 +224,7 @@ pub(super) const ROUTES: &[Route] = &[
     get("scaling/policy/{ID}", "Scaling.GetPolicy", Found("Policy", "policy not found")),
     put("search", "Search.PrefixSearch", Fields(&["Prefix", "Context"])),
     put("search/fuzzy", "Search.FuzzySearch", Fields(&["Text", "Context"])),
-    // Volumes. Those of hosts are listed by another call, see `Asked::path`.
+    // Volumes. Those of hosts are listed by another call, see `RequestParams::path`.
     get("volumes", "CSIVolume.List", List("Volumes"))
         .with(&[("NodeID", Text("node_id")), ("PluginID", Text("plugin_id"))]),
     get("volumes?host", "HostVolume.List", List("Volumes"))
