@@ -5,9 +5,9 @@
 //! to a server, which does so itself. What goes on for long (logs, files, commands, the agent's log, events) becomes a streaming call.
 //!
 //! ```text
-//!   request ──► gate ─┬─ streams ──► streaming call ─┐
-//!                     └─ table ────► plain call ─────┼──► NodeService      this node, its allocations
-//!                                                    └──► Servers          all else
+//!   request ──► gate ──► row of the table ─┬─► answer of this node alone
+//!                                          ├─► streaming call ─┬──► NodeService      this node, its allocations
+//!                                          └─► plain call ─────┴──► Servers          all else
 //! ```
 
 mod exec;
@@ -18,7 +18,6 @@ mod metrics;
 mod piece;
 mod request;
 mod response;
-mod routes;
 mod stream;
 
 use std::{sync::Arc, time::Duration};
@@ -33,7 +32,10 @@ use axum::{
 };
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_agent::telemetry::Format;
-use herdlet_api::http::{AllowedPage, Shared, TokenVerdict, Tokens, WrongToken};
+use herdlet_api::http::{
+    AllowedPage, Shared, TokenVerdict, Tokens, WrongToken,
+    routes::{self, Call, CallBody, Missing, NodeAnswer, OnNode, PathParam, PathParams, Target, Verb},
+};
 use herdlet_api_types::AllocId;
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
@@ -45,8 +47,8 @@ use serde_json::{Value as Json, json};
 
 use self::{
     request::{CallInputs, RequestParams},
-    response::render_response,
-    routes::{Body as BodyOf, Missing, PathParam, Verb},
+    response::{refusal, render_response},
+    stream::Streamed,
 };
 use super::{
     acl::{Access, Acl, Denied},
@@ -230,6 +232,30 @@ enum Passed {
     On(Box<Request>),
 }
 
+/// A request to whose path a row belongs.
+struct Incoming {
+    path: PathParams,
+    params: RequestParams,
+    request: Request,
+}
+
+/// A call with what its row says beside it.
+#[derive(Clone, Copy)]
+struct RoutedCall<'r> {
+    verb: Verb,
+    /// The method of this node that is the same call.
+    own: Option<&'static str>,
+    call: &'r Call,
+}
+
+/// A parameter of a path that is a text.
+fn path_param<'p>(path: &'p PathParams, wanted: &str) -> Option<&'p str> {
+    path.iter().find_map(|(name, value)| match value {
+        PathParam::One(value) if *name == wanted => Some(value.as_str()),
+        PathParam::One(_) | PathParam::Listed(_) => None,
+    })
+}
+
 impl NodeApi {
     /// What the cluster knows about a token. The resolver remembers its answer, so that a repeated token costs no call.
     async fn judge(&self, token: &Secret) -> TokenVerdict {
@@ -266,51 +292,67 @@ impl NodeApi {
         let well_known = || path.strip_prefix('/').filter(|path| path.starts_with(".well-known/"));
         let path = path.strip_prefix("/v1/").or_else(well_known).ok_or_else(missing)?.to_owned();
         let params = RequestParams::read(request.uri().query().unwrap_or_default(), request.headers())?;
-        let (is_get, is_put) =
-            (request.method() == Method::GET, matches!(*request.method(), Method::PUT | Method::POST));
-        let parts: Vec<&str> = path.split('/').collect();
-        if is_get && let Some(told) = self.streamed(&parts, &params, &mut request).await? {
-            return Ok(Passed::Answer(told));
-        }
-        match parts.as_slice() {
-            ["metrics"] if is_get && metrics::is_wanted(&params, request.headers()) => {
-                let page = self.shared.page_of_metrics(Format::Text).await;
-                let summary = metrics::summary(&page, herdlet_base::clock::wall_now());
-                return Ok(Passed::Answer(axum::Json(summary).into_response()));
+        let target = Target { path: &path, query: &|name| params.given(name) };
+        let found = routes::find(request.method(), target).map_err(|missing| match missing {
+            Missing::Verb => Refused(405, "Invalid method".to_owned()),
+            Missing::Path => Refused(404, "resource not found".to_owned()),
+        });
+        let (route, path) = found?;
+        let routed = |own, call| RoutedCall { verb: route.verb, own, call };
+        match &route.node {
+            OnNode::Itself(what) => self.answer_itself(*what, Incoming { path, params, request }).await,
+            OnNode::Stream(kind) => {
+                let what = Streamed::of(*kind, &path);
+                self.stream(what, &params, &mut request).await.map(Passed::Answer)
             }
-            ["metrics"] if is_get => {}
-            ["jobs", "parse"] if is_put => {
+            OnNode::Servers(call) => {
+                self.forward(routed(None, call), Incoming { path, params, request }).await.map(Passed::Answer)
+            }
+            OnNode::Either(own, call) => {
+                let routed = routed(Some(*own), call);
+                self.forward(routed, Incoming { path, params, request }).await.map(Passed::Answer)
+            }
+            OnNode::ServersOnly => Err(Refused(501, "Invalid method".to_owned())),
+            OnNode::Nobody => Err(missing()),
+        }
+    }
+
+    /// What is about this node only, or what the local API answers to those who may ask.
+    async fn answer_itself(&self, what: NodeAnswer, incoming: Incoming) -> Result<Passed, Refused> {
+        let Incoming { path, params, request } = incoming;
+        let response = match what {
+            NodeAnswer::Metrics => {
+                if !metrics::is_wanted(&params, request.headers()) {
+                    return Ok(Passed::On(Box::new(request)));
+                }
+                let page = self.shared.page_of_metrics(Format::Text).await;
+                axum::Json(metrics::summary(&page, herdlet_base::clock::wall_now())).into_response()
+            }
+            NodeAnswer::ParsedJob => {
                 let namespace = params.given("namespace").unwrap_or("default");
                 self.service.allows_parse(&params.token, namespace).await?;
+                return Ok(Passed::On(Box::new(request)));
             }
-            ["client", "allocation", id, "snapshot"] if is_get => {
-                return self.snapshot(id, &params).await.map(Passed::Answer);
+            NodeAnswer::Snapshot => {
+                self.snapshot(path_param(&path, "AllocID").unwrap_or_default(), &params).await?
             }
-            ["agent", "self"] if is_get => {
+            NodeAnswer::Agent => {
                 self.service.allows_agent(&params.token, Access::reads).await?;
-                return Ok(Passed::Answer(axum::Json(self.this()).into_response()));
+                axum::Json(self.this()).into_response()
             }
-            ["agent", "health"] if is_get => return self.health(&params).map(Passed::Answer),
-            ["agent", "servers"] if is_get => {
+            NodeAnswer::Health => self.health(&params)?,
+            NodeAnswer::KnownServers => {
                 self.service.allows_agent(&params.token, Access::reads).await?;
                 let mut addresses = self.servers.addresses();
                 addresses.sort();
-                return Ok(Passed::Answer(axum::Json(addresses).into_response()));
+                axum::Json(addresses).into_response()
             }
-            ["agent", "servers"] if is_put => {
-                return self
-                    .set_servers(&params)
-                    .await
-                    .map(|()| Passed::Answer(StatusCode::OK.into_response()));
+            NodeAnswer::SetServers => {
+                self.set_servers(&params).await?;
+                StatusCode::OK.into_response()
             }
-            // Of servers only.
-            ["agent", "join" | "force-leave" | "keyring", ..] => {
-                let code = if is_put || parts.contains(&"keyring") { 501 } else { 405 };
-                return Err(Refused(code, "Invalid method".to_owned()));
-            }
-            _ => return self.forward(path, request, params).await.map(Passed::Answer),
-        }
-        Ok(Passed::On(Box::new(request)))
+        };
+        Ok(Passed::Answer(response))
     }
 
     /// `PUT /v1/agent/servers`.
@@ -345,62 +387,39 @@ impl NodeApi {
         }
     }
 
-    async fn forward(
-        &self,
-        path: String,
-        request: Request,
-        params: RequestParams,
-    ) -> Result<Response, Refused> {
-        let verb = match *request.method() {
-            Method::GET | Method::HEAD => Verb::Get,
-            Method::PUT | Method::POST => Verb::Put,
-            Method::DELETE => Verb::Delete,
-            _ => return Err(Refused(405, "Invalid method".to_owned())),
-        };
-        let (route, path) = routes::find(verb, &params.path(path)).map_err(|missing| match missing {
-            Missing::Verb => Refused(405, "Invalid method".to_owned()),
-            Missing::Path => Refused(404, "resource not found".to_owned()),
-        })?;
+    /// Makes a call at this node or at a server, whichever the request means.
+    async fn forward(&self, routed: RoutedCall<'_>, incoming: Incoming) -> Result<Response, Refused> {
+        let Incoming { path, params, request } = incoming;
+        let call = routed.call;
         let raw =
-            if route.body == BodyOf::Ignored { Bytes::new() } else { read(request.into_body()).await? };
-        let is_json = !matches!(route.body, BodyOf::Raw(_)) && !raw.is_empty();
+            if call.body == CallBody::Ignored { Bytes::new() } else { read(request.into_body()).await? };
+        let is_json = !matches!(call.body, CallBody::Raw(_)) && !raw.is_empty();
         let body = if is_json {
             serde_json::from_slice(&raw)
                 .map_err(|error| Refused(400, format!("the body is no JSON: {error}")))?
         } else {
             Json::Null
         };
-        let alloc = path.iter().find_map(|(name, value)| match value {
-            PathParam::One(id) if *name == "AllocID" => Some(id.clone()),
-            PathParam::One(_) | PathParam::Listed(_) => None,
-        });
+        let alloc = path_param(&path, "AllocID").map(str::to_owned);
         let region = &self.shared.facts.node.region;
         let inputs = CallInputs { path, body: &body, raw: raw.to_vec(), region };
-        let question = params.request_of(route, inputs).map_err(|why| Refused(400, why))?;
+        let question = params.request_of(routed, inputs).map_err(|why| Refused(400, why))?;
         // A body may name the node, too.
         let node = question.fields.get("NodeID").and_then(Value::as_text).filter(|node| !node.is_empty());
         let is_here = self.is_here(alloc.as_deref(), &params)
             && (alloc.is_some() || node.is_none_or(|node| node == self.shared.facts.node.id));
-        let answer = match route.own.filter(|_| is_here) {
+        let answer = match routed.own.filter(|_| is_here) {
             Some(own) => {
-                let told = self.service.ask(own, &question.body(region, Duration::ZERO)).await;
-                let told = told.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
-                let told = codec::decode(&told);
-                Answer(told.map_err(|error| Refused(500, format!("failed to {error}")))?)
+                let answer = self.service.ask(own, &question.body(region, Duration::ZERO)).await;
+                let answer = answer.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
+                codec::decode(&answer).map_err(|error| Refused(500, format!("failed to {error}")))?
             }
-            None => self.servers.ask(question).await.map_err(|error| {
-                if let CallError::Server(told) = &error {
-                    if route.call == "Variables.Apply" && told.text().contains("cas error:") {
-                        return Refused(409, told.text().to_owned());
-                    }
-                    if route.call == "Alloc.Stop" && told.kind() == ErrorKind::UnknownAllocation {
-                        return Refused(404, "alloc not found".to_owned());
-                    }
-                }
-                Refused::from(error)
-            })?,
+            None => match self.servers.ask(question).await {
+                Ok(Answer(answer)) => answer,
+                Err(error) => return Err(refusal(call.response, error)),
+            },
         };
-        render_response(route, answer.0, &params)
+        render_response(routed, answer, &params)
     }
 
     /// `GET /v1/agent/self`, as far as Nomad's clients look at it.

@@ -45,7 +45,7 @@ pub struct Route {
     /// Who answers on the local API.
     local: Local,
     /// Who answers on the API of a node.
-    pub node: Node,
+    pub node: OnNode,
 }
 
 /// What is done with a path.
@@ -77,10 +77,10 @@ enum Local {
 
 /// Who answers on the API of a node.
 #[derive(Debug, Clone, Copy)]
-pub enum Node {
+pub enum OnNode {
     /// This node.
     Itself(NodeAnswer),
-    /// A streaming call, by this node or by a server: as for [`Node::Either`].
+    /// A streaming call, by this node or by a server: as for [`OnNode::Either`].
     Stream(StreamKind),
     /// A server.
     Servers(Call),
@@ -178,8 +178,8 @@ impl Route {
     /// Whether a node passes it on to servers, or says that it doesn't. Only of such paths it tells that they have other verbs.
     fn is_call(&self) -> bool {
         match self.node {
-            Node::Servers(_) | Node::Either(..) | Node::ServersOnly => true,
-            Node::Itself(_) | Node::Stream(_) | Node::Nobody => false,
+            OnNode::Servers(_) | OnNode::Either(..) | OnNode::ServersOnly => true,
+            OnNode::Itself(_) | OnNode::Stream(_) | OnNode::Nobody => false,
         }
     }
 
@@ -188,9 +188,9 @@ impl Route {
         let (pattern, query) = self.path.split_once('?').unwrap_or((self.path, ""));
         let has_query = query.split_once('=').is_none_or(|(name, value)| (target.query)(name) == Some(value));
         match self.node {
-            Node::Nobody => None,
-            Node::ServersOnly => pattern::covers(pattern, target.path).then(PathParams::new),
-            Node::Itself(_) | Node::Stream(_) | Node::Servers(_) | Node::Either(..) => {
+            OnNode::Nobody => None,
+            OnNode::ServersOnly => pattern::covers(pattern, target.path).then(PathParams::new),
+            OnNode::Itself(_) | OnNode::Stream(_) | OnNode::Servers(_) | OnNode::Either(..) => {
                 has_query.then(|| pattern::params(pattern, target.path)).flatten()
             }
         }
@@ -211,12 +211,13 @@ pub struct Target<'t> {
 /// # Errors
 /// Where no row is for that path, or none with that verb.
 pub fn find(method: &Method, target: Target<'_>) -> Result<(&'static Route, PathParams), Missing> {
+    let rows = || all().filter(|route| !matches!(route.node, OnNode::Nobody));
     let is_candidate =
         |route: &&Route| (route.is_call() || route.takes(method)) && route.params(target).is_some();
     let missing = if Verb::of(method).is_some() { Missing::Path } else { Missing::Verb };
-    let first = all().find(is_candidate).ok_or(missing)?;
+    let first = rows().find(is_candidate).ok_or(missing)?;
     let is_same = |route: &&Route| route.takes(method) && pattern::has_shape(first.path, route.path);
-    let route = all().find(is_same).ok_or(Missing::Verb)?;
+    let route = rows().find(is_same).ok_or(Missing::Verb)?;
     Ok((route, route.params(target).ok_or(Missing::Path)?))
 }
 

@@ -3,30 +3,23 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
+use herdlet_api::http::routes::{
+    Call, CallBody, FieldSource, JobUse, PathParam, PathParams, RequestRule, Verb, percent_decoded,
+};
 use herdlet_api_types::parse_duration;
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::codec::Value;
 use serde_json::{Map, Value as Json};
 
 use super::{
-    Refused, job, json,
-    routes::{Body, PathParam, PathParams, Route, Take, Verb, percent_decoded},
+    Refused, RoutedCall,
+    job::{self, Submitted},
+    json, path_param,
 };
 use crate::asking::Question;
 
 /// The longest that a question may wait.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-
-/// Which of the namespace's texts a mistake is told by, and the field of the body that must be what the path says.
-const NAMED: [(&str, &str, &str); 7] = [
-    ("NodePool.UpsertNodePools", "Name", "Node pool name"),
-    ("Namespace.UpsertNamespaces", "Name", "Namespace name"),
-    ("ACL.UpsertPolicies", "Name", "ACL policy name"),
-    ("ACL.UpsertTokens", "AccessorID", "ACL token accessor"),
-    ("ACL.UpsertRoles", "ID", "ACL role ID"),
-    ("ACL.UpsertAuthMethods", "Name", "ACL auth-method name"),
-    ("ACL.UpsertBindingRules", "ID", "ACL binding rule ID"),
-];
 
 /// The token of a request and the parameters of its query.
 #[derive(Clone)]
@@ -108,70 +101,61 @@ impl RequestParams {
         parsed.transpose()
     }
 
-    /// The path by which the table of routes knows what is asked.
-    pub(super) fn path(&self, path: String) -> String {
-        if path == "volumes" && self.given("type") == Some("host") { "volumes?host".to_owned() } else { path }
-    }
-
-    /// The question that a route asks.
-    pub(super) fn request_of(&self, route: &Route, inputs: CallInputs<'_>) -> Result<Question, String> {
-        let is_write = route.verb != Verb::Get;
-        let mut question = self.plain(route.call, is_write)?;
-        let mut fields = Tree::default();
-        for (name, from) in route.query {
-            let value = match from {
-                Take::Text(parameter) => self.parameter(parameter).map(text),
-                Take::Flag(parameter) => self.flag(parameter)?.map(Value::Bool),
-                Take::Given(parameter) => self.parameter(parameter).map(|_| Value::Bool(true)),
-                Take::Number(parameter) => self.number(parameter)?.map(Value::Int),
-                Take::Always(value) => Some(Value::Int(*value)),
-            };
-            if let Some(value) = value {
-                fields.put(name, value);
-            }
-        }
+    /// The question that a call asks.
+    pub(super) fn request_of(
+        &self,
+        routed: RoutedCall<'_>,
+        inputs: CallInputs<'_>,
+    ) -> Result<Question, String> {
+        let call = routed.call;
+        let is_write = routed.verb != Verb::Get;
+        let mut question = self.plain(call.method, is_write)?;
+        let mut fields = self.query_fields(call)?;
         let CallInputs { path, body, raw, region } = inputs;
-        let one = |wanted: &str| {
-            path.iter().find_map(|(name, value)| match value {
-                PathParam::One(value) if *name == wanted => Some(value.as_str()),
-                PathParam::One(_) | PathParam::Listed(_) => None,
-            })
-        };
-        let object = |body: &Json| match body {
-            Json::Object(given) => Ok(given.clone()),
-            Json::Null => Err("Request body is empty".to_owned()),
-            Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
-                Err("the body is no JSON object".to_owned())
-            }
-        };
         let mut is_named = true;
-        match route.body {
-            Body::Ignored => {}
-            Body::Fields(wanted) => {
+        match call.body {
+            CallBody::Ignored => {}
+            CallBody::Fields(wanted) => {
                 for name in wanted {
                     let Some(value) = body.get(*name) else { continue };
-                    fields.put(as_servers_call(route.call, name), json::read(value, name)?);
+                    fields.put(name, json::read(value, name)?);
                 }
             }
-            Body::All => fields.extend(json::read(body, "")?),
-            Body::In(field) => {
+            CallBody::Renamed(wanted) => {
+                for (name, field) in wanted {
+                    let Some(value) = body.get(*name) else { continue };
+                    fields.put(field, json::read(value, name)?);
+                }
+            }
+            CallBody::All => fields.extend(json::read(body, "")?),
+            CallBody::In(field) => {
                 let given = Json::Object(object(body)?);
                 fields.under(field, json::read(&given, "")?);
             }
-            Body::OneOf(field) => {
+            CallBody::OneOf(field) => {
+                let given = Json::Object(object(body)?);
+                fields.put(field, Value::List(vec![json::read(&given, "")?]));
+                is_named = false;
+            }
+            CallBody::OneNamed(field, name, what) => {
                 let given = object(body)?;
-                let must_be = path.first().zip(NAMED.iter().find(|(call, ..)| *call == route.call));
-                if let Some(((_, PathParam::One(id)), (_, name, what))) = must_be
-                    && given.get(*name).and_then(Json::as_str) != Some(id)
+                if let Some((_, PathParam::One(id))) = path.first()
+                    && given.get(name).and_then(Json::as_str) != Some(id)
                 {
                     return Err(format!("{what} does not match request path"));
                 }
                 fields.put(field, Value::List(vec![json::read(&Json::Object(given), "")?]));
                 is_named = false;
             }
-            Body::Job(wanted) => {
+            CallBody::Job(job_use, wanted) => {
                 let given = object(body)?;
-                self.of_job(&mut question, &mut fields, &given, one("JobID"), region)?;
+                let submitted = self.of_job(job_use, &given, path_param(&path, "JobID"), region)?;
+                question.region = submitted.region;
+                question.namespace = submitted.namespace;
+                if question.token.is_empty() {
+                    question.token = in_body(&given, "SecretID").unwrap_or_default().into();
+                }
+                fields.put("Job", json::read_job(&submitted.job)?);
                 for name in wanted {
                     let Some(value) = given.get(*name).filter(|value| !value.is_null()) else { continue };
                     let value = if *name == "Submission" { escaped(value.clone()) } else { value.clone() };
@@ -179,20 +163,23 @@ impl RequestParams {
                 }
                 is_named = false;
             }
-            Body::Raw(field) => fields.put(field, Value::Bytes(raw)),
+            CallBody::Raw(field) => fields.put(field, Value::Bytes(raw)),
         }
-        match route.call {
-            "Variables.Apply" => self.of_variable(&mut question, &mut fields, one("Path"), route.verb)?,
-            "Job.TagVersion" if route.verb == Verb::Put => {
-                fields.put("Tag.Name", text(one("Name").unwrap_or_default()));
+        match call.request {
+            RequestRule::Plain | RequestRule::Secrets => {}
+            RequestRule::Variable => {
+                self.of_variable(&mut question, &mut fields, path_param(&path, "Path"), routed.verb)?;
+                is_named = false;
             }
-            // The claim is let go.
-            "CSIVolume.Unpublish" if self.given("node").is_none() => {
+            RequestRule::VersionTag => {
+                fields.put("Tag.Name", text(path_param(&path, "Name").unwrap_or_default()));
+            }
+            RequestRule::Claim if self.given("node").is_none() => {
                 return Err("detach requires node ID".to_owned());
             }
-            _ => {}
+            RequestRule::Claim => {}
         }
-        if is_named && question.method != "Variables.Apply" {
+        if is_named {
             for (name, value) in &path {
                 let value = match value {
                     PathParam::One(value) => text(value),
@@ -204,7 +191,8 @@ impl RequestParams {
         if let Some(node) = self.node().filter(|_| !fields.has("NodeID")) {
             fields.put("NodeID", text(node));
         }
-        if let Some(secrets) = self.secrets.as_ref().filter(|_| route.call.starts_with("CSIVolume.")) {
+        let needs_secrets = matches!(call.request, RequestRule::Secrets | RequestRule::Claim);
+        if let Some(secrets) = self.secrets.as_ref().filter(|_| needs_secrets) {
             let pairs = secrets.reveal().split(',').filter_map(|pair| pair.split_once('='));
             fields.put("Secrets", Value::Map(pairs.map(|(name, value)| (text(name), text(value))).collect()));
         }
@@ -217,6 +205,24 @@ impl RequestParams {
         }
         question.fields = Value::Map(fields.0);
         Ok(question)
+    }
+
+    /// The fields of a call that come from the query.
+    fn query_fields(&self, call: &Call) -> Result<Tree, String> {
+        let mut fields = Tree::default();
+        for (name, source) in call.query {
+            let value = match source {
+                FieldSource::Text(parameter) => self.parameter(parameter).map(text),
+                FieldSource::Flag(parameter) => self.flag(parameter)?.map(Value::Bool),
+                FieldSource::Presence(parameter) => self.parameter(parameter).map(|_| Value::Bool(true)),
+                FieldSource::Number(parameter) => self.number(parameter)?.map(Value::Int),
+                FieldSource::Constant(value) => Some(Value::Int(*value)),
+            };
+            if let Some(value) = value {
+                fields.put(name, value);
+            }
+        }
+        Ok(fields)
     }
 
     /// A question without fields: who asks, about what part of the cluster, and how long it may take.
@@ -251,25 +257,23 @@ impl RequestParams {
     /// A job that is registered, planned or validated: with it comes where that is done.
     fn of_job(
         &self,
-        question: &mut Question,
-        fields: &mut Tree,
+        job_use: JobUse,
         body: &Map<String, Json>,
         path: Option<&str>,
-        home: &str,
-    ) -> Result<(), String> {
-        let is_plan = question.method == "Job.Plan";
+        region: &str,
+    ) -> Result<Submitted, String> {
         let Some(Json::Object(job)) = body.get("Job") else { return Err("Job must be specified".to_owned()) };
         let id = job.get("ID").and_then(Json::as_str);
-        match (id, path) {
-            (None, _) if is_plan => return Err("Job must have a valid ID".to_owned()),
-            (None, _) if question.method == "Job.Register" => {
-                return Err("Job ID hasn't been provided".to_owned());
+        match (id, path, job_use) {
+            (None, _, JobUse::Plan) => return Err("Job must have a valid ID".to_owned()),
+            (None, _, JobUse::Register) => return Err("Job ID hasn't been provided".to_owned()),
+            (Some(id), Some(path), JobUse::Plan) if id != path => {
+                return Err("Job ID does not match".to_owned());
             }
-            (Some(id), Some(path)) if id != path => {
-                let what = if is_plan { "" } else { " name" };
-                return Err(format!("Job ID does not match{what}"));
+            (Some(id), Some(path), JobUse::Register | JobUse::Validate) if id != path => {
+                return Err("Job ID does not match name".to_owned());
             }
-            _ => {}
+            (None, _, JobUse::Validate) | (Some(_), _, _) => {}
         }
         let scales = |group: &Json| group.get("Scaling").is_some_and(|scaling| !scaling.is_null());
         let mut groups = job.get("TaskGroups").and_then(Json::as_array).into_iter().flatten();
@@ -280,17 +284,9 @@ impl RequestParams {
         if priority != 0 && !(1..=100).contains(&priority) {
             return Err("Eval priority must be between 1 and 100 inclusively".to_owned());
         }
-        let in_body = |name: &str| body.get(name).and_then(Json::as_str).filter(|value| !value.is_empty());
-        let region = in_body("Region").or_else(|| self.given("region"));
-        let namespace = self.given("namespace").or_else(|| in_body("Namespace"));
-        let submitted = job::submitted(job.clone(), region, namespace, home);
-        question.region = submitted.region;
-        question.namespace = submitted.namespace;
-        if question.token.reveal().is_empty() {
-            question.token = in_body("SecretID").unwrap_or_default().into();
-        }
-        fields.put("Job", json::read_job(&submitted.job)?);
-        Ok(())
+        let own_region = in_body(body, "Region").or_else(|| self.given("region"));
+        let namespace = self.given("namespace").or_else(|| in_body(body, "Namespace"));
+        Ok(job::submitted(job.clone(), own_region, namespace, region))
     }
 
     /// A variable that is written, removed or locked.
@@ -414,14 +410,20 @@ impl Tree {
     }
 }
 
-/// The name by which servers know a field of a body.
-fn as_servers_call<'n>(call: &str, name: &'n str) -> &'n str {
-    match (call, name) {
-        // Servers hold when it began beside it.
-        (_, "DrainSpec") => "DrainStrategy",
-        ("Job.TagVersion", "Description") => "Tag.Description",
-        (_, name) => name,
+/// A body that must be an object.
+fn object(body: &Json) -> Result<Map<String, Json>, String> {
+    match body {
+        Json::Object(given) => Ok(given.clone()),
+        Json::Null => Err("Request body is empty".to_owned()),
+        Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
+            Err("the body is no JSON object".to_owned())
+        }
     }
+}
+
+/// A field of a body that is a text and not empty.
+fn in_body<'b>(body: &'b Map<String, Json>, name: &str) -> Option<&'b str> {
+    body.get(name).and_then(Json::as_str).filter(|value| !value.is_empty())
 }
 
 /// A job's source, with the values of variables as servers keep them: escaped, so that lines stay what they are.

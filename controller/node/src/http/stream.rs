@@ -15,6 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
+use herdlet_api::http::routes::{PathParams, StreamKind};
 use herdlet_rpc::{
     codec::{Limits, Value},
     error::{CallError, MessageError},
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NodeApi, Refused,
     exec::{self, Executed},
+    path_param,
     piece::{Piece, piece},
     request::RequestParams,
 };
@@ -48,118 +50,80 @@ const OF_TASKS: [(HeaderName, &str); 4] = [
 /// How much an event may take: it has all of a job, or of an allocation.
 const EVENT: Limits = Limits { bytes: 16 << 20, depth: 8, values: 64 };
 
+/// What is streamed, with what of it stands in the path.
+pub(super) enum Streamed<'p> {
+    /// A command or an action, over a websocket.
+    Exec(Executed),
+    /// A file, or the output of a task, of an allocation.
+    File(FileStream, &'p str),
+    /// The agent's log from now on.
+    Monitor,
+    /// The agent's log of before.
+    MonitorExport,
+    /// What changes in the cluster.
+    Events,
+}
+
+/// How a file is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileStream {
+    Logs,
+    Cat,
+    ReadAt,
+    /// In frames.
+    Frames,
+}
+
+/// A streaming call.
+struct StreamCall<'c> {
+    method: &'static str,
+    /// The allocation that it is about.
+    alloc: Option<&'c str>,
+    /// The payloads are text, and not JSON.
+    is_plain: bool,
+    fields: Vec<(&'static str, Value)>,
+}
+
+impl<'p> Streamed<'p> {
+    pub(super) fn of(kind: StreamKind, path: &'p PathParams) -> Self {
+        let alloc = path_param(path, "AllocID").unwrap_or_default();
+        match kind {
+            StreamKind::Exec => Self::Exec(Executed::Command(alloc.to_owned())),
+            StreamKind::Action => {
+                Self::Exec(Executed::Action(path_param(path, "JobID").unwrap_or_default().to_owned()))
+            }
+            StreamKind::Logs => Self::File(FileStream::Logs, alloc),
+            StreamKind::Cat => Self::File(FileStream::Cat, alloc),
+            StreamKind::ReadAt => Self::File(FileStream::ReadAt, alloc),
+            StreamKind::File => Self::File(FileStream::Frames, alloc),
+            StreamKind::Monitor => Self::Monitor,
+            StreamKind::MonitorExport => Self::MonitorExport,
+            StreamKind::Events => Self::Events,
+        }
+    }
+}
+
 impl NodeApi {
-    /// The answer to a path that is one of these; none where it is another one.
-    pub(super) async fn streamed(
+    /// Answers with a stream.
+    pub(super) async fn stream(
         self: &Arc<Self>,
-        parts: &[&str],
+        what: Streamed<'_>,
         params: &RequestParams,
         request: &mut Request,
-    ) -> Result<Option<Response>, Refused> {
-        let text = |name: &str| Value::Text(params.parameter(name).unwrap_or_default().to_owned());
-        let bad = |why: String| Refused(400, why);
-        let flag = |name: &str, default| Ok::<_, Refused>(params.flag(name).map_err(bad)?.unwrap_or(default));
-        let number = |name: &str| {
-            let number = params.number(name).map_err(|_| bad(format!("error parsing {name}")))?;
-            Ok::<_, Refused>(Value::Int(number.unwrap_or_default()))
+    ) -> Result<Response, Refused> {
+        let is_of_task = matches!(what, Streamed::File(FileStream::Cat | FileStream::ReadAt, _));
+        let has_lines = matches!(what, Streamed::Events);
+        let call = match what {
+            Streamed::Exec(executed) => return exec::open(self, executed, params, request).await,
+            Streamed::File(how, alloc) => file_call(how, alloc, params)?,
+            Streamed::Monitor => monitor_call(params)?,
+            Streamed::MonitorExport => export_call(params)?,
+            Streamed::Events => events_call(params)?,
         };
-        let origin = || match params.given("origin").unwrap_or("start") {
-            origin @ ("start" | "end") => Ok(Value::Text(origin.to_owned())),
-            _ => Err(bad(NO_ORIGIN.to_owned())),
-        };
-        let (method, alloc, is_plain, fields) = match parts {
-            ["client", "allocation", id, "exec"] => {
-                let executed = Executed::Command((*id).to_owned());
-                return exec::open(self, executed, params, request).await.map(Some);
-            }
-            ["job", id @ .., "action"] if !id.is_empty() => {
-                let executed = Executed::Action(id.join("/"));
-                return exec::open(self, executed, params, request).await.map(Some);
-            }
-            ["client", "fs", what @ ("logs" | "cat" | "readat" | "stream"), id] => {
-                let is_plain = match *what {
-                    "logs" => flag("plain", false)?,
-                    "stream" => false,
-                    _ => true,
-                };
-                let mut fields =
-                    vec![("AllocID", Value::Text((*id).to_owned())), ("PlainText", Value::Bool(is_plain))];
-                if *what == "logs" {
-                    if params.given("task").is_none() {
-                        return Err(bad(NO_TASK.to_owned()));
-                    }
-                    if !matches!(params.parameter("type"), Some("stdout" | "stderr")) {
-                        return Err(bad(NO_TYPE.to_owned()));
-                    }
-                    fields.push(("Task", text("task")));
-                    fields.push(("LogType", text("type")));
-                } else {
-                    if params.given("path").is_none() {
-                        return Err(bad(NO_PATH.to_owned()));
-                    }
-                    fields.push(("Path", text("path")));
-                }
-                if matches!(*what, "logs" | "stream") {
-                    fields.push(("Follow", Value::Bool(flag("follow", *what == "stream")?)));
-                    fields.push(("Origin", origin()?));
-                } else {
-                    fields.push(("Origin", Value::Text("start".to_owned())));
-                }
-                if *what != "cat" {
-                    fields.push(("Offset", number("offset")?));
-                }
-                if *what == "readat" {
-                    fields.push(("Limit", number("limit")?));
-                }
-                let method = if *what == "logs" { "FileSystem.Logs" } else { "FileSystem.Stream" };
-                (method, Some(*id), is_plain, fields)
-            }
-            ["agent", "monitor", "export"] => {
-                let is_plain = flag("plain", false)?;
-                let fields = vec![
-                    ("LogsSince", text("logs_since")),
-                    ("ServiceName", text("service_name")),
-                    ("OnDisk", Value::Bool(flag("on_disk", false)?)),
-                    ("Follow", Value::Bool(flag("follow", false)?)),
-                    ("NodeID", text("node_id")),
-                    ("ServerID", text("server_id")),
-                    ("PlainText", Value::Bool(is_plain)),
-                ];
-                ("Agent.MonitorExport", None, is_plain, fields)
-            }
-            ["agent", "monitor"] => {
-                if params.node().is_some() && params.given("server_id").is_some() {
-                    return Err(bad("Cannot target node and server simultaneously".to_owned()));
-                }
-                let is_plain = flag("plain", false)?;
-                let level = params.given("log_level").unwrap_or("INFO");
-                let fields = vec![
-                    ("LogLevel", Value::Text(level.to_owned())),
-                    ("LogJSON", Value::Bool(flag("log_json", false)?)),
-                    ("LogIncludeLocation", Value::Bool(flag("log_include_location", false)?)),
-                    ("NodeID", text("node_id")),
-                    ("ServerID", text("server_id")),
-                    ("PlainText", Value::Bool(is_plain)),
-                ];
-                ("Agent.Monitor", None, is_plain, fields)
-            }
-            ["event", "stream"] => {
-                let index = params.number("index").map_err(|_| bad("Unable to parse index".to_owned()))?;
-                let fields =
-                    vec![("Topics", topics(params)?), ("Index", Value::Int(index.unwrap_or_default()))];
-                ("Event.Stream", None, false, fields)
-            }
-            _ => return Ok(None),
-        };
-        let stream = self.begin(method, alloc, params, fields).await?;
-        let streamed = StreamedResponse {
-            stream,
-            closing: self.shared.closing.clone(),
-            has_lines: method == "Event.Stream",
-        };
-        let response = streamed.answer(if is_plain { "text/plain" } else { "application/json" }).await?;
-        let is_of_task = matches!(parts, ["client", "fs", "cat" | "readat", _]);
-        Ok(Some(if is_of_task { untrusted(response) } else { response }))
+        let stream = self.begin(call.method, call.alloc, params, call.fields).await?;
+        let streamed = StreamedResponse { stream, closing: self.shared.closing.clone(), has_lines };
+        let response = streamed.answer(if call.is_plain { "text/plain" } else { "application/json" }).await?;
+        Ok(if is_of_task { untrusted(response) } else { response })
     }
 
     /// Begins a streaming call at this node, or at a server.
@@ -181,6 +145,107 @@ impl NodeApi {
         }
         self.servers.stream(question).await.map_err(Refused::from)
     }
+}
+
+fn file_call<'c>(how: FileStream, alloc: &'c str, params: &RequestParams) -> Result<StreamCall<'c>, Refused> {
+    let is_logs = how == FileStream::Logs;
+    let is_plain = match how {
+        FileStream::Logs => flag(params, "plain")?.unwrap_or_default(),
+        FileStream::Frames => false,
+        FileStream::Cat | FileStream::ReadAt => true,
+    };
+    let mut fields = vec![("AllocID", Value::Text(alloc.to_owned())), ("PlainText", Value::Bool(is_plain))];
+    if is_logs {
+        if params.given("task").is_none() {
+            return Err(bad(NO_TASK));
+        }
+        if !matches!(params.parameter("type"), Some("stdout" | "stderr")) {
+            return Err(bad(NO_TYPE));
+        }
+        fields.push(("Task", text(params, "task")));
+        fields.push(("LogType", text(params, "type")));
+    } else {
+        if params.given("path").is_none() {
+            return Err(bad(NO_PATH));
+        }
+        fields.push(("Path", text(params, "path")));
+    }
+    match how {
+        FileStream::Logs | FileStream::Frames => {
+            let follow = flag(params, "follow")?.unwrap_or(how == FileStream::Frames);
+            fields.push(("Follow", Value::Bool(follow)));
+            let origin = match params.given("origin").unwrap_or("start") {
+                origin @ ("start" | "end") => origin,
+                _ => return Err(bad(NO_ORIGIN)),
+            };
+            fields.push(("Origin", Value::Text(origin.to_owned())));
+        }
+        FileStream::Cat | FileStream::ReadAt => {
+            fields.push(("Origin", Value::Text("start".to_owned())));
+        }
+    }
+    if how != FileStream::Cat {
+        fields.push(("Offset", number(params, "offset")?));
+    }
+    if how == FileStream::ReadAt {
+        fields.push(("Limit", number(params, "limit")?));
+    }
+    let method = if is_logs { "FileSystem.Logs" } else { "FileSystem.Stream" };
+    Ok(StreamCall { method, alloc: Some(alloc), is_plain, fields })
+}
+
+fn export_call(params: &RequestParams) -> Result<StreamCall<'static>, Refused> {
+    let is_plain = flag(params, "plain")?.unwrap_or_default();
+    let fields = vec![
+        ("LogsSince", text(params, "logs_since")),
+        ("ServiceName", text(params, "service_name")),
+        ("OnDisk", Value::Bool(flag(params, "on_disk")?.unwrap_or_default())),
+        ("Follow", Value::Bool(flag(params, "follow")?.unwrap_or_default())),
+        ("NodeID", text(params, "node_id")),
+        ("ServerID", text(params, "server_id")),
+        ("PlainText", Value::Bool(is_plain)),
+    ];
+    Ok(StreamCall { method: "Agent.MonitorExport", alloc: None, is_plain, fields })
+}
+
+fn monitor_call(params: &RequestParams) -> Result<StreamCall<'static>, Refused> {
+    if params.node().is_some() && params.given("server_id").is_some() {
+        return Err(bad("Cannot target node and server simultaneously"));
+    }
+    let is_plain = flag(params, "plain")?.unwrap_or_default();
+    let level = params.given("log_level").unwrap_or("INFO");
+    let fields = vec![
+        ("LogLevel", Value::Text(level.to_owned())),
+        ("LogJSON", Value::Bool(flag(params, "log_json")?.unwrap_or_default())),
+        ("LogIncludeLocation", Value::Bool(flag(params, "log_include_location")?.unwrap_or_default())),
+        ("NodeID", text(params, "node_id")),
+        ("ServerID", text(params, "server_id")),
+        ("PlainText", Value::Bool(is_plain)),
+    ];
+    Ok(StreamCall { method: "Agent.Monitor", alloc: None, is_plain, fields })
+}
+
+fn events_call(params: &RequestParams) -> Result<StreamCall<'static>, Refused> {
+    let index = params.number("index").map_err(|_| bad("Unable to parse index"))?;
+    let fields = vec![("Topics", topics(params)?), ("Index", Value::Int(index.unwrap_or_default()))];
+    Ok(StreamCall { method: "Event.Stream", alloc: None, is_plain: false, fields })
+}
+
+fn bad(why: &str) -> Refused {
+    Refused(400, why.to_owned())
+}
+
+fn text(params: &RequestParams, name: &str) -> Value {
+    Value::Text(params.parameter(name).unwrap_or_default().to_owned())
+}
+
+fn flag(params: &RequestParams, name: &str) -> Result<Option<bool>, Refused> {
+    params.flag(name).map_err(|why| Refused(400, why))
+}
+
+fn number(params: &RequestParams, name: &str) -> Result<Value, Refused> {
+    let number = params.number(name).map_err(|_| Refused(400, format!("error parsing {name}")))?;
+    Ok(Value::Int(number.unwrap_or_default()))
 }
 
 /// What a task has written is nothing that a browser should take for a page of this origin.

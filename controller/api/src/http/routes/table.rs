@@ -25,8 +25,8 @@ use super::{
     FieldSource::{self, Constant, Flag, Number, Presence, Text},
     JobUse,
     Local::{self, Nobody, NotBuilt, Served},
-    Node::{self, Either, Itself, Servers, ServersOnly, Stream},
     NodeAnswer::{Agent, Health, KnownServers, Metrics, ParsedJob, SetServers, Snapshot},
+    OnNode::{self, Either, Itself, Servers, ServersOnly, Stream},
     RequestRule::{self, Claim, Secrets, VersionTag},
     ResponseRule::{
         self, Discovery, KnownAlloc, OmitEmpty, OmitIdentities, PublicKeys, ServerHealth, Submission,
@@ -51,21 +51,21 @@ pub(super) const SECTIONS: &[&[Route]] = &[
     servers::ROUTES,
 ];
 
-const fn get(path: &'static str, local: Local, node: Node) -> Route {
+const fn get(path: &'static str, local: Local, node: OnNode) -> Route {
     Route { verb: Verb::Get, path, local, node }
 }
 
-const fn put(path: &'static str, local: Local, node: Node) -> Route {
+const fn put(path: &'static str, local: Local, node: OnNode) -> Route {
     Route { verb: Verb::Put, path, local, node }
 }
 
-const fn delete(path: &'static str, local: Local, node: Node) -> Route {
+const fn delete(path: &'static str, local: Local, node: OnNode) -> Route {
     Route { verb: Verb::Delete, path, local, node }
 }
 
 /// Whatever is at a path or below it and has no row of its own is not built.
 const fn below(path: &'static str, feature: &'static str) -> Route {
-    Route { verb: Verb::Any, path, local: NotBuilt(feature), node: Node::Nobody }
+    Route { verb: Verb::Any, path, local: NotBuilt(feature), node: OnNode::Nobody }
 }
 
 /// Fields of lists that servers fill only on request, and that are left out otherwise.

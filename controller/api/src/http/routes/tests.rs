@@ -27,8 +27,8 @@ fn example(route: &Route) -> String {
 
 fn method_of(route: &Route) -> Option<&'static str> {
     match route.node {
-        Node::Servers(call) | Node::Either(_, call) => Some(call.method),
-        Node::Itself(_) | Node::Stream(_) | Node::ServersOnly | Node::Nobody => None,
+        OnNode::Servers(call) | OnNode::Either(_, call) => Some(call.method),
+        OnNode::Itself(_) | OnNode::Stream(_) | OnNode::ServersOnly | OnNode::Nobody => None,
     }
 }
 
@@ -79,6 +79,7 @@ fn paths_have_the_calls_that_answer_them() {
         (Get, "allocation/a/b/c", Missing::Path),
         (Put, "agent/self", Missing::Path),
         (Get, "agent/join", Missing::Verb),
+        (Delete, "node/pools", Missing::Verb),
     ] {
         assert_eq!(find_on_node(verb, path).unwrap_err(), why, "{path}");
     }
@@ -94,7 +95,7 @@ fn what_only_servers_have_is_refused_with_all_below_it() {
         (Any, "agent/keyring"),
     ] {
         let (route, _) = find_on_node(verb, path).unwrap();
-        assert!(matches!(route.node, Node::ServersOnly), "{path}");
+        assert!(matches!(route.node, OnNode::ServersOnly), "{path}");
     }
 }
 
@@ -104,8 +105,12 @@ fn each_row_can_be_reached() {
         let found = find_on_node(route.verb, &example(route)).map(|(found, _)| found.path);
         match route.node {
             // Where it is about a family of paths.
-            Node::Nobody => assert_ne!(found, Ok(route.path), "{}", route.path),
-            Node::Itself(_) | Node::Stream(_) | Node::Servers(_) | Node::Either(..) | Node::ServersOnly => {
+            OnNode::Nobody => assert_ne!(found, Ok(route.path), "{}", route.path),
+            OnNode::Itself(_)
+            | OnNode::Stream(_)
+            | OnNode::Servers(_)
+            | OnNode::Either(..)
+            | OnNode::ServersOnly => {
                 assert_eq!(found, Ok(route.path), "{}", route.path);
             }
         }

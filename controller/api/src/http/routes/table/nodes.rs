@@ -24,6 +24,7 @@ pub(super) const ROUTES: &[Route] = &[
         served!(nodes::list),
         Servers(read("Node.List", List("Nodes")).with(FIELDS_OF_NODES).shown_as(OMIT_OF_NODES)),
     ),
+    // The local API takes `pools` for the id of a node.
     get("node/pools", Nobody, Servers(read("NodePool.List", List("NodePools")))),
     put("node/pools", Nobody, Servers(write("NodePool.UpsertNodePools", OneOf("NodePools")).shows(Nothing))),
     get(
