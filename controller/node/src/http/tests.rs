@@ -5,7 +5,7 @@ mod ground;
 mod writes;
 
 use futures_util::StreamExt as _;
-use herdlet_api::http::routes::Route;
+use herdlet_api::http::routes::{NodeAnswer, Route};
 use herdlet_nomad::wire::Secret;
 use reqwest::Method;
 
