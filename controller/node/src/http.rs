@@ -11,12 +11,14 @@
 //! ```
 
 mod exec;
+mod fields;
 mod itself;
 mod job;
 mod json;
 mod keys;
 mod metrics;
 mod piece;
+mod question;
 mod request;
 mod response;
 mod stream;
@@ -44,7 +46,8 @@ use herdlet_rpc::{
 use serde_json::Value as Json;
 
 use self::{
-    request::{CallInputs, RequestParams},
+    question::CallInputs,
+    request::RequestParams,
     response::{refusal, render_response},
     stream::Streamed,
 };
