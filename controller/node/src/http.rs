@@ -22,6 +22,7 @@ mod question;
 mod request;
 mod response;
 mod stream;
+mod stream_call;
 
 use std::{sync::Arc, time::Duration};
 
@@ -49,7 +50,7 @@ use self::{
     question::CallInputs,
     request::RequestParams,
     response::{refusal, render_response},
-    stream::Streamed,
+    stream_call::Streamed,
 };
 use super::{
     acl::{Acl, Denied},
