@@ -39,6 +39,7 @@ mod payload;
 mod query;
 mod register;
 mod restoring;
+pub mod routes;
 mod scale;
 mod search;
 mod serve;
@@ -62,7 +63,7 @@ use axum::{
     Router,
     extract::DefaultBodyLimit,
     middleware,
-    routing::{delete, get, post, put},
+    routing::{delete, get, post},
 };
 use herdlet_agent::{
     gc::Collector,
@@ -205,75 +206,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/index", get(agent::index))
         .route("/v1/herdlet/events", get(events::follow))
         .route("/v1/herdlet/gc", get(gc::ended).post(gc::collect).put(gc::collect))
-        .route("/v1/jobs", get(jobs::list).post(register::register).put(register::register))
-        .route("/v1/jobs/parse", post(register::parse).put(register::parse))
-        .route(
-            "/v1/job/{job}",
-            get(jobs::read).delete(jobs::remove).post(register::update).put(register::update),
-        )
-        .route("/v1/job/{job}/plan", post(register::plan).put(register::plan))
-        .route("/v1/job/{job}/allocations", get(jobs::allocations))
-        .route("/v1/job/{job}/versions", get(versions::list))
-        .route("/v1/job/{job}/services", get(services::of_job))
-        .route("/v1/job/{job}/summary", get(jobs::summary))
-        .route("/v1/job/{job}/evaluations", get(evaluations::of_job))
-        .route("/v1/job/{job}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
-        .route("/v1/job/{job}/scale", get(scale::read).post(scale::scale).put(scale::scale))
-        .route("/v1/job/{job}/periodic/force", post(dispatch::force).put(dispatch::force))
-        .route("/v1/job/{job}/dispatch", post(dispatch::dispatch).put(dispatch::dispatch))
-        .route("/v1/evaluations", get(evaluations::list))
-        .route("/v1/evaluation/{eval}", get(evaluations::read))
-        .route("/v1/evaluation/{eval}/allocations", get(evaluations::allocations))
-        .route("/v1/job/{job}/revert", post(versions::revert).put(versions::revert))
-        .route("/v1/job/{job}/deployments", get(deployments::of_job))
-        .route("/v1/job/{job}/deployment", get(deployments::latest_of_job))
-        .route("/v1/deployments", get(deployments::list))
-        .route("/v1/deployment/{id}", get(deployments::read))
-        .route("/v1/deployment/allocations/{id}", get(deployments::allocations))
-        .route("/v1/deployment/promote/{id}", post(deployments::promote).put(deployments::promote))
-        .route("/v1/deployment/fail/{id}", post(deployments::fail).put(deployments::fail))
-        .route("/v1/deployment/pause/{id}", post(deployments::pause).put(deployments::pause))
-        .route(
-            "/v1/deployment/allocation-health/{id}",
-            post(deployments::set_health).put(deployments::set_health),
-        )
-        .route("/v1/allocations", get(allocs::list))
-        .route("/v1/allocation/{alloc}", get(allocs::read))
-        .route("/v1/allocation/{alloc}/stop", post(allocs::stop).put(allocs::stop))
-        .route("/v1/allocation/{alloc}/services", get(services::of_alloc))
-        .route("/v1/client/allocation/{alloc}/restart", post(allocs::restart).put(allocs::restart))
-        .route("/v1/client/allocation/{alloc}/signal", post(allocs::signal).put(allocs::signal))
-        .route("/v1/client/allocation/{alloc}/gc", get(gc::alloc).put(gc::alloc))
-        .route("/v1/client/allocation/{alloc}/checks", get(allocs::checks))
-        .route("/v1/client/allocation/{alloc}/stats", get(stats::read))
-        .route("/v1/client/allocation/{alloc}/exec", get(exec::open))
-        .route("/v1/client/gc", get(gc::client).put(gc::client))
-        .route("/v1/client/fs/logs/{alloc}", get(logs::read))
-        .route("/v1/client/fs/ls/{alloc}", get(fs::ls))
-        .route("/v1/client/fs/stat/{alloc}", get(fs::stat))
-        .route("/v1/client/fs/cat/{alloc}", get(fs::cat))
-        .route("/v1/client/fs/readat/{alloc}", get(fs::readat))
-        .route("/v1/client/fs/stream/{alloc}", get(fs::stream))
-        .route("/v1/services", get(services::list))
-        .route("/v1/service/{name}", get(services::read))
-        .route("/v1/service/{name}/{id}", delete(services::remove))
-        .route("/v1/nodes", get(nodes::list))
-        .route("/v1/node/{node}", get(nodes::read))
-        .route("/v1/node/{node}/allocations", get(nodes::allocations))
-        .route("/v1/namespaces", get(namespaces::list))
-        .route("/v1/namespace/{name}", get(namespaces::read))
-        .route("/v1/regions", get(nodes::regions))
-        .route("/v1/search", post(search::prefix).put(search::prefix))
-        .route("/v1/event/stream", get(event_stream::follow))
-        .route("/v1/agent/members", get(nodes::members))
-        .route("/v1/agent/monitor", get(monitor::follow))
-        .route("/v1/agent/self", get(agent::this))
-        .route("/v1/agent/health", get(agent::health))
-        .route("/v1/system/gc", put(gc::system))
-        .route("/v1/status/leader", get(nodes::leader))
-        .route("/v1/status/peers", get(nodes::peers))
-        .route("/v1/metrics", get(agent::metrics))
-        .route(JWKS_PATH, get(agent::jwks))
+        .merge(routes::router())
         .merge(ui::pages())
         .merge(probes())
         .fallback(not_built::answer)

@@ -5,20 +5,24 @@
 //! to a server, which does so itself. What goes on for long (logs, files, commands, the agent's log, events) becomes a streaming call.
 //!
 //! ```text
-//!   request ──► gate ─┬─ streams ──► streaming call ─┐
-//!                     └─ table ────► plain call ─────┼──► NodeService      this node, its allocations
-//!                                                    └──► Servers          all else
+//!   request ──► gate ──► row of the table ─┬─► answer of this node alone
+//!                                          ├─► streaming call ─┬──► NodeService      this node, its allocations
+//!                                          └─► plain call ─────┴──► Servers          all else
 //! ```
 
 mod exec;
+mod fields;
+mod itself;
 mod job;
 mod json;
 mod keys;
 mod metrics;
 mod piece;
+mod question;
 mod request;
-mod routes;
+mod response;
 mod stream;
+mod stream_call;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,25 +35,26 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::{FutureExt as _, future::BoxFuture};
-use herdlet_agent::telemetry::Format;
-use herdlet_api::http::{AllowedPage, Shared, TokenVerdict, Tokens, WrongToken};
-use herdlet_api_types::AllocId;
+use herdlet_api::http::{
+    AllowedPage, Shared, TokenVerdict, Tokens, WrongToken,
+    routes::{self, Call, CallBody, Missing, OnNode, PathParam, PathParams, Target, Verb},
+};
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
-    address::Address,
     codec::{self, Value},
     error::{CallError, ErrorKind, Refusal, ServerError},
 };
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use self::{
-    request::{Asked, Said},
-    routes::{Body as BodyOf, Missing, Part, Route, Stands, Verb},
+    question::CallInputs,
+    request::RequestParams,
+    response::{refusal, render_response},
+    stream_call::Streamed,
 };
 use super::{
-    acl::{Access, Acl, Denied},
+    acl::{Acl, Denied},
     asking::{Answer, Servers},
-    placed,
     serve::NodeService,
     snapshot::Snapshots,
 };
@@ -229,6 +234,30 @@ enum Passed {
     On(Box<Request>),
 }
 
+/// A request to whose path a row belongs.
+struct Incoming {
+    path: PathParams,
+    params: RequestParams,
+    request: Request,
+}
+
+/// A call with what its row says beside it.
+#[derive(Clone, Copy)]
+struct RoutedCall<'r> {
+    verb: Verb,
+    /// The method of this node that is the same call.
+    own: Option<&'static str>,
+    call: &'r Call,
+}
+
+/// A parameter of a path that is a text.
+fn path_param<'p>(path: &'p PathParams, wanted: &str) -> Option<&'p str> {
+    path.iter().find_map(|(name, value)| match value {
+        PathParam::One(value) if *name == wanted => Some(value.as_str()),
+        PathParam::One(_) | PathParam::Listed(_) => None,
+    })
+}
+
 impl NodeApi {
     /// What the cluster knows about a token. The resolver remembers its answer, so that a repeated token costs no call.
     async fn judge(&self, token: &Secret) -> TokenVerdict {
@@ -264,170 +293,76 @@ impl NodeApi {
         }
         let well_known = || path.strip_prefix('/').filter(|path| path.starts_with(".well-known/"));
         let path = path.strip_prefix("/v1/").or_else(well_known).ok_or_else(missing)?.to_owned();
-        let asked = Asked::of(request.uri().query().unwrap_or_default(), request.headers())?;
-        let (is_get, is_put) =
-            (request.method() == Method::GET, matches!(*request.method(), Method::PUT | Method::POST));
-        let parts: Vec<&str> = path.split('/').collect();
-        if is_get && let Some(told) = self.streamed(&parts, &asked, &mut request).await? {
-            return Ok(Passed::Answer(told));
+        let params = RequestParams::read(request.uri().query().unwrap_or_default(), request.headers())?;
+        let target = Target { path: &path, query: &|name| params.given(name) };
+        let found = routes::find(request.method(), target).map_err(|missing| match missing {
+            Missing::Verb => Refused(405, "Invalid method".to_owned()),
+            Missing::Path => Refused(404, "resource not found".to_owned()),
+        });
+        let (route, path) = found?;
+        let routed = |own, call| RoutedCall { verb: route.verb, own, call };
+        match &route.node {
+            OnNode::Itself(what) => self.answer_itself(*what, Incoming { path, params, request }).await,
+            OnNode::Stream(kind) => {
+                let what = Streamed::of(*kind, &path);
+                self.stream(what, &params, &mut request).await.map(Passed::Answer)
+            }
+            OnNode::Servers(call) => {
+                self.forward(routed(None, call), Incoming { path, params, request }).await.map(Passed::Answer)
+            }
+            OnNode::Either(own, call) => {
+                let routed = routed(Some(*own), call);
+                self.forward(routed, Incoming { path, params, request }).await.map(Passed::Answer)
+            }
+            OnNode::ServersOnly => Err(Refused(501, "Invalid method".to_owned())),
+            OnNode::Nobody => Err(missing()),
         }
-        match parts.as_slice() {
-            ["metrics"] if is_get && metrics::is_wanted(&asked, request.headers()) => {
-                let page = self.shared.page_of_metrics(Format::Text).await;
-                let summary = metrics::summary(&page, herdlet_base::clock::wall_now());
-                return Ok(Passed::Answer(axum::Json(summary).into_response()));
-            }
-            ["metrics"] if is_get => {}
-            ["jobs", "parse"] if is_put => {
-                let namespace = asked.given("namespace").unwrap_or("default");
-                self.service.allows_parse(&asked.token, namespace).await?;
-            }
-            ["client", "allocation", id, "snapshot"] if is_get => {
-                return self.snapshot(id, &asked).await.map(Passed::Answer);
-            }
-            ["agent", "self"] if is_get => {
-                self.service.allows_agent(&asked.token, Access::reads).await?;
-                return Ok(Passed::Answer(axum::Json(self.this()).into_response()));
-            }
-            ["agent", "health"] if is_get => return self.health(&asked).map(Passed::Answer),
-            ["agent", "servers"] if is_get => {
-                self.service.allows_agent(&asked.token, Access::reads).await?;
-                let mut addresses = self.servers.addresses();
-                addresses.sort();
-                return Ok(Passed::Answer(axum::Json(addresses).into_response()));
-            }
-            ["agent", "servers"] if is_put => {
-                return self
-                    .set_servers(&asked)
-                    .await
-                    .map(|()| Passed::Answer(StatusCode::OK.into_response()));
-            }
-            // Of servers only.
-            ["agent", "join" | "force-leave" | "keyring", ..] => {
-                let code = if is_put || parts.contains(&"keyring") { 501 } else { 405 };
-                return Err(Refused(code, "Invalid method".to_owned()));
-            }
-            _ => return self.forward(path, request, asked).await.map(Passed::Answer),
-        }
-        Ok(Passed::On(Box::new(request)))
-    }
-
-    /// `PUT /v1/agent/servers`.
-    async fn set_servers(&self, asked: &Asked) -> Result<(), Refused> {
-        let addresses: Result<Vec<Address>, _> = asked.all("address").map(str::parse).collect();
-        let addresses = addresses.map_err(|error| Refused(400, format!("address: {error}")))?;
-        if addresses.is_empty() {
-            return Err(Refused(400, "missing server address".to_owned()));
-        }
-        self.service.allows_agent(&asked.token, Access::writes).await?;
-        self.servers.set_addresses(addresses).await.map_err(|why| Refused(400, why))
-    }
-
-    /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
-    async fn snapshot(&self, id: &str, asked: &Asked) -> Result<Response, Refused> {
-        let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
-        let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
-        if !self.snapshots.is_token(id, &asked.token) {
-            self.service.allows_files(id, &asked.token).await?;
-        }
-        Ok(self.snapshots.answer(&alloc.spec).await)
     }
 
     /// Whether a call is one for this node: about it, or about an allocation that is here.
-    fn is_here(&self, alloc: Option<&str>, asked: &Asked) -> bool {
+    fn is_here(&self, alloc: Option<&str>, params: &RequestParams) -> bool {
         match alloc {
             Some(id) => self.service.has(id),
             None => {
-                asked.given("server_id").is_none()
-                    && asked.node().is_none_or(|node| node == self.shared.facts.node.id)
+                params.given("server_id").is_none()
+                    && params.node().is_none_or(|node| node == self.shared.facts.node.id)
             }
         }
     }
 
-    async fn forward(&self, path: String, request: Request, asked: Asked) -> Result<Response, Refused> {
-        let verb = match *request.method() {
-            Method::GET | Method::HEAD => Verb::Get,
-            Method::PUT | Method::POST => Verb::Put,
-            Method::DELETE => Verb::Delete,
-            _ => return Err(Refused(405, "Invalid method".to_owned())),
-        };
-        let (route, named) = routes::find(verb, &asked.path(path)).map_err(|missing| match missing {
-            Missing::Verb => Refused(405, "Invalid method".to_owned()),
-            Missing::Path => Refused(404, "resource not found".to_owned()),
-        })?;
+    /// Makes a call at this node or at a server, whichever the request means.
+    async fn forward(&self, routed: RoutedCall<'_>, incoming: Incoming) -> Result<Response, Refused> {
+        let Incoming { path, params, request } = incoming;
+        let call = routed.call;
         let raw =
-            if route.body == BodyOf::Ignored { Bytes::new() } else { read(request.into_body()).await? };
-        let is_json = !matches!(route.body, BodyOf::Raw(_)) && !raw.is_empty();
+            if call.body == CallBody::Ignored { Bytes::new() } else { read(request.into_body()).await? };
+        let is_json = !matches!(call.body, CallBody::Raw(_)) && !raw.is_empty();
         let body = if is_json {
             serde_json::from_slice(&raw)
                 .map_err(|error| Refused(400, format!("the body is no JSON: {error}")))?
         } else {
             Json::Null
         };
-        let alloc = named.iter().find_map(|(name, value)| match value {
-            Stands::One(id) if *name == "AllocID" => Some(id.clone()),
-            Stands::One(_) | Stands::Listed(_) => None,
-        });
+        let alloc = path_param(&path, "AllocID").map(str::to_owned);
         let region = &self.shared.facts.node.region;
-        let said = Said { named, body: &body, raw: raw.to_vec(), home: region };
-        let question = asked.question(route, said).map_err(|why| Refused(400, why))?;
+        let inputs = CallInputs { path, body: &body, raw: raw.to_vec(), region };
+        let question = params.request_of(routed, inputs).map_err(|why| Refused(400, why))?;
         // A body may name the node, too.
         let node = question.fields.get("NodeID").and_then(Value::as_text).filter(|node| !node.is_empty());
-        let is_here = self.is_here(alloc.as_deref(), &asked)
+        let is_here = self.is_here(alloc.as_deref(), &params)
             && (alloc.is_some() || node.is_none_or(|node| node == self.shared.facts.node.id));
-        let answer = match route.own.filter(|_| is_here) {
+        let answer = match routed.own.filter(|_| is_here) {
             Some(own) => {
-                let told = self.service.ask(own, &question.body(region, Duration::ZERO)).await;
-                let told = told.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
-                let told = codec::decode(&told);
-                Answer(told.map_err(|error| Refused(500, format!("failed to {error}")))?)
+                let answer = self.service.ask(own, &question.body(region, Duration::ZERO)).await;
+                let answer = answer.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
+                codec::decode(&answer).map_err(|error| Refused(500, format!("failed to {error}")))?
             }
-            None => self.servers.ask(question).await.map_err(|error| {
-                if let CallError::Server(told) = &error {
-                    if route.call == "Variables.Apply" && told.text().contains("cas error:") {
-                        return Refused(409, told.text().to_owned());
-                    }
-                    if route.call == "Alloc.Stop" && told.kind() == ErrorKind::UnknownAllocation {
-                        return Refused(404, "alloc not found".to_owned());
-                    }
-                }
-                Refused::from(error)
-            })?,
+            None => match self.servers.ask(question).await {
+                Ok(Answer(answer)) => answer,
+                Err(error) => return Err(refusal(call.response, error)),
+            },
         };
-        told(route, answer.0, &asked)
-    }
-
-    /// `GET /v1/agent/self`, as far as Nomad's clients look at it.
-    fn this(&self) -> Json {
-        let (facts, node) = (&self.shared.facts, &self.shared.facts.node);
-        let (standing, version) = ((self.standing)(), herdlet_api_types::api::VERSION);
-        let last = standing.last_heartbeat.unwrap_or_default();
-        json!({
-            "config": {
-                "Datacenter": node.datacenter, "Region": node.region, "NodeName": node.name,
-                "Version": { "Version": version, "VersionPrerelease": "", "VersionMetadata": "herdlet" },
-                "Client": { "Enabled": true }, "Server": { "Enabled": false },
-            },
-            "member": { "Name": "", "Addr": null, "Port": 0, "Tags": null, "Status": "" },
-            "stats": {
-                "client": {
-                    "node_id": node.id, "known_servers": self.servers.addresses().join(","),
-                    "num_allocations": self.shared.model.allocs().len().to_string(),
-                    "last_heartbeat": format!("{last:?}"), "heartbeat_ttl": format!("{:?}", standing.ttl),
-                },
-                "herdlet": { "version": version, "instance": facts.instance, "isolation": facts.isolation },
-            },
-        })
-    }
-
-    fn health(&self, asked: &Asked) -> Result<Response, Refused> {
-        if asked.parameter("type") == Some("server") {
-            return Err(Refused(500, "server not enabled".to_owned()));
-        }
-        let is_ok = !self.servers.addresses().is_empty();
-        let code = if is_ok { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
-        let message = if is_ok { "ok" } else { "no known servers" };
-        Ok((code, axum::Json(json!({ "client": { "ok": is_ok, "message": message } }))).into_response())
+        render_response(routed, answer, &params)
     }
 }
 
@@ -436,133 +371,6 @@ async fn read(body: Body) -> Result<Bytes, Refused> {
     let read = tokio::time::timeout(BODY_WAIT_MAX, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
     read.map_err(|_| Refused(408, format!("the body did not come within {} s", BODY_WAIT_MAX.as_secs())))?
         .map_err(|error| Refused(400, format!("the body could not be read: {error}")))
-}
-
-/// An answer as the API gives it.
-fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Refused> {
-    let number = |name: &str| answer.get(name).and_then(Value::as_u64);
-    let mut headers = Vec::new();
-    match (route.verb, answer.get("KnownLeader"), number("Index")) {
-        (Verb::Get, Some(Value::Bool(leader)), Some(index)) => {
-            // Nomad's clients would not wait for what is newer than 0.
-            headers.push(("x-nomad-index", index.max(1).to_string()));
-            headers.push(("x-nomad-knownleader", leader.to_string()));
-            let contact = number("LastContact").unwrap_or_default() / 1_000_000;
-            headers.push(("x-nomad-lastcontact", contact.to_string()));
-            let next = answer.get("NextToken").and_then(Value::as_text).filter(|next| !next.is_empty());
-            headers.extend(next.map(|next| ("x-nomad-nexttoken", next.to_owned())));
-        }
-        (Verb::Put | Verb::Delete, _, Some(index)) if route.own.is_none() => {
-            headers.push(("x-nomad-index", index.to_string()));
-        }
-        _ => {}
-    }
-    let mut code = StatusCode::OK;
-    let mut part = route.answer;
-    if route.call == "Variables.Apply" {
-        match answer.get("Conflict") {
-            Some(Value::Map(_)) => (code, part) = (StatusCode::CONFLICT, Part::Field("Conflict")),
-            _ if route.verb == Verb::Delete => code = StatusCode::NO_CONTENT,
-            // A lock is renewed by another call.
-            _ if answer.get("VarMeta").is_some() => part = Part::Field("VarMeta"),
-            _ => {}
-        }
-    }
-    if route.call == "Keyring.ListPublic"
-        && let Some(kept) = keys::holds_for(&answer, herdlet_base::clock::wall_now())
-    {
-        headers.push(("cache-control", format!("max-age={}", kept.as_secs())));
-    }
-    decompress(&mut answer)?;
-    let field = |path: &str| path.split('.').try_fold(&answer, |value, name| value.get(name));
-    let mut shown = match part {
-        Part::Whole => json::shown(&answer, ""),
-        Part::Nothing => Json::Null,
-        Part::Field(path) => field(path).map_or(Json::Null, |value| json::shown(value, path)),
-        Part::List(path) => match field(path) {
-            Some(Value::Nil) | None => Json::Array(Vec::new()),
-            Some(list) => json::shown(list, path),
-        },
-        Part::First(path) => match field(path) {
-            Some(Value::List(list)) => list.first().map_or(Json::Null, |first| json::shown(first, path)),
-            _ => Json::Null,
-        },
-        Part::Found(path, missing) => match field(path) {
-            Some(Value::Nil) | None => return Err(Refused(404, missing.to_owned())),
-            Some(value) => json::shown(value, path),
-        },
-    };
-    json::leave_out(route.call, &mut shown);
-    match (route.call, &mut shown) {
-        ("Keyring.ListPublic", shown) => *shown = keys::set(&answer),
-        ("Keyring.GetConfig", shown) => {
-            let missing = || Refused(404, "OIDC Discovery endpoint disabled".to_owned());
-            *shown = keys::discovery(&answer).ok_or_else(missing)?;
-        }
-        ("Node.GetNode", Json::Object(node)) => json::of_node(node),
-        ("Operator.ServerHealth", Json::Object(health)) => {
-            if health.get("Healthy") == Some(&Json::Bool(false)) {
-                code = StatusCode::TOO_MANY_REQUESTS;
-            }
-            json::of_health(health);
-        }
-        ("Job.GetJobVersions", Json::Object(versions))
-            if versions.get("Versions").and_then(Json::as_array).is_none_or(Vec::is_empty) =>
-        {
-            return Err(Refused(404, "job versions not found".to_owned()));
-        }
-        ("Job.GetJobSubmission", Json::Object(submission)) => {
-            if let Some(Json::Object(flags)) = submission.get_mut("VariableFlags") {
-                for value in flags.values_mut() {
-                    let plain =
-                        value.as_str().and_then(|value| routes::percent_decoded(&value.replace('+', " ")));
-                    if let Some(plain) = plain {
-                        *value = plain.into();
-                    }
-                }
-            }
-        }
-        _ => {}
-    }
-    let mut response = if shown.is_null() {
-        code.into_response()
-    } else {
-        let text = if asked.is_pretty() {
-            serde_json::to_string_pretty(&shown).map(|text| text + "\n")
-        } else {
-            serde_json::to_string(&shown)
-        };
-        let text = text.map_err(|error| Refused(500, format!("failed to write the answer: {error}")))?;
-        (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
-    };
-    for (name, value) in headers {
-        if let Ok(value) = value.parse() {
-            response.headers_mut().insert(name, value);
-        }
-    }
-    Ok(response)
-}
-
-/// Payloads of jobs are compressed where they are kept.
-fn decompress(answer: &mut Value) -> Result<(), Refused> {
-    let job = match field_mut(answer, "Job") {
-        Some(job) => Some(job),
-        None => field_mut(answer, "Alloc").and_then(|alloc| field_mut(alloc, "Job")),
-    };
-    let Some(payload) = job.and_then(|job| field_mut(job, "Payload")) else { return Ok(()) };
-    let kept = match (&*payload, payload.as_text()) {
-        (Value::Bytes(kept), _) => kept.as_slice(),
-        (_, text) => text.unwrap_or_default().as_bytes(),
-    };
-    if !kept.is_empty() {
-        *payload = Value::Bytes(placed::decompressed(kept).map_err(|why| Refused(500, why))?);
-    }
-    Ok(())
-}
-
-fn field_mut<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Value> {
-    let Value::Map(fields) = value else { return None };
-    fields.iter_mut().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -132,6 +132,25 @@ fn crates_depend_only_on_those_below_them() {
     }
 }
 
+/// Paths of Nomad are rows of `controller/api/src/http/routes`; axum's own routes are those of herdlet.
+#[test]
+fn no_path_of_nomad_has_a_route_beside_the_table() {
+    let mut routes = 0;
+    for (name, text) in [sources("controller/api/src"), sources("controller/node/src")].concat() {
+        if name.contains("/tests") {
+            continue;
+        }
+        for path in text.split(".route(").skip(1) {
+            routes += 1;
+            let own = ["\"/v1/herdlet/", "\"/ui", "\"/metrics\"", "\"/healthz\"", "\"/readyz\""];
+            let is_own = own.iter().any(|begin| path.trim_start().starts_with(begin));
+            let is_of_table = path.starts_with("&pattern::axum_path(");
+            assert!(is_own || is_of_table, "{name} has a route beside the table: {path:.60}");
+        }
+    }
+    assert!(routes > 20, "the routes are elsewhere: {routes}");
+}
+
 #[test]
 fn the_runtime_knows_no_allocation() {
     let words = ["herdlet_plan", "herdlet_api_types", "AllocId", "Allocation", "Nomad", "nomad"];

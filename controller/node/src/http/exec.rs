@@ -34,7 +34,7 @@ use herdlet_rpc::{
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeApi, Refused, piece::said, request::Asked};
+use super::{NodeApi, Refused, piece::said, request::RequestParams};
 use crate::acl::Denied;
 
 /// How long a browser has to say who it is.
@@ -60,11 +60,11 @@ pub(super) enum Executed {
 pub(super) async fn open(
     api: &Arc<NodeApi>,
     executed: Executed,
-    asked: &Asked,
+    params: &RequestParams,
     request: &mut Request,
 ) -> Result<Response, Refused> {
-    let terminal = asked.flag("tty").map_err(|why| Refused(400, why))?.unwrap_or_default();
-    let said = |name: &str| asked.parameter(name).unwrap_or_default().to_owned();
+    let terminal = params.flag("tty").map_err(|why| Refused(400, why))?.unwrap_or_default();
+    let said = |name: &str| params.parameter(name).unwrap_or_default().to_owned();
     let mut fields = vec![("Task", Value::Text(said("task"))), ("Tty", Value::Bool(terminal))];
     let id = match executed {
         Executed::Command(id) => {
@@ -81,29 +81,29 @@ pub(super) async fn open(
     };
     fields.push(("AllocID", Value::Text(id.clone())));
     // Refused before the upgrade, so that it is counted as any other wrong token.
-    if api.judge(&asked.token).await == TokenVerdict::Wrong {
+    if api.judge(&params.token).await == TokenVerdict::Wrong {
         return Err(Denied::Unknown.into());
     }
     let upgrade = request.extract_parts::<WebSocketUpgrade>().await;
     let upgrade = upgrade.map_err(|error| Refused(400, format!("a websocket is expected here: {error}")))?;
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);
     let closing = api.shared.closing.clone();
-    let is_browser = asked.flag("ws_handshake").ok().flatten().unwrap_or_default();
+    let is_browser = params.flag("ws_handshake").ok().flatten().unwrap_or_default();
     let late = request.extensions().get::<LateToken>().cloned();
-    let (api, mut asked) = (Arc::clone(api), asked.clone());
+    let (api, mut params) = (Arc::clone(api), params.clone());
     Ok(upgrade.on_upgrade(move |mut socket| async move {
         if is_browser {
             match handshake(&mut socket).await {
                 Ok(token) => {
-                    asked.token = token.as_str().into();
-                    if let Some(why) = api.refused_late(&asked.token, late).await {
+                    params.token = token.as_str().into();
+                    if let Some(why) = api.refused_late(&params.token, late).await {
                         return close(socket, CLOSE_POLICY, why).await;
                     }
                 }
                 Err(why) => return close(socket, CLOSE_POLICY, why.to_owned()).await,
             }
         }
-        match api.begin("Allocations.Exec", Some(&id), &asked, fields).await {
+        match api.begin("Allocations.Exec", Some(&id), &params, fields).await {
             Ok(stream) => session(socket, stream, closing).await,
             Err(Refused(code, why)) => close(socket, of_status(code), why).await,
         }

@@ -243,36 +243,34 @@ pub(super) fn of_node(node: &mut Map<String, Json>) {
     }
 }
 
-/// Fields of an answer's objects that Nomad's API leaves out where they say nothing, by call.
-fn left_out(call: &str) -> &'static [&'static str] {
-    match call {
-        "Node.List" | "NodePool.ListNodes" => &["Attributes", "NodeResources", "ReservedResources"],
-        "Job.List" | "NodePool.ListJobs" => &["Meta"],
-        "Alloc.List" | "Job.Allocations" | "Eval.Allocations" | "Deployment.Allocations" => {
-            &["AllocatedResources"]
+/// Leaves fields out of an object, or of each in a list, where they are nil or 0.
+pub(super) fn omit_empty(names: &[&str], shown: &mut Json) {
+    for fields in objects(shown) {
+        for name in names {
+            if fields.get(*name).is_some_and(|value| value.is_null() || *value == 0) {
+                fields.remove(*name);
+            }
         }
-        "Operator.ServerHealth" => {
-            &["OptimisticFailureTolerance", "ReadReplicas", "RedundancyZones", "Upgrade"]
-        }
-        _ => &[],
     }
 }
 
-/// Leaves out of an answer, or of each object in it, what says nothing and what nobody is told: tokens of tasks.
-pub(super) fn leave_out(call: &str, shown: &mut Json) {
-    if let Json::Array(all) = shown {
-        return all.iter_mut().for_each(|one| leave_out(call, one));
-    }
-    let Json::Object(fields) = shown else { return };
-    for name in left_out(call) {
-        let says_nothing = |value: &Json| value.is_null() || *value == 0;
-        if fields.get(*name).is_some_and(says_nothing) {
+/// Leaves fields out of an object, or of each in a list.
+pub(super) fn omit(names: &[&str], shown: &mut Json) {
+    for fields in objects(shown) {
+        for name in names {
             fields.remove(*name);
         }
     }
-    if matches!(call, "Alloc.GetAlloc" | "Node.GetAllocs") {
-        fields.remove("SignedIdentities");
-    }
+}
+
+/// An object, or those of a list.
+fn objects(shown: &mut Json) -> impl Iterator<Item = &mut Map<String, Json>> {
+    let one = std::slice::from_mut(shown);
+    let all = match one {
+        [Json::Array(all)] => all.as_mut_slice(),
+        one => one,
+    };
+    all.iter_mut().filter_map(Json::as_object_mut)
 }
 
 /// What the API says of servers' health in other words than they do.
@@ -379,34 +377,5 @@ mod tests {
         let Json::Object(mut node) = json!({ "SecretID": "s", "DrainStrategy": {} }) else { panic!() };
         of_node(&mut node);
         assert_eq!(Json::Object(node), json!({ "SecretID": "", "DrainStrategy": {}, "Drain": true }));
-    }
-
-    #[test]
-    fn what_says_nothing_is_left_out_of_lists_and_tokens_of_tasks_of_everything() {
-        for (call, told, expected) in [
-            (
-                "Node.List",
-                json!([{ "ID": "n", "Attributes": null, "NodeResources": {}, "HostVolumes": null }]),
-                json!([{ "ID": "n", "NodeResources": {}, "HostVolumes": null }]),
-            ),
-            ("Job.List", json!([{ "Meta": null }, { "Meta": {} }]), json!([{}, { "Meta": {} }])),
-            ("Job.GetJob", json!({ "Meta": null }), json!({ "Meta": null })),
-            ("Alloc.List", json!([{ "AllocatedResources": null }]), json!([{}])),
-            (
-                "Operator.ServerHealth",
-                json!({ "FailureTolerance": 0, "OptimisticFailureTolerance": 0, "Upgrade": null }),
-                json!({ "FailureTolerance": 0 }),
-            ),
-            (
-                "Node.GetAllocs",
-                json!([{ "ID": "a", "SignedIdentities": { "t": "token" } }]),
-                json!([{ "ID": "a" }]),
-            ),
-            ("Alloc.GetAlloc", json!({ "SignedIdentities": { "t": "token" } }), json!({})),
-        ] {
-            let mut shown = told.clone();
-            leave_out(call, &mut shown);
-            assert_eq!(shown, expected, "{call} {told}");
-        }
     }
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, header};
 use herdlet_api_types::UnixNanos;
 use serde_json::{Map, Value as Json, json};
 
-use super::request::Asked;
+use super::request::RequestParams;
 
 /// What metrics of Nomad's clients begin with.
 const OF_CLIENT: &str = "nomad_client_";
@@ -18,10 +18,10 @@ const OF_CLIENT: &str = "nomad_client_";
 const OF_TWO_WORDS: [&str; 4] = ["allocs_cpu_", "allocs_memory_", "host_cpu_", "host_memory_"];
 
 /// Whether JSON is asked for. Prometheus says what it takes also where its config leaves out the parameter.
-pub(super) fn is_wanted(asked: &Asked, headers: &HeaderMap) -> bool {
+pub(super) fn is_wanted(params: &RequestParams, headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let takes_text = ["text/plain", "application/openmetrics-text"].iter().any(|one| accept.contains(one));
-    asked.given("format") != Some("prometheus") && !takes_text
+    params.given("format") != Some("prometheus") && !takes_text
 }
 
 /// The summary of a page.

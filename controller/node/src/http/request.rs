@@ -1,57 +1,30 @@
-//! What a request of the HTTP API asks, as a question to servers.
+//! What a request of the HTTP API has beside its path and body: its token and the parameters of its query.
 
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
+use herdlet_api::http::routes::percent_decoded;
 use herdlet_api_types::parse_duration;
 use herdlet_nomad::wire::Secret;
-use herdlet_rpc::codec::Value;
-use serde_json::{Map, Value as Json};
 
-use super::{
-    Refused, job, json,
-    routes::{Body, Named, Route, Stands, Take, Verb, percent_decoded},
-};
+use super::Refused;
 use crate::asking::Question;
 
 /// The longest that a question may wait.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// Which of the namespace's texts a mistake is told by, and the field of the body that must be what the path says.
-const NAMED: [(&str, &str, &str); 7] = [
-    ("NodePool.UpsertNodePools", "Name", "Node pool name"),
-    ("Namespace.UpsertNamespaces", "Name", "Namespace name"),
-    ("ACL.UpsertPolicies", "Name", "ACL policy name"),
-    ("ACL.UpsertTokens", "AccessorID", "ACL token accessor"),
-    ("ACL.UpsertRoles", "ID", "ACL role ID"),
-    ("ACL.UpsertAuthMethods", "Name", "ACL auth-method name"),
-    ("ACL.UpsertBindingRules", "ID", "ACL binding rule ID"),
-];
-
-/// Who asks, and the parameters of the query.
+/// The token of a request and the parameters of its query.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct RequestParams {
     pub(super) token: Secret,
     parameters: Vec<(String, String)>,
     /// Secrets for storage, as `key=value,…`.
-    secrets: Option<Secret>,
+    pub(super) secrets: Option<Secret>,
 }
 
-/// What is asked beside the parameters of the query.
-pub(super) struct Said<'s> {
-    /// What stands in the path.
-    pub(super) named: Named,
-    /// The body, if it is JSON; null where there is none.
-    pub(super) body: &'s Json,
-    /// The body where it is no JSON.
-    pub(super) raw: Vec<u8>,
-    /// The node's region.
-    pub(super) home: &'s str,
-}
-
-impl Asked {
+impl RequestParams {
     /// Reads a query and who asks it.
-    pub(super) fn of(query: &str, headers: &HeaderMap) -> Result<Self, Refused> {
+    pub(super) fn read(query: &str, headers: &HeaderMap) -> Result<Self, Refused> {
         let decoded = |text: &str| {
             let read = percent_decoded(&text.replace('+', " "));
             read.ok_or_else(|| Refused(400, "query parameters: they are no text".to_owned()))
@@ -109,117 +82,6 @@ impl Asked {
         parsed.transpose()
     }
 
-    /// The path by which the table of routes knows what is asked.
-    pub(super) fn path(&self, path: String) -> String {
-        if path == "volumes" && self.given("type") == Some("host") { "volumes?host".to_owned() } else { path }
-    }
-
-    /// The question that a route asks.
-    pub(super) fn question(&self, route: &Route, said: Said<'_>) -> Result<Question, String> {
-        let is_write = route.verb != Verb::Get;
-        let mut question = self.plain(route.call, is_write)?;
-        let mut fields = Tree::default();
-        for (name, from) in route.query {
-            let value = match from {
-                Take::Text(parameter) => self.parameter(parameter).map(text),
-                Take::Flag(parameter) => self.flag(parameter)?.map(Value::Bool),
-                Take::Given(parameter) => self.parameter(parameter).map(|_| Value::Bool(true)),
-                Take::Number(parameter) => self.number(parameter)?.map(Value::Int),
-                Take::Always(value) => Some(Value::Int(*value)),
-            };
-            if let Some(value) = value {
-                fields.put(name, value);
-            }
-        }
-        let Said { named, body, raw, home } = said;
-        let one = |wanted: &str| {
-            named.iter().find_map(|(name, value)| match value {
-                Stands::One(value) if *name == wanted => Some(value.as_str()),
-                Stands::One(_) | Stands::Listed(_) => None,
-            })
-        };
-        let object = |body: &Json| match body {
-            Json::Object(given) => Ok(given.clone()),
-            Json::Null => Err("Request body is empty".to_owned()),
-            Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
-                Err("the body is no JSON object".to_owned())
-            }
-        };
-        let mut is_named = true;
-        match route.body {
-            Body::Ignored => {}
-            Body::Fields(wanted) => {
-                for name in wanted {
-                    let Some(value) = body.get(*name) else { continue };
-                    fields.put(as_servers_call(route.call, name), json::read(value, name)?);
-                }
-            }
-            Body::All => fields.extend(json::read(body, "")?),
-            Body::In(field) => {
-                let given = Json::Object(object(body)?);
-                fields.under(field, json::read(&given, "")?);
-            }
-            Body::OneOf(field) => {
-                let given = object(body)?;
-                let must_be = named.first().zip(NAMED.iter().find(|(call, ..)| *call == route.call));
-                if let Some(((_, Stands::One(path)), (_, name, what))) = must_be
-                    && given.get(*name).and_then(Json::as_str) != Some(path)
-                {
-                    return Err(format!("{what} does not match request path"));
-                }
-                fields.put(field, Value::List(vec![json::read(&Json::Object(given), "")?]));
-                is_named = false;
-            }
-            Body::Job(wanted) => {
-                let given = object(body)?;
-                self.of_job(&mut question, &mut fields, &given, one("JobID"), home)?;
-                for name in wanted {
-                    let Some(value) = given.get(*name).filter(|value| !value.is_null()) else { continue };
-                    let value = if *name == "Submission" { escaped(value.clone()) } else { value.clone() };
-                    fields.put(name, json::read(&value, name)?);
-                }
-                is_named = false;
-            }
-            Body::Raw(field) => fields.put(field, Value::Bytes(raw)),
-        }
-        match route.call {
-            "Variables.Apply" => self.of_variable(&mut question, &mut fields, one("Path"), route.verb)?,
-            "Job.TagVersion" if route.verb == Verb::Put => {
-                fields.put("Tag.Name", text(one("Name").unwrap_or_default()));
-            }
-            // The claim is let go.
-            "CSIVolume.Unpublish" if self.given("node").is_none() => {
-                return Err("detach requires node ID".to_owned());
-            }
-            _ => {}
-        }
-        if is_named && question.method != "Variables.Apply" {
-            for (name, value) in &named {
-                let value = match value {
-                    Stands::One(value) => text(value),
-                    Stands::Listed(value) => Value::List(vec![text(value)]),
-                };
-                fields.put(name, value);
-            }
-        }
-        if let Some(node) = self.node().filter(|_| !fields.has("NodeID")) {
-            fields.put("NodeID", text(node));
-        }
-        if let Some(secrets) = self.secrets.as_ref().filter(|_| route.call.starts_with("CSIVolume.")) {
-            let pairs = secrets.reveal().split(',').filter_map(|pair| pair.split_once('='));
-            fields.put("Secrets", Value::Map(pairs.map(|(name, value)| (text(name), text(value))).collect()));
-        }
-        if is_write {
-            if let Some(token) = self.given("idempotency_token") {
-                fields.put("IdempotencyToken", text(token));
-            }
-        } else {
-            self.of_list(&mut fields)?;
-        }
-        question.fields = Value::Map(fields.0);
-        Ok(question)
-    }
-
     /// A question without fields: who asks, about what part of the cluster, and how long it may take.
     pub(super) fn plain(&self, call: &str, is_write: bool) -> Result<Question, String> {
         let wait = match self.given("wait") {
@@ -248,202 +110,6 @@ impl Asked {
             ..Question::new(call)
         })
     }
-
-    /// A job that is registered, planned or validated: with it comes where that is done.
-    fn of_job(
-        &self,
-        question: &mut Question,
-        fields: &mut Tree,
-        body: &Map<String, Json>,
-        path: Option<&str>,
-        home: &str,
-    ) -> Result<(), String> {
-        let is_plan = question.method == "Job.Plan";
-        let Some(Json::Object(job)) = body.get("Job") else { return Err("Job must be specified".to_owned()) };
-        let id = job.get("ID").and_then(Json::as_str);
-        match (id, path) {
-            (None, _) if is_plan => return Err("Job must have a valid ID".to_owned()),
-            (None, _) if question.method == "Job.Register" => {
-                return Err("Job ID hasn't been provided".to_owned());
-            }
-            (Some(id), Some(path)) if id != path => {
-                let what = if is_plan { "" } else { " name" };
-                return Err(format!("Job ID does not match{what}"));
-            }
-            _ => {}
-        }
-        let scales = |group: &Json| group.get("Scaling").is_some_and(|scaling| !scaling.is_null());
-        let mut groups = job.get("TaskGroups").and_then(Json::as_array).into_iter().flatten();
-        if job.get("Type").and_then(Json::as_str) == Some("system") && groups.any(scales) {
-            return Err("Task groups with job type system do not support scaling blocks".to_owned());
-        }
-        let priority = body.get("EvalPriority").and_then(Json::as_i64).unwrap_or_default();
-        if priority != 0 && !(1..=100).contains(&priority) {
-            return Err("Eval priority must be between 1 and 100 inclusively".to_owned());
-        }
-        let said = |name: &str| body.get(name).and_then(Json::as_str).filter(|value| !value.is_empty());
-        let region = said("Region").or_else(|| self.given("region"));
-        let namespace = self.given("namespace").or_else(|| said("Namespace"));
-        let submitted = job::submitted(job.clone(), region, namespace, home);
-        question.region = submitted.region;
-        question.namespace = submitted.namespace;
-        if question.token.reveal().is_empty() {
-            question.token = said("SecretID").unwrap_or_default().into();
-        }
-        fields.put("Job", json::read_job(&submitted.job)?);
-        Ok(())
-    }
-
-    /// A variable that is written, removed or locked.
-    fn of_variable(
-        &self,
-        question: &mut Question,
-        fields: &mut Tree,
-        path: Option<&str>,
-        verb: Verb,
-    ) -> Result<(), String> {
-        let locks: Vec<&str> = ["lock-renew", "lock-acquire", "lock-release"]
-            .into_iter()
-            .filter(|lock| self.parameter(lock).is_some())
-            .collect();
-        let index = self.given("cas").map(|cas| {
-            cas.parse::<u64>().map_err(|error| format!("can not parse cas: {error}")).map(Value::Uint)
-        });
-        let index = index.transpose()?;
-        let path = text(path.unwrap_or_default());
-        let op = match (verb, locks.as_slice(), &index) {
-            (Verb::Delete, _, None) => "delete",
-            (Verb::Delete, _, Some(_)) => "delete-cas",
-            (_, [], index) => {
-                let items = fields.get("Var").and_then(|variable| variable.get("Items"));
-                if !matches!(items, Some(Value::Map(items)) if !items.is_empty()) {
-                    return Err("variable missing required Items object".to_owned());
-                }
-                if index.is_some() { "cas" } else { "set" }
-            }
-            (_, [_], Some(_)) => return Err("CAS can't be used with lock operations".to_owned()),
-            (_, ["lock-renew"], None) => {
-                "Variables.RenewLock".clone_into(&mut question.method);
-                let lock = fields.get("Var").and_then(|variable| variable.get("Lock")?.get("ID")).cloned();
-                *fields = Tree::default();
-                fields.put("LockID", lock.unwrap_or_default());
-                fields.put("Path", path);
-                return Ok(());
-            }
-            (_, [lock], None) => lock,
-            (_, [_, _, ..], _) => return Err("multiple lock operations".to_owned()),
-        };
-        fields.put("Op", text(op));
-        fields.put("Var.Path", path);
-        fields.put("Var.Namespace", text(&question.namespace));
-        if let Some(index) = index {
-            fields.put("Var.ModifyIndex", index);
-        }
-        Ok(())
-    }
-
-    /// Which part of a list is wanted.
-    fn of_list(&self, fields: &mut Tree) -> Result<(), String> {
-        for (field, parameter) in [("Prefix", "prefix"), ("Filter", "filter"), ("NextToken", "next_token")] {
-            if let Some(value) = self.given(parameter) {
-                fields.put(field, text(value));
-            }
-        }
-        let number = self.number("per_page");
-        let number =
-            number.map_err(|_| "Expect a number for `per_page` query string parameter".to_owned())?;
-        if let Some(number) = number {
-            fields.put("PerPage", Value::Int(number));
-        }
-        if self.parameter("reverse") == Some("true") {
-            fields.put("Reverse", Value::Bool(true));
-        }
-        Ok(())
-    }
-}
-
-/// The fields of a call. A dot in a name leads into a field.
-#[derive(Default)]
-struct Tree(Vec<(Value, Value)>);
-
-impl Tree {
-    fn get(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.get(name).is_some()
-    }
-
-    fn put(&mut self, name: &str, value: Value) {
-        let mut fields = &mut self.0;
-        let mut names = name.split('.').peekable();
-        while let Some(name) = names.next() {
-            let at = fields.iter().position(|(key, _)| key.as_text() == Some(name)).unwrap_or_else(|| {
-                fields.push((text(name), Value::Nil));
-                fields.len() - 1
-            });
-            let Some((_, field)) = fields.get_mut(at) else { return };
-            if names.peek().is_none() {
-                *field = value;
-                return;
-            }
-            if !matches!(field, Value::Map(_)) {
-                *field = Value::Map(Vec::new());
-            }
-            let Value::Map(inner) = field else { return };
-            fields = inner;
-        }
-    }
-
-    /// Puts in all fields of a map.
-    fn extend(&mut self, of: Value) {
-        if let Value::Map(of) = of {
-            self.0.extend(of);
-        }
-    }
-
-    /// Puts in a map as a field, beneath what is in it already.
-    fn under(&mut self, name: &str, value: Value) {
-        let over = self.get(name).cloned();
-        self.put(name, value);
-        if let Some(Value::Map(over)) = over {
-            for (key, value) in over {
-                self.put(&format!("{name}.{}", key.as_text().unwrap_or_default()), value);
-            }
-        }
-    }
-}
-
-/// The name by which servers know a field of a body.
-fn as_servers_call<'n>(call: &str, name: &'n str) -> &'n str {
-    match (call, name) {
-        // Servers hold when it began beside it.
-        (_, "DrainSpec") => "DrainStrategy",
-        ("Job.TagVersion", "Description") => "Tag.Description",
-        (_, name) => name,
-    }
-}
-
-/// A job's source, with the values of variables as servers keep them: escaped, so that lines stay what they are.
-fn escaped(mut submission: Json) -> Json {
-    if let Some(Json::Object(flags)) = submission.get_mut("VariableFlags") {
-        for value in flags.values_mut() {
-            if let Json::String(text) = value {
-                *text = text.bytes().fold(String::new(), |mut all, byte| {
-                    match byte {
-                        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                            all.push(char::from(byte));
-                        }
-                        b' ' => all.push('+'),
-                        byte => all.push_str(&format!("%{byte:02X}")),
-                    }
-                    all
-                });
-            }
-        }
-    }
-    submission
 }
 
 /// The token of a request; empty where it has none.
@@ -456,8 +122,4 @@ pub(super) fn token(headers: &HeaderMap) -> Secret {
         scheme.eq_ignore_ascii_case("bearer").then_some(token)
     });
     own.or(bearer).unwrap_or_default().trim().into()
-}
-
-fn text(text: &str) -> Value {
-    Value::Text(text.to_owned())
 }

@@ -6,7 +6,7 @@
 //!
 //! Facts: `hashicorp/nomad:command/agent/fs_endpoint.go`, `agent_endpoint.go`, `event_endpoint.go`.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -24,18 +24,12 @@ use herdlet_rpc::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NodeApi, Refused,
-    exec::{self, Executed},
+    NodeApi, Refused, exec,
     piece::{Piece, piece},
-    request::Asked,
+    request::RequestParams,
+    stream_call::{FileStream, Streamed, events_call, export_call, file_call, monitor_call},
 };
 use crate::asking::Question;
-
-/// The words of one of Nomad's mistakes.
-const NO_TASK: &str = "must provide task name";
-const NO_PATH: &str = "must provide a file name";
-const NO_TYPE: &str = "must provide log type (stdout/stderr)";
-const NO_ORIGIN: &str = "origin must be start or end";
 
 /// What is said beside the content of a file, as stock agents say it.
 const OF_TASKS: [(HeaderName, &str); 4] = [
@@ -49,113 +43,26 @@ const OF_TASKS: [(HeaderName, &str); 4] = [
 const EVENT: Limits = Limits { bytes: 16 << 20, depth: 8, values: 64 };
 
 impl NodeApi {
-    /// The answer to a path that is one of these; none where it is another one.
-    pub(super) async fn streamed(
+    /// Answers with a stream.
+    pub(super) async fn stream(
         self: &Arc<Self>,
-        parts: &[&str],
-        asked: &Asked,
+        what: Streamed<'_>,
+        params: &RequestParams,
         request: &mut Request,
-    ) -> Result<Option<Response>, Refused> {
-        let text = |name: &str| Value::Text(asked.parameter(name).unwrap_or_default().to_owned());
-        let bad = |why: String| Refused(400, why);
-        let flag = |name: &str, default| Ok::<_, Refused>(asked.flag(name).map_err(bad)?.unwrap_or(default));
-        let number = |name: &str| {
-            let number = asked.number(name).map_err(|_| bad(format!("error parsing {name}")))?;
-            Ok::<_, Refused>(Value::Int(number.unwrap_or_default()))
+    ) -> Result<Response, Refused> {
+        let is_of_task = matches!(what, Streamed::File(FileStream::Cat | FileStream::ReadAt, _));
+        let has_lines = matches!(what, Streamed::Events);
+        let call = match what {
+            Streamed::Exec(executed) => return exec::open(self, executed, params, request).await,
+            Streamed::File(how, alloc) => file_call(how, alloc, params)?,
+            Streamed::Monitor => monitor_call(params)?,
+            Streamed::MonitorExport => export_call(params)?,
+            Streamed::Events => events_call(params)?,
         };
-        let origin = || match asked.given("origin").unwrap_or("start") {
-            origin @ ("start" | "end") => Ok(Value::Text(origin.to_owned())),
-            _ => Err(bad(NO_ORIGIN.to_owned())),
-        };
-        let (method, alloc, is_plain, fields) = match parts {
-            ["client", "allocation", id, "exec"] => {
-                let executed = Executed::Command((*id).to_owned());
-                return exec::open(self, executed, asked, request).await.map(Some);
-            }
-            ["job", id @ .., "action"] if !id.is_empty() => {
-                let executed = Executed::Action(id.join("/"));
-                return exec::open(self, executed, asked, request).await.map(Some);
-            }
-            ["client", "fs", what @ ("logs" | "cat" | "readat" | "stream"), id] => {
-                let is_plain = match *what {
-                    "logs" => flag("plain", false)?,
-                    "stream" => false,
-                    _ => true,
-                };
-                let mut fields =
-                    vec![("AllocID", Value::Text((*id).to_owned())), ("PlainText", Value::Bool(is_plain))];
-                if *what == "logs" {
-                    if asked.given("task").is_none() {
-                        return Err(bad(NO_TASK.to_owned()));
-                    }
-                    if !matches!(asked.parameter("type"), Some("stdout" | "stderr")) {
-                        return Err(bad(NO_TYPE.to_owned()));
-                    }
-                    fields.push(("Task", text("task")));
-                    fields.push(("LogType", text("type")));
-                } else {
-                    if asked.given("path").is_none() {
-                        return Err(bad(NO_PATH.to_owned()));
-                    }
-                    fields.push(("Path", text("path")));
-                }
-                if matches!(*what, "logs" | "stream") {
-                    fields.push(("Follow", Value::Bool(flag("follow", *what == "stream")?)));
-                    fields.push(("Origin", origin()?));
-                } else {
-                    fields.push(("Origin", Value::Text("start".to_owned())));
-                }
-                if *what != "cat" {
-                    fields.push(("Offset", number("offset")?));
-                }
-                if *what == "readat" {
-                    fields.push(("Limit", number("limit")?));
-                }
-                let method = if *what == "logs" { "FileSystem.Logs" } else { "FileSystem.Stream" };
-                (method, Some(*id), is_plain, fields)
-            }
-            ["agent", "monitor", "export"] => {
-                let is_plain = flag("plain", false)?;
-                let fields = vec![
-                    ("LogsSince", text("logs_since")),
-                    ("ServiceName", text("service_name")),
-                    ("OnDisk", Value::Bool(flag("on_disk", false)?)),
-                    ("Follow", Value::Bool(flag("follow", false)?)),
-                    ("NodeID", text("node_id")),
-                    ("ServerID", text("server_id")),
-                    ("PlainText", Value::Bool(is_plain)),
-                ];
-                ("Agent.MonitorExport", None, is_plain, fields)
-            }
-            ["agent", "monitor"] => {
-                if asked.node().is_some() && asked.given("server_id").is_some() {
-                    return Err(bad("Cannot target node and server simultaneously".to_owned()));
-                }
-                let is_plain = flag("plain", false)?;
-                let level = asked.given("log_level").unwrap_or("INFO");
-                let fields = vec![
-                    ("LogLevel", Value::Text(level.to_owned())),
-                    ("LogJSON", Value::Bool(flag("log_json", false)?)),
-                    ("LogIncludeLocation", Value::Bool(flag("log_include_location", false)?)),
-                    ("NodeID", text("node_id")),
-                    ("ServerID", text("server_id")),
-                    ("PlainText", Value::Bool(is_plain)),
-                ];
-                ("Agent.Monitor", None, is_plain, fields)
-            }
-            ["event", "stream"] => {
-                let index = asked.number("index").map_err(|_| bad("Unable to parse index".to_owned()))?;
-                let fields =
-                    vec![("Topics", topics(asked)?), ("Index", Value::Int(index.unwrap_or_default()))];
-                ("Event.Stream", None, false, fields)
-            }
-            _ => return Ok(None),
-        };
-        let stream = self.begin(method, alloc, asked, fields).await?;
-        let told = Told { stream, closing: self.shared.closing.clone(), has_lines: method == "Event.Stream" };
-        let response = told.answer(if is_plain { "text/plain" } else { "application/json" }).await?;
-        let is_of_task = matches!(parts, ["client", "fs", "cat" | "readat", _]);
-        Ok(Some(if is_of_task { untrusted(response) } else { response }))
+        let stream = self.begin(call.method, call.alloc, params, call.fields).await?;
+        let streamed = StreamedResponse { stream, closing: self.shared.closing.clone(), has_lines };
+        let response = streamed.answer(if call.is_plain { "text/plain" } else { "application/json" }).await?;
+        Ok(if is_of_task { untrusted(response) } else { response })
     }
 
     /// Begins a streaming call at this node, or at a server.
@@ -163,14 +70,14 @@ impl NodeApi {
         &self,
         method: &str,
         alloc: Option<&str>,
-        asked: &Asked,
+        params: &RequestParams,
         fields: Vec<(&str, Value)>,
     ) -> Result<Framed<Box<dyn Io>>, Refused> {
         let fields = fields.into_iter().map(|(name, value)| (Value::Text(name.to_owned()), value));
         // Events wait by themselves; there is nothing to wait for otherwise.
-        let question = asked.plain(method, true).map_err(|why| Refused(400, why))?;
+        let question = params.plain(method, true).map_err(|why| Refused(400, why))?;
         let question = Question { fields: Value::Map(fields.collect()), ..question };
-        if method != "Event.Stream" && self.is_here(alloc, asked) {
+        if method != "Event.Stream" && self.is_here(alloc, params) {
             let arguments = question.body(&self.shared.facts.node.region, Duration::ZERO);
             let begun = self.service.clone().begin(method.to_owned(), &arguments).await;
             return begun.map_err(|error| Refused(500, format!("failed to {error}")));
@@ -187,15 +94,15 @@ fn untrusted(mut response: Response) -> Response {
     response
 }
 
-/// A stream that is told.
-struct Told {
+/// The messages of a streaming call as the body of a response.
+struct StreamedResponse {
     stream: Framed<Box<dyn Io>>,
     closing: CancellationToken,
     /// Each message is a line.
     has_lines: bool,
 }
 
-impl Told {
+impl StreamedResponse {
     async fn answer(mut self, content_type: &'static str) -> Result<Response, Refused> {
         let first = match self.next().await.map_err(|error| Refused::from(CallError::from(error)))? {
             Some(Piece::Failed(code, why)) => return Err(Refused(code, why)),
@@ -238,26 +145,4 @@ impl Told {
             }));
         }
     }
-}
-
-/// Which events are wanted, by topic.
-fn topics(asked: &Asked) -> Result<Value, Refused> {
-    let mut topics: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for topic in asked.all("topic") {
-        let (name, key) = topic.split_once(':').unwrap_or((topic, "*"));
-        if key.contains(':') {
-            return Err(Refused(
-                400,
-                format!(
-                    "Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: {topic}"
-                ),
-            ));
-        }
-        topics.entry(name).or_default().push(Value::Text(key.to_owned()));
-    }
-    if topics.is_empty() {
-        topics.insert("*", vec![Value::Text("*".to_owned())]);
-    }
-    let topics = topics.into_iter().map(|(name, keys)| (Value::Text(name.to_owned()), Value::List(keys)));
-    Ok(Value::Map(topics.collect()))
 }

@@ -5,6 +5,7 @@ mod ground;
 mod writes;
 
 use futures_util::StreamExt as _;
+use herdlet_api::http::routes::{NodeAnswer, Route};
 use herdlet_nomad::wire::Secret;
 use reqwest::Method;
 
@@ -413,12 +414,37 @@ async fn a_guess_in_the_first_frame_of_a_websocket_is_counted() {
     assert_eq!(node.ask(Method::GET, "/v1/agent/self", "guessed", "").await.status().as_u16(), 429);
 }
 
+/// Rows whose call a server answers, or this node in its place: their verbs and paths.
+fn rows() -> impl Iterator<Item = (Verb, &'static str)> {
+    calls().map(|(route, _)| (route.verb, route.path))
+}
+
+fn calls() -> impl Iterator<Item = (&'static Route, &'static Call)> {
+    routes::all().filter_map(|route| match &route.node {
+        OnNode::Servers(call) | OnNode::Either(_, call) => Some((route, call)),
+        OnNode::Itself(_) | OnNode::Stream(_) | OnNode::ServersOnly | OnNode::Nobody => None,
+    })
+}
+
+/// Paths that are answered by the same call whether they are read or changed, with the call.
+fn calls_of_both() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_changed = |(read, call): &(&Route, &Call)| {
+        calls().any(|(route, other)| {
+            route.verb == Verb::Put && (route.path, other.method) == (read.path, call.method)
+        })
+    };
+    calls()
+        .filter(|(route, _)| route.verb == Verb::Get)
+        .filter(is_changed)
+        .map(|(route, call)| (route.path, call.method))
+}
+
 /// Which of the table's GETs change something is decided before a route is found.
 #[tokio::test]
 async fn a_page_is_refused_each_get_that_changes_something() {
     let node = Node::new(false).await;
     let mut refused = Vec::new();
-    for (_, path) in routes::all().filter(|(verb, _)| *verb == Verb::Get) {
+    for (_, path) in rows().filter(|(verb, _)| *verb == Verb::Get) {
         let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
         let url = format!("{}/v1/{}", node.url, parts.collect::<Vec<_>>().join("/"));
         let request = node.http.get(url).header("sec-fetch-site", "same-site");
@@ -431,7 +457,7 @@ async fn a_page_is_refused_each_get_that_changes_something() {
     }
     assert_eq!(refused, ["client/gc", "client/allocation/{AllocID}/gc"]);
     // Whatever else has a route for changes at the same path only reads by GET.
-    let changing: Vec<_> = routes::calls_of_both().collect();
+    let changing: Vec<_> = calls_of_both().collect();
     assert_eq!(
         changing,
         [
@@ -451,11 +477,12 @@ async fn no_answer_of_a_route_is_lost() {
     let node = Node::new(false).await;
     let address = node.url.trim_start_matches("http://").to_owned();
     let mut lost = Vec::new();
-    let routes = routes::all().map(|(verb, path)| {
+    let routes = rows().map(|(verb, path)| {
         let method = match verb {
             Verb::Get => "GET",
             Verb::Put => "PUT",
             Verb::Delete => "DELETE",
+            Verb::Any => "PATCH",
         };
         let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
         (method, parts.collect::<Vec<_>>().join("/"))
@@ -480,6 +507,46 @@ async fn no_answer_of_a_route_is_lost() {
         }
     }
     assert!(lost.is_empty(), "{lost:?}");
+}
+
+/// Each row is answered by whom its column names.
+#[tokio::test]
+async fn the_node_answers_as_its_column_says() {
+    let node = Node::new(false).await;
+    for route in routes::all() {
+        let root = if route.path.starts_with(".well-known/") { "" } else { "/v1" };
+        let parts = route.path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+        let path = format!("{root}/{}", parts.collect::<Vec<_>>().join("/"));
+        // One that is for this node or another one is for the other one.
+        let path = format!("{path}{}server_id=s&node_id=", if path.contains('?') { "&" } else { "?" });
+        let method = match route.verb {
+            Verb::Get => Method::GET,
+            Verb::Put => Method::PUT,
+            Verb::Delete => Method::DELETE,
+            Verb::Any => Method::PATCH,
+        };
+        node.cluster.asked.lock().unwrap().clear();
+        let answer = node.ask(method.clone(), &path, "", "{}").await;
+        let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+        let asked = node.cluster.asked.lock().unwrap().pop().map(|(method, _)| method);
+        let known = status != 405 && text != "resource not found";
+        match &route.node {
+            OnNode::Servers(call) | OnNode::Either(_, call) => {
+                // Of some the body is not enough, and one the stand-in doesn't note.
+                let is_other = status == 400 || call.method == "ACL.WhoAmI";
+                let is_asked = asked.as_deref() == Some(call.method) || (asked.is_none() && is_other);
+                assert!(is_asked, "{method} {path}: {status} {text} {asked:?}");
+            }
+            OnNode::Stream(_) => {
+                let is_asked = asked.is_some() || status == 400;
+                assert!(known && is_asked, "{method} {path}: {status} {text}");
+            }
+            OnNode::Itself(NodeAnswer::SetServers) => assert!(known, "{method} {path}: {status} {text}"),
+            OnNode::Itself(_) => assert!(known && asked.is_none(), "{method} {path}: {status} {text}"),
+            OnNode::ServersOnly => assert_eq!((status, &*text), (501, "Invalid method"), "{method} {path}"),
+            OnNode::Nobody => assert!([404, 405].contains(&status), "{method} {path}: {status} {text}"),
+        }
+    }
 }
 
 const ELSEWHERE: &str = "388af656-e88b-e8d9-abc8-1d2f2efb981b";

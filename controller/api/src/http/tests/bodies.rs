@@ -1,5 +1,7 @@
 //! Bodies that nobody reads: each answer arrives, on every route.
 
+use std::collections::BTreeSet;
+
 use axum::routing::post;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream},
@@ -7,18 +9,23 @@ use tokio::{
 };
 
 use super::*;
-use crate::http::unread;
+use crate::http::{routes, unread};
 
-/// The routes of the local API, as they stand in its table; parts in braces are filled in.
-fn paths() -> Vec<String> {
-    let table = include_str!("../../http.rs");
-    let routes = table.split("#[cfg(test)]").last().unwrap().split(".route(").skip(1);
-    let path = |route: &str| Some(route.trim_start().strip_prefix('"')?.split('"').next()?.to_owned());
+/// The paths of the local API: those of the table, and herdlet's own as they stand in the router. Parts in braces are filled in.
+fn paths() -> BTreeSet<String> {
+    let router = include_str!("../../http.rs");
+    let own = router.split("#[cfg(test)]").last().unwrap().split(".route(").skip(1);
+    let own =
+        own.filter_map(|route| Some(route.trim_start().strip_prefix('"')?.split('"').next()?.to_owned()));
+    let of_nomad = routes::all().map(|route| {
+        let root = if route.path.starts_with(".well-known/") { "" } else { "/v1" };
+        format!("{root}/{}", route.path)
+    });
     let filled = |path: String| {
         let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
         parts.collect::<Vec<_>>().join("/")
     };
-    routes.filter_map(path).map(filled).collect()
+    own.chain(of_nomad).map(filled).collect()
 }
 
 fn head(method: &str, path: &str, length: usize) -> String {
@@ -49,8 +56,7 @@ where
 async fn no_answer_is_lost_on_any_route_whether_its_body_is_read_or_not() {
     let ground = Ground::new();
     ground.unix(Limits::default()).await;
-    let routes = router(Arc::clone(&ground.shared));
-    let tcp = ground.tcp(routes, None).await;
+    let tcp = ground.tcp(router(Arc::clone(&ground.shared)), None).await;
     let tcp = tcp.trim_start_matches("http://");
     let paths = paths();
     assert!(paths.len() > 80, "the table is read");

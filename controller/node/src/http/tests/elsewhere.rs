@@ -92,17 +92,19 @@ async fn commands_elsewhere_are_executed_through_servers() {
         ("Allocations.Exec", Some(&text("boss")), Some(&Value::Bool(true)))
     );
     assert_eq!(asked.get("Cmd"), Some(&Value::List(vec![text("sh")])));
-    // An action of a job, whose id may hold a slash.
-    let action = format!("job/shop/dispatch-1/action?allocID={ELSEWHERE}&task=web&action=seed");
-    let action = format!("{}/v1/{action}", node.url.replace("http://", "ws://"));
-    let (mut socket, _) = tokio_tungstenite::connect_async(&action).await.unwrap();
-    assert_eq!(socket.next().await.unwrap().unwrap(), say(exited));
-    let (method, asked) = node.asked();
-    let said = ["JobID", "AllocID", "Action", "Task"].map(|field| asked.get(field).cloned().unwrap());
-    assert_eq!(
-        (&*method, said),
-        ("Allocations.Exec", [text("shop/dispatch-1"), text(ELSEWHERE), text("seed"), text("web")])
-    );
+    // An action of a job, whose id may hold a slash, encoded or not.
+    for job in ["shop/dispatch-1", "shop%2Fdispatch-1"] {
+        let action = format!("job/{job}/action?allocID={ELSEWHERE}&task=web&action=seed");
+        let action = format!("{}/v1/{action}", node.url.replace("http://", "ws://"));
+        let (mut socket, _) = tokio_tungstenite::connect_async(&action).await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), say(exited));
+        let (method, asked) = node.asked();
+        let said = ["JobID", "AllocID", "Action", "Task"].map(|field| asked.get(field).cloned().unwrap());
+        assert_eq!(
+            (&*method, said),
+            ("Allocations.Exec", [text("shop/dispatch-1"), text(ELSEWHERE), text("seed"), text("web")])
+        );
+    }
     // What is not known anywhere.
     node.cluster.streams.lock().unwrap().clear();
     let (mut socket, _) =

@@ -9,7 +9,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_api::http::{Access, fixture::Ground};
 use herdlet_manifest::fixture::{alloc_view, job, job_view};
 use herdlet_nomad::wire::Secret;
-use herdlet_rpc::{framed::Framed, mux::Io};
+use herdlet_rpc::{address::Address, framed::Framed, mux::Io};
 use reqwest::Method;
 use tokio_util::sync::CancellationToken;
 

@@ -1,0 +1,154 @@
+//! Jobs.
+
+use super::{
+    Action, CallBody, FIELDS_OF_JOBS, Field, FieldSource, Fields, Flag, Found, Ignored, Itself, Job, JobUse,
+    List, Nobody, NotBuilt, Number, OMIT_OF_ALLOCS, OMIT_OF_JOBS, ParsedJob, Raw, Renamed, Route, Servers,
+    Stream, Submission, Text, VersionTag, Versions, Whole, below, delete, get, put, read, remove, write,
+};
+use crate::http::{deployments, dispatch, evaluations, jobs, register, scale, services, versions};
+
+const ACTIONS: &str = "actions of jobs";
+const RECOMMENDATIONS: &str = "recommendations";
+const STATUSES: &str = "statuses of many jobs at once";
+const TAGS: &str = "tags of versions";
+const VALIDATION: &str = "validating jobs without registering them";
+
+const ALL: &[(&str, FieldSource)] = &[("All", Flag("all"))];
+const CHILDREN: &[(&str, FieldSource)] = &[("IncludeChildren", Flag("include_children"))];
+const VERSIONS: &[(&str, FieldSource)] =
+    &[("Diffs", Flag("diffs")), ("DiffTagName", Text("diff_tag")), ("DiffVersion", Number("diff_version"))];
+const REMOVAL: &[(&str, FieldSource)] = &[
+    ("Purge", Flag("purge")),
+    ("Global", Flag("global")),
+    ("NoShutdownDelay", Flag("no_shutdown_delay")),
+    ("EvalPriority", Number("eval_priority")),
+];
+
+/// What a registration has beside the job.
+const REGISTRATION: CallBody = Job(
+    JobUse::Register,
+    &[
+        "EnforceIndex",
+        "JobModifyIndex",
+        "PolicyOverride",
+        "PreserveCounts",
+        "PreserveResources",
+        "EvalPriority",
+        "Submission",
+    ],
+);
+
+const SCALING: CallBody =
+    Fields(&["Target", "Count", "Message", "Error", "Meta", "PolicyOverride", "JobModifyIndex"]);
+const REVERSION: CallBody = Fields(&["JobVersion", "EnforcePriorVersion", "ConsulToken", "VaultToken"]);
+const DISPATCH: CallBody = Fields(&["Meta", "Payload", "IdPrefixTemplate", "Priority"]);
+const TAG: CallBody =
+    Renamed(&[("Version", "Version"), ("Latest", "Latest"), ("Description", "Tag.Description")]);
+
+pub(super) const ROUTES: &[Route] = &[
+    get(
+        "jobs",
+        served!(jobs::list),
+        Servers(read("Job.List", List("Jobs")).with(FIELDS_OF_JOBS).shown_as(OMIT_OF_JOBS)),
+    ),
+    put("jobs", served!(register::register), Servers(write("Job.Register", REGISTRATION))),
+    put("jobs/parse", served!(register::parse), Itself(ParsedJob)),
+    get("jobs/statuses", NotBuilt(STATUSES), Servers(read("Job.Statuses", List("Jobs")).with(CHILDREN))),
+    put(
+        "jobs/statuses",
+        NotBuilt(STATUSES),
+        Servers(write("Job.Statuses", Fields(&["Jobs"])).with(CHILDREN).shows(List("Jobs"))),
+    ),
+    put("validate/job", NotBuilt(VALIDATION), Servers(write("Job.Validate", Job(JobUse::Validate, &[])))),
+    get(
+        "job/{JobID*}/allocations",
+        served!(jobs::allocations),
+        Servers(read("Job.Allocations", List("Allocations")).with(ALL).shown_as(OMIT_OF_ALLOCS)),
+    ),
+    get(
+        "job/{JobID*}/evaluations",
+        served!(evaluations::of_job),
+        Servers(read("Job.Evaluations", List("Evaluations"))),
+    ),
+    get(
+        "job/{JobID*}/deployments",
+        served!(deployments::of_job),
+        Servers(read("Job.Deployments", List("Deployments")).with(ALL)),
+    ),
+    get(
+        "job/{JobID*}/deployment",
+        served!(deployments::latest_of_job),
+        Servers(read("Job.LatestDeployment", Field("Deployment"))),
+    ),
+    get(
+        "job/{JobID*}/summary",
+        served!(jobs::summary),
+        Servers(read("Job.Summary", Found("JobSummary", "job not found"))),
+    ),
+    get(
+        "job/{JobID*}/versions",
+        served!(versions::list),
+        Servers(read("Job.GetJobVersions", Whole).with(VERSIONS).shown_as(Versions)),
+    ),
+    put(
+        "job/{JobID*}/versions/{Name}/tag",
+        NotBuilt(TAGS),
+        Servers(write("Job.TagVersion", TAG).asked_as(VersionTag)),
+    ),
+    delete(
+        "job/{JobID*}/versions/{Name}/tag",
+        NotBuilt(TAGS),
+        Servers(remove("Job.TagVersion").shows(Whole)),
+    ),
+    get(
+        "job/{JobID*}/scale",
+        served!(scale::read),
+        Servers(read("Job.ScaleStatus", Found("JobScaleStatus", "job not found"))),
+    ),
+    put("job/{JobID*}/scale", served!(scale::scale), Servers(write("Job.Scale", SCALING))),
+    get(
+        "job/{JobID*}/services",
+        served!(services::of_job),
+        Servers(read("Job.GetServiceRegistrations", Found("Services", "job not found"))),
+    ),
+    get(
+        "job/{JobID*}/submission",
+        NotBuilt("the source text of jobs"),
+        Servers(
+            read("Job.GetJobSubmission", Found("Submission", "job source not found"))
+                .with(&[("Version", Number("version"))])
+                .shown_as(Submission),
+        ),
+    ),
+    get("job/{JobID*}/action", NotBuilt(ACTIONS), Stream(Action)),
+    get("job/{JobID*}/actions", NotBuilt(ACTIONS), Servers(read("Job.GetActions", Field("Actions")))),
+    put(
+        "job/{JobID*}/plan",
+        served!(register::plan),
+        Servers(write("Job.Plan", Job(JobUse::Plan, &["Diff", "PolicyOverride"]))),
+    ),
+    put(
+        "job/{JobID*}/evaluate",
+        served!(jobs::evaluate),
+        Servers(write("Job.Evaluate", Fields(&["EvalOptions"]))),
+    ),
+    put("job/{JobID*}/dispatch", served!(dispatch::dispatch), Servers(write("Job.Dispatch", DISPATCH))),
+    put("job/{JobID*}/dispatch/payload", Nobody, Servers(write("Job.Dispatch", Raw("Payload")))),
+    put("job/{JobID*}/revert", served!(versions::revert), Servers(write("Job.Revert", REVERSION))),
+    put(
+        "job/{JobID*}/stable",
+        NotBuilt("marking versions as stable"),
+        Servers(write("Job.Stable", Fields(&["JobVersion", "Stable"]))),
+    ),
+    put("job/{JobID*}/periodic/force", served!(dispatch::force), Servers(write("Periodic.Force", Ignored))),
+    get("job/{JobID*}", served!(jobs::read), Servers(read("Job.GetJob", Found("Job", "job not found")))),
+    put("job/{JobID*}", served!(register::update), Servers(write("Job.Register", REGISTRATION))),
+    delete(
+        "job/{JobID*}",
+        served!(jobs::remove),
+        Servers(remove("Job.Deregister").shows(Whole).with(REMOVAL)),
+    ),
+    below("recommendation", RECOMMENDATIONS),
+    below("recommendations", RECOMMENDATIONS),
+    below("validate", VALIDATION),
+];

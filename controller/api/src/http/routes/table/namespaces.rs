@@ -1,0 +1,86 @@
+//! Namespaces and quotas, variables, scaling policies, search.
+
+use super::{
+    Field, Fields, Found, In, List, Nobody, NotBuilt, Nothing, OneNamed, OneOf, RequestRule, ResponseRule,
+    Route, Servers, Text, below, delete, get, put, read, remove, write,
+};
+use crate::http::{namespaces, search};
+
+const QUOTAS: &str = "quotas";
+const SCALING: &str = "scaling policies";
+const VARIABLES: &str = "variables";
+
+pub(super) const ROUTES: &[Route] = &[
+    get(
+        "namespaces",
+        served!(namespaces::list),
+        Servers(read("Namespace.ListNamespaces", List("Namespaces"))),
+    ),
+    put(
+        "namespace",
+        Nobody,
+        Servers(write("Namespace.UpsertNamespaces", OneOf("Namespaces")).shows(Nothing)),
+    ),
+    get(
+        "namespace/{Name}",
+        served!(namespaces::read),
+        Servers(read("Namespace.GetNamespace", Found("Namespace", "Namespace not found"))),
+    ),
+    put(
+        "namespace/{Name}",
+        Nobody,
+        Servers(
+            write("Namespace.UpsertNamespaces", OneNamed("Namespaces", "Name", "Namespace name"))
+                .shows(Nothing),
+        ),
+    ),
+    delete("namespace/{Namespaces[]}", Nobody, Servers(remove("Namespace.DeleteNamespaces"))),
+    get("vars", NotBuilt(VARIABLES), Servers(read("Variables.List", List("Data")))),
+    get(
+        "var/{Path*}",
+        NotBuilt(VARIABLES),
+        Servers(read("Variables.Read", Found("Data", "variable not found"))),
+    ),
+    put(
+        "var/{Path*}",
+        NotBuilt(VARIABLES),
+        Servers(
+            write("Variables.Apply", In("Var"))
+                .shows(Field("Output"))
+                .asked_as(RequestRule::Variable)
+                .shown_as(ResponseRule::Variable),
+        ),
+    ),
+    delete(
+        "var/{Path*}",
+        NotBuilt(VARIABLES),
+        Servers(remove("Variables.Apply").asked_as(RequestRule::Variable).shown_as(ResponseRule::Variable)),
+    ),
+    get(
+        "scaling/policies",
+        NotBuilt(SCALING),
+        Servers(
+            read("Scaling.ListPolicies", List("Policies"))
+                .with(&[("Job", Text("job")), ("Type", Text("type"))]),
+        ),
+    ),
+    get(
+        "scaling/policy/{ID}",
+        NotBuilt(SCALING),
+        Servers(read("Scaling.GetPolicy", Found("Policy", "policy not found"))),
+    ),
+    put(
+        "search",
+        served!(search::prefix),
+        Servers(write("Search.PrefixSearch", Fields(&["Prefix", "Context"]))),
+    ),
+    put(
+        "search/fuzzy",
+        NotBuilt("fuzzy search"),
+        Servers(write("Search.FuzzySearch", Fields(&["Text", "Context"]))),
+    ),
+    below("quota", QUOTAS),
+    below("quotas", QUOTAS),
+    below("scaling", SCALING),
+    below("var", VARIABLES),
+];

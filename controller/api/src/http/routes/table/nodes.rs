@@ -1,0 +1,77 @@
+//! Nodes and their pools.
+
+use super::{
+    CallBody, FIELDS_OF_JOBS, FieldSource, Fields, Flag, Found, Ignored, List, Nobody, NotBuilt, Nothing,
+    OMIT_OF_JOBS, OmitEmpty, OmitIdentities, OneNamed, OneOf, Renamed, ResponseRule, Route, Servers, below,
+    delete, get, put, read, remove, write,
+};
+use crate::http::nodes;
+
+const POOLS: &str = "node pools";
+
+/// As [`FIELDS_OF_JOBS`].
+const FIELDS_OF_NODES: &[(&str, FieldSource)] =
+    &[("Fields.Resources", Flag("resources")), ("Fields.OS", Flag("os"))];
+const OMIT_OF_NODES: ResponseRule = OmitEmpty(&["Attributes", "NodeResources", "ReservedResources"]);
+
+/// Servers keep when a drain began beside its specification.
+const DRAIN: CallBody =
+    Renamed(&[("DrainSpec", "DrainStrategy"), ("MarkEligible", "MarkEligible"), ("Meta", "Meta")]);
+
+pub(super) const ROUTES: &[Route] = &[
+    get(
+        "nodes",
+        served!(nodes::list),
+        Servers(read("Node.List", List("Nodes")).with(FIELDS_OF_NODES).shown_as(OMIT_OF_NODES)),
+    ),
+    // The local API takes `pools` for the id of a node.
+    get("node/pools", Nobody, Servers(read("NodePool.List", List("NodePools")))),
+    put("node/pools", Nobody, Servers(write("NodePool.UpsertNodePools", OneOf("NodePools")).shows(Nothing))),
+    get(
+        "node/pool/{Name}/nodes",
+        NotBuilt(POOLS),
+        Servers(read("NodePool.ListNodes", List("Nodes")).with(FIELDS_OF_NODES).shown_as(OMIT_OF_NODES)),
+    ),
+    get(
+        "node/pool/{Name}/jobs",
+        NotBuilt(POOLS),
+        Servers(read("NodePool.ListJobs", List("Jobs")).with(FIELDS_OF_JOBS).shown_as(OMIT_OF_JOBS)),
+    ),
+    get(
+        "node/pool/{Name}",
+        NotBuilt(POOLS),
+        Servers(read("NodePool.GetNodePool", Found("NodePool", "node pool not found"))),
+    ),
+    put(
+        "node/pool/{Name}",
+        NotBuilt(POOLS),
+        Servers(
+            write("NodePool.UpsertNodePools", OneNamed("NodePools", "Name", "Node pool name")).shows(Nothing),
+        ),
+    ),
+    delete("node/pool/{Names[]}", NotBuilt(POOLS), Servers(remove("NodePool.DeleteNodePools"))),
+    get(
+        "node/{NodeID}",
+        served!(nodes::read),
+        Servers(read("Node.GetNode", Found("Node", "node not found")).shown_as(ResponseRule::Node)),
+    ),
+    get(
+        "node/{NodeID}/allocations",
+        served!(nodes::allocations),
+        Servers(read("Node.GetAllocs", List("Allocs")).shown_as(OmitIdentities)),
+    ),
+    put(
+        "node/{NodeID}/evaluate",
+        NotBuilt("evaluating all jobs of a node"),
+        Servers(write("Node.Evaluate", Ignored)),
+    ),
+    put(
+        "node/{NodeID}/eligibility",
+        NotBuilt("eligibility of the node"),
+        Servers(write("Node.UpdateEligibility", Fields(&["Eligibility"]))),
+    ),
+    put("node/{NodeID}/drain", NotBuilt("draining the node"), Servers(write("Node.UpdateDrain", DRAIN))),
+    put("node/{NodeID}/purge", NotBuilt("removing nodes"), Servers(write("Node.Deregister", Ignored))),
+    below("node/pool", POOLS),
+    below("node/pools", POOLS),
+];

@@ -1,0 +1,109 @@
+//! The servers themselves: events, members, operation, keys.
+
+use axum::routing;
+
+use super::{
+    Discovery, Events, FORCE, FieldSource, Ignored, In, List, Nobody, NotBuilt, Nothing, Number, Presence,
+    PublicKeys, Route, Served, ServerHealth, Servers, Stream, Text, Whole, below, delete, get, put, read,
+    remove, write,
+};
+use crate::http::{agent, event_stream, gc, nodes};
+
+const OPERATION: &str = "operation of a cluster";
+const SUMMARIES: &str = "repair of summaries";
+
+/// With `cas` a configuration is replaced only if nobody has changed it since.
+const CHECKED: &[(&str, FieldSource)] = &[("CAS", Presence("cas")), ("Config.ModifyIndex", Number("cas"))];
+
+pub(super) const ROUTES: &[Route] = &[
+    get("event/stream", served!(event_stream::follow), Stream(Events)),
+    get("regions", served!(nodes::regions), Servers(read("Region.List", Whole))),
+    get("status/leader", served!(nodes::leader), Servers(read("Status.Leader", Whole))),
+    get("status/peers", served!(nodes::peers), Servers(read("Status.Peers", Whole))),
+    get("agent/members", served!(nodes::members), Servers(read("Status.Members", Whole))),
+    get(
+        "operator/raft/configuration",
+        NotBuilt(OPERATION),
+        Servers(read("Operator.RaftGetConfiguration", Whole)),
+    ),
+    delete(
+        "operator/raft/peer",
+        NotBuilt(OPERATION),
+        Servers(remove("Operator.RaftRemovePeerByID").with(&[("ID", Text("id"))])),
+    ),
+    put(
+        "operator/raft/transfer-leadership",
+        NotBuilt(OPERATION),
+        Servers(
+            write("Operator.TransferLeadershipToPeer", Ignored)
+                .with(&[("ID", Text("id")), ("Address", Text("address"))]),
+        ),
+    ),
+    get(
+        "operator/autopilot/configuration",
+        NotBuilt(OPERATION),
+        Servers(read("Operator.AutopilotGetConfiguration", Whole)),
+    ),
+    put(
+        "operator/autopilot/configuration",
+        NotBuilt(OPERATION),
+        Servers(write("Operator.AutopilotSetConfiguration", In("Config")).with(CHECKED)),
+    ),
+    get(
+        "operator/autopilot/health",
+        NotBuilt(OPERATION),
+        Servers(read("Operator.ServerHealth", Whole).shown_as(ServerHealth)),
+    ),
+    get(
+        "operator/scheduler/configuration",
+        NotBuilt(OPERATION),
+        Servers(read("Operator.SchedulerGetConfiguration", Whole)),
+    ),
+    put(
+        "operator/scheduler/configuration",
+        NotBuilt(OPERATION),
+        Servers(write("Operator.SchedulerSetConfiguration", In("Config")).with(CHECKED)),
+    ),
+    get("operator/keyring/keys", NotBuilt(OPERATION), Servers(read("Keyring.List", List("Keys")))),
+    get(
+        ".well-known/jwks.json",
+        served!(agent::jwks),
+        Servers(read("Keyring.ListPublic", Whole).shown_as(PublicKeys)),
+    ),
+    get(
+        ".well-known/openid-configuration",
+        Nobody,
+        Servers(read("Keyring.GetConfig", Whole).shown_as(Discovery)),
+    ),
+    put(
+        "operator/keyring/rotate",
+        NotBuilt(OPERATION),
+        Servers(write("Keyring.Rotate", Ignored).with(&[
+            ("Algorithm", Text("algo")),
+            ("Full", Presence("full")),
+            ("PublishTime", Number("publish_time")),
+        ])),
+    ),
+    delete(
+        "operator/keyring/key/{KeyID}",
+        NotBuilt(OPERATION),
+        Servers(remove("Keyring.Delete").with(FORCE)),
+    ),
+    get(
+        "operator/upgrade-check/vault-workload-identity",
+        NotBuilt(OPERATION),
+        Servers(read("Operator.UpgradeCheckVaultWorkloadIdentity", Whole)),
+    ),
+    put(
+        "system/gc",
+        Served(|_| routing::put(gc::system)),
+        Servers(write("System.GarbageCollect", Ignored).shows(Nothing)),
+    ),
+    put(
+        "system/reconcile/summaries",
+        NotBuilt(SUMMARIES),
+        Servers(write("System.ReconcileJobSummaries", Ignored).shows(Nothing)),
+    ),
+    below("operator", OPERATION),
+    below("system/reconcile", SUMMARIES),
+];

@@ -1,0 +1,182 @@
+//! The rows themselves: which of them a path means, and that none is hidden by another.
+
+use super::{
+    Verb::{Any, Delete, Get, Put},
+    *,
+};
+use crate::http::{self, Limits, Listener, fixture::Ground};
+
+fn find_on_node(verb: Verb, path: &str) -> Result<(&'static Route, PathParams), Missing> {
+    let method = match verb {
+        Get => Method::GET,
+        Put => Method::PUT,
+        Delete => Method::DELETE,
+        Any => Method::PATCH,
+    };
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let given = query.split_once('=');
+    let query = |name: &str| given.filter(|(known, _)| *known == name).map(|(_, value)| value);
+    find(&method, Target { path, query: &query })
+}
+
+/// The path of a row with `x` for each parameter.
+fn example(route: &Route) -> String {
+    let parts = route.path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+fn method_of(route: &Route) -> Option<&'static str> {
+    match route.node {
+        OnNode::Servers(call) | OnNode::Either(_, call) => Some(call.method),
+        OnNode::Itself(_) | OnNode::Stream(_) | OnNode::ServersOnly | OnNode::Nobody => None,
+    }
+}
+
+#[test]
+fn paths_have_the_calls_that_answer_them() {
+    let one = |name, value: &str| (name, PathParam::One(value.to_owned()));
+    let listed = |name, value: &str| (name, PathParam::Listed(value.to_owned()));
+    for (verb, path, call, expected) in [
+        (Get, "jobs", "Job.List", vec![]),
+        (Get, "job/web", "Job.GetJob", vec![one("JobID", "web")]),
+        (Get, "job/web%2Fone", "Job.GetJob", vec![one("JobID", "web/one")]),
+        (Get, "job/web/periodic-1", "Job.GetJob", vec![one("JobID", "web/periodic-1")]),
+        (Put, "job/web", "Job.Register", vec![one("JobID", "web")]),
+        (Put, "job/web/one/plan", "Job.Plan", vec![one("JobID", "web/one")]),
+        (Delete, "job/web", "Job.Deregister", vec![one("JobID", "web")]),
+        (Put, "job/a/versions/b/tag", "Job.TagVersion", vec![one("JobID", "a"), one("Name", "b")]),
+        (Get, "node/pools", "NodePool.List", vec![]),
+        (Get, "node/n1/allocations", "Node.GetAllocs", vec![one("NodeID", "n1")]),
+        (Get, "deployment/d1", "Deployment.GetDeployment", vec![one("DeploymentID", "d1")]),
+        (Get, "deployment/allocations/d1", "Deployment.Allocations", vec![one("DeploymentID", "d1")]),
+        (Put, "client/allocation/a1/restart", "ClientAllocations.Restart", vec![one("AllocID", "a1")]),
+        (
+            Delete,
+            "service/web/s1",
+            "ServiceRegistration.DeleteByID",
+            vec![one("ServiceName", "web"), one("ID", "s1")],
+        ),
+        (Get, "var/nomad/jobs/web", "Variables.Read", vec![one("Path", "nomad/jobs/web")]),
+        (Get, "volumes", "CSIVolume.List", vec![]),
+        (Get, "volumes?type=csi", "CSIVolume.List", vec![]),
+        (Get, "volumes?type=host", "HostVolume.List", vec![]),
+        (Get, "acl/token/self", "ACL.WhoAmI", vec![]),
+        (Get, "acl/token/t1", "ACL.GetToken", vec![one("AccessorID", "t1")]),
+        (Delete, "acl/policy/ops", "ACL.DeletePolicies", vec![listed("Names", "ops")]),
+        (Delete, "namespace/dev", "Namespace.DeleteNamespaces", vec![listed("Namespaces", "dev")]),
+    ] {
+        let (route, mut params) = find_on_node(verb, path).unwrap();
+        params.sort_by_key(|(name, _)| expected.iter().position(|(known, _)| known == name));
+        assert_eq!((method_of(route), params), (Some(call), expected), "{path}");
+    }
+    for (verb, path, why) in [
+        (Get, "nope", Missing::Path),
+        (Get, "job/", Missing::Path),
+        (Get, "jobs/", Missing::Path),
+        (Get, "job/web/plan", Missing::Verb),
+        (Put, "allocations", Missing::Verb),
+        (Put, "volumes?type=host", Missing::Verb),
+        (Get, "allocation/a/b/c", Missing::Path),
+        (Put, "agent/self", Missing::Path),
+        (Get, "agent/join", Missing::Verb),
+        (Delete, "node/pools", Missing::Verb),
+    ] {
+        assert_eq!(find_on_node(verb, path).unwrap_err(), why, "{path}");
+    }
+}
+
+#[test]
+fn what_only_servers_have_is_refused_with_all_below_it() {
+    for (verb, path) in [
+        (Put, "agent/join"),
+        (Put, "agent/force-leave/x"),
+        (Get, "agent/keyring/list"),
+        (Put, "agent/keyring/use"),
+        (Any, "agent/keyring"),
+    ] {
+        let (route, _) = find_on_node(verb, path).unwrap();
+        assert!(matches!(route.node, OnNode::ServersOnly), "{path}");
+    }
+}
+
+#[test]
+fn each_row_can_be_reached() {
+    for route in all() {
+        let found = find_on_node(route.verb, &example(route)).map(|(found, _)| found.path);
+        match route.node {
+            // Where it is about a family of paths.
+            OnNode::Nobody => assert_ne!(found, Ok(route.path), "{}", route.path),
+            OnNode::Itself(_)
+            | OnNode::Stream(_)
+            | OnNode::Servers(_)
+            | OnNode::Either(..)
+            | OnNode::ServersOnly => {
+                assert_eq!(found, Ok(route.path), "{}", route.path);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_verb_of_a_path_has_one_row() {
+    let rows: Vec<_> = all().collect();
+    for (at, one) in rows.iter().enumerate() {
+        for other in rows.iter().skip(at + 1) {
+            let is_same = one.verb == other.verb && pattern::has_shape(one.path, other.path);
+            assert!(!is_same, "{} and {}", one.path, other.path);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_built_is_known_by_whole_parts() {
+    for (path, expected) in [
+        ("/v1/acl/token/self", Some("access control lists")),
+        ("/v1/job/web/action", Some("actions of jobs")),
+        ("/v1/job/web", None),
+        ("/v1/vars", Some("variables")),
+        ("/v1/variety", None),
+        ("/v1/agent/monitor/export", Some("export of the journal")),
+        ("/", None),
+        ("/v2/acl", None),
+    ] {
+        assert_eq!(missing_feature(path), expected, "{path}");
+    }
+}
+
+/// Asks the local API for each row.
+#[tokio::test]
+async fn the_local_api_answers_as_its_column_says() {
+    let api = Ground::new();
+    let listener = Listener::unix(&api.socket()).await.unwrap();
+    api.serve(listener, http::router(Arc::clone(&api.shared)), None, Limits::default());
+    let client = reqwest::Client::builder().unix_socket(api.socket()).build().unwrap();
+    for route in all() {
+        let root = if route.path.starts_with(".well-known/") { "" } else { "/v1" };
+        let (method, path) = match route.verb {
+            Get => (Method::GET, format!("{root}/{}", example(route))),
+            Put => (Method::PUT, format!("{root}/{}", example(route))),
+            Delete => (Method::DELETE, format!("{root}/{}", example(route))),
+            Any => (Method::GET, format!("{root}/{}/x", example(route))),
+        };
+        let request = client.request(method.clone(), format!("http://localhost{path}"));
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        match route.local {
+            Local::Served(_) => {
+                // Streams answer with 200 and have no end.
+                let text = if status == 200 { String::new() } else { answer.text().await.unwrap() };
+                let is_refused = status == 405
+                    || text == "resource not found"
+                    || text.ends_with("this part of Nomad's API is not built");
+                assert!(!is_refused, "{method} {path} is served: {status} {text}");
+            }
+            Local::NotBuilt(feature) => {
+                let text = answer.text().await.unwrap();
+                let expected = (501, format!("{feature}: this part of Nomad's API is not built"));
+                assert_eq!((status, text), expected, "{method} {path}");
+            }
+            Local::Nobody => assert!([404, 405].contains(&status), "{method} {path}: {status}"),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What is about this node only and is answered by no call: metrics, the agent itself and its servers, disks; and who may have a job file
+//! read.
+//!
+//! In: a request and which answer its row names. Out: a response, or the request for the local API.
+
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use herdlet_agent::telemetry::Format;
+use herdlet_api::http::routes::NodeAnswer;
+use herdlet_api_types::AllocId;
+use herdlet_rpc::address::Address;
+use serde_json::{Value as Json, json};
+
+use super::{Incoming, NodeApi, Passed, Refused, metrics, path_param, request::RequestParams};
+use crate::acl::Access;
+
+impl NodeApi {
+    /// Answers what this node answers itself.
+    pub(super) async fn answer_itself(
+        &self,
+        what: NodeAnswer,
+        incoming: Incoming,
+    ) -> Result<Passed, Refused> {
+        let Incoming { path, params, request } = incoming;
+        let response = match what {
+            NodeAnswer::Metrics => {
+                if !metrics::is_wanted(&params, request.headers()) {
+                    return Ok(Passed::On(Box::new(request)));
+                }
+                let page = self.shared.page_of_metrics(Format::Text).await;
+                axum::Json(metrics::summary(&page, herdlet_base::clock::wall_now())).into_response()
+            }
+            NodeAnswer::ParsedJob => {
+                let namespace = params.given("namespace").unwrap_or("default");
+                self.service.allows_parse(&params.token, namespace).await?;
+                return Ok(Passed::On(Box::new(request)));
+            }
+            NodeAnswer::Snapshot => {
+                self.snapshot(path_param(&path, "AllocID").unwrap_or_default(), &params).await?
+            }
+            NodeAnswer::Agent => {
+                self.service.allows_agent(&params.token, Access::reads).await?;
+                axum::Json(self.this()).into_response()
+            }
+            NodeAnswer::Health => self.health(&params)?,
+            NodeAnswer::KnownServers => {
+                self.service.allows_agent(&params.token, Access::reads).await?;
+                let mut addresses = self.servers.addresses();
+                addresses.sort();
+                axum::Json(addresses).into_response()
+            }
+            NodeAnswer::SetServers => {
+                self.set_servers(&params).await?;
+                StatusCode::OK.into_response()
+            }
+        };
+        Ok(Passed::Answer(response))
+    }
+
+    /// `PUT /v1/agent/servers`.
+    async fn set_servers(&self, params: &RequestParams) -> Result<(), Refused> {
+        let addresses: Result<Vec<Address>, _> = params.all("address").map(str::parse).collect();
+        let addresses = addresses.map_err(|error| Refused(400, format!("address: {error}")))?;
+        if addresses.is_empty() {
+            return Err(Refused(400, "missing server address".to_owned()));
+        }
+        self.service.allows_agent(&params.token, Access::writes).await?;
+        self.servers.set_addresses(addresses).await.map_err(|why| Refused(400, why))
+    }
+
+    /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
+    async fn snapshot(&self, id: &str, params: &RequestParams) -> Result<Response, Refused> {
+        let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
+        let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
+        if !self.snapshots.is_token(id, &params.token) {
+            self.service.allows_files(id, &params.token).await?;
+        }
+        Ok(self.snapshots.answer(&alloc.spec).await)
+    }
+
+    /// `GET /v1/agent/self`, as far as Nomad's clients look at it.
+    fn this(&self) -> Json {
+        let (facts, node) = (&self.shared.facts, &self.shared.facts.node);
+        let (standing, version) = ((self.standing)(), herdlet_api_types::api::VERSION);
+        let last = standing.last_heartbeat.unwrap_or_default();
+        json!({
+            "config": {
+                "Datacenter": node.datacenter, "Region": node.region, "NodeName": node.name,
+                "Version": { "Version": version, "VersionPrerelease": "", "VersionMetadata": "herdlet" },
+                "Client": { "Enabled": true }, "Server": { "Enabled": false },
+            },
+            "member": { "Name": "", "Addr": null, "Port": 0, "Tags": null, "Status": "" },
+            "stats": {
+                "client": {
+                    "node_id": node.id, "known_servers": self.servers.addresses().join(","),
+                    "num_allocations": self.shared.model.allocs().len().to_string(),
+                    "last_heartbeat": format!("{last:?}"), "heartbeat_ttl": format!("{:?}", standing.ttl),
+                },
+                "herdlet": { "version": version, "instance": facts.instance, "isolation": facts.isolation },
+            },
+        })
+    }
+
+    fn health(&self, params: &RequestParams) -> Result<Response, Refused> {
+        if params.parameter("type") == Some("server") {
+            return Err(Refused(500, "server not enabled".to_owned()));
+        }
+        let is_ok = !self.servers.addresses().is_empty();
+        let code = if is_ok { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+        let message = if is_ok { "ok" } else { "no known servers" };
+        Ok((code, axum::Json(json!({ "client": { "ok": is_ok, "message": message } }))).into_response())
+    }
+}
