@@ -5,6 +5,7 @@
 
 mod checks;
 mod first;
+pub(crate) mod pairs;
 mod part;
 mod services;
 mod stage;
@@ -32,8 +33,9 @@ pub use self::{
     stage::Stage,
 };
 use crate::{
+    facts::{AllFacts, Fact},
     limits::EVENTS_MAX,
-    op::{Part, TaskPart},
+    op::Part,
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -51,8 +53,8 @@ pub struct AllocState {
     pub healthy_since_ns: Option<u64>,
     /// Signals under way that tell tasks of renewed tokens, by operation.
     pub telling: BTreeMap<u64, u16>,
-    /// When the tokens of each task fall due for renewal, by `CLOCK_BOOTTIME`.
-    pub renew_at_ns: BTreeMap<u16, u64>,
+    /// What parts have produced.
+    pub facts: AllFacts,
     /// Tasks whose first attempt an agent before this one may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }
@@ -110,12 +112,25 @@ pub struct Durable {
 }
 
 impl AllocState {
-    /// When a part that is up falls due for renewal, by `CLOCK_BOOTTIME`.
-    pub(crate) fn renewal_ns(&self, part: Part) -> Option<u64> {
-        match part {
-            Part::Task(index, TaskPart::Identity) => self.renew_at_ns.get(&index).copied(),
-            Part::Dir | Part::Services | Part::Checks | Part::Task(..) => None,
+    /// What is known of a part's facts. One that is up and has told none has none.
+    pub fn fact(&self, part: Part) -> Fact<'_> {
+        match (self.facts.get(part), self.parts.get(part)) {
+            (Some(facts), _) => Fact::Known(facts),
+            (None, PartState::Up) => Fact::NONE,
+            (
+                None,
+                PartState::Unknown
+                | PartState::Suspect(_)
+                | PartState::Absent
+                | PartState::Busy { .. }
+                | PartState::Failed { .. },
+            ) => Fact::Unknown,
         }
+    }
+
+    /// When a part falls due for renewal.
+    pub(crate) fn renewal(&self, part: Part) -> Option<Deadline> {
+        self.facts.get(part)?.renew_at
     }
 }
 

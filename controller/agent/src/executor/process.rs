@@ -10,6 +10,7 @@ use herdlet_driver::{
 use herdlet_plan::{
     action::{FailureClass, Outcome, Recovered, Verb},
     interpolate::interpolate_config,
+    launch::Launch,
 };
 use tokio::time::Instant;
 
@@ -90,8 +91,9 @@ pub async fn config(
 }
 
 async fn start(driver: &dyn TaskDriver, config: TaskConfig) -> Outcome {
+    let attempt = config.id.attempt;
     match driver.start(config).await {
-        Ok(_started) => Outcome::Done,
+        Ok(_started) => Outcome::Started(Launch::of(attempt)),
         Err(error) => start_failed(&error),
     }
 }
@@ -117,11 +119,13 @@ async fn recover(
 }
 
 async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -> Outcome {
-    let Some(prestop) = workload.task().and_then(|task| task.prestop.as_ref()) else { return Outcome::Done };
+    let Some(prestop) = workload.task().and_then(|task| task.prestop.as_ref()) else {
+        return Outcome::Done(None);
+    };
     let command: Vec<String> = std::iter::once(&prestop.command).chain(&prestop.args).cloned().collect();
     let (timeout, began) = (duration(prestop.timeout), Instant::now());
     match driver.exec(id, &command, timeout).await {
-        Ok(outcome) if outcome.exit.code == 0 => Outcome::Done,
+        Ok(outcome) if outcome.exit.code == 0 => Outcome::Done(None),
         Ok(outcome) => {
             let end = if began.elapsed() >= timeout {
                 format!("it did not end within {} and was killed", prestop.timeout)
@@ -152,9 +156,9 @@ fn last_line(outcome: &ExecOutcome) -> Option<String> {
 /// An attempt that is gone has nothing left to be done to it.
 fn done(result: Result<(), DriverError>) -> Outcome {
     match result {
-        Ok(()) => Outcome::Done,
+        Ok(()) => Outcome::Done(None),
         Err(error) => match error.class() {
-            Class::Gone => Outcome::Done,
+            Class::Gone => Outcome::Done(None),
             Class::Retry | Class::Recoverable => {
                 Outcome::Failed { class: FailureClass::Retry, why: error.why() }
             }

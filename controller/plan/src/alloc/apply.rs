@@ -35,6 +35,7 @@ use crate::{
     alloc::{health, services::in_consul},
     backoff::retry_delay,
     context::Settings,
+    facts::Facts,
     op::{Part, TaskIndex, TaskPart},
     parts::{IfFatal, IfLost, WhileRunning, has_own_checks},
     plan::Change,
@@ -319,12 +320,11 @@ impl Writer<'_> {
 
     fn part_outcome(&mut self, part: Part, doing: Doing, outcome: Outcome) {
         match outcome {
-            Outcome::Done => match doing {
+            Outcome::Done(facts) => match doing {
                 Doing::Down => self.part_is_gone(part),
-                Doing::Up | Doing::Renew | Doing::Look(_) => self.part_is_up(part),
+                Doing::Up | Doing::Renew | Doing::Look(_) => self.part_is_up_with(part, doing, facts),
             },
-            Outcome::Present => self.part_is_up(part),
-            Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
+            Outcome::Present(facts) => self.part_is_up_with(part, doing, facts),
             Outcome::Checking(wanted) => {
                 let task = part.task().and_then(|index| self.task_name(index));
                 self.state.expect_checks(task.as_deref(), &wanted, self.now.boot_ns);
@@ -340,7 +340,18 @@ impl Writer<'_> {
                 self.part_failed(part, doing, FailureClass::Retry, why);
             }
             Outcome::Failed { class, why } => self.part_failed_for_good(part, doing, class, why),
-            Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
+            Outcome::Recovered(_) | Outcome::Started(_) | Outcome::Overdue => {}
+        }
+    }
+
+    /// It is up, and has produced this.
+    fn part_is_up_with(&mut self, part: Part, doing: Doing, facts: Option<Arc<Facts>>) {
+        if let Some(facts) = facts {
+            self.state.facts.learn(part, facts);
+        }
+        self.part_is_up(part);
+        if let Part::Task(index, TaskPart::Identity) = part {
+            self.identity_issued(index, doing);
         }
     }
 
@@ -379,6 +390,7 @@ impl Writer<'_> {
     /// It was taken down: whatever it told is no longer so.
     fn part_is_gone(&mut self, part: Part) {
         self.state.parts.learn(part, PartState::Absent);
+        self.state.facts.forget(part);
         if self.state.parts.clear_drifted(part).is_some() {
             self.notes.push(Note::DriftDropped { of: self.drifted(part) });
         }

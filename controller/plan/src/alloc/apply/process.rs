@@ -129,7 +129,7 @@ impl Writer<'_> {
                 self.part_failed(part, Doing::Down, FailureClass::Retry, why);
             }
             (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),
-            (Doing::Up, Run::Starting { attempt, .. }, Outcome::Done) => {
+            (Doing::Up, Run::Starting { attempt, .. }, Outcome::Started(_)) => {
                 self.state.parts.learn(part, PartState::Up);
                 self.started(index, *attempt);
             }
@@ -141,25 +141,24 @@ impl Writer<'_> {
                 self.start_failed(index, *attempt, class, &why);
             }
             // How it ended is told by its exit, or by a look if that got lost.
-            (Doing::Down, Run::Stopping { .. }, Outcome::Done) => {
+            (Doing::Down, Run::Stopping { .. }, Outcome::Done(_)) => {
                 self.state.parts.learn(part, PartState::Suspect(Noticed::Event));
             }
-            (Doing::Down, Run::Waiting | Run::BackingOff { .. } | Run::Dead, Outcome::Done) => {
+            (Doing::Down, Run::Waiting | Run::BackingOff { .. } | Run::Dead, Outcome::Done(_)) => {
                 self.state.parts.learn(part, PartState::Absent);
             }
             (_, _, Outcome::Failed { why, .. }) => self.part_failed(part, doing, FailureClass::Retry, why),
             (
                 _,
                 _,
-                Outcome::Done
-                | Outcome::Present
+                Outcome::Done(_)
+                | Outcome::Started(_)
+                | Outcome::Present(_)
                 | Outcome::Absent
                 | Outcome::Foreign { .. }
                 | Outcome::Lost { .. }
                 | Outcome::Overdue
-                | Outcome::Issued { .. }
-                | Outcome::Checking(_)
-                | Outcome::Volume { .. },
+                | Outcome::Checking(_),
             ) => {}
         }
     }

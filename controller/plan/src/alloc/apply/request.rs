@@ -7,7 +7,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    Duration, UnixNanos,
+    UnixNanos,
     alloc::Desired,
     job::{ChangeMode, Lifecycle},
     task::TaskEventKind,
@@ -144,18 +144,7 @@ impl Writer<'_> {
     }
 
     /// Tokens are there. Where they were renewed, the task is told as its identities ask for.
-    pub(super) fn identity_issued(&mut self, part: Part, doing: Doing, renew_in: Option<Duration>) {
-        let Part::Task(index, _) = part else { return };
-        match renew_in {
-            Some(renew_in) => {
-                let at_ns = self.now.boot_ns.saturating_add(renew_in.as_nanos().max(1).unsigned_abs());
-                self.state.renew_at_ns.insert(index, at_ns);
-            }
-            None => {
-                self.state.renew_at_ns.remove(&index);
-            }
-        }
-        self.part_is_up(part);
+    pub(super) fn identity_issued(&mut self, index: TaskIndex, doing: Doing) {
         // Also those whose renewal an earlier agent began, and may not have lived to tell of.
         if doing == Doing::Renew || self.known(index).is_some_and(|known| known.token_news) {
             self.tokens_changed(index);

@@ -293,10 +293,11 @@ fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
         let timeout = Duration::from_secs(1);
         writer.change(Change::Issue { part, doing: Doing::Renew, verb: Verb::Up, timeout });
     });
-    let renewed = Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
+    let renewed =
+        Outcome::Done(Some(Facts::renewed_at(Some(Deadline::after(at(100), Duration::from_secs(30))))));
     desk.write(|writer| writer.outcome(part, 8, renewed));
     for (signal, owed) in [(9, true), (10, false)] {
-        desk.write(|writer| writer.outcome(PROCESS, signal, Outcome::Done));
+        desk.write(|writer| writer.outcome(PROCESS, signal, Outcome::Done(None)));
         assert_eq!(desk.main().token_news, owed, "{signal}");
     }
 }

@@ -311,9 +311,9 @@ impl Me<'_> {
     /// A part that is there, and not due for renewal.
     fn part_up(self, pass: &mut Pass<'_>, part: TaskPart) -> Progress {
         let part = self.part(part);
-        if let Some(at_ns) = pass.state.renewal_ns(part)
+        if let Some(renew_at) = pass.state.renewal(part)
             && *pass.state.parts.get(part) == PartState::Up
-            && pass.due(at_ns)
+            && pass.passed(&renew_at)
         {
             pass.operate(part, Doing::Renew, Verb::Up);
             return Progress::Pending;

@@ -96,7 +96,7 @@ fn an_overdue_operation_keeps_its_part() {
         life.settle();
     }
     assert_eq!(life.issued, ["Up"]);
-    life.outcome(Part::Dir, Outcome::Done);
+    life.outcome(Part::Dir, Outcome::Done(None));
     assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part's turn has come");
 }
 
@@ -109,7 +109,8 @@ fn tokens_are_renewed_when_they_fall_due() {
     for (due, renewed) in [(99, true), (100, true), (101, false)] {
         let mut state =
             known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS, identity]));
-        state.renew_at_ns.insert(0, at(due).boot_ns);
+        let renew_at = Some(Deadline::after(at(due), Duration::ZERO));
+        state.facts.learn(identity, Facts::renewed_at(renew_at));
         let plan = super::plan(at(100), &context(), &spec, &state);
         let renews = |change: &Change| matches!(change, Change::Issue { part, doing: Doing::Renew, .. } if *part == identity);
         assert_eq!(plan.changes.iter().any(renews), renewed, "{due}");
@@ -127,7 +128,7 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.settle();
     life.outcome(TASK_DIR, Outcome::Foreign { why: "a file".to_string() });
     life.now = at(103);
-    life.outcome(TASK_DIR, Outcome::Done);
+    life.outcome(TASK_DIR, Outcome::Done(None));
     assert_eq!(life.issued, ["Look", "Up"]);
     let (job, name) = (spec.job_key.clone(), spec.name());
     let of = Drifted { alloc: spec.id, job, name, task: Some("main".to_string()), kind: "task_dir" };
@@ -144,7 +145,7 @@ fn drift_noticed_during_a_look_is_looked_at_again() {
     life.write(|writer| writer.drift(TASK_DIR, Noticed::Look));
     life.settle();
     life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
-    life.outcome(TASK_DIR, Outcome::Present);
+    life.outcome(TASK_DIR, Outcome::Present(None));
     assert_eq!(life.issued, ["Look", "Look"]);
 }
 
@@ -192,7 +193,8 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     main.identities.push(expiring_identity());
     let spec = alloc(vec![main]);
     let part = Part::Task(0, TaskPart::Identity);
-    let issued = || Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
+    let issued =
+        || Outcome::Present(Some(Facts::renewed_at(Some(Deadline::after(at(100), Duration::from_secs(30))))));
     let mut bench = Bench::new(
         &spec,
         known(vec![TaskState { name: "main".into(), ..running() }], Stage::Main, up(&[part])),
@@ -218,8 +220,8 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     bench.crash();
     assert_eq!(look(&mut bench), 1);
     let (again, process) = (bench.generation, Part::Task(0, TaskPart::Process));
-    bench.write(|writer| writer.outcome(process, again, Outcome::Done));
-    bench.write(|writer| writer.outcome(process, signal, Outcome::Done));
+    bench.write(|writer| writer.outcome(process, again, Outcome::Done(None)));
+    bench.write(|writer| writer.outcome(process, signal, Outcome::Done(None)));
     bench.crash();
     assert_eq!(look(&mut bench), 0, "it was told");
 }

@@ -113,13 +113,14 @@ fn any_state() -> impl Strategy<Value = AllocState> {
 
 fn any_outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
-        Just(Outcome::Done),
-        Just(Outcome::Present),
+        Just(Outcome::Done(None)),
+        Just(Outcome::Present(None)),
         Just(Outcome::Absent),
         Just(Outcome::Foreign { why: String::new() }),
         Just(Outcome::Lost { why: String::new() }),
         Just(Outcome::Overdue),
-        Just(Outcome::Issued { renew_in: Some(Duration::from_secs(30)) }),
+        any_deadline().prop_map(|at| Outcome::Done(Some(Facts::renewed_at(Some(at))))),
+        Just(Outcome::Started(Launch::of(1))),
         Just(Outcome::Recovered(Recovered::NotStarted)),
         Just(Outcome::Recovered(Recovered::Running)),
         Just(Outcome::Recovered(Recovered::Exited(exit(1)))),
