@@ -7,7 +7,7 @@ use herdlet_api_types::{Duration, service::CheckResult};
 use crate::{
     facts::Facts,
     launch::Launch,
-    op::{Op, Subject, Target},
+    op::{Op, Part, Subject, Target},
     parts::Down,
 };
 
@@ -20,6 +20,8 @@ pub struct Action {
     pub subject: Subject,
     /// For the mounts of a task: what to mount where.
     pub mounts: Vec<MountSource>,
+    /// What it reads: the facts of other parts.
+    pub inputs: Vec<Input>,
     /// What to do.
     pub verb: Verb,
     /// After this the operation counts as overdue: its part becomes unknown, its slot stays taken until it truly ends.
@@ -37,6 +39,15 @@ pub struct MountSource {
     pub destination: String,
     /// The task may not write.
     pub read_only: bool,
+}
+
+/// Facts of another part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// Which part.
+    pub part: Part,
+    /// What it has produced.
+    pub facts: Arc<Facts>,
 }
 
 /// What to do with the subject's part.
@@ -226,6 +237,7 @@ mod tests {
             op: Op { target: Target::Alloc(spec.id, part), generation: 1 },
             subject: Subject::Alloc(spec, part),
             mounts: Vec::new(),
+            inputs: Vec::new(),
             verb,
             timeout: Duration::from_secs(1),
         }

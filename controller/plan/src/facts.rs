@@ -3,11 +3,20 @@
 //! In: the outcome of an operation. Out: facts of each part, beside its state and never inside it: they are the last good value while the part
 //! is looked at, renewed or failing. No fact is a secret: a secret is a file, and its path is the fact.
 
-use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    sync::Arc,
+    vec::Vec,
+};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{network::AllocNetwork, op::Part, time::Deadline};
+use crate::{
+    network::AllocNetwork,
+    op::Part,
+    time::{Deadline, Now},
+};
 
 /// What one part has produced. A release that knows more fields adds them, each with a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +51,16 @@ pub struct Facts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
+
+/// What a running task is owed where facts have changed that concern it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeAction {
+    /// It is restarted, for this reason.
+    Restart(String),
+    /// It is sent each of these signals.
+    Signal(BTreeSet<String>),
+}
 
 /// A file with environment variables, one `NAME=value` a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +139,17 @@ impl Fact<'static> {
 }
 
 impl AllFacts {
+    /// Those that an agent before this one has stored.
+    pub(crate) fn stored(known: &BTreeMap<Part, Arc<Facts>>, now: Now) -> Self {
+        let rebased = |facts: &Arc<Facts>| match facts.renew_at {
+            Some(renew_at) if renew_at.boot != now.boot => {
+                Arc::new(Facts { renew_at: Some(renew_at.rebased(now)), ..Facts::clone(facts) })
+            }
+            Some(_) | None => facts.clone(),
+        };
+        Self(known.iter().map(|(part, facts)| (*part, rebased(facts))).collect())
+    }
+
     /// The last good value of a part's facts.
     pub fn get(&self, part: Part) -> Option<&Arc<Facts>> {
         self.0.get(&part)

@@ -33,7 +33,8 @@ pub use self::{
     stage::Stage,
 };
 use crate::{
-    facts::{AllFacts, Fact},
+    action::Input,
+    facts::{AllFacts, Fact, Facts},
     limits::EVENTS_MAX,
     op::Part,
     policy::HealthTerms,
@@ -107,6 +108,9 @@ pub struct Durable {
     /// What the checks said when their status last changed, by check id: until they are made again it holds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checks: BTreeMap<String, CheckResult>,
+    /// What parts have produced that no look finds again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
+    pub facts: BTreeMap<Part, Arc<Facts>>,
     /// Planning it panicked; it is left alone until an operator acts.
     pub quarantine: Option<String>,
 }
@@ -126,6 +130,12 @@ impl AllocState {
                 | PartState::Failed { .. },
             ) => Fact::Unknown,
         }
+    }
+
+    /// What a part reads, as far as it is known.
+    pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
+        let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
+        sources.filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() })).collect()
     }
 
     /// When a part falls due for renewal.

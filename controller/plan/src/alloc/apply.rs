@@ -4,11 +4,13 @@
 //! start, notes for the metrics. It decides nothing that a plan can decide.
 //!
 //! - [`artifacts`]: downloads that fail, which a task's restart policy counts.
+//! - [`facts`]: what parts have produced, for those that read it.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
 //! - [`history`]: the events that people read.
 
 mod artifacts;
+mod facts;
 mod history;
 mod process;
 mod request;
@@ -298,6 +300,7 @@ impl Writer<'_> {
         }
         if verb == Verb::Up {
             self.offer(part);
+            self.expect_part(part);
             self.note_download(part);
             self.note_setup(part);
         }
@@ -313,8 +316,8 @@ impl Writer<'_> {
 
     /// From now on a Consul may hold these services.
     fn offer(&mut self, part: Part) {
-        if self.is_in_consul(part) && !self.state.durable.may_be_held(part) {
-            self.state.durable.offer(part);
+        if self.is_in_consul(part) {
+            self.remember_offer(part);
         }
     }
 
@@ -347,7 +350,7 @@ impl Writer<'_> {
     /// It is up, and has produced this.
     fn part_is_up_with(&mut self, part: Part, doing: Doing, facts: Option<Arc<Facts>>) {
         if let Some(facts) = facts {
-            self.state.facts.learn(part, facts);
+            self.learn_facts(part, facts);
         }
         self.part_is_up(part);
         if let Part::Task(index, TaskPart::Identity) = part {
@@ -390,7 +393,7 @@ impl Writer<'_> {
     /// It was taken down: whatever it told is no longer so.
     fn part_is_gone(&mut self, part: Part) {
         self.state.parts.learn(part, PartState::Absent);
-        self.state.facts.forget(part);
+        self.forget_facts(part);
         if self.state.parts.clear_drifted(part).is_some() {
             self.notes.push(Note::DriftDropped { of: self.drifted(part) });
         }

@@ -1,22 +1,17 @@
 //! Restarts and signals: requests of people, and of renewed tokens.
 
 use std_alloc::{
-    collections::BTreeSet,
     format,
     string::{String, ToString},
 };
 
-use herdlet_api_types::{
-    UnixNanos,
-    alloc::Desired,
-    job::{ChangeMode, Lifecycle},
-    task::TaskEventKind,
-};
+use herdlet_api_types::{UnixNanos, alloc::Desired, job::Lifecycle, task::TaskEventKind};
 
 use super::{Issued, Writer};
 use crate::{
     action::Verb,
     event::RestartScope,
+    facts::{ChangeAction, Facts},
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     policy::EventTexts,
@@ -154,11 +149,9 @@ impl Writer<'_> {
     /// A renewal begins: should the agent die meanwhile, the task is told after its restart.
     pub(super) fn expect_token_news(&mut self, part: Part) {
         let Part::Task(index, TaskPart::Identity) = part else { return };
-        let cares = self.task(index).is_some_and(|task| {
-            task.identities
-                .iter()
-                .any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
-        });
+        let facts = Facts::none();
+        let on_change = TaskPart::Identity.row().on_change;
+        let cares = self.task(index).is_some_and(|task| on_change(task, &facts, &facts).is_some());
         if cares && let Some(known) = self.known_mut(index) {
             known.token_news = true;
         }
@@ -189,27 +182,23 @@ impl Writer<'_> {
         }
         let spec = self.spec.allocation().clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
-        let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
-        if let Some(identity) = expiring().find(|identity| identity.change_mode == ChangeMode::Restart) {
-            // Nomad's text.
-            let message = format!("Identity[{}]: new token acquired", identity.name);
-            self.note(index, TaskEventKind::RestartSignaled, message);
-            if let Some(known) = self.known_mut(index) {
-                known.restart_requested = true;
+        let facts = Facts::none();
+        match (TaskPart::Identity.row().on_change)(task, &facts, &facts) {
+            None => self.forget_token_news(index),
+            Some(ChangeAction::Restart(why)) => {
+                self.note(index, TaskEventKind::RestartSignaled, why);
+                if let Some(known) = self.known_mut(index) {
+                    known.restart_requested = true;
+                }
+                self.forget_token_news(index);
             }
-            return self.forget_token_news(index);
-        }
-        let signals: BTreeSet<&str> = expiring()
-            .filter(|identity| identity.change_mode == ChangeMode::Signal)
-            .map(|identity| identity.change_signal.as_deref().unwrap_or("SIGHUP"))
-            .collect();
-        if signals.is_empty() {
-            return self.forget_token_news(index);
-        }
-        for signal in signals {
-            // A task that ended meanwhile reads the new token when it starts.
-            if self.signal(Some(&task.name), signal).is_ok() {
-                self.state.telling.insert(*self.generation, index);
+            Some(ChangeAction::Signal(signals)) => {
+                for signal in &signals {
+                    // A task that ended meanwhile reads the new token when it starts.
+                    if self.signal(Some(&task.name), signal).is_ok() {
+                        self.state.telling.insert(*self.generation, index);
+                    }
+                }
             }
         }
     }

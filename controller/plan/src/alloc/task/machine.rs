@@ -142,7 +142,7 @@ impl Me<'_> {
                 let step = kill_step(pass, self.task);
                 pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
             }
-            PartState::Absent => pass.operate(part, Doing::Up, Verb::Start { attempt }),
+            PartState::Absent => self.start(pass, attempt),
             PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt, None),
             PartState::Failed { retry_at_ns, .. } => {
                 let retry_at_ns = *retry_at_ns;
@@ -152,6 +152,16 @@ impl Me<'_> {
             }
         }
         pass.wait(Waiting::Part(part));
+    }
+
+    /// Starts the attempt, once all is known that it reads: an agent that has begun since may have to look.
+    fn start(self, pass: &mut Pass<'_>, attempt: u32) {
+        let part = self.part(TaskPart::Process);
+        if pass.inputs(part).has_arrived() {
+            pass.operate(part, Doing::Up, Verb::Start { attempt });
+        } else {
+            self.parts_up(pass);
+        }
     }
 
     fn plan_running(self, pass: &mut Pass<'_>, attempt: u32) {
@@ -315,7 +325,7 @@ impl Me<'_> {
             && *pass.state.parts.get(part) == PartState::Up
             && pass.passed(&renew_at)
         {
-            pass.operate(part, Doing::Renew, Verb::Up);
+            pass.bring_up(part, Doing::Renew);
             return Progress::Pending;
         }
         pass.want_up(part)
