@@ -22,6 +22,8 @@ pub struct Action {
     pub mounts: Vec<MountSource>,
     /// What it reads: the facts of other parts.
     pub inputs: Vec<Input>,
+    /// For a process that was started: what its start has told. All that recover, stop, signal and exec read, whatever became of facts since.
+    pub launch: Option<Arc<Launch>>,
     /// What to do.
     pub verb: Verb,
     /// After this the operation counts as overdue: its part becomes unknown, its slot stays taken until it truly ends.
@@ -238,6 +240,7 @@ mod tests {
             subject: Subject::Alloc(spec, part),
             mounts: Vec::new(),
             inputs: Vec::new(),
+            launch: None,
             verb,
             timeout: Duration::from_secs(1),
         }

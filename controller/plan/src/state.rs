@@ -35,8 +35,9 @@ pub use self::{
 use crate::{
     action::Input,
     facts::{AllFacts, Fact, Facts},
+    launch::Launch,
     limits::EVENTS_MAX,
-    op::Part,
+    op::{Part, TaskPart},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -136,6 +137,17 @@ impl AllocState {
     pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
         let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
         sources.filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() })).collect()
+    }
+
+    /// The launch record of the attempt that the part belongs to.
+    pub(crate) fn launch(&self, part: Part) -> Option<&Arc<Launch>> {
+        match part {
+            Part::Task(index, TaskPart::Process | TaskPart::Prestop) => {
+                let known = self.durable.tasks.get(usize::from(index))?;
+                known.launch_of(known.newest())
+            }
+            Part::Dir | Part::Services | Part::Checks | Part::Task(..) => None,
+        }
     }
 
     /// When a part falls due for renewal.
@@ -290,6 +302,9 @@ pub struct TaskState {
     pub unhealthy: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
     pub doom: Option<Doom>,
+    /// What is to be known of its newest attempt beside its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<Arc<Launch>>,
     /// Its tokens are being renewed, or were, and it was not told as its identities ask for. Stored before the renewal begins.
     #[serde(default)]
     pub token_news: bool,
@@ -431,6 +446,11 @@ impl TaskState {
             }
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => None,
         }
+    }
+
+    /// The launch record of an attempt.
+    pub fn launch_of(&self, attempt: u32) -> Option<&Arc<Launch>> {
+        self.launch.as_ref().filter(|launch| launch.attempt == attempt)
     }
 
     /// The attempt whose process gets signals: one that runs and was not asked to end yet.

@@ -381,7 +381,8 @@ fn hand_out(ctx: &Context, entry: &AllocEntry, issued: &mut Vec<Issued>, turn: &
         };
         let op = Op { target: Target::Alloc(spec.id, part), generation };
         let (subject, inputs) = (Subject::Alloc(Arc::clone(spec), part), entry.state.inputs(part));
-        Action { op, subject, mounts, inputs, verb, timeout }
+        let launch = entry.state.launch(part).cloned();
+        Action { op, subject, mounts, inputs, launch, verb, timeout }
     }));
 }
 

@@ -10,10 +10,10 @@ use herdlet_api_types::{
     task::ExitResult,
 };
 use herdlet_plan::{
-    action::{Action, FailureClass, Outcome, Recovered, Verb},
+    action::{Action, FailureClass, Input, Outcome, Recovered, Verb},
     event::Event,
     facts::Facts,
-    launch::Launch,
+    launch::{Handle, Launch},
     op::{Part, Subject, TaskPart},
     parts::{BeforeStart, Down, IfLost, Medium, PartSet},
     shared::volume::volume_name,
@@ -60,6 +60,13 @@ pub struct Attempt {
     pub phase: Phase,
     /// How it ends by itself.
     pub exit_code: i32,
+}
+
+/// What starting an attempt tells, and what its driver wants to be given back.
+fn launch_of(key: AttemptKey, inputs: &[Input]) -> Launch {
+    let (_, index, attempt) = key;
+    let state = [u32::from(index), attempt].iter().flat_map(|number| number.to_le_bytes()).collect();
+    Launch { handle: Some(Handle { version: 1, state }), ..Launch::with(attempt, inputs) }
 }
 
 /// Where an attempt stands.
@@ -147,7 +154,7 @@ impl Machine {
                 Ok(Outcome::Done(Some(Facts::rooted(format!("/volumes/{}", volume.name)))))
             }
             Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)) => {
-                self.process(now.boot_ns, alloc, *index, &action.verb)
+                self.process(now.boot_ns, alloc, *index, action)
             }
             Subject::Alloc(_, Part::Task(_, TaskPart::Prestop)) => Ok(Outcome::Done(None)),
             Subject::Alloc(alloc, part) => self.part(now, alloc, *part, action),
@@ -320,16 +327,17 @@ impl Machine {
         now_ns: u64,
         alloc: &std::sync::Arc<Allocation>,
         index: u16,
-        verb: &Verb,
+        action: &Action,
     ) -> Result<Outcome, String> {
         let (group, task) = spec_of(alloc, index)?;
+        let verb = &action.verb;
         match verb {
             Verb::Start { attempt } => {
                 let key = (alloc.id, index, *attempt);
                 if let Some(known) = self.attempts.get(&key) {
                     return Ok(match known.phase {
                         Phase::Live | Phase::Exited(_) | Phase::Lost => {
-                            Outcome::Started(Launch::of(*attempt))
+                            Outcome::Started(launch_of(key, &action.inputs))
                         }
                         Phase::Tombstone => Outcome::Failed {
                             class: FailureClass::Recoverable,
@@ -347,7 +355,7 @@ impl Machine {
                 let begun = Attempt { alloc: alloc.clone(), phase: Phase::Live, exit_code };
                 self.attempts.insert(key, begun);
                 self.living.insert(key, run_for.map_or(NEVER, |run_for| now_ns + run_for));
-                Ok(Outcome::Started(Launch::of(*attempt)))
+                Ok(Outcome::Started(launch_of(key, &action.inputs)))
             }
             Verb::Recover { attempt } => {
                 let key = (alloc.id, index, *attempt);

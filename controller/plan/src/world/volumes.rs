@@ -112,6 +112,7 @@ impl World {
                     subject: Subject::Volume(Arc::new(entry.state.spec.clone())),
                     mounts: Vec::new(),
                     inputs: Vec::new(),
+                    launch: None,
                     verb,
                     timeout: OPERATION_TIMEOUT,
                 });
