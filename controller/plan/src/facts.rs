@@ -47,10 +47,22 @@ pub struct Facts {
     pub renew_at: Option<Deadline>,
 }
 
-/// Which value of a part this is. Only equality means anything.
+/// Which value of a part this is. Only equality means anything. Parts that can't tell by what they hold say [`Revision::COUNTED`]: then the planner
+/// counts how often they were renewed, from what the task's launch record says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
+
+impl Revision {
+    /// Of a part that leaves it to the planner.
+    pub const COUNTED: Self = Self(0);
+
+    /// The next one that the planner counts.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1).max(1))
+    }
+}
 
 /// What a running task is owed where facts have changed that concern it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +72,17 @@ pub enum ChangeAction {
     Restart(String),
     /// It is sent each of these signals.
     Signal(BTreeSet<String>),
+}
+
+/// A change that a running task is still owed. Stored before anything is done about it, and cleared by the outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owed {
+    /// What is to be done.
+    pub action: ChangeAction,
+    /// The value that the task will have read then.
+    pub revision: Revision,
+    /// When it is to be done.
+    pub due: Deadline,
 }
 
 /// A file with environment variables, one `NAME=value` a line.

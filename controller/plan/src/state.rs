@@ -34,10 +34,10 @@ pub use self::{
 };
 use crate::{
     action::Input,
-    facts::{AllFacts, Fact, Facts},
+    facts::{AllFacts, Fact, Facts, Owed, Revision},
     launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskPart},
+    op::{Part, TaskIndex, TaskPart},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -53,8 +53,8 @@ pub struct AllocState {
     pub checks: ChecksMemory,
     /// Since when the allocation is healthy without a break, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
-    /// Signals under way that tell tasks of renewed tokens, by operation.
-    pub telling: BTreeMap<u64, u16>,
+    /// Signals under way that tell tasks of changes, by operation.
+    pub telling: BTreeMap<u64, Told>,
     /// What parts have produced.
     pub facts: AllFacts,
     /// Tasks whose first attempt an agent before this one may have begun in this boot.
@@ -305,9 +305,26 @@ pub struct TaskState {
     /// What is to be known of its newest attempt beside its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Arc<Launch>>,
-    /// Its tokens are being renewed, or were, and it was not told as its identities ask for. Stored before the renewal begins.
+    /// An agent that did not store [`TaskState::changing`] was renewing its tokens.
     #[serde(default)]
     pub token_news: bool,
+    /// Parts that are being renewed where it may be owed something then. Stored before the renewal begins.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub changing: BTreeSet<TaskPart>,
+    /// What it is owed, by the part that has changed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
+    pub owed: BTreeMap<TaskPart, Owed>,
+}
+
+/// What a task is told of by a signal under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Which task.
+    pub task: TaskIndex,
+    /// Which of its parts has changed.
+    pub part: TaskPart,
+    /// What the part's value is.
+    pub revision: Revision,
 }
 
 /// Why a task can't go on.
@@ -446,6 +463,12 @@ impl TaskState {
             }
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => None,
         }
+    }
+
+    /// It starts with what is there, or never again: nothing is owed to it.
+    pub(crate) fn forget_owed(&mut self) {
+        self.changing.clear();
+        self.owed.clear();
     }
 
     /// The launch record of an attempt.

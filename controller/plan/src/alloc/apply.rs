@@ -181,8 +181,8 @@ impl Writer<'_> {
             self.state.parts.run_over(part, generation);
             return;
         }
-        if let Some(index) = self.state.telling.remove(&generation) {
-            return self.told_of_tokens(index);
+        if let Some(told) = self.state.telling.remove(&generation) {
+            return self.told(told);
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
@@ -296,7 +296,7 @@ impl Writer<'_> {
             return;
         }
         if doing == Doing::Renew {
-            self.expect_token_news(part);
+            self.expect_change(part);
         }
         if verb == Verb::Up {
             self.offer(part);
@@ -349,13 +349,8 @@ impl Writer<'_> {
 
     /// It is up, and has produced this.
     fn part_is_up_with(&mut self, part: Part, doing: Doing, facts: Option<Arc<Facts>>) {
-        if let Some(facts) = facts {
-            self.learn_facts(part, facts);
-        }
+        self.learn_facts(part, doing, facts);
         self.part_is_up(part);
-        if let Part::Task(index, TaskPart::Identity) = part {
-            self.identity_issued(index, doing);
-        }
     }
 
     fn part_is_up(&mut self, part: Part) {

@@ -40,6 +40,10 @@ impl AllocState {
                 None => {}
             }
         }
+        for known in durable.tasks.iter_mut().filter(|known| known.token_news) {
+            known.token_news = false;
+            known.changing.insert(TaskPart::Identity);
+        }
         let heard = |(id, result): (&String, &CheckResult)| {
             (id.clone(), CheckResult { stale: true, ..result.clone() })
         };

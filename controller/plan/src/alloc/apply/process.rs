@@ -89,6 +89,7 @@ impl Writer<'_> {
                     *current = step;
                 }
             }
+            TaskChange::Settle(part) => self.settle(index, part),
             TaskChange::Die => {
                 let doomed = self.known(index).is_some_and(|known| known.doom.is_some());
                 if !doomed {
@@ -278,6 +279,7 @@ impl Writer<'_> {
         let Some(known) = durable.tasks.get_mut(usize::from(index)) else { return };
         known.attempt = known.newest().saturating_add(1);
         known.begun_in = Some(now.boot);
+        known.forget_owed();
         known.launch = Launch::with(known.attempt, &inputs).into_record();
         known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
         if let (None, Some(interval)) = (known.window, interval) {
@@ -475,6 +477,7 @@ impl Writer<'_> {
         known.run = Run::Dead;
         known.failed = failed == Failed::Yes;
         known.withdraw_restart();
+        known.forget_owed();
         known.finished_at = wall;
     }
 

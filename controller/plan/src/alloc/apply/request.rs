@@ -1,4 +1,4 @@
-//! Restarts and signals: requests of people, and of renewed tokens.
+//! Restarts and signals: requests of people, and of checks.
 
 use std_alloc::{
     format,
@@ -11,11 +11,10 @@ use super::{Issued, Writer};
 use crate::{
     action::Verb,
     event::RestartScope,
-    facts::{ChangeAction, Facts},
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     policy::EventTexts,
-    state::{AfterStop, Doing, GroupRestart, Run, Stage},
+    state::{AfterStop, GroupRestart, Run, Stage},
     time::Deadline,
 };
 
@@ -134,71 +133,6 @@ impl Writer<'_> {
                     }
                 }
                 Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => {}
-            }
-        }
-    }
-
-    /// Tokens are there. Where they were renewed, the task is told as its identities ask for.
-    pub(super) fn identity_issued(&mut self, index: TaskIndex, doing: Doing) {
-        // Also those whose renewal an earlier agent began, and may not have lived to tell of.
-        if doing == Doing::Renew || self.known(index).is_some_and(|known| known.token_news) {
-            self.tokens_changed(index);
-        }
-    }
-
-    /// A renewal begins: should the agent die meanwhile, the task is told after its restart.
-    pub(super) fn expect_token_news(&mut self, part: Part) {
-        let Part::Task(index, TaskPart::Identity) = part else { return };
-        let facts = Facts::none();
-        let on_change = TaskPart::Identity.row().on_change;
-        let cares = self.task(index).is_some_and(|task| on_change(task, &facts, &facts).is_some());
-        if cares && let Some(known) = self.known_mut(index) {
-            known.token_news = true;
-        }
-    }
-
-    /// A signal has arrived, or there was nobody any more to get it.
-    pub(super) fn told_of_tokens(&mut self, index: TaskIndex) {
-        if !self.state.telling.values().any(|other| *other == index) {
-            self.forget_token_news(index);
-        }
-    }
-
-    fn forget_token_news(&mut self, index: TaskIndex) {
-        if self.known(index).is_some_and(|known| known.token_news)
-            && let Some(known) = self.known_mut(index)
-        {
-            known.token_news = false;
-        }
-    }
-
-    fn tokens_changed(&mut self, index: TaskIndex) {
-        if self.state.telling.values().any(|other| *other == index) {
-            return;
-        }
-        if !self.known(index).is_some_and(|known| matches!(known.run, Run::Running { .. })) {
-            // It reads them when it starts.
-            return self.forget_token_news(index);
-        }
-        let spec = self.spec.allocation().clone();
-        let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
-        let facts = Facts::none();
-        match (TaskPart::Identity.row().on_change)(task, &facts, &facts) {
-            None => self.forget_token_news(index),
-            Some(ChangeAction::Restart(why)) => {
-                self.note(index, TaskEventKind::RestartSignaled, why);
-                if let Some(known) = self.known_mut(index) {
-                    known.restart_requested = true;
-                }
-                self.forget_token_news(index);
-            }
-            Some(ChangeAction::Signal(signals)) => {
-                for signal in &signals {
-                    // A task that ended meanwhile reads the new token when it starts.
-                    if self.signal(Some(&task.name), signal).is_ok() {
-                        self.state.telling.insert(*self.generation, index);
-                    }
-                }
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::{
     plan::{TaskChange, Waiting},
     policy::StartGate,
     shared::volume::volume_name,
-    state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState},
+    state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState, Told},
     time::Deadline,
 };
 
@@ -171,6 +171,7 @@ impl Me<'_> {
             pass.change(self.index, TaskChange::Stop { step, then });
             return;
         }
+        self.settle_owed(pass);
         if pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop {
             return;
         }
@@ -232,6 +233,17 @@ impl Me<'_> {
             }
         }
         unchecked.and(gone)
+    }
+
+    /// What the task is owed is done once it is due and the part is there as it was told.
+    fn settle_owed(self, pass: &mut Pass<'_>) {
+        for (part, owed) in &self.known.owed {
+            let told = |told: &Told| (told.task, told.part) == (self.index, *part);
+            let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
+            if is_there && !pass.state.telling.values().any(told) && pass.passed(&owed.due) {
+                pass.change(self.index, TaskChange::Settle(*part));
+            }
+        }
     }
 
     /// Knows whether the process lives, and looks where it doesn't.

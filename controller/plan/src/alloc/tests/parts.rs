@@ -205,21 +205,19 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     });
     bench.crash();
     let look = |bench: &mut Bench<'_>| {
-        bench.write(|writer| {
-            let timeout = Duration::from_secs(1);
-            writer.change(Change::Issue { part, doing: Doing::Look(None), verb: Verb::Look, timeout });
-        });
-        let generation = bench.generation;
-        bench.write(|writer| writer.outcome(part, generation, issued()));
+        bench.write(|writer| writer.drift(part, Noticed::Look));
+        bench.settle();
+        bench.outcome(part, issued());
         bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
     };
     assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
-    let signal = bench.generation;
+    let told = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal under way");
+    let signal = told(&bench);
     assert_eq!(look(&mut bench), 1, "once as long as it is under way");
     // The signal was released and nobody knows whether it arrived: once more.
     bench.crash();
     assert_eq!(look(&mut bench), 1);
-    let (again, process) = (bench.generation, Part::Task(0, TaskPart::Process));
+    let (again, process) = (told(&bench), Part::Task(0, TaskPart::Process));
     bench.write(|writer| writer.outcome(process, again, Outcome::Done(None)));
     bench.write(|writer| writer.outcome(process, signal, Outcome::Done(None)));
     bench.crash();
