@@ -187,6 +187,13 @@ pub enum Outcome {
         /// A sentence that reads after "failed to".
         why: String,
     },
+    /// `Up` can't go on before something is there that the part needs. No failure; it may take days.
+    Pending {
+        /// What: reads after "waits for".
+        on: String,
+        /// When to ask again, where no event comes before.
+        ask_in: Duration,
+    },
     /// Its time is over; it may still end. The part is unknown.
     Overdue,
     /// What `Up` of checks made, and that of services in a Consul: the checks that are wanted from now on of their owner, with no result

@@ -49,6 +49,13 @@ impl Pass<'_> {
             PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
                 self.wait(Waiting::Part(part));
             }
+            PartState::Pending { ask_at_ns, .. } => {
+                let ask_at_ns = *ask_at_ns;
+                if self.due(ask_at_ns) {
+                    self.bring_up(part, Doing::Up);
+                }
+                self.wait(Waiting::Part(part));
+            }
             // The delay is between tries of the same thing.
             PartState::Failed { doing: Doing::Down, .. } => {
                 self.bring_up(part, Doing::Up);
@@ -100,7 +107,7 @@ impl Pass<'_> {
         }
         match self.state.parts.get(part) {
             PartState::Absent => return Progress::Arrived,
-            PartState::Up | PartState::Unknown | PartState::Suspect(_) => {
+            PartState::Up | PartState::Unknown | PartState::Suspect(_) | PartState::Pending { .. } => {
                 self.operate(part, Doing::Down, Verb::Down);
             }
             PartState::Busy { .. } => {}

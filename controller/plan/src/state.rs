@@ -128,6 +128,7 @@ impl AllocState {
                 | PartState::Suspect(_)
                 | PartState::Absent
                 | PartState::Busy { .. }
+                | PartState::Pending { .. }
                 | PartState::Failed { .. },
             ) => Fact::Unknown,
         }

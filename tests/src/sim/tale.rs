@@ -133,6 +133,7 @@ impl Tale {
             Outcome::Foreign { why } => format!("foreign: {why}"),
             Outcome::Lost { why } => format!("lost: {why}"),
             Outcome::Failed { class, why } => format!("failed ({class:?}): {why}"),
+            Outcome::Pending { on, .. } => format!("waits for {on}"),
             Outcome::Overdue => "overdue".to_owned(),
             Outcome::Recovered(Recovered::NotStarted) => "it never began".to_owned(),
             Outcome::Recovered(Recovered::Running) => "it lives".to_owned(),

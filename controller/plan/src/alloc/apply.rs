@@ -241,6 +241,8 @@ impl Writer<'_> {
             | PartState::Suspect(_)
             | PartState::Absent
             | PartState::Failed { .. } => {}
+            // What it waits for may be there now.
+            PartState::Pending { .. } => self.state.parts.learn(part, PartState::Unknown),
         }
     }
 
@@ -332,6 +334,10 @@ impl Writer<'_> {
                 let task = part.task().and_then(|index| self.task_name(index));
                 self.state.expect_checks(task.as_deref(), &wanted, self.now.boot_ns);
                 self.part_is_up(part);
+            }
+            Outcome::Pending { on, ask_in } => {
+                let ask_at_ns = self.now.boot_ns.saturating_add(ask_in.as_nanos().max(1).unsigned_abs());
+                self.state.parts.await_need(part, on, self.now.boot_ns, ask_at_ns);
             }
             Outcome::Absent => self.part_is_missing(part, doing),
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),

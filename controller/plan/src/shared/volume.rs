@@ -85,6 +85,7 @@ pub fn plan(now: Now, state: &VolumeState, part: &PartState) -> Step {
         | PartState::Suspect(_)
         | PartState::Absent
         | PartState::Up
+        | PartState::Pending { .. }
         | PartState::Failed { .. } => Step::Issue(doing, verb),
     }
 }
@@ -124,6 +125,7 @@ pub fn outcome(
         | Outcome::Lost { .. }
         | Outcome::Recovered(_)
         | Outcome::Started(_)
+        | Outcome::Pending { .. }
         | Outcome::Checking(_)
         | Outcome::Overdue => {}
     }
@@ -139,6 +141,7 @@ pub fn status(state: &VolumeState, part: &PartState) -> VolumeStatus {
             | PartState::Suspect(_)
             | PartState::Absent
             | PartState::Up
+            | PartState::Pending { .. }
             | PartState::Busy { .. },
             _,
         ) => VolumeStatus::Pending,

@@ -163,6 +163,7 @@ impl Writer<'_> {
                 | Outcome::Foreign { .. }
                 | Outcome::Lost { .. }
                 | Outcome::Overdue
+                | Outcome::Pending { .. }
                 | Outcome::Checking(_),
             ) => {}
         }

@@ -144,9 +144,9 @@ impl Me<'_> {
             }
             PartState::Absent => self.start(pass, attempt),
             PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt, None),
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
-                if pass.due(retry_at_ns) {
+            PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                let due_ns = *due_ns;
+                if pass.due(due_ns) {
                     self.recover(pass, attempt, None);
                 }
             }
@@ -205,9 +205,10 @@ impl Me<'_> {
                     PartState::Unknown | PartState::Suspect(_) | PartState::Absent => true,
                     PartState::Busy { .. } => false,
                     // The machine lacked something: it did not run.
-                    PartState::Failed { retry_at_ns, .. } => {
-                        let retry_at_ns = *retry_at_ns;
-                        pass.due(retry_at_ns)
+                    PartState::Failed { retry_at_ns: due_ns, .. }
+                    | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                        let due_ns = *due_ns;
+                        pass.due(due_ns)
                     }
                 };
                 if pass.passed(until) {
@@ -259,9 +260,9 @@ impl Me<'_> {
             PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
                 pass.wait(Waiting::Part(part));
             }
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
-                if pass.due(retry_at_ns) {
+            PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                let due_ns = *due_ns;
+                if pass.due(due_ns) {
                     self.recover(pass, attempt, None);
                 }
                 pass.wait(Waiting::Part(part));
@@ -282,7 +283,7 @@ impl Me<'_> {
                 let noticed = *noticed;
                 self.recover(pass, attempt, Some(noticed));
             }
-            PartState::Up | PartState::Unknown | PartState::Absent => {
+            PartState::Up | PartState::Unknown | PartState::Absent | PartState::Pending { .. } => {
                 pass.issue(part, Doing::Down, stop, timeout)
             }
             PartState::Failed { doing, retry_at_ns, .. } => {
@@ -359,7 +360,7 @@ impl Me<'_> {
         match pass.state.parts.get(part) {
             PartState::Unknown => self.recover(pass, attempt, None),
             PartState::Absent => return Progress::Arrived,
-            PartState::Up | PartState::Suspect(_) => {
+            PartState::Up | PartState::Suspect(_) | PartState::Pending { .. } => {
                 pass.operate(part, Doing::Down, Verb::Destroy { attempt });
             }
             PartState::Busy { .. } => {}
@@ -386,9 +387,9 @@ impl Me<'_> {
             PartState::Absent => return true,
             PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, 1, None),
             PartState::Busy { .. } => {}
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
-                if pass.due(retry_at_ns) {
+            PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                let due_ns = *due_ns;
+                if pass.due(due_ns) {
                     self.recover(pass, 1, None);
                 }
             }

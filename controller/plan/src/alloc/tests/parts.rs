@@ -253,3 +253,33 @@ fn an_allocation_is_forgotten_once_no_catalogue_holds_anything_of_it() {
         assert_eq!(plan.changes.contains(&Change::Forget), forgotten, "{part:?} {:?}", plan.changes);
     }
 }
+
+/// It may be so for days: nothing runs meanwhile, people see what is missing, and an event asks at once.
+#[test]
+fn a_part_waits_for_what_it_needs_without_an_operation() {
+    let mut main = task("main", Lifecycle::Main);
+    main.identities.push(expiring_identity());
+    let spec = alloc(vec![main]);
+    let part = Part::Task(0, TaskPart::Identity);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    let missing = || Outcome::Pending { on: "the key colour".to_string(), ask_in: Duration::from_secs(60) };
+    life.settle();
+    life.outcome(part, missing());
+    assert_eq!(life.issued, ["Up"], "nothing is started without it");
+    for (second, asked) in [(159, 1), (160, 2)] {
+        life.now = at(second);
+        life.settle();
+        assert_eq!(life.issued.len(), asked, "{second}");
+    }
+    life.outcome(part, missing());
+    let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
+    let told = show::explain(life.now, &spec, &life.state, &plan);
+    let wait = told.waits.iter().find(|wait| wait.part == "task main: tokens").expect("it waits");
+    assert_eq!((&*wait.message, wait.since), ("waits for the key colour", Some(at(100).wall)));
+    life.write(|writer| writer.drift(part, Noticed::Event));
+    life.settle();
+    assert_eq!(life.issued[2..], ["Look"]);
+    life.outcome(part, Outcome::Absent);
+    life.outcome(part, Outcome::Done(None));
+    assert_eq!(life.issued[3..], ["Up", "Start { attempt: 1 }"]);
+}
