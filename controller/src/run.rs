@@ -19,6 +19,7 @@ use futures_util::future::join_all;
 use herdlet_agent::{
     agent::{self, Agent},
     instance::{Instance, Options},
+    present,
     publish::ReadModel,
     requests::Requests,
     state_db::{Alone, StateDb, StateDir},
@@ -253,7 +254,7 @@ async fn start_agent(
     instance: Instance,
     task_dir_users: Vec<String>,
 ) -> anyhow::Result<Agent> {
-    let state = StateDb::open(state, &instance.paths, agent::now()).context("open the state database")?;
+    let state = StateDb::open(state, &instance.paths, present::now()).context("open the state database")?;
     let node = agent::node_facts(&instance);
     let settings = agent::planner_settings(instance.id.clone());
     let mut agent = Agent::start(agent::Parts {

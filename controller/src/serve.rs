@@ -26,6 +26,7 @@ use herdlet_agent::{
     gc::Collector,
     instance::{Instance, Options},
     planner::Input,
+    present,
     requests::Requests,
     state_db::{ClaimError, StateDb, StateDir},
     telemetry::{Format, Measured, Telemetry, logs},
@@ -134,7 +135,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let ineffective = instance.isolation.ineffective().with_max_kill_timeout(Some(config.max_kill_timeout));
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
     sweep(&instance);
-    let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
+    let state = StateDb::open(dir, &instance.paths, present::now()).context("open the state database")?;
     let total = config.total();
     let room = (total, config.reserved);
     let mut facts_of_node = config.node_facts(&id, total);

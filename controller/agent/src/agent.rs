@@ -21,7 +21,6 @@ use futures_util::{StreamExt as _, stream::BoxStream};
 use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
-use herdlet_base::clock::boot_id;
 use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
 use herdlet_driver::{AttemptId, Health, Registry, TaskNotice};
 use herdlet_fingerprint;
@@ -32,7 +31,6 @@ use herdlet_plan::{
     job::capacity::Room,
     op::{Part, TaskPart},
     state::{AllocState, TaskState},
-    time::{BootId, Now},
     turn::{Drifted, Note},
     world::World,
 };
@@ -55,6 +53,7 @@ use crate::{
     instance::Instance,
     memory,
     planner::{Answer, Input, NoteSink, Planner},
+    present,
     publish::ReadModel,
     requests::Requests,
     server_tokens::ServerTokens,
@@ -152,7 +151,7 @@ impl Agent {
         for damaged in &damaged {
             tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
         }
-        let now = by(clock.now());
+        let now = present::by(clock.now());
         let (world, unusable) = World::restore(settings, now, records);
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
@@ -404,15 +403,6 @@ async fn follow_attempts(
             return;
         }
     }
-}
-
-/// The present, by the machine's clocks.
-pub fn now() -> Now {
-    by(BootClock.now())
-}
-
-fn by(now: runtime::Now) -> Now {
-    Now { boot: BootId(boot_id()), boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
 }
 
 /// The planner's settings where the config says nothing.

@@ -44,7 +44,7 @@ use herdlet_plan::{
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
 
-use self::identities::Cluster;
+use self::{identities::Cluster, process::Known};
 use crate::{
     planner::{Do, Input},
     server_tokens::ServerTokens,
@@ -216,7 +216,7 @@ fn limit_of(kind: Kind) -> Limit {
 }
 
 async fn perform(context: Arc<Context>, action: Action, token: CancellationToken) -> Outcome {
-    let Action { subject, verb, mounts, .. } = action;
+    let Action { subject, verb, mounts, inputs, launch, .. } = action;
     let place = PlaceVerb::of(&verb);
     match (subject, place) {
         (Subject::Alloc(alloc, Part::Services), None) if verb == Verb::Ask => {
@@ -247,7 +247,7 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
                 (TaskPart::Services, Some(verb)) => services::task_services(&context, &task, verb).await,
                 (TaskPart::Checks, Some(verb)) => services::task_checks(&context, &task, verb).await,
                 (TaskPart::Process | TaskPart::Prestop, None) => {
-                    process::perform(&context, &task, &verb).await
+                    process::perform(&context, &task, &verb, &Known { inputs, launch }).await
                 }
                 (_, _) => fatal(format!("{verb:?}: this part knows no such verb")),
             }

@@ -12,6 +12,7 @@ pub mod logs;
 pub mod memory;
 pub mod overview;
 pub mod planner;
+pub mod present;
 pub mod publish;
 pub mod requests;
 pub mod server_tokens;

@@ -286,6 +286,8 @@ pub struct Recovery {
     pub config: Option<TaskConfig>,
     /// What [`Started::handle`] was.
     pub handle: Option<Handle>,
+    /// What [`Started::network`] was.
+    pub network: Option<DriverNetwork>,
 }
 
 /// What became of an attempt.

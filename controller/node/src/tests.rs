@@ -12,6 +12,7 @@ use futures_util::FutureExt as _;
 use herdlet_agent::{
     agent::{self, Agent},
     instance::{self, Instance},
+    present,
     publish::ReadModel,
     state_db::{StateDb, StateDir},
 };
@@ -76,7 +77,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         leash: None,
     })
     .unwrap();
-    let state = StateDb::open(dir, &paths, agent::now()).unwrap();
+    let state = StateDb::open(dir, &paths, present::now()).unwrap();
     let node = agent::node_facts(&instance);
     let settings = agent::planner_settings(InstanceId(node.id.clone()));
     let mut agent = Agent::start(agent::Parts {

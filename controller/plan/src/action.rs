@@ -1,11 +1,13 @@
 //! What the executor is asked to do. Every action is idempotent: doing it again after a crash is safe.
 
-use std_alloc::{string::String, vec::Vec};
+use std_alloc::{string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{Duration, service::CheckResult};
 
 use crate::{
-    op::{Op, Subject, Target},
+    facts::Facts,
+    launch::Launch,
+    op::{Op, Part, Subject, Target},
     parts::Down,
 };
 
@@ -18,6 +20,10 @@ pub struct Action {
     pub subject: Subject,
     /// For the mounts of a task: what to mount where.
     pub mounts: Vec<MountSource>,
+    /// What it reads: the facts of other parts.
+    pub inputs: Vec<Input>,
+    /// For a process that was started: what its start has told. All that recover, stop, signal and exec read, whatever became of facts since.
+    pub launch: Option<Arc<Launch>>,
     /// What to do.
     pub verb: Verb,
     /// After this the operation counts as overdue: its part becomes unknown, its slot stays taken until it truly ends.
@@ -37,6 +43,15 @@ pub struct MountSource {
     pub read_only: bool,
 }
 
+/// Facts of another part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// Which part.
+    pub part: Part,
+    /// What it has produced.
+    pub facts: Arc<Facts>,
+}
+
 /// What to do with the subject's part.
 ///
 /// | part | `Up` | `Down` | `Look` |
@@ -46,11 +61,11 @@ pub struct MountSource {
 /// | `Checks` | run the group's checks | stop them | do they run? |
 /// | `Task Dir` | make the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
 /// | `Task Artifacts` | fetch what is not there yet | – (goes with `Dir`) | was all of it fetched? |
-/// | `Task Identity` | write tokens | – (goes with `Dir`) | are they there and unexpired? |
+/// | `Task Identity` | write tokens: `renew_at` | – (goes with `Dir`) | are they there and unexpired? |
 /// | `Task Mounts` | mount all volumes of the task | unmount all | are all there and ours? |
 /// | `Task Services`, `Task Checks` | as for the group | | |
 /// | `Task Process` | – | – | – (own verbs) |
-/// | volume | make it | remove its data | is it there? |
+/// | volume | make it: its `root` | remove its data | is it there? |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verb {
     /// Bring the part up.
@@ -63,7 +78,7 @@ pub enum Verb {
     /// first registration is sent, so that what was never sent need not be taken back.
     Ask,
     /// Start attempt `attempt` of a task. Fenced by the attempt's record: whoever creates it first wins, so that starting
-    /// the same number again is safe. Done when the process runs.
+    /// the same number again is safe. Started when the process runs.
     Start {
         /// Attempt number. Committed before this action is released; the first is told by the allocation's own commit.
         attempt: u32,
@@ -144,10 +159,13 @@ impl Action {
 /// The end of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// `Up`, `Down`, `Stop`, `Destroy`, `Prestop`, `Signal` did what they should. `Start`: the process runs.
-    Done,
-    /// Answer to `Look`: it is there as wanted.
-    Present,
+    /// `Up`, `Down`, `Stop`, `Destroy`, `Prestop`, `Signal` did what they should. `Up` tells what the part has produced, where that is
+    /// anything.
+    Done(Option<Arc<Facts>>),
+    /// Answer to `Start`: the process runs.
+    Started(Launch),
+    /// Answer to `Look`: it is there as wanted, and has produced this.
+    Present(Option<Arc<Facts>>),
     /// Answer to `Look`: it is not there, or not as wanted.
     Absent,
     /// Answer to `Look`: what was kept in it is gone, in whole or in part, and can't be repaired.
@@ -169,21 +187,18 @@ pub enum Outcome {
         /// A sentence that reads after "failed to".
         why: String,
     },
+    /// `Up` can't go on before something is there that the part needs. No failure; it may take days.
+    Pending {
+        /// What: reads after "waits for".
+        on: String,
+        /// When to ask again, where no event comes before.
+        ask_in: Duration,
+    },
     /// Its time is over; it may still end. The part is unknown.
     Overdue,
-    /// What `Up` of `Identity` made: when to renew, counted from now; none where nothing expires.
-    Issued {
-        /// Time until renewal is due.
-        renew_in: Option<Duration>,
-    },
     /// What `Up` of checks made, and that of services in a Consul: the checks that are wanted from now on of their owner, with no result
     /// yet.
     Checking(Vec<CheckResult>),
-    /// A volume is there at this path.
-    Volume {
-        /// Absolute path.
-        path: String,
-    },
 }
 
 /// What became of an attempt.
@@ -231,6 +246,8 @@ mod tests {
             op: Op { target: Target::Alloc(spec.id, part), generation: 1 },
             subject: Subject::Alloc(spec, part),
             mounts: Vec::new(),
+            inputs: Vec::new(),
+            launch: None,
             verb,
             timeout: Duration::from_secs(1),
         }

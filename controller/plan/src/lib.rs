@@ -17,12 +17,14 @@ pub mod context;
 pub mod env;
 pub mod event;
 pub mod explain;
+pub mod facts;
 #[cfg(test)]
 mod fixture;
 mod goal;
 mod hash;
 pub mod interpolate;
 pub mod job;
+pub mod launch;
 pub mod limits;
 pub mod network;
 pub mod op;

@@ -4,8 +4,10 @@
 
 use std_alloc::{collections::BTreeMap, format, string::String};
 
+use serde::{Deserialize, Serialize};
+
 /// The network namespace that the tasks of one allocation share (Nomad's alloc network status).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocNetwork {
     /// Interface within the namespace, for instance `eth0`.
     pub interface: String,
@@ -14,7 +16,7 @@ pub struct AllocNetwork {
 }
 
 /// The network that a driver made for one task, for instance a container's.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverNetwork {
     /// Its address.
     pub ip: String,

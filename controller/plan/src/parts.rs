@@ -21,7 +21,10 @@ use herdlet_api_types::job::{Check, CheckKind, Provider, Service};
 
 pub(crate) use self::{alloc::AllocNeeds, column::IfFatal};
 pub use self::{
-    column::{BeforeStart, Down, IfLost, Inside, Medium, Need, PartRow, Trust, WhileRunning, Withdraw},
+    column::{
+        BeforeStart, Down, IfLost, Inside, Medium, Memory, Need, PartRow, Read, ReadWhen, Source, Trust,
+        WhileRunning, Withdraw,
+    },
     set::PartSet,
     task::TASK_PARTS,
 };

@@ -5,8 +5,9 @@ use herdlet_api_types::{Duration, job::Group};
 use crate::{
     action::Verb,
     context::Context,
+    facts::Fact,
     op::{Part, TaskIndex},
-    parts::{Progress, Trust},
+    parts::{Memory, Need, Progress, ReadWhen, Trust},
     plan::{Change, Plan, TaskChange, Waiting},
     spec::AllocSpec,
     state::{AllocState, Doing, PartState},
@@ -41,23 +42,30 @@ impl Pass<'_> {
             }
             PartState::Unknown => match part.row().trust {
                 Trust::LookFirst => self.operate(part, Doing::Look(None), Verb::Look),
-                Trust::Assert => self.operate(part, Doing::Up, Verb::Up),
+                Trust::Assert => self.bring_up(part, Doing::Up),
             },
-            PartState::Absent => self.operate(part, Doing::Up, Verb::Up),
+            PartState::Absent => self.bring_up(part, Doing::Up),
             PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => {}
             PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
                 self.wait(Waiting::Part(part));
             }
+            PartState::Pending { ask_at_ns, .. } => {
+                let ask_at_ns = *ask_at_ns;
+                if self.due(ask_at_ns) {
+                    self.bring_up(part, Doing::Up);
+                }
+                self.wait(Waiting::Part(part));
+            }
             // The delay is between tries of the same thing.
             PartState::Failed { doing: Doing::Down, .. } => {
-                self.operate(part, Doing::Up, Verb::Up);
+                self.bring_up(part, Doing::Up);
                 self.wait(Waiting::Part(part));
             }
             PartState::Failed { doing, retry_at_ns, .. } => {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if self.due(retry_at_ns) {
                     let again = if doing == Doing::Renew { Doing::Renew } else { Doing::Up };
-                    self.operate(part, again, Verb::Up);
+                    self.bring_up(part, again);
                 }
                 self.wait(Waiting::Part(part));
             }
@@ -65,11 +73,41 @@ impl Pass<'_> {
         Progress::Pending
     }
 
+    /// Brings a part up once all is known that it reads.
+    pub fn bring_up(&mut self, part: Part, doing: Doing) {
+        if self.inputs(part).has_arrived() {
+            self.operate(part, doing, Verb::Up);
+        }
+    }
+
+    /// Whether all is known that a part reads.
+    pub fn inputs(&mut self, part: Part) -> Progress {
+        let mut known = Progress::Arrived;
+        for read in part.row().reads {
+            let Some(source) = read.source.part(part.task()) else { continue };
+            if self.spec.need(source) == Need::Unneeded {
+                continue;
+            }
+            let is_known = match read.when {
+                ReadWhen::AtStart | ReadWhen::Live => self.state.fact(source) != Fact::Unknown,
+                ReadWhen::Confirmed => *self.state.parts.get(source) == PartState::Up,
+            };
+            if !is_known {
+                self.wait(Waiting::Part(source));
+                known = Progress::Pending;
+            }
+        }
+        known
+    }
+
     /// Wants a part to be gone; it has arrived once it is.
     pub fn want_down(&mut self, part: Part) -> Progress {
+        if self.never_existed(part) {
+            return Progress::Arrived;
+        }
         match self.state.parts.get(part) {
             PartState::Absent => return Progress::Arrived,
-            PartState::Up | PartState::Unknown | PartState::Suspect(_) => {
+            PartState::Up | PartState::Unknown | PartState::Suspect(_) | PartState::Pending { .. } => {
                 self.operate(part, Doing::Down, Verb::Down);
             }
             PartState::Busy { .. } => {}
@@ -85,6 +123,13 @@ impl Pass<'_> {
         }
         self.wait(Waiting::Part(part));
         Progress::Pending
+    }
+
+    /// Whether it was never brought up, by what is stored. Of services their catalogue says more: see [`crate::alloc::services`].
+    fn never_existed(&self, part: Part) -> bool {
+        part.row().memory == Memory::MayExist
+            && part.services(self.spec).is_none()
+            && !self.state.durable.may_be_held(part)
     }
 
     /// Starts an operation that has the part's usual time.

@@ -7,7 +7,7 @@ use herdlet_api_types::{AllocId, DeploymentId, Duration, task::TaskStatus};
 
 use crate::{
     action::Verb,
-    op::{Part, TaskIndex},
+    op::{Part, TaskIndex, TaskPart},
     state::{AfterStop, Doing, GroupRestart, Health, Stage, Stop, StopStep},
     time::Deadline,
 };
@@ -91,6 +91,8 @@ pub enum TaskChange {
     },
     /// The stop goes on.
     Step(StopStep),
+    /// It gets what it is owed, as this part has changed.
+    Settle(TaskPart),
     /// It ends without having a process.
     Die,
 }

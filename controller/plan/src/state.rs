@@ -5,6 +5,7 @@
 
 mod checks;
 mod first;
+pub(crate) mod pairs;
 mod part;
 mod services;
 mod stage;
@@ -32,8 +33,11 @@ pub use self::{
     stage::Stage,
 };
 use crate::{
+    action::Input,
+    facts::{AllFacts, Fact, Facts, Owed, Revision},
+    launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskPart},
+    op::{Part, TaskIndex, TaskPart},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -49,10 +53,10 @@ pub struct AllocState {
     pub checks: ChecksMemory,
     /// Since when the allocation is healthy without a break, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
-    /// Signals under way that tell tasks of renewed tokens, by operation.
-    pub telling: BTreeMap<u64, u16>,
-    /// When the tokens of each task fall due for renewal, by `CLOCK_BOOTTIME`.
-    pub renew_at_ns: BTreeMap<u16, u64>,
+    /// Signals under way that tell tasks of changes, by operation.
+    pub telling: BTreeMap<u64, Told>,
+    /// What parts have produced.
+    pub facts: AllFacts,
     /// Tasks whose first attempt an agent before this one may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }
@@ -105,17 +109,51 @@ pub struct Durable {
     /// What the checks said when their status last changed, by check id: until they are made again it holds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checks: BTreeMap<String, CheckResult>,
+    /// What parts have produced that no look finds again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
+    pub facts: BTreeMap<Part, Arc<Facts>>,
     /// Planning it panicked; it is left alone until an operator acts.
     pub quarantine: Option<String>,
 }
 
 impl AllocState {
-    /// When a part that is up falls due for renewal, by `CLOCK_BOOTTIME`.
-    pub(crate) fn renewal_ns(&self, part: Part) -> Option<u64> {
+    /// What is known of a part's facts. One that is up and has told none has none.
+    pub fn fact(&self, part: Part) -> Fact<'_> {
+        match (self.facts.get(part), self.parts.get(part)) {
+            (Some(facts), _) => Fact::Known(facts),
+            (None, PartState::Up) => Fact::NONE,
+            (
+                None,
+                PartState::Unknown
+                | PartState::Suspect(_)
+                | PartState::Absent
+                | PartState::Busy { .. }
+                | PartState::Pending { .. }
+                | PartState::Failed { .. },
+            ) => Fact::Unknown,
+        }
+    }
+
+    /// What a part reads, as far as it is known.
+    pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
+        let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
+        sources.filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() })).collect()
+    }
+
+    /// The launch record of the attempt that the part belongs to.
+    pub(crate) fn launch(&self, part: Part) -> Option<&Arc<Launch>> {
         match part {
-            Part::Task(index, TaskPart::Identity) => self.renew_at_ns.get(&index).copied(),
+            Part::Task(index, TaskPart::Process | TaskPart::Prestop) => {
+                let known = self.durable.tasks.get(usize::from(index))?;
+                known.launch_of(known.newest())
+            }
             Part::Dir | Part::Services | Part::Checks | Part::Task(..) => None,
         }
+    }
+
+    /// When a part falls due for renewal.
+    pub(crate) fn renewal(&self, part: Part) -> Option<Deadline> {
+        self.facts.get(part)?.renew_at
     }
 }
 
@@ -265,9 +303,29 @@ pub struct TaskState {
     pub unhealthy: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
     pub doom: Option<Doom>,
-    /// Its tokens are being renewed, or were, and it was not told as its identities ask for. Stored before the renewal begins.
+    /// What is to be known of its newest attempt beside its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<Arc<Launch>>,
+    /// An agent that did not store [`TaskState::changing`] was renewing its tokens.
     #[serde(default)]
     pub token_news: bool,
+    /// Parts that are being renewed where it may be owed something then. Stored before the renewal begins.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub changing: BTreeSet<TaskPart>,
+    /// What it is owed, by the part that has changed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
+    pub owed: BTreeMap<TaskPart, Owed>,
+}
+
+/// What a task is told of by a signal under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Which task.
+    pub task: TaskIndex,
+    /// Which of its parts has changed.
+    pub part: TaskPart,
+    /// What the part's value is.
+    pub revision: Revision,
 }
 
 /// Why a task can't go on.
@@ -406,6 +464,17 @@ impl TaskState {
             }
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => None,
         }
+    }
+
+    /// It starts with what is there, or never again: nothing is owed to it.
+    pub(crate) fn forget_owed(&mut self) {
+        self.changing.clear();
+        self.owed.clear();
+    }
+
+    /// The launch record of an attempt.
+    pub fn launch_of(&self, attempt: u32) -> Option<&Arc<Launch>> {
+        self.launch.as_ref().filter(|launch| launch.attempt == attempt)
     }
 
     /// The attempt whose process gets signals: one that runs and was not asked to end yet.

@@ -214,6 +214,10 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
                     say(&name, format_args!("{} failed {attempt} times: {why}", Work(*part, *doing)));
                     (Reason::Error, None, Some(*retry_at_ns))
                 }
+                PartState::Pending { on, since_ns, .. } => {
+                    say(&name, format_args!("waits for {on}"));
+                    (Reason::Dependency, Some(*since_ns), None)
+                }
                 PartState::Unknown | PartState::Suspect(_) => {
                     say(&name, format_args!("not looked at yet"));
                     (Reason::Operation, None, None)
@@ -441,6 +445,7 @@ impl Display for Work {
 fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
     match waiting {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Failed { .. }) => 9,
+        Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Pending { .. }) => 8,
         Waiting::Volume(..) => 8,
         Waiting::Backoff(..) => 7,
         Waiting::Delay(..) => 6,

@@ -53,7 +53,7 @@ use crate::{
     time::{Deadline, Now},
     turn::{Note, OpenTurn, Turn, View},
     world::{
-        allocs::{Allocs, claimed_volumes},
+        allocs::{AllocEntry, Allocs, claimed_volumes},
         verdict::Open,
     },
 };
@@ -254,7 +254,7 @@ impl World {
             notes: &mut open.turn.notes,
         });
         entry.changed = true;
-        hand_out(&self.ctx, entry.spec.allocation(), &mut issued, open.turn);
+        hand_out(&self.ctx, entry, &mut issued, open.turn);
         self.issued = issued;
         self.review(open, id);
         open.dirty.insert(Key::Alloc(id));
@@ -298,7 +298,7 @@ impl World {
                 writer.change(change);
             }
         };
-        hand_out(&self.ctx, entry.spec.allocation(), &mut issued, open.turn);
+        hand_out(&self.ctx, entry, &mut issued, open.turn);
         self.issued = issued;
         if gone {
             self.plan = plan;
@@ -372,14 +372,17 @@ impl World {
 }
 
 /// Hands out what is to be done for an allocation.
-fn hand_out(ctx: &Context, spec: &Arc<Allocation>, issued: &mut Vec<Issued>, turn: &mut Turn) {
+fn hand_out(ctx: &Context, entry: &AllocEntry, issued: &mut Vec<Issued>, turn: &mut Turn) {
+    let spec = entry.spec.allocation();
     turn.actions.extend(issued.drain(..).map(|Issued { part, generation, verb, timeout }| {
         let mounts = match part {
             Part::Task(index, TaskPart::Mounts) => ctx.mount_sources(spec, usize::from(index)),
             Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
         };
         let op = Op { target: Target::Alloc(spec.id, part), generation };
-        Action { op, subject: Subject::Alloc(Arc::clone(spec), part), mounts, verb, timeout }
+        let (subject, inputs) = (Subject::Alloc(Arc::clone(spec), part), entry.state.inputs(part));
+        let launch = entry.state.launch(part).cloned();
+        Action { op, subject, mounts, inputs, launch, verb, timeout }
     }));
 }
 

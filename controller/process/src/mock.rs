@@ -106,7 +106,8 @@ impl TaskDriver for Mock {
                     return Err(DriverError::fatal(format!("start {}: it was cancelled before", spec.id)));
                 }
                 Claim::Lost(_) => {
-                    self.recover(Recovery { id: spec.id.clone(), config: None, handle: None }).await?;
+                    self.recover(Recovery { id: spec.id.clone(), config: None, handle: None, network: None })
+                        .await?;
                 }
             }
             Ok(Started { handle: None, network: network(&config) })
@@ -154,7 +155,7 @@ impl TaskDriver for Mock {
             if let Claim::Won = self.shared.store.claim(id, &Entry::fence()).map_err(DriverError::retry)? {
                 return Ok(());
             }
-            self.recover(Recovery { id: id.clone(), config: None, handle: None }).await?;
+            self.recover(Recovery { id: id.clone(), config: None, handle: None, network: None }).await?;
             if let Some(run) = self.shared.run(id) {
                 run.stop(signal.as_raw(), how.grace).await;
             }

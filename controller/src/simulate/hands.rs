@@ -12,6 +12,8 @@ use herdlet_api_types::{AllocId, job::JobType, task::ExitResult};
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Recovered, Verb},
     event::Event,
+    facts::Facts,
+    launch::Launch,
     op::{Op, Part, Subject, Target, TaskPart},
 };
 use herdlet_runtime::{Executor, Inbox};
@@ -59,15 +61,15 @@ impl Hands {
             }
             (Verb::Stop { attempt, .. }, Some((alloc, task, _))) => {
                 self.end(&(alloc, task, attempt)).await;
-                Outcome::Done
+                Outcome::Done(None)
             }
             (Verb::Recover { attempt }, Some((alloc, task, _))) => {
                 let runs = self.running().contains_key(&(alloc, task, attempt));
                 Outcome::Recovered(if runs { Recovered::Running } else { Recovered::NotStarted })
             }
             (Verb::Up, _) => match &action.subject {
-                Subject::Volume(volume) => Outcome::Volume { path: volume.name.clone() },
-                Subject::Alloc(..) => Outcome::Done,
+                Subject::Volume(volume) => Outcome::Done(Some(Facts::rooted(volume.name.clone()))),
+                Subject::Alloc(..) => Outcome::Done(None),
             },
             (Verb::Look, _) => Outcome::Absent,
             (Verb::Ask, _) => Outcome::Absent,
@@ -80,7 +82,7 @@ impl Hands {
                 | Verb::Prestop { .. }
                 | Verb::Signal { .. },
                 _,
-            ) => Outcome::Done,
+            ) => Outcome::Done(None),
         };
         self.tell(Event::Outcome(action.op, outcome)).await;
     }
@@ -102,7 +104,8 @@ impl Hands {
                     Ok(takes) => sleep(takes).await,
                 }
                 // Boxed, so that a task that lives long does not hold the room for it.
-                Box::pin(hands.tell(Event::Outcome(op, Outcome::Done))).await;
+                let started = Outcome::Started(Launch::of(attempt.2));
+                Box::pin(hands.tell(Event::Outcome(op, started))).await;
                 let Some((length, exit)) = hands.fate.end(kind) else {
                     if let Some(life) = hands.running().get_mut(&attempt) {
                         *life = None;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use herdlet_agent::{agent, planner::Planner, publish::ReadModel};
+use herdlet_agent::{agent, planner::Planner, present, publish::ReadModel};
 use herdlet_api_types::{InstanceId, alloc::ClientStatus};
 use herdlet_base::error::in_full;
 use herdlet_node::{placed::Reading, previous, runner};
@@ -190,7 +190,7 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
     let model = Arc::new(ReadModel::with_room_for(CHANGES_LEN));
     let hands = Hands::new(inbox.clone(), Arc::clone(&ground.fate));
     let (runtime, handle) = Runtime::new(Shell {
-        world: Planner::new(World::new(settings), agent::now().boot, Arc::new(|_| {})),
+        world: Planner::new(World::new(settings), present::now().boot, Arc::new(|_| {})),
         arrivals,
         store: Nowhere(0),
         executor: hands.clone(),

@@ -15,7 +15,9 @@ use herdlet_plan::{
     context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
+    facts::Facts,
     job::capacity::Room,
+    launch::Launch,
     op::{Key, Subject},
     record::{Record, RecordKey, RecordValue},
     time::{BootId, Now},
@@ -156,21 +158,21 @@ fn settle(world: &mut World, dirty: &mut BTreeSet<Key>, event: Event) -> Vec<Rec
 fn done(action: &Action) -> Outcome {
     match (&action.subject, &action.verb) {
         (Subject::Volume(volume), Verb::Up | Verb::Look) => {
-            Outcome::Volume { path: format!("/volumes/{}", volume.name) }
+            Outcome::Done(Some(Facts::rooted(format!("/volumes/{}", volume.name))))
         }
-        (_, Verb::Look) => Outcome::Present,
+        (_, Verb::Look) => Outcome::Present(None),
         (_, Verb::Ask) => Outcome::Absent,
+        (_, Verb::Start { attempt }) => Outcome::Started(Launch::of(*attempt)),
         (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
         (
             _,
             Verb::Up
             | Verb::Down
-            | Verb::Start { .. }
             | Verb::Withdraw
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
             | Verb::Signal { .. },
-        ) => Outcome::Done,
+        ) => Outcome::Done(None),
     }
 }

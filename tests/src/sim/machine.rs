@@ -10,11 +10,14 @@ use herdlet_api_types::{
     task::ExitResult,
 };
 use herdlet_plan::{
-    action::{Action, FailureClass, Outcome, Recovered, Verb},
+    action::{Action, FailureClass, Input, Outcome, Recovered, Verb},
     event::Event,
+    facts::Facts,
+    launch::{Handle, Launch},
     op::{Part, Subject, TaskPart},
     parts::{BeforeStart, Down, IfLost, Medium, PartSet},
     shared::volume::volume_name,
+    time::{Deadline, Now},
 };
 
 use super::jobs::checks_of;
@@ -59,6 +62,13 @@ pub struct Attempt {
     pub exit_code: i32,
 }
 
+/// What starting an attempt tells, and what its driver wants to be given back.
+fn launch_of(key: AttemptKey, inputs: &[Input]) -> Launch {
+    let (_, index, attempt) = key;
+    let state = [u32::from(index), attempt].iter().flat_map(|number| number.to_le_bytes()).collect();
+    Launch { handle: Some(Handle { version: 1, state }), ..Launch::with(attempt, inputs) }
+}
+
 /// Where an attempt stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
@@ -78,7 +88,7 @@ pub(super) struct Tokens {
     lying: Option<u64>,
     known: Option<u64>,
     /// When those that lie there are half through.
-    renew_at: Option<u64>,
+    renew_at: Option<Deadline>,
 }
 
 /// Everything that is real.
@@ -126,7 +136,7 @@ const LATE_NS: u64 = 60_000_000_000;
 
 impl Machine {
     /// Does what an action asks. The answer is what its operation returns; an error is a broken promise.
-    pub fn perform(&mut self, now_ns: u64, action: &Action) -> Result<Outcome, String> {
+    pub fn perform(&mut self, now: Now, action: &Action) -> Result<Outcome, String> {
         match &action.subject {
             Subject::Volume(volume) => {
                 let thing = Thing::Volume(volume.name.clone());
@@ -138,16 +148,16 @@ impl Machine {
                         return Err(format!("volume {} is removed under {}", volume.name, user.alloc.name()));
                     }
                     self.things.remove(&thing);
-                    return Ok(Outcome::Done);
+                    return Ok(Outcome::Done(None));
                 }
                 self.things.insert(thing);
-                Ok(Outcome::Volume { path: format!("/volumes/{}", volume.name) })
+                Ok(Outcome::Done(Some(Facts::rooted(format!("/volumes/{}", volume.name)))))
             }
             Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)) => {
-                self.process(now_ns, alloc, *index, &action.verb)
+                self.process(now.boot_ns, alloc, *index, action)
             }
-            Subject::Alloc(_, Part::Task(_, TaskPart::Prestop)) => Ok(Outcome::Done),
-            Subject::Alloc(alloc, part) => self.part(now_ns, alloc, *part, action),
+            Subject::Alloc(_, Part::Task(_, TaskPart::Prestop)) => Ok(Outcome::Done(None)),
+            Subject::Alloc(alloc, part) => self.part(now, alloc, *part, action),
         }
     }
 
@@ -317,15 +327,18 @@ impl Machine {
         now_ns: u64,
         alloc: &std::sync::Arc<Allocation>,
         index: u16,
-        verb: &Verb,
+        action: &Action,
     ) -> Result<Outcome, String> {
         let (group, task) = spec_of(alloc, index)?;
+        let verb = &action.verb;
         match verb {
             Verb::Start { attempt } => {
                 let key = (alloc.id, index, *attempt);
                 if let Some(known) = self.attempts.get(&key) {
                     return Ok(match known.phase {
-                        Phase::Live | Phase::Exited(_) | Phase::Lost => Outcome::Done,
+                        Phase::Live | Phase::Exited(_) | Phase::Lost => {
+                            Outcome::Started(launch_of(key, &action.inputs))
+                        }
                         Phase::Tombstone => Outcome::Failed {
                             class: FailureClass::Recoverable,
                             why: "was cancelled".to_owned(),
@@ -339,10 +352,10 @@ impl Machine {
                 let run_for = task.config["run_for_ms"].as_u64().map(|ms| ms * 1_000_000);
                 let exit_code = task.config["exit_code"].as_i64().unwrap_or(0) as i32;
                 self.read_tokens(alloc.id, index);
-                let attempt = Attempt { alloc: alloc.clone(), phase: Phase::Live, exit_code };
-                self.attempts.insert(key, attempt);
+                let begun = Attempt { alloc: alloc.clone(), phase: Phase::Live, exit_code };
+                self.attempts.insert(key, begun);
                 self.living.insert(key, run_for.map_or(NEVER, |run_for| now_ns + run_for));
-                Ok(Outcome::Done)
+                Ok(Outcome::Started(launch_of(key, &action.inputs)))
             }
             Verb::Recover { attempt } => {
                 let key = (alloc.id, index, *attempt);
@@ -374,11 +387,11 @@ impl Machine {
                     let ends_at = self.living.entry(key).or_insert(at);
                     *ends_at = at.min(*ends_at);
                 }
-                Ok(Outcome::Done)
+                Ok(Outcome::Done(None))
             }
             Verb::Destroy { attempt } => {
                 let key = (alloc.id, index, *attempt);
-                let Some(known) = self.attempts.get_mut(&key) else { return Ok(Outcome::Done) };
+                let Some(known) = self.attempts.get_mut(&key) else { return Ok(Outcome::Done(None)) };
                 match known.phase {
                     Phase::Live => {
                         return Err(format!("{}/{} is destroyed while it lives", alloc.name(), task.name));
@@ -392,11 +405,11 @@ impl Machine {
                         self.attempts.remove(&key);
                     }
                 }
-                Ok(Outcome::Done)
+                Ok(Outcome::Done(None))
             }
             Verb::Signal { .. } => {
                 self.read_tokens(alloc.id, index);
-                Ok(Outcome::Done)
+                Ok(Outcome::Done(None))
             }
             Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Withdraw | Verb::Prestop { .. } => {
                 Err(format!("{verb:?} on a process"))
@@ -472,13 +485,8 @@ impl Machine {
         Ok(())
     }
 
-    fn part(
-        &mut self,
-        now_ns: u64,
-        alloc: &Allocation,
-        part: Part,
-        action: &Action,
-    ) -> Result<Outcome, String> {
+    fn part(&mut self, now: Now, alloc: &Allocation, part: Part, action: &Action) -> Result<Outcome, String> {
+        let now_ns = now.boot_ns;
         let thing = Thing::Part(alloc.id, part);
         let medium = part.row().medium;
         let of_catalogue = medium == Medium::Catalogue;
@@ -502,14 +510,14 @@ impl Machine {
                         let lasts = renew_in.map(|half| now_ns + 2 * half.as_nanos().unsigned_abs());
                         let tokens = self.tokens.entry((alloc.id, index)).or_default();
                         tokens.lying = lasts.filter(|_| is_told(alloc, index));
-                        tokens.renew_at = renew_in.map(|half| now_ns + half.as_nanos().unsigned_abs());
-                        Outcome::Issued { renew_in }
+                        tokens.renew_at = renew_in.map(|half| Deadline::after(now, half));
+                        Outcome::Done(Some(Facts::renewed_at(tokens.renew_at)))
                     }
                     Part::Task(_, TaskPart::Mounts) if action.mounts.is_empty() => {
                         return Err(format!("{} mounts nothing", alloc.name()));
                     }
                     _ if medium == Medium::Agent => Outcome::Checking(checks_of(alloc, part)),
-                    Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Outcome::Done,
+                    Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Outcome::Done(None),
                 }
             }
             Verb::Down => {
@@ -527,7 +535,7 @@ impl Machine {
                     self.things.retain(|thing| !ours(thing));
                 }
                 self.things.remove(&thing);
-                Outcome::Done
+                Outcome::Done(None)
             }
             Verb::Look if self.covered.contains(&thing) => {
                 Outcome::Foreign { why: "another file system is mounted there".to_owned() }
@@ -535,11 +543,9 @@ impl Machine {
             Verb::Look => match (self.things.contains(&thing), part) {
                 (true, Part::Task(index, TaskPart::Identity)) => {
                     let renew_at = self.tokens.get(&(alloc.id, index)).and_then(|tokens| tokens.renew_at);
-                    let left =
-                        |at: u64| Duration(i64::try_from(at.saturating_sub(now_ns)).unwrap_or(i64::MAX));
-                    Outcome::Issued { renew_in: renew_at.map(left) }
+                    Outcome::Present(Some(Facts::renewed_at(renew_at)))
                 }
-                (true, _) => Outcome::Present,
+                (true, _) => Outcome::Present(None),
                 (false, _) => Outcome::Absent,
             },
             Verb::Ask if of_catalogue && self.things.contains(&thing) => {

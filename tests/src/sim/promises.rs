@@ -50,7 +50,7 @@ impl Promises {
     /// An operation has ended.
     pub fn end(&mut self, action: &Action, outcome: &Outcome) {
         if let Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)) = &action.subject
-            && let (Verb::Start { attempt }, Outcome::Done)
+            && let (Verb::Start { attempt }, Outcome::Started(_))
             | (Verb::Recover { attempt }, Outcome::Recovered(Recovered::Running)) = (&action.verb, outcome)
         {
             self.told.insert((alloc.id, *index, *attempt));
@@ -138,6 +138,7 @@ impl Promises {
             return Err(format!("{:?} of {} before it was adopted", action.verb, alloc.name()));
         };
         self.note_services(alloc.id, *part, &action.verb);
+        gives_back(action, known)?;
         match (part, &action.verb) {
             (Part::Task(index, TaskPart::Process), Verb::Start { attempt }) => {
                 self.may_start(alloc, *index, *attempt, known, BootId(machine.boot))?;
@@ -251,6 +252,39 @@ impl Promises {
             }
         }
         Ok(())
+    }
+}
+
+/// What a start has told, and was stored, is given back to whatever is done with its process.
+fn gives_back(action: &Action, known: &Durable) -> Result<(), String> {
+    let (Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)), Some(attempt)) =
+        (&action.subject, attempt_of(&action.verb))
+    else {
+        return Ok(());
+    };
+    let stored = known.tasks.get(usize::from(*index)).and_then(|task| task.launch_of(attempt));
+    let Some(handle) = stored.and_then(|launch| launch.handle.as_ref()) else { return Ok(()) };
+    let given = action.launch.as_ref().filter(|launch| launch.attempt == attempt);
+    if given.and_then(|launch| launch.handle.as_ref()) != Some(handle) {
+        return Err(format!("{:?} of {} without what its start has told", action.verb, alloc.name()));
+    }
+    Ok(())
+}
+
+/// The attempt that was started, with which something is done.
+fn attempt_of(verb: &Verb) -> Option<u32> {
+    match verb {
+        Verb::Recover { attempt } | Verb::Stop { attempt, .. } | Verb::Signal { attempt, .. } => {
+            Some(*attempt)
+        }
+        Verb::Up
+        | Verb::Down
+        | Verb::Look
+        | Verb::Ask
+        | Verb::Withdraw
+        | Verb::Start { .. }
+        | Verb::Destroy { .. }
+        | Verb::Prestop { .. } => None,
     }
 }
 

@@ -127,14 +127,13 @@ impl Tale {
             return;
         }
         let text = match outcome {
-            Outcome::Done | Outcome::Checking(_) | Outcome::Volume { .. } => "done".to_owned(),
-            Outcome::Present => "it is there".to_owned(),
-            Outcome::Issued { renew_in: None } => "issued".to_owned(),
-            Outcome::Issued { renew_in: Some(renew_in) } => format!("issued, to be renewed in {renew_in}"),
+            Outcome::Done(_) | Outcome::Started(_) | Outcome::Checking(_) => "done".to_owned(),
+            Outcome::Present(_) => "it is there".to_owned(),
             Outcome::Absent => "it is not there".to_owned(),
             Outcome::Foreign { why } => format!("foreign: {why}"),
             Outcome::Lost { why } => format!("lost: {why}"),
             Outcome::Failed { class, why } => format!("failed ({class:?}): {why}"),
+            Outcome::Pending { on, .. } => format!("waits for {on}"),
             Outcome::Overdue => "overdue".to_owned(),
             Outcome::Recovered(Recovered::NotStarted) => "it never began".to_owned(),
             Outcome::Recovered(Recovered::Running) => "it lives".to_owned(),

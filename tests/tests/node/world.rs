@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use herdlet_agent::{
     agent::{self, Agent},
     instance::{self, Instance},
+    present,
     state_db::{StateDb, StateDir},
 };
 use herdlet_api_types::{InstanceId, UnixNanos, view::AllocView};
@@ -87,7 +88,7 @@ impl World {
         })
         .unwrap();
         let now = self.clock.now();
-        let now = Now { boot: agent::now().boot, boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) };
+        let now = Now { boot: present::now().boot, boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) };
         let state = StateDb::open(dir, &paths, now).unwrap();
         let node = agent::node_facts(&instance);
         let settings = agent::planner_settings(InstanceId(node.id.clone()));

@@ -24,12 +24,12 @@ pub async fn artifacts(
     let id = &workload.alloc.id;
     let dirs = Dirs { task: context.paths.task(id, name), shared: context.paths.shared(id) };
     match verb {
-        PlaceVerb::Down => Outcome::Done,
+        PlaceVerb::Down => Outcome::Done(None),
         PlaceVerb::Look => {
             let wanted = resolved(workload, &context.task_env(workload, &Variables::new()));
             let looking = herdlet_runtime::off_thread(move || artifact::look(&wanted, &dirs));
             match looking.await {
-                Ok(Ok(true)) => Outcome::Present,
+                Ok(Ok(true)) => Outcome::Present(None),
                 // Bringing it up tells why it can't be.
                 Ok(Ok(false) | Err(ArtifactError::Outside(_))) => Outcome::Absent,
                 Ok(Err(error)) => retry(in_full(&error)),
@@ -47,7 +47,7 @@ pub async fn artifacts(
             };
             let wanted = resolved(workload, &context.task_env(workload, &tokens));
             match context.artifacts.up(wanted, recipient, cancelled).await {
-                Ok(()) => Outcome::Done,
+                Ok(()) => Outcome::Done(None),
                 Err(error) => {
                     let class = match error.verdict() {
                         Verdict::TryAgain => FailureClass::Retry,

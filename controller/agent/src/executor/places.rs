@@ -22,6 +22,8 @@ use herdlet_plan::{
     action::{MountSource, Outcome},
     claims::{Claims, Grant},
     env::Variables,
+    facts::Facts,
+    time::Deadline,
 };
 use herdlet_storage::{
     access::TaskUsers,
@@ -36,6 +38,7 @@ use herdlet_storage::{
 use super::identities;
 use crate::{
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, retry},
+    present,
     state_db::accepted::KeptAllocation,
 };
 
@@ -55,10 +58,10 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Pl
         let dir = dir.used_by(users);
         let result = match verb {
             PlaceVerb::Up => match KeptAllocation::bytes_of(&alloc) {
-                Ok(spec) => dir.up(&spec).map(|()| Outcome::Done),
+                Ok(spec) => dir.up(&spec).map(|()| Outcome::Done(None)),
                 Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
             },
-            PlaceVerb::Down => dir.down().map(|()| Outcome::Done),
+            PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
             PlaceVerb::Look => dir.look().map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
@@ -78,8 +81,8 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         };
         let dir = dir.used_by(users);
         let result = match verb {
-            PlaceVerb::Up => dir.up().map(|()| Outcome::Done),
-            PlaceVerb::Down => dir.down().map(|()| Outcome::Done),
+            PlaceVerb::Up => dir.up().map(|()| Outcome::Done(None)),
+            PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
             PlaceVerb::Look => dir.look().map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
@@ -146,8 +149,8 @@ pub async fn mounts(
     };
     blocking(move || {
         let result = match verb {
-            PlaceVerb::Up => mounts.up(&bindings).map(|()| Outcome::Done),
-            PlaceVerb::Down => mounts.down(&bindings).map(|()| Outcome::Done),
+            PlaceVerb::Up => mounts.up(&bindings).map(|()| Outcome::Done(None)),
+            PlaceVerb::Down => mounts.down(&bindings).map(|()| Outcome::Done(None)),
             PlaceVerb::Look => mounts.look(&bindings).map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
@@ -161,10 +164,10 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVer
     let volume = Arc::clone(volume);
     blocking(move || {
         let result = match verb {
-            PlaceVerb::Up => {
-                volumes.up(&volume).map(|path| Outcome::Volume { path: path.to_string_lossy().into_owned() })
-            }
-            PlaceVerb::Down => volumes.purge(&volume).map(|()| Outcome::Done),
+            PlaceVerb::Up => volumes
+                .up(&volume)
+                .map(|path| Outcome::Done(Some(Facts::rooted(path.to_string_lossy().into_owned())))),
+            PlaceVerb::Down => volumes.purge(&volume).map(|()| Outcome::Done(None)),
             PlaceVerb::Look => volumes.look(&volume).map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
@@ -183,12 +186,10 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
     let (context, workload) = (Arc::clone(context), workload.clone());
     blocking(move || {
         let result = with_tokens(&context, &workload, |tokens, wanted| match verb {
-            PlaceVerb::Up => tokens
-                .up(wanted)
-                .map(|issued| Outcome::Issued { renew_in: issued.renew_in.map(planner_duration) }),
-            PlaceVerb::Down => Ok(Outcome::Done),
+            PlaceVerb::Up => tokens.up(wanted).map(|issued| Outcome::Done(Some(renewed(issued.renew_in)))),
+            PlaceVerb::Down => Ok(Outcome::Done(None)),
             PlaceVerb::Look => tokens.look(wanted).map(|sight| match sight {
-                Sight::Present => Outcome::Issued { renew_in: tokens.renew_in(wanted).map(planner_duration) },
+                Sight::Present => Outcome::Present(Some(renewed(tokens.renew_in(wanted)))),
                 Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
             }),
         });
@@ -299,15 +300,18 @@ fn task_path(context: &Context, workload: &Workload) -> PathBuf {
 
 fn seen(sight: Sight) -> Outcome {
     match sight {
-        Sight::Present => Outcome::Present,
+        Sight::Present => Outcome::Present(None),
         Sight::Absent => Outcome::Absent,
         Sight::Foreign { why } => Outcome::Foreign { why },
         Sight::Lost { why } => Outcome::Lost { why },
     }
 }
 
-fn planner_duration(duration: std::time::Duration) -> herdlet_api_types::Duration {
-    herdlet_api_types::Duration(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+/// What is to be renewed after this time, if ever.
+fn renewed(renew_in: Option<std::time::Duration>) -> Arc<Facts> {
+    let nanos = |left: std::time::Duration| i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
+    let length = |left| herdlet_api_types::Duration(nanos(left));
+    Facts::renewed_at(renew_in.map(|left| Deadline::after(present::now(), length(left))))
 }
 
 async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {

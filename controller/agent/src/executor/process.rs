@@ -4,19 +4,29 @@ use std::sync::Arc;
 
 use herdlet_base::{paths, sight};
 use herdlet_driver::{
-    self, AttemptId, Class, DriverError, ExecOutcome, KillDefaults, Leftover, Recovery, StopRequest,
-    TaskConfig, TaskDirs, TaskDriver,
+    self, AttemptId, Class, DriverError, DriverNetwork, ExecOutcome, Handle, KillDefaults, Leftover,
+    Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
-    action::{FailureClass, Outcome, Recovered, Verb},
+    action::{FailureClass, Input, Outcome, Recovered, Verb},
     interpolate::interpolate_config,
+    launch::{self, Launch},
+    network,
 };
 use tokio::time::Instant;
 
 use crate::executor::{Context, Refusal, Workload, duration, fatal, places};
 
+/// What the planner knows of an attempt.
+pub struct Known {
+    /// The facts that it is started with.
+    pub inputs: Vec<Input>,
+    /// What its start has told.
+    pub launch: Option<Arc<Launch>>,
+}
+
 /// Carries out a verb on an attempt.
-pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -> Outcome {
+pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb, known: &Known) -> Outcome {
     let Some(task) = workload.task() else { return fatal("find the task".to_owned()) };
     let Some(driver) = context.drivers.get(&task.driver) else {
         return fatal(format!("find the driver: there is no driver \"{}\" on this node", task.driver));
@@ -24,10 +34,17 @@ pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -
     let attempt_id = |attempt: u32| AttemptId { alloc: workload.alloc.id, task: task.name.clone(), attempt };
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
-            Ok(config) => start(driver.as_ref(), config).await,
+            Ok(config) => start(driver.as_ref(), config, &known.inputs).await,
             Err(refusal) => refusal.into(),
         },
-        Verb::Recover { attempt } => recover(context, workload, driver.as_ref(), attempt_id(*attempt)).await,
+        Verb::Recover { attempt } => {
+            // Without its configuration an attempt can still be watched and stopped, so an error here is not one of recovery.
+            let config = config(context, workload, *attempt).await.ok();
+            let launch = known.launch.as_ref().filter(|launch| launch.attempt == *attempt);
+            let handle = launch.and_then(|launch| launch.handle.as_ref()).map(driver_handle);
+            let network = launch.and_then(|launch| launch.network.clone()).map(driver_network);
+            recover(driver.as_ref(), Recovery { id: attempt_id(*attempt), config, handle, network }).await
+        }
         Verb::Stop { attempt, signal, grace } => {
             let how = StopRequest { signal: signal.clone(), grace: duration(*grace) };
             done(driver.stop(&attempt_id(*attempt), how).await)
@@ -89,22 +106,34 @@ pub async fn config(
     })
 }
 
-async fn start(driver: &dyn TaskDriver, config: TaskConfig) -> Outcome {
+async fn start(driver: &dyn TaskDriver, config: TaskConfig, inputs: &[Input]) -> Outcome {
+    let launch = Launch::with(config.id.attempt, inputs);
     match driver.start(config).await {
-        Ok(_started) => Outcome::Done,
+        Ok(Started { handle, network }) => Outcome::Started(Launch {
+            handle: handle.map(|handle| launch::Handle { version: handle.version, state: handle.state }),
+            network: network.map(launched_network),
+            ..launch
+        }),
         Err(error) => start_failed(&error),
     }
 }
 
-async fn recover(
-    context: &Arc<Context>,
-    workload: &Workload,
-    driver: &dyn TaskDriver,
-    id: AttemptId,
-) -> Outcome {
-    // Without its configuration an attempt can still be watched and stopped, so an error here is not one of recovery.
-    let config = config(context, workload, id.attempt).await.ok();
-    match driver.recover(Recovery { id, config, handle: None }).await {
+fn driver_handle(handle: &launch::Handle) -> Handle {
+    Handle { version: handle.version, state: handle.state.clone() }
+}
+
+fn driver_network(network: network::DriverNetwork) -> DriverNetwork {
+    let network::DriverNetwork { ip, port_map, auto_advertise } = network;
+    DriverNetwork { ip, auto_advertise, port_map }
+}
+
+fn launched_network(network: DriverNetwork) -> network::DriverNetwork {
+    let DriverNetwork { ip, auto_advertise, port_map } = network;
+    network::DriverNetwork { ip, port_map, auto_advertise }
+}
+
+async fn recover(driver: &dyn TaskDriver, recovery: Recovery) -> Outcome {
+    match driver.recover(recovery).await {
         Ok(recovered) => Outcome::Recovered(match recovered {
             herdlet_driver::Recovered::NotStarted => Recovered::NotStarted,
             herdlet_driver::Recovered::Running => Recovered::Running,
@@ -117,11 +146,13 @@ async fn recover(
 }
 
 async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -> Outcome {
-    let Some(prestop) = workload.task().and_then(|task| task.prestop.as_ref()) else { return Outcome::Done };
+    let Some(prestop) = workload.task().and_then(|task| task.prestop.as_ref()) else {
+        return Outcome::Done(None);
+    };
     let command: Vec<String> = std::iter::once(&prestop.command).chain(&prestop.args).cloned().collect();
     let (timeout, began) = (duration(prestop.timeout), Instant::now());
     match driver.exec(id, &command, timeout).await {
-        Ok(outcome) if outcome.exit.code == 0 => Outcome::Done,
+        Ok(outcome) if outcome.exit.code == 0 => Outcome::Done(None),
         Ok(outcome) => {
             let end = if began.elapsed() >= timeout {
                 format!("it did not end within {} and was killed", prestop.timeout)
@@ -152,9 +183,9 @@ fn last_line(outcome: &ExecOutcome) -> Option<String> {
 /// An attempt that is gone has nothing left to be done to it.
 fn done(result: Result<(), DriverError>) -> Outcome {
     match result {
-        Ok(()) => Outcome::Done,
+        Ok(()) => Outcome::Done(None),
         Err(error) => match error.class() {
-            Class::Gone => Outcome::Done,
+            Class::Gone => Outcome::Done(None),
             Class::Retry | Class::Recoverable => {
                 Outcome::Failed { class: FailureClass::Retry, why: error.why() }
             }

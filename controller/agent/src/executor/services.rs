@@ -309,16 +309,16 @@ async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, 
             (Ok(()), true) if registrations.iter().any(|one| one.provider == Provider::Consul) => {
                 checking(&registrations)
             }
-            (Ok(()), true) => Outcome::Done,
+            (Ok(()), true) => Outcome::Done(None),
             (Ok(()), false) => retry(broken.join("; ")),
             (Err(error), _) => refused(&error),
         },
         PlaceVerb::Down => match catalogs.down(owner, &registrations).await {
-            Ok(()) => Outcome::Done,
+            Ok(()) => Outcome::Done(None),
             Err(error) => refused(&error),
         },
         PlaceVerb::Look => match catalogs.look(owner, &registrations).await {
-            Ok(Sight::Present) => Outcome::Present,
+            Ok(Sight::Present) => Outcome::Present(None),
             Ok(Sight::Absent) => Outcome::Absent,
             Ok(Sight::Foreign { why } | Sight::Lost { why }) => Outcome::Foreign { why },
             Err(error) => refused(&error),
@@ -345,10 +345,10 @@ fn checks(
         }
         PlaceVerb::Down => {
             checks.down(owner);
-            Outcome::Done
+            Outcome::Done(None)
         }
         PlaceVerb::Look => match checks.look(owner, registrations) {
-            Sight::Present => Outcome::Present,
+            Sight::Present => Outcome::Present(None),
             Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
         },
     }

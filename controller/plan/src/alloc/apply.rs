@@ -4,11 +4,13 @@
 //! start, notes for the metrics. It decides nothing that a plan can decide.
 //!
 //! - [`artifacts`]: downloads that fail, which a task's restart policy counts.
+//! - [`facts`]: what parts have produced, for those that read it.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
 //! - [`history`]: the events that people read.
 
 mod artifacts;
+mod facts;
 mod history;
 mod process;
 mod request;
@@ -35,6 +37,7 @@ use crate::{
     alloc::{health, services::in_consul},
     backoff::retry_delay,
     context::Settings,
+    facts::Facts,
     op::{Part, TaskIndex, TaskPart},
     parts::{IfFatal, IfLost, WhileRunning, has_own_checks},
     plan::Change,
@@ -178,8 +181,8 @@ impl Writer<'_> {
             self.state.parts.run_over(part, generation);
             return;
         }
-        if let Some(index) = self.state.telling.remove(&generation) {
-            return self.told_of_tokens(index);
+        if let Some(told) = self.state.telling.remove(&generation) {
+            return self.told(told);
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
@@ -238,6 +241,8 @@ impl Writer<'_> {
             | PartState::Suspect(_)
             | PartState::Absent
             | PartState::Failed { .. } => {}
+            // What it waits for may be there now.
+            PartState::Pending { .. } => self.state.parts.learn(part, PartState::Unknown),
         }
     }
 
@@ -293,10 +298,11 @@ impl Writer<'_> {
             return;
         }
         if doing == Doing::Renew {
-            self.expect_token_news(part);
+            self.expect_change(part);
         }
         if verb == Verb::Up {
             self.offer(part);
+            self.expect_part(part);
             self.note_download(part);
             self.note_setup(part);
         }
@@ -312,23 +318,26 @@ impl Writer<'_> {
 
     /// From now on a Consul may hold these services.
     fn offer(&mut self, part: Part) {
-        if self.is_in_consul(part) && !self.state.durable.may_be_held(part) {
-            self.state.durable.offer(part);
+        if self.is_in_consul(part) {
+            self.remember_offer(part);
         }
     }
 
     fn part_outcome(&mut self, part: Part, doing: Doing, outcome: Outcome) {
         match outcome {
-            Outcome::Done => match doing {
+            Outcome::Done(facts) => match doing {
                 Doing::Down => self.part_is_gone(part),
-                Doing::Up | Doing::Renew | Doing::Look(_) => self.part_is_up(part),
+                Doing::Up | Doing::Renew | Doing::Look(_) => self.part_is_up_with(part, doing, facts),
             },
-            Outcome::Present => self.part_is_up(part),
-            Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
+            Outcome::Present(facts) => self.part_is_up_with(part, doing, facts),
             Outcome::Checking(wanted) => {
                 let task = part.task().and_then(|index| self.task_name(index));
                 self.state.expect_checks(task.as_deref(), &wanted, self.now.boot_ns);
                 self.part_is_up(part);
+            }
+            Outcome::Pending { on, ask_in } => {
+                let ask_at_ns = self.now.boot_ns.saturating_add(ask_in.as_nanos().max(1).unsigned_abs());
+                self.state.parts.await_need(part, on, self.now.boot_ns, ask_at_ns);
             }
             Outcome::Absent => self.part_is_missing(part, doing),
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
@@ -340,8 +349,14 @@ impl Writer<'_> {
                 self.part_failed(part, doing, FailureClass::Retry, why);
             }
             Outcome::Failed { class, why } => self.part_failed_for_good(part, doing, class, why),
-            Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
+            Outcome::Recovered(_) | Outcome::Started(_) | Outcome::Overdue => {}
         }
+    }
+
+    /// It is up, and has produced this.
+    fn part_is_up_with(&mut self, part: Part, doing: Doing, facts: Option<Arc<Facts>>) {
+        self.learn_facts(part, doing, facts);
+        self.part_is_up(part);
     }
 
     fn part_is_up(&mut self, part: Part) {
@@ -379,6 +394,7 @@ impl Writer<'_> {
     /// It was taken down: whatever it told is no longer so.
     fn part_is_gone(&mut self, part: Part) {
         self.state.parts.learn(part, PartState::Absent);
+        self.forget_facts(part);
         if self.state.parts.clear_drifted(part).is_some() {
             self.notes.push(Note::DriftDropped { of: self.drifted(part) });
         }

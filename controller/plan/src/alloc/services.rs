@@ -25,9 +25,11 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
     register(pass, Part::Services, services, Part::Checks);
     match pass.state.parts.get(Part::Services) {
         PartState::Unknown | PartState::Absent => Progress::Pending,
-        PartState::Up | PartState::Suspect(_) | PartState::Busy { .. } | PartState::Failed { .. } => {
-            Progress::Arrived
-        }
+        PartState::Up
+        | PartState::Suspect(_)
+        | PartState::Busy { .. }
+        | PartState::Pending { .. }
+        | PartState::Failed { .. } => Progress::Arrived,
     }
 }
 
@@ -57,9 +59,9 @@ fn ask(pass: &mut Pass<'_>, part: Part) {
     let due = match pass.state.parts.get(part) {
         PartState::Unknown | PartState::Suspect(_) | PartState::Absent | PartState::Up => true,
         PartState::Busy { .. } => false,
-        PartState::Failed { retry_at_ns, .. } => {
-            let retry_at_ns = *retry_at_ns;
-            pass.due(retry_at_ns)
+        PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
+            let due_ns = *due_ns;
+            pass.due(due_ns)
         }
     };
     if due {

@@ -33,7 +33,9 @@ use crate::{
     action::{FailureClass, Outcome, Recovered, Verb},
     alloc::apply::Writer,
     event::{Noticed, RestartScope},
+    facts::Facts,
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
+    launch::Launch,
     op::{Part, TaskPart},
     state::{
         AfterStop, Doing, Doom, Durable, GroupRestart, Health, PartState, Parts, Run, Stage, StopStep,

@@ -4,7 +4,8 @@ use herdlet_api_types::{job::Group, task::TaskEventKind};
 
 use super::{
     column::{
-        Down, IfFatal, IfLost, Inside, Medium, Need, PartRow, Timeout, Trust, WhileRunning, Withdraw, Words,
+        Down, IfFatal, IfLost, Inside, Medium, Memory, Need, PartRow, Timeout, Trust, WhileRunning, Withdraw,
+        Words,
     },
     has_own_checks,
 };
@@ -43,6 +44,8 @@ pub const DIR: AllocPartRow = AllocPartRow {
         trust: Trust::LookFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
+        reads: &[],
+        memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::Never,
         if_lost: IfLost::FailUsers("allocation directory is gone"),
@@ -67,6 +70,8 @@ pub(super) const SERVICES_ROW: PartRow = PartRow {
     trust: Trust::Assert,
     inside: Inside::Nothing,
     while_running: WhileRunning::Keep,
+    reads: &[],
+    memory: Memory::MayExist,
     down: Down::First,
     withdraw: Withdraw::Never,
     if_lost: IfLost::Restore,
@@ -83,6 +88,8 @@ pub(super) const CHECKS_ROW: PartRow = PartRow {
     trust: Trust::Assert,
     inside: Inside::Nothing,
     while_running: WhileRunning::Keep,
+    reads: &[],
+    memory: Memory::Inspected,
     down: Down::First,
     withdraw: Withdraw::Never,
     if_lost: IfLost::Restore,

@@ -2,7 +2,10 @@
 
 use herdlet_api_types::{Duration, task::TaskEventKind};
 
-use crate::state::Doing;
+use crate::{
+    op::{Part, TaskIndex, TaskPart},
+    state::Doing,
+};
 
 /// What holds for operations on a part, an allocation's or a task's.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +20,10 @@ pub struct PartRow {
     pub inside: Inside,
     /// What its drift means for a task that runs.
     pub while_running: WhileRunning,
+    /// Whose facts it reads.
+    pub reads: &'static [Read],
+    /// What is stored of it.
+    pub memory: Memory,
     /// When it is taken down.
     pub down: Down,
     /// Whether bringing it up is taken back.
@@ -68,6 +75,56 @@ pub enum Trust {
     LookFirst,
     /// Bringing it up compares by itself and changes only what differs.
     Assert,
+}
+
+/// Facts that a part reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    /// Whose.
+    pub source: Source,
+    /// What the reader asks of them.
+    pub when: ReadWhen,
+}
+
+/// A part whose facts are read. Where it is not needed there is nothing to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A part of the same task.
+    Own(TaskPart),
+    /// A part of the allocation.
+    Shared(Part),
+}
+
+impl Source {
+    /// The part, for a reader of this task; none where the allocation itself reads a task's part.
+    pub fn part(self, task: Option<TaskIndex>) -> Option<Part> {
+        match self {
+            Self::Own(part) => task.map(|index| Part::Task(index, part)),
+            Self::Shared(part) => Some(part),
+        }
+    }
+}
+
+/// What a reader asks of facts. None is brought up, nor started, while they are unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadWhen {
+    /// They are read once, when it is brought up or started.
+    AtStart,
+    /// It is looked at again whenever they change.
+    Live,
+    /// The source is up: what it was asked is confirmed.
+    Confirmed,
+}
+
+/// What is stored of a part, and so what is known of it after a start of the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Nothing: its facts are found again by looking.
+    Inspected,
+    /// Its facts.
+    Stored,
+    /// That it may exist, before it is brought up for the first time: whoever holds it can't always be asked.
+    MayExist,
 }
 
 /// The directory that a part lies in: where that drifts, this may have too.

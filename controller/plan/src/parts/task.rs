@@ -1,16 +1,22 @@
 //! The table of a task's parts, in the order to bring up.
 
-use herdlet_api_types::{job::Task, task::TaskEventKind};
+use std_alloc::{collections::BTreeSet, format, string::String};
+
+use herdlet_api_types::{
+    job::{ChangeMode, Task},
+    task::TaskEventKind,
+};
 
 use super::{
     alloc::{CHECKS_ROW, SERVICES_ROW},
     column::{
-        BeforeStart, Down, IfFatal, IfLost, Inside, Medium, Need, PartRow, Timeout, Trust, WhileRunning,
-        Withdraw, Words,
+        BeforeStart, Down, IfFatal, IfLost, Inside, Medium, Memory, Need, PartRow, Read, ReadWhen, Source,
+        Timeout, Trust, WhileRunning, Withdraw, Words,
     },
     has_own_checks,
 };
 use crate::{
+    facts::{ChangeAction, Facts},
     limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT},
     op::TaskPart,
 };
@@ -24,6 +30,8 @@ pub struct TaskPartRow {
     pub needed: fn(&Task) -> Need,
     /// What a start asks of it.
     pub before_start: BeforeStart,
+    /// What a running task is owed where its facts, the first, are replaced by the second.
+    pub on_change: fn(&Task, &Facts, &Facts) -> Option<ChangeAction>,
     /// What holds for operations on it.
     pub row: PartRow,
 }
@@ -52,12 +60,15 @@ const DIR: TaskPartRow = TaskPartRow {
     part: TaskPart::Dir,
     needed: |_| Need::Needed,
     before_start: BeforeStart::Verify,
+    on_change: NOTHING,
     row: PartRow {
         name: "task_dir",
         medium: Medium::Files,
         trust: Trust::LookFirst,
         inside: Inside::AllocDir,
         while_running: WhileRunning::Keep,
+        reads: &[],
+        memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::Never,
         if_lost: IfLost::FailUsers("task directory is gone"),
@@ -71,12 +82,15 @@ const ARTIFACTS: TaskPartRow = TaskPartRow {
     part: TaskPart::Artifacts,
     needed: |task| Need::when(!task.artifacts.is_empty()),
     before_start: BeforeStart::Once,
+    on_change: NOTHING,
     row: PartRow {
         name: "artifacts",
         medium: Medium::Files,
         trust: Trust::LookFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Leave,
+        reads: &[],
+        memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::WhileStarting,
         if_lost: IfLost::Restore,
@@ -90,12 +104,15 @@ const IDENTITY: TaskPartRow = TaskPartRow {
     part: TaskPart::Identity,
     needed: |task| Need::when(!task.identities.is_empty()),
     before_start: BeforeStart::Verify,
+    on_change: tell_of_tokens,
     row: PartRow {
         name: "identity",
         medium: Medium::Files,
         trust: Trust::LookFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Keep,
+        reads: &[],
+        memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::Never,
         if_lost: IfLost::Restore,
@@ -109,12 +126,15 @@ const MOUNTS: TaskPartRow = TaskPartRow {
     part: TaskPart::Mounts,
     needed: |task| Need::when(!task.volume_mounts.is_empty()),
     before_start: BeforeStart::Verify,
+    on_change: NOTHING,
     row: PartRow {
         name: "mount",
         medium: Medium::Mounts,
         trust: Trust::LookFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Keep,
+        reads: &[],
+        memory: Memory::Inspected,
         down: Down::AfterProcess,
         withdraw: Withdraw::Never,
         if_lost: IfLost::Restore,
@@ -128,12 +148,15 @@ const PROCESS: TaskPartRow = TaskPartRow {
     part: TaskPart::Process,
     needed: |_| Need::Needed,
     before_start: BeforeStart::Nothing,
+    on_change: NOTHING,
     row: PartRow {
         name: "process",
         medium: Medium::Processes,
         trust: Trust::LookFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
+        reads: &[Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart }],
+        memory: Memory::Inspected,
         down: Down::EachAttempt,
         withdraw: Withdraw::WhileStarting,
         if_lost: IfLost::Restore,
@@ -147,6 +170,7 @@ const SERVICES: TaskPartRow = TaskPartRow {
     part: TaskPart::Services,
     needed: |task| Need::when(!task.services.is_empty()),
     before_start: BeforeStart::Nothing,
+    on_change: NOTHING,
     row: SERVICES_ROW,
 };
 
@@ -154,6 +178,7 @@ const CHECKS: TaskPartRow = TaskPartRow {
     part: TaskPart::Checks,
     needed: |task| Need::when(has_own_checks(&task.services)),
     before_start: BeforeStart::Nothing,
+    on_change: NOTHING,
     row: CHECKS_ROW,
 };
 
@@ -161,12 +186,15 @@ const PRESTOP: TaskPartRow = TaskPartRow {
     part: TaskPart::Prestop,
     needed: |task| Need::when(task.prestop.is_some()),
     before_start: BeforeStart::Nothing,
+    on_change: NOTHING,
     row: PartRow {
         name: "prestop",
         medium: Medium::Processes,
         trust: Trust::LookFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Leave,
+        reads: &[],
+        memory: Memory::Inspected,
         down: Down::EachAttempt,
         withdraw: Withdraw::Never,
         if_lost: IfLost::Restore,
@@ -175,6 +203,24 @@ const PRESTOP: TaskPartRow = TaskPartRow {
         words: Words { name: "prestop", them: "it", up: "running", down: "ending" },
     },
 };
+
+/// What concerns nobody who runs.
+const NOTHING: fn(&Task, &Facts, &Facts) -> Option<ChangeAction> = |_, _, _| None;
+
+/// Tokens that don't expire are never renewed. One restart is enough for all, and needs no signal beside it.
+fn tell_of_tokens(task: &Task, _: &Facts, _: &Facts) -> Option<ChangeAction> {
+    let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
+    let mut restarting = expiring().filter(|identity| identity.change_mode == ChangeMode::Restart);
+    if let Some(identity) = restarting.next() {
+        // Nomad's text.
+        return Some(ChangeAction::Restart(format!("Identity[{}]: new token acquired", identity.name)));
+    }
+    let signalled = expiring().filter(|identity| identity.change_mode == ChangeMode::Signal);
+    let signals: BTreeSet<String> = signalled
+        .map(|identity| identity.change_signal.clone().unwrap_or_else(|| String::from("SIGHUP")))
+        .collect();
+    (!signals.is_empty()).then_some(ChangeAction::Signal(signals))
+}
 
 /// The task fails with Nomad's event for its hooks.
 const fn fails_with(prefix: &'static str) -> IfFatal {

@@ -85,6 +85,7 @@ pub fn plan(now: Now, state: &VolumeState, part: &PartState) -> Step {
         | PartState::Suspect(_)
         | PartState::Absent
         | PartState::Up
+        | PartState::Pending { .. }
         | PartState::Failed { .. } => Step::Issue(doing, verb),
     }
 }
@@ -98,14 +99,11 @@ pub fn outcome(
     (doing, outcome): (Doing, Outcome),
 ) {
     match outcome {
-        Outcome::Volume { path } => {
-            if state.path.as_ref() != Some(&path) {
-                state.path = Some(path);
+        Outcome::Done(facts) | Outcome::Present(facts) => {
+            let root = facts.as_ref().and_then(|facts| facts.root.as_ref());
+            if root.is_some() && state.path.as_ref() != root {
+                state.path = root.cloned();
             }
-            *failures = 0;
-            part.learn(PartState::Up);
-        }
-        Outcome::Done | Outcome::Present => {
             *failures = 0;
             part.learn(match doing {
                 Doing::Down => PartState::Absent,
@@ -126,7 +124,8 @@ pub fn outcome(
         | Outcome::Foreign { .. }
         | Outcome::Lost { .. }
         | Outcome::Recovered(_)
-        | Outcome::Issued { .. }
+        | Outcome::Started(_)
+        | Outcome::Pending { .. }
         | Outcome::Checking(_)
         | Outcome::Overdue => {}
     }
@@ -142,6 +141,7 @@ pub fn status(state: &VolumeState, part: &PartState) -> VolumeStatus {
             | PartState::Suspect(_)
             | PartState::Absent
             | PartState::Up
+            | PartState::Pending { .. }
             | PartState::Busy { .. },
             _,
         ) => VolumeStatus::Pending,
@@ -163,7 +163,7 @@ mod tests {
     use std_alloc::borrow::ToOwned;
 
     use super::*;
-    use crate::fixture::at;
+    use crate::{facts::Facts, fixture::at};
 
     fn state(fate: Fate) -> VolumeState {
         let kind = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None };
@@ -214,7 +214,7 @@ mod tests {
             outcome_of(&mut known, &mut part, &mut failures, ended)
         };
         let failed = || Outcome::Failed { class: FailureClass::Fatal, why: "no".to_owned() };
-        let ready = || Outcome::Volume { path: "/data".to_owned() };
+        let ready = || Outcome::Done(Some(Facts::rooted("/data".to_owned())));
         assert_eq!([end(failed()), end(failed()), end(failed())], [Some(1), Some(2), Some(3)]);
         assert_eq!([end(ready()), end(failed())], [None, Some(1)]);
     }

@@ -11,6 +11,7 @@ use std_alloc::{collections::BTreeSet, string::String};
 use herdlet_api_types::{alloc::Allocation, service::CheckResult};
 
 use crate::{
+    facts::AllFacts,
     op::{Part, TaskPart},
     state::{AllocState, ChecksMemory, Durable, PartState, Parts, Run, Tracked, healthy_by},
     time::Now,
@@ -39,12 +40,17 @@ impl AllocState {
                 None => {}
             }
         }
+        for known in durable.tasks.iter_mut().filter(|known| known.token_news) {
+            known.token_news = false;
+            known.changing.insert(TaskPart::Identity);
+        }
         let heard = |(id, result): (&String, &CheckResult)| {
             (id.clone(), CheckResult { stale: true, ..result.clone() })
         };
         let results = durable.checks.iter().map(heard).collect();
         let checks = ChecksMemory { results, ..ChecksMemory::default() };
-        Self { durable: Tracked::stored(durable), parts, checks, maybe_begun, ..Self::default() }
+        let facts = AllFacts::stored(&durable.facts, now);
+        Self { durable: Tracked::stored(durable), parts, facts, checks, maybe_begun, ..Self::default() }
     }
 
     /// Whether a first attempt that begins now is left unstored.

@@ -32,6 +32,16 @@ pub enum PartState {
         /// Its time is over.
         overdue: bool,
     },
+    /// The last operation found that something is not there yet that the part needs, maybe for days: the planner asks again at `ask_at_ns`,
+    /// or when it hears of a change. Meanwhile no operation runs, and none holds a permit.
+    Pending {
+        /// What it waits for, for people: reads after "waits for".
+        on: String,
+        /// Since when, by `CLOCK_BOOTTIME`, whatever it has waited for meanwhile.
+        since_ns: u64,
+        /// When to ask again, by `CLOCK_BOOTTIME`.
+        ask_at_ns: u64,
+    },
     /// The last operation failed: the planner tries again at `retry_at_ns`.
     Failed {
         /// What it did.
@@ -95,6 +105,8 @@ pub struct Parts {
     /// With the time when it was found, by `CLOCK_BOOTTIME`.
     drifted: BTreeMap<Part, u64>,
     failures: BTreeMap<Part, u32>,
+    /// Since when parts are pending, also while they are asked again.
+    pending: BTreeMap<Part, u64>,
 }
 
 impl PartState {
@@ -162,8 +174,15 @@ impl Parts {
     pub fn learn(&mut self, part: Part, known: PartState) {
         if matches!(known, PartState::Up | PartState::Absent) {
             self.failures.remove(&part);
+            self.pending.remove(&part);
         }
         self.get_mut(part).learn(known);
+    }
+
+    /// The part needs something that is not there yet.
+    pub fn await_need(&mut self, part: Part, on: String, now_ns: u64, ask_at_ns: u64) {
+        let since_ns = *self.pending.entry(part).or_insert(now_ns);
+        self.learn(part, PartState::Pending { on, since_ns, ask_at_ns });
     }
 
     /// See [`PartState::begin`].
@@ -209,7 +228,13 @@ impl Parts {
     }
 
     fn all(unseen: PartState) -> Self {
-        Self { known: Vec::new(), unseen, drifted: BTreeMap::new(), failures: BTreeMap::new() }
+        Self {
+            known: Vec::new(),
+            unseen,
+            drifted: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            pending: BTreeMap::new(),
+        }
     }
 
     fn get_mut(&mut self, part: Part) -> &mut PartState {

@@ -30,7 +30,9 @@ use super::*;
 use crate::{
     action::{Outcome, Recovered, Verb},
     event::{Command, Noticed, Refusal, Reply},
+    facts::Facts,
     fixture::{at, settings},
+    launch::Launch,
     op::TaskIndex,
     shared::volume::VolumeState,
     turn::Note,
@@ -92,11 +94,14 @@ impl Bench {
         while !self.turn.actions.is_empty() {
             for action in core::mem::take(&mut self.turn.actions) {
                 let ordinary = match (&action.subject, &action.verb) {
-                    (Subject::Volume(volume), Verb::Up) => Outcome::Volume { path: volume.name.clone() },
-                    (_, Verb::Look) => Outcome::Present,
+                    (Subject::Volume(volume), Verb::Up) => {
+                        Outcome::Done(Some(Facts::rooted(volume.name.clone())))
+                    }
+                    (_, Verb::Look) => Outcome::Present(None),
                     (_, Verb::Ask) => Outcome::Absent,
                     (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
-                    _ => Outcome::Done,
+                    (_, Verb::Start { attempt }) => Outcome::Started(Launch::of(*attempt)),
+                    _ => Outcome::Done(None),
                 };
                 let outcome = otherwise(&action).unwrap_or(ordinary);
                 self.see(Event::Outcome(action.op.clone(), outcome));

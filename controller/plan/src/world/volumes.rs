@@ -111,6 +111,8 @@ impl World {
                     op: Op { target: Target::Volume(String::from(name)), generation: self.generation },
                     subject: Subject::Volume(Arc::new(entry.state.spec.clone())),
                     mounts: Vec::new(),
+                    inputs: Vec::new(),
+                    launch: None,
                     verb,
                     timeout: OPERATION_TIMEOUT,
                 });

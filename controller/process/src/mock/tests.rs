@@ -70,7 +70,7 @@ fn stop(grace_s: u64) -> StopRequest {
 }
 
 fn recovery() -> Recovery {
-    Recovery { id: id(), config: None, handle: None }
+    Recovery { id: id(), config: None, handle: None, network: None }
 }
 
 #[tokio::test(start_paused = true)]

@@ -181,7 +181,7 @@ impl Agent {
     }
 
     async fn recover(&self, config: Option<TaskConfig>) -> Recovered {
-        self.driver.recover(Recovery { id: id(1), config, handle: None }).await.unwrap()
+        self.driver.recover(Recovery { id: id(1), config, handle: None, network: None }).await.unwrap()
     }
 
     fn record(&self) -> Record {

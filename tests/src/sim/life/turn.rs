@@ -474,7 +474,7 @@ impl Life {
         if self.machine.renews(&flight.action) {
             self.met.note(Kind::TokenRenewal);
         }
-        let outcome = self.machine.perform(self.now_ns, &flight.action)?;
+        let outcome = self.machine.perform(self.now(), &flight.action)?;
         let lost = self.faults.lost_one_in > 0 && self.dice.one_in(self.faults.lost_one_in);
         flight.outcome = Some(match flight.action.verb {
             Verb::Up | Verb::Down | Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. }

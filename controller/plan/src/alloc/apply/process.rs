@@ -16,6 +16,7 @@ use super::{Issued, Writer, look_at};
 use crate::{
     action::{FailureClass, Outcome, Recovered, Verb},
     alloc::task::restart::{self, Decision, Ended},
+    launch::Launch,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     parts::{Need, TASK_PARTS, Withdraw},
@@ -88,6 +89,7 @@ impl Writer<'_> {
                     *current = step;
                 }
             }
+            TaskChange::Settle(part) => self.settle(index, part),
             TaskChange::Die => {
                 let doomed = self.known(index).is_some_and(|known| known.doom.is_some());
                 if !doomed {
@@ -129,9 +131,12 @@ impl Writer<'_> {
                 self.part_failed(part, Doing::Down, FailureClass::Retry, why);
             }
             (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),
-            (Doing::Up, Run::Starting { attempt, .. }, Outcome::Done) => {
+            (Doing::Up, Run::Starting { attempt, .. }, Outcome::Started(launch)) => {
                 self.state.parts.learn(part, PartState::Up);
                 self.started(index, *attempt);
+                if let Some(known) = self.known_mut(index) {
+                    known.launch = launch.into_record();
+                }
             }
             // The machine lacks something just now: no fault of the task's, which is looked for and started again.
             (Doing::Up, Run::Starting { .. }, Outcome::Failed { class: FailureClass::Retry, why }) => {
@@ -141,25 +146,25 @@ impl Writer<'_> {
                 self.start_failed(index, *attempt, class, &why);
             }
             // How it ended is told by its exit, or by a look if that got lost.
-            (Doing::Down, Run::Stopping { .. }, Outcome::Done) => {
+            (Doing::Down, Run::Stopping { .. }, Outcome::Done(_)) => {
                 self.state.parts.learn(part, PartState::Suspect(Noticed::Event));
             }
-            (Doing::Down, Run::Waiting | Run::BackingOff { .. } | Run::Dead, Outcome::Done) => {
+            (Doing::Down, Run::Waiting | Run::BackingOff { .. } | Run::Dead, Outcome::Done(_)) => {
                 self.state.parts.learn(part, PartState::Absent);
             }
             (_, _, Outcome::Failed { why, .. }) => self.part_failed(part, doing, FailureClass::Retry, why),
             (
                 _,
                 _,
-                Outcome::Done
-                | Outcome::Present
+                Outcome::Done(_)
+                | Outcome::Started(_)
+                | Outcome::Present(_)
                 | Outcome::Absent
                 | Outcome::Foreign { .. }
                 | Outcome::Lost { .. }
                 | Outcome::Overdue
-                | Outcome::Issued { .. }
-                | Outcome::Checking(_)
-                | Outcome::Volume { .. },
+                | Outcome::Pending { .. }
+                | Outcome::Checking(_),
             ) => {}
         }
     }
@@ -267,6 +272,7 @@ impl Writer<'_> {
     pub(super) fn begin(&mut self, index: TaskIndex) {
         let now = self.now;
         let interval = self.task(index).map(|task| task.restart.interval);
+        let inputs = self.state.inputs(Part::Task(index, TaskPart::Process));
         self.state.maybe_begun.remove(&index);
         let unstored = self.state.leaves_first_unstored(now)
             && self.known(index).is_some_and(|known| known.newest() == 0);
@@ -274,6 +280,8 @@ impl Writer<'_> {
         let Some(known) = durable.tasks.get_mut(usize::from(index)) else { return };
         known.attempt = known.newest().saturating_add(1);
         known.begun_in = Some(now.boot);
+        known.forget_owed();
+        known.launch = Launch::with(known.attempt, &inputs).into_record();
         known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
@@ -470,6 +478,7 @@ impl Writer<'_> {
         known.run = Run::Dead;
         known.failed = failed == Failed::Yes;
         known.withdraw_restart();
+        known.forget_owed();
         known.finished_at = wall;
     }
 

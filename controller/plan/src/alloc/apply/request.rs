@@ -1,17 +1,11 @@
-//! Restarts and signals: requests of people, and of renewed tokens.
+//! Restarts and signals: requests of people, and of checks.
 
 use std_alloc::{
-    collections::BTreeSet,
     format,
     string::{String, ToString},
 };
 
-use herdlet_api_types::{
-    Duration, UnixNanos,
-    alloc::Desired,
-    job::{ChangeMode, Lifecycle},
-    task::TaskEventKind,
-};
+use herdlet_api_types::{UnixNanos, alloc::Desired, job::Lifecycle, task::TaskEventKind};
 
 use super::{Issued, Writer};
 use crate::{
@@ -20,7 +14,7 @@ use crate::{
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     policy::EventTexts,
-    state::{AfterStop, Doing, GroupRestart, Run, Stage},
+    state::{AfterStop, GroupRestart, Run, Stage},
     time::Deadline,
 };
 
@@ -139,88 +133,6 @@ impl Writer<'_> {
                     }
                 }
                 Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => {}
-            }
-        }
-    }
-
-    /// Tokens are there. Where they were renewed, the task is told as its identities ask for.
-    pub(super) fn identity_issued(&mut self, part: Part, doing: Doing, renew_in: Option<Duration>) {
-        let Part::Task(index, _) = part else { return };
-        match renew_in {
-            Some(renew_in) => {
-                let at_ns = self.now.boot_ns.saturating_add(renew_in.as_nanos().max(1).unsigned_abs());
-                self.state.renew_at_ns.insert(index, at_ns);
-            }
-            None => {
-                self.state.renew_at_ns.remove(&index);
-            }
-        }
-        self.part_is_up(part);
-        // Also those whose renewal an earlier agent began, and may not have lived to tell of.
-        if doing == Doing::Renew || self.known(index).is_some_and(|known| known.token_news) {
-            self.tokens_changed(index);
-        }
-    }
-
-    /// A renewal begins: should the agent die meanwhile, the task is told after its restart.
-    pub(super) fn expect_token_news(&mut self, part: Part) {
-        let Part::Task(index, TaskPart::Identity) = part else { return };
-        let cares = self.task(index).is_some_and(|task| {
-            task.identities
-                .iter()
-                .any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
-        });
-        if cares && let Some(known) = self.known_mut(index) {
-            known.token_news = true;
-        }
-    }
-
-    /// A signal has arrived, or there was nobody any more to get it.
-    pub(super) fn told_of_tokens(&mut self, index: TaskIndex) {
-        if !self.state.telling.values().any(|other| *other == index) {
-            self.forget_token_news(index);
-        }
-    }
-
-    fn forget_token_news(&mut self, index: TaskIndex) {
-        if self.known(index).is_some_and(|known| known.token_news)
-            && let Some(known) = self.known_mut(index)
-        {
-            known.token_news = false;
-        }
-    }
-
-    fn tokens_changed(&mut self, index: TaskIndex) {
-        if self.state.telling.values().any(|other| *other == index) {
-            return;
-        }
-        if !self.known(index).is_some_and(|known| matches!(known.run, Run::Running { .. })) {
-            // It reads them when it starts.
-            return self.forget_token_news(index);
-        }
-        let spec = self.spec.allocation().clone();
-        let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
-        let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
-        if let Some(identity) = expiring().find(|identity| identity.change_mode == ChangeMode::Restart) {
-            // Nomad's text.
-            let message = format!("Identity[{}]: new token acquired", identity.name);
-            self.note(index, TaskEventKind::RestartSignaled, message);
-            if let Some(known) = self.known_mut(index) {
-                known.restart_requested = true;
-            }
-            return self.forget_token_news(index);
-        }
-        let signals: BTreeSet<&str> = expiring()
-            .filter(|identity| identity.change_mode == ChangeMode::Signal)
-            .map(|identity| identity.change_signal.as_deref().unwrap_or("SIGHUP"))
-            .collect();
-        if signals.is_empty() {
-            return self.forget_token_news(index);
-        }
-        for signal in signals {
-            // A task that ended meanwhile reads the new token when it starts.
-            if self.signal(Some(&task.name), signal).is_ok() {
-                self.state.telling.insert(*self.generation, index);
             }
         }
     }

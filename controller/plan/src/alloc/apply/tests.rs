@@ -293,11 +293,13 @@ fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
         let timeout = Duration::from_secs(1);
         writer.change(Change::Issue { part, doing: Doing::Renew, verb: Verb::Up, timeout });
     });
-    let renewed = Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
+    let renewed =
+        Outcome::Done(Some(Facts::renewed_at(Some(Deadline::after(at(100), Duration::from_secs(30))))));
     desk.write(|writer| writer.outcome(part, 8, renewed));
+    desk.write(|writer| writer.change(Change::Task(0, TaskChange::Settle(TaskPart::Identity))));
     for (signal, owed) in [(9, true), (10, false)] {
-        desk.write(|writer| writer.outcome(PROCESS, signal, Outcome::Done));
-        assert_eq!(desk.main().token_news, owed, "{signal}");
+        desk.write(|writer| writer.outcome(PROCESS, signal, Outcome::Done(None)));
+        assert_eq!(desk.main().owed.contains_key(&TaskPart::Identity), owed, "{signal}");
     }
 }
 
@@ -402,5 +404,48 @@ fn what_a_directory_that_is_gone_means_for_whoever_used_it() {
         let generation = desk.generation;
         desk.write(|writer| writer.outcome(part, generation, Outcome::Absent));
         assert_eq!(desk.main().doom.is_some(), is_doomed, "{known:?}");
+    }
+}
+
+/// A part that knows its value by what it holds: what a task has read is in its launch record.
+#[test]
+fn what_changed_while_no_agent_ran_is_owed() {
+    use herdlet_api_types::job::{ChangeMode, Identity};
+
+    use crate::{
+        facts::{ChangeAction, Revision},
+        launch::Launch,
+    };
+    let part = Part::Task(0, TaskPart::Identity);
+    for (mode, revision, owed) in [
+        (ChangeMode::Signal, 7, None),
+        (ChangeMode::Signal, 8, Some(ChangeAction::Signal([String::from("SIGHUP")].into()))),
+        (ChangeMode::Restart, 8, Some(ChangeAction::Restart("Identity[api]: new token acquired".to_owned()))),
+        (ChangeMode::Noop, 8, None),
+    ] {
+        let launch = Launch { revisions: [(part, Revision(7))].into(), ..Launch::of(1) };
+        let mut desk = Desk::new(TaskState { launch: Some(Arc::new(launch)), ..running() });
+        let job = Arc::make_mut(&mut Arc::make_mut(&mut desk.spec).job);
+        job.groups[0].tasks[0].identities.push(Identity {
+            name: "api".to_owned(),
+            aud: Vec::new(),
+            ttl: Some(Duration::from_secs(60)),
+            env: false,
+            file: true,
+            filepath: None,
+            change_mode: mode,
+            change_signal: None,
+        });
+        let (doing, timeout) = (Doing::Look(None), Duration::from_secs(1));
+        desk.write(|writer| writer.change(Change::Issue { part, doing, verb: Verb::Look, timeout }));
+        let found = Facts { revision: Revision(revision), ..Facts::none() };
+        desk.write(|writer| writer.outcome(part, 8, Outcome::Present(Some(Arc::new(found)))));
+        let known = desk.main().owed.get(&TaskPart::Identity).map(|owed| owed.action.clone());
+        assert_eq!(known, owed, "{mode:?} {revision}");
+        assert!(!desk.main().restart_requested, "it is stored before it is done");
+        desk.write(|writer| writer.change(Change::Task(0, TaskChange::Settle(TaskPart::Identity))));
+        assert_eq!(desk.main().restart_requested, owed.is_some() && mode == ChangeMode::Restart);
+        desk.write(|writer| writer.outcome(PROCESS, 9, Outcome::Done(None)));
+        assert!(desk.main().owed.is_empty(), "{mode:?} {revision}");
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     plan::{TaskChange, Waiting},
     policy::StartGate,
     shared::volume::volume_name,
-    state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState},
+    state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState, Told},
     time::Deadline,
 };
 
@@ -142,16 +142,26 @@ impl Me<'_> {
                 let step = kill_step(pass, self.task);
                 pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
             }
-            PartState::Absent => pass.operate(part, Doing::Up, Verb::Start { attempt }),
+            PartState::Absent => self.start(pass, attempt),
             PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt, None),
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
-                if pass.due(retry_at_ns) {
+            PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                let due_ns = *due_ns;
+                if pass.due(due_ns) {
                     self.recover(pass, attempt, None);
                 }
             }
         }
         pass.wait(Waiting::Part(part));
+    }
+
+    /// Starts the attempt, once all is known that it reads: an agent that has begun since may have to look.
+    fn start(self, pass: &mut Pass<'_>, attempt: u32) {
+        let part = self.part(TaskPart::Process);
+        if pass.inputs(part).has_arrived() {
+            pass.operate(part, Doing::Up, Verb::Start { attempt });
+        } else {
+            self.parts_up(pass);
+        }
     }
 
     fn plan_running(self, pass: &mut Pass<'_>, attempt: u32) {
@@ -161,6 +171,7 @@ impl Me<'_> {
             pass.change(self.index, TaskChange::Stop { step, then });
             return;
         }
+        self.settle_owed(pass);
         if pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop {
             return;
         }
@@ -194,9 +205,10 @@ impl Me<'_> {
                     PartState::Unknown | PartState::Suspect(_) | PartState::Absent => true,
                     PartState::Busy { .. } => false,
                     // The machine lacked something: it did not run.
-                    PartState::Failed { retry_at_ns, .. } => {
-                        let retry_at_ns = *retry_at_ns;
-                        pass.due(retry_at_ns)
+                    PartState::Failed { retry_at_ns: due_ns, .. }
+                    | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                        let due_ns = *due_ns;
+                        pass.due(due_ns)
                     }
                 };
                 if pass.passed(until) {
@@ -224,6 +236,17 @@ impl Me<'_> {
         unchecked.and(gone)
     }
 
+    /// What the task is owed is done once it is due and the part is there as it was told.
+    fn settle_owed(self, pass: &mut Pass<'_>) {
+        for (part, owed) in &self.known.owed {
+            let told = |told: &Told| (told.task, told.part) == (self.index, *part);
+            let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
+            if is_there && !pass.state.telling.values().any(told) && pass.passed(&owed.due) {
+                pass.change(self.index, TaskChange::Settle(*part));
+            }
+        }
+    }
+
     /// Knows whether the process lives, and looks where it doesn't.
     fn watch(self, pass: &mut Pass<'_>, attempt: u32) {
         let part = self.part(TaskPart::Process);
@@ -237,9 +260,9 @@ impl Me<'_> {
             PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
                 pass.wait(Waiting::Part(part));
             }
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
-                if pass.due(retry_at_ns) {
+            PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                let due_ns = *due_ns;
+                if pass.due(due_ns) {
                     self.recover(pass, attempt, None);
                 }
                 pass.wait(Waiting::Part(part));
@@ -260,7 +283,7 @@ impl Me<'_> {
                 let noticed = *noticed;
                 self.recover(pass, attempt, Some(noticed));
             }
-            PartState::Up | PartState::Unknown | PartState::Absent => {
+            PartState::Up | PartState::Unknown | PartState::Absent | PartState::Pending { .. } => {
                 pass.issue(part, Doing::Down, stop, timeout)
             }
             PartState::Failed { doing, retry_at_ns, .. } => {
@@ -311,11 +334,11 @@ impl Me<'_> {
     /// A part that is there, and not due for renewal.
     fn part_up(self, pass: &mut Pass<'_>, part: TaskPart) -> Progress {
         let part = self.part(part);
-        if let Some(at_ns) = pass.state.renewal_ns(part)
+        if let Some(renew_at) = pass.state.renewal(part)
             && *pass.state.parts.get(part) == PartState::Up
-            && pass.due(at_ns)
+            && pass.passed(&renew_at)
         {
-            pass.operate(part, Doing::Renew, Verb::Up);
+            pass.bring_up(part, Doing::Renew);
             return Progress::Pending;
         }
         pass.want_up(part)
@@ -337,7 +360,7 @@ impl Me<'_> {
         match pass.state.parts.get(part) {
             PartState::Unknown => self.recover(pass, attempt, None),
             PartState::Absent => return Progress::Arrived,
-            PartState::Up | PartState::Suspect(_) => {
+            PartState::Up | PartState::Suspect(_) | PartState::Pending { .. } => {
                 pass.operate(part, Doing::Down, Verb::Destroy { attempt });
             }
             PartState::Busy { .. } => {}
@@ -364,9 +387,9 @@ impl Me<'_> {
             PartState::Absent => return true,
             PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, 1, None),
             PartState::Busy { .. } => {}
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
-                if pass.due(retry_at_ns) {
+            PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
+                let due_ns = *due_ns;
+                if pass.due(due_ns) {
                     self.recover(pass, 1, None);
                 }
             }

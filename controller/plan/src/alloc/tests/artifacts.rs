@@ -24,12 +24,12 @@ fn they_come_after_the_directory_and_before_the_process() {
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir])));
     life.settle();
     assert_eq!(life.issued, ["Up"], "the directory");
-    life.outcome(TASK_DIR, Outcome::Done);
+    life.outcome(TASK_DIR, Outcome::Done(None));
     assert!(matches!(life.state.parts.get(ARTIFACTS), PartState::Busy { doing: Doing::Up, .. }));
     assert_eq!(told(&life), ["Downloading Artifacts: Client is downloading artifacts"]);
     let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
     assert!(plan.waits.contains(&Waiting::Part(ARTIFACTS)));
-    life.outcome(ARTIFACTS, Outcome::Done);
+    life.outcome(ARTIFACTS, Outcome::Done(None));
     assert!(matches!(life.state.durable.tasks[0].run, Run::Starting { attempt: 1, .. }));
 }
 
@@ -45,7 +45,7 @@ fn they_are_looked_for_by_a_new_agent_and_not_fetched_twice() {
         parts.learn(PROCESS, PartState::Absent);
         parts
     };
-    for (seen, fetched) in [(Outcome::Present, false), (Outcome::Absent, true)] {
+    for (seen, fetched) in [(Outcome::Present(None), false), (Outcome::Absent, true)] {
         let mut life = Bench::new(&spec, known(vec![task.clone()], Stage::Main, parts()));
         life.settle();
         assert_eq!(life.issued, ["Look"]);

@@ -89,7 +89,7 @@ fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
     assert_eq!(life.issued.len(), 1, "{:?}", life.issued);
     life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why: String::new() });
     assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"], "what is left of it is removed at once");
-    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Done(None));
     assert_eq!(life.issued[2..], ["Start { attempt: 2 }"]);
 }
 
@@ -102,7 +102,7 @@ fn an_exit_may_come_before_the_word_of_the_start() {
     assert_eq!(life.issued, ["Start { attempt: 1 }"]);
     life.write(|writer| writer.exited("main", 1, exit(1)));
     life.write(|writer| writer.exited("main", 1, exit(1)));
-    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Started(Launch::of(1)));
     let main = &life.state.durable.tasks[0];
     let kinds: Vec<&str> = main.events.iter().map(|event| event.kind.as_str()).collect();
     assert_eq!(kinds, ["Started", "Terminated", "Restarting"]);
@@ -117,7 +117,7 @@ fn drift_noticed_during_a_start_changes_nothing() {
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
     life.settle();
     life.write(|writer| writer.drift(PROCESS, Noticed::Event));
-    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Started(Launch::of(1)));
     assert_eq!(life.issued, ["Start { attempt: 1 }"]);
     assert_eq!(*life.state.parts.get(PROCESS), PartState::Up);
 }
@@ -186,7 +186,7 @@ fn an_attempt_begins_when_nothing_of_the_last_one_runs() {
     let mut life = Bench::new(&spec, known(vec![waiting], Stage::Main, parts));
     life.settle();
     assert!(life.issued.is_empty(), "{:?}", life.issued);
-    life.outcome(prestop, Outcome::Done);
+    life.outcome(prestop, Outcome::Done(None));
     assert_eq!(life.issued, ["Start { attempt: 2 }"]);
 }
 
@@ -228,7 +228,7 @@ fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over(
     let mut life =
         Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
     life.settle();
-    life.outcome(prestop, Outcome::Done);
+    life.outcome(prestop, Outcome::Done(None));
     assert!(life.issued[1].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
     assert!(!messages(&life).iter().any(|message| message.contains("did not run")), "{:?}", messages(&life));
 }
@@ -274,7 +274,7 @@ fn an_attempt_of_an_earlier_boot_is_never_started_again() {
     let mut life = Bench::new(&spec, known(vec![starting], Stage::Main, parts));
     life.settle();
     life.outcome(PROCESS, Outcome::Recovered(Recovered::NotStarted));
-    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Done(None));
     assert_eq!(life.issued, ["Recover { attempt: 1 }", "Destroy { attempt: 1 }", "Start { attempt: 2 }"]);
     assert_eq!(life.state.durable.tasks[0].counted, 0);
 }
@@ -298,7 +298,7 @@ fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
     life.settle();
-    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Done(None));
     life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
     assert_eq!(life.issued.len(), 2, "{:?}", life.issued);
     assert!(matches!(life.state.parts.get(PROCESS), PartState::Failed { doing: Doing::Down, .. }));

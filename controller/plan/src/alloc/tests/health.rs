@@ -305,7 +305,7 @@ fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
     let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
     life.settle();
-    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Started(Launch::of(1)));
     assert!(!life.state.checks.recheck);
     assert!(!life.issued.iter().any(|verb| verb == "Down"), "{:?}", life.issued);
 }

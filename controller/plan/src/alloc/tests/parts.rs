@@ -96,7 +96,7 @@ fn an_overdue_operation_keeps_its_part() {
         life.settle();
     }
     assert_eq!(life.issued, ["Up"]);
-    life.outcome(Part::Dir, Outcome::Done);
+    life.outcome(Part::Dir, Outcome::Done(None));
     assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part's turn has come");
 }
 
@@ -109,7 +109,8 @@ fn tokens_are_renewed_when_they_fall_due() {
     for (due, renewed) in [(99, true), (100, true), (101, false)] {
         let mut state =
             known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS, identity]));
-        state.renew_at_ns.insert(0, at(due).boot_ns);
+        let renew_at = Some(Deadline::after(at(due), Duration::ZERO));
+        state.facts.learn(identity, Facts::renewed_at(renew_at));
         let plan = super::plan(at(100), &context(), &spec, &state);
         let renews = |change: &Change| matches!(change, Change::Issue { part, doing: Doing::Renew, .. } if *part == identity);
         assert_eq!(plan.changes.iter().any(renews), renewed, "{due}");
@@ -127,7 +128,7 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.settle();
     life.outcome(TASK_DIR, Outcome::Foreign { why: "a file".to_string() });
     life.now = at(103);
-    life.outcome(TASK_DIR, Outcome::Done);
+    life.outcome(TASK_DIR, Outcome::Done(None));
     assert_eq!(life.issued, ["Look", "Up"]);
     let (job, name) = (spec.job_key.clone(), spec.name());
     let of = Drifted { alloc: spec.id, job, name, task: Some("main".to_string()), kind: "task_dir" };
@@ -144,7 +145,7 @@ fn drift_noticed_during_a_look_is_looked_at_again() {
     life.write(|writer| writer.drift(TASK_DIR, Noticed::Look));
     life.settle();
     life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
-    life.outcome(TASK_DIR, Outcome::Present);
+    life.outcome(TASK_DIR, Outcome::Present(None));
     assert_eq!(life.issued, ["Look", "Look"]);
 }
 
@@ -192,7 +193,8 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     main.identities.push(expiring_identity());
     let spec = alloc(vec![main]);
     let part = Part::Task(0, TaskPart::Identity);
-    let issued = || Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
+    let issued =
+        || Outcome::Present(Some(Facts::renewed_at(Some(Deadline::after(at(100), Duration::from_secs(30))))));
     let mut bench = Bench::new(
         &spec,
         known(vec![TaskState { name: "main".into(), ..running() }], Stage::Main, up(&[part])),
@@ -203,23 +205,21 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     });
     bench.crash();
     let look = |bench: &mut Bench<'_>| {
-        bench.write(|writer| {
-            let timeout = Duration::from_secs(1);
-            writer.change(Change::Issue { part, doing: Doing::Look(None), verb: Verb::Look, timeout });
-        });
-        let generation = bench.generation;
-        bench.write(|writer| writer.outcome(part, generation, issued()));
+        bench.write(|writer| writer.drift(part, Noticed::Look));
+        bench.settle();
+        bench.outcome(part, issued());
         bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
     };
     assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
-    let signal = bench.generation;
+    let told = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal under way");
+    let signal = told(&bench);
     assert_eq!(look(&mut bench), 1, "once as long as it is under way");
     // The signal was released and nobody knows whether it arrived: once more.
     bench.crash();
     assert_eq!(look(&mut bench), 1);
-    let (again, process) = (bench.generation, Part::Task(0, TaskPart::Process));
-    bench.write(|writer| writer.outcome(process, again, Outcome::Done));
-    bench.write(|writer| writer.outcome(process, signal, Outcome::Done));
+    let (again, process) = (told(&bench), Part::Task(0, TaskPart::Process));
+    bench.write(|writer| writer.outcome(process, again, Outcome::Done(None)));
+    bench.write(|writer| writer.outcome(process, signal, Outcome::Done(None)));
     bench.crash();
     assert_eq!(look(&mut bench), 0, "it was told");
 }
@@ -252,4 +252,34 @@ fn an_allocation_is_forgotten_once_no_catalogue_holds_anything_of_it() {
         let plan = super::plan(at(100), &context(), &spec, &state);
         assert_eq!(plan.changes.contains(&Change::Forget), forgotten, "{part:?} {:?}", plan.changes);
     }
+}
+
+/// It may be so for days: nothing runs meanwhile, people see what is missing, and an event asks at once.
+#[test]
+fn a_part_waits_for_what_it_needs_without_an_operation() {
+    let mut main = task("main", Lifecycle::Main);
+    main.identities.push(expiring_identity());
+    let spec = alloc(vec![main]);
+    let part = Part::Task(0, TaskPart::Identity);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    let missing = || Outcome::Pending { on: "the key colour".to_string(), ask_in: Duration::from_secs(60) };
+    life.settle();
+    life.outcome(part, missing());
+    assert_eq!(life.issued, ["Up"], "nothing is started without it");
+    for (second, asked) in [(159, 1), (160, 2)] {
+        life.now = at(second);
+        life.settle();
+        assert_eq!(life.issued.len(), asked, "{second}");
+    }
+    life.outcome(part, missing());
+    let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
+    let told = show::explain(life.now, &spec, &life.state, &plan);
+    let wait = told.waits.iter().find(|wait| wait.part == "task main: tokens").expect("it waits");
+    assert_eq!((&*wait.message, wait.since), ("waits for the key colour", Some(at(100).wall)));
+    life.write(|writer| writer.drift(part, Noticed::Event));
+    life.settle();
+    assert_eq!(life.issued[2..], ["Look"]);
+    life.outcome(part, Outcome::Absent);
+    life.outcome(part, Outcome::Done(None));
+    assert_eq!(life.issued[3..], ["Up", "Start { attempt: 1 }"]);
 }

@@ -60,6 +60,11 @@ fn any_part_state() -> impl Strategy<Value = PartState> {
             overtaken,
             overdue: false
         }),
+        (0..200u64).prop_map(|at| PartState::Pending {
+            on: String::new(),
+            since_ns: 0,
+            ask_at_ns: at * 1_000_000_000,
+        }),
         (doing, 0..200u64).prop_map(|(doing, at)| PartState::Failed {
             doing,
             attempt: 1,
@@ -113,13 +118,15 @@ fn any_state() -> impl Strategy<Value = AllocState> {
 
 fn any_outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
-        Just(Outcome::Done),
-        Just(Outcome::Present),
+        Just(Outcome::Done(None)),
+        Just(Outcome::Present(None)),
         Just(Outcome::Absent),
         Just(Outcome::Foreign { why: String::new() }),
         Just(Outcome::Lost { why: String::new() }),
         Just(Outcome::Overdue),
-        Just(Outcome::Issued { renew_in: Some(Duration::from_secs(30)) }),
+        any_deadline().prop_map(|at| Outcome::Done(Some(Facts::renewed_at(Some(at))))),
+        Just(Outcome::Started(Launch::of(1))),
+        Just(Outcome::Pending { on: String::new(), ask_in: Duration::from_secs(30) }),
         Just(Outcome::Recovered(Recovered::NotStarted)),
         Just(Outcome::Recovered(Recovered::Running)),
         Just(Outcome::Recovered(Recovered::Exited(exit(1)))),

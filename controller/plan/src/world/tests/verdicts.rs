@@ -34,7 +34,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(5).moment()));
     bench.now = at(6);
     let action = bench.turn.actions.remove(0);
-    bench.see(Event::Outcome(action.op, Outcome::Done));
+    bench.see(Event::Outcome(action.op, Outcome::Done(None)));
     let shown = bench.shown().expect("it was shown").convergence;
     assert_ne!(shown.state, ConvergenceState::Converged);
     assert_eq!(shown.since, at(5).moment());

@@ -216,7 +216,7 @@ async fn failed_starts_say_why() {
         assert!(error.class() == fatal && error.why().ends_with("the task's name is too long"), "{error}");
         // What came as far as a record is known as ended; the rest never was.
         for (attempt, code) in [(1, None), (2, Some(126)), (3, Some(126)), (4, None), (5, None)] {
-            let recovery = Recovery { id: id(attempt), config: None, handle: None };
+            let recovery = Recovery { id: id(attempt), config: None, handle: None, network: None };
             let recovered = agent.driver.recover(recovery).await.unwrap();
             let known = if let Recovered::Exited(exit) = &recovered { Some(exit.code) } else { None };
             assert_eq!(known, code, "{attempt}: {recovered:?}");

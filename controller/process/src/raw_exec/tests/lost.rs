@@ -241,7 +241,7 @@ async fn on_a_new_directory_only_attempts_of_an_earlier_agent_are_lost() {
         let agent = bench.agent();
         agent.driver.shared.attempts().set_earlier([id(1)].into());
         let recovered = |attempt| async {
-            let recovery = Recovery { id: attempt, config: None, handle: None };
+            let recovery = Recovery { id: attempt, config: None, handle: None, network: None };
             agent.driver.recover(recovery).await.unwrap()
         };
         assert_eq!(recovered(id(2)).await, Recovered::NotStarted);

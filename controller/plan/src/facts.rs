@@ -1,0 +1,224 @@
+//! What parts have produced, for the parts that read it.
+//!
+//! In: the outcome of an operation. Out: facts of each part, beside its state and never inside it: they are the last good value while the part
+//! is looked at, renewed or failing. No fact is a secret: a secret is a file, and its path is the fact.
+
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    sync::Arc,
+    vec::Vec,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    network::AllocNetwork,
+    op::Part,
+    time::{Deadline, Now},
+};
+
+/// What one part has produced. A release that knows more fields adds them, each with a default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Which of the part's values this is.
+    pub revision: Revision,
+    /// Environment variables.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Files with environment variables that are secret.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<EnvFile>,
+    /// What the driver has to mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+    /// Device nodes that the driver has to make.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
+    /// A directory that others build on: a root file system, or the data of a volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// The network that the allocation's tasks share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<AllocNetwork>,
+    /// When the part is to be renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renew_at: Option<Deadline>,
+}
+
+/// Which value of a part this is. Only equality means anything. Parts that can't tell by what they hold say [`Revision::COUNTED`]: then the planner
+/// counts how often they were renewed, from what the task's launch record says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub u64);
+
+impl Revision {
+    /// Of a part that leaves it to the planner.
+    pub const COUNTED: Self = Self(0);
+
+    /// The next one that the planner counts.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1).max(1))
+    }
+}
+
+/// What a running task is owed where facts have changed that concern it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeAction {
+    /// It is restarted, for this reason.
+    Restart(String),
+    /// It is sent each of these signals.
+    Signal(BTreeSet<String>),
+}
+
+/// A change that a running task is still owed. Stored before anything is done about it, and cleared by the outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owed {
+    /// What is to be done.
+    pub action: ChangeAction,
+    /// The value that the task will have read then.
+    pub revision: Revision,
+    /// When it is to be done.
+    pub due: Deadline,
+}
+
+/// A file with environment variables, one `NAME=value` a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvFile {
+    /// Absolute path on the machine.
+    pub path: String,
+}
+
+/// A mount that the driver makes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Absolute path on the machine.
+    pub host_path: String,
+    /// Path in the task.
+    pub task_path: String,
+    /// The task may not write.
+    pub read_only: bool,
+}
+
+/// A device node that the driver makes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Absolute path on the machine.
+    pub host_path: String,
+    /// Path in the task.
+    pub task_path: String,
+    /// Of `r`, `w` and `m`.
+    pub permissions: String,
+}
+
+/// What is known of a part's facts. A part that has none is known to have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact<'a> {
+    /// Its last good value.
+    Known(&'a Facts),
+    /// Nothing, since the agent's start.
+    Unknown,
+}
+
+/// Facts by part. A handful at most: most parts have none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllFacts(BTreeMap<Part, Arc<Facts>>);
+
+/// The facts of a part that has none.
+static NONE: Facts = Facts::none();
+
+impl Facts {
+    /// No facts at all.
+    pub const fn none() -> Self {
+        Self {
+            revision: Revision(0),
+            env: BTreeMap::new(),
+            env_files: Vec::new(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            root: None,
+            network: None,
+            renew_at: None,
+        }
+    }
+
+    /// Those of a part that offers a directory.
+    pub fn rooted(root: String) -> Arc<Self> {
+        Arc::new(Self { root: Some(root), ..Self::none() })
+    }
+
+    /// Those of a part that is to be renewed at that time, if ever.
+    pub fn renewed_at(renew_at: Option<Deadline>) -> Arc<Self> {
+        Arc::new(Self { renew_at, ..Self::none() })
+    }
+}
+
+impl Fact<'static> {
+    /// The part is known to have none.
+    pub const NONE: Self = Self::Known(&NONE);
+}
+
+impl AllFacts {
+    /// Those that an agent before this one has stored.
+    pub(crate) fn stored(known: &BTreeMap<Part, Arc<Facts>>, now: Now) -> Self {
+        let rebased = |facts: &Arc<Facts>| match facts.renew_at {
+            Some(renew_at) if renew_at.boot != now.boot => {
+                Arc::new(Facts { renew_at: Some(renew_at.rebased(now)), ..Facts::clone(facts) })
+            }
+            Some(_) | None => facts.clone(),
+        };
+        Self(known.iter().map(|(part, facts)| (*part, rebased(facts))).collect())
+    }
+
+    /// The last good value of a part's facts.
+    pub fn get(&self, part: Part) -> Option<&Arc<Facts>> {
+        self.0.get(&part)
+    }
+
+    /// The part has produced this.
+    pub(crate) fn learn(&mut self, part: Part, facts: Arc<Facts>) {
+        self.0.insert(part, facts);
+    }
+
+    /// The part is gone, and with it what it had produced.
+    pub(crate) fn forget(&mut self, part: Part) {
+        self.0.remove(&part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        op::TaskPart,
+        state::{AllocState, Noticed, PartState},
+    };
+
+    const PART: Part = Part::Task(0, TaskPart::Identity);
+
+    #[test]
+    fn unknown_facts_are_not_none() {
+        let mut state = AllocState::default();
+        assert_eq!(state.fact(PART), Fact::Unknown);
+        state.parts.learn(PART, PartState::Up);
+        assert_eq!(state.fact(PART), Fact::NONE, "it is up and has said nothing");
+        state.parts.learn(PART, PartState::Suspect(Noticed::Event));
+        assert_eq!(state.fact(PART), Fact::Unknown);
+    }
+
+    #[test]
+    fn the_last_good_value_outlives_what_becomes_of_its_part() {
+        let mut state = AllocState::default();
+        let facts = Facts::rooted(String::from("/data"));
+        state.facts.learn(PART, facts.clone());
+        for known in [PartState::Up, PartState::Suspect(Noticed::Event), PartState::Unknown] {
+            state.parts.learn(PART, known);
+            assert_eq!(state.fact(PART), Fact::Known(&facts));
+        }
+        state.facts.forget(PART);
+        assert_eq!(state.fact(PART), Fact::Unknown);
+    }
+}

@@ -1,0 +1,82 @@
+//! The record of an attempt that was started: all that recover, stop, signal and exec need to know of it.
+//!
+//! In: what a driver gave back at the start, and the facts that it was started with. Out: the same, stored, for the agents after this one. What
+//! has become of the facts since does not matter to the attempt.
+
+use core::fmt;
+use std_alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{action::Input, facts::Revision, network::DriverNetwork, op::Part};
+
+/// An attempt that was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Its number.
+    pub attempt: u32,
+    /// What it has read, by part.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "crate::state::pairs")]
+    pub revisions: BTreeMap<Part, Revision>,
+    /// What its driver wants to be given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<Handle>,
+    /// The network that its driver made for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<DriverNetwork>,
+}
+
+impl Launch {
+    /// That of an attempt of which nothing else is known.
+    pub fn of(attempt: u32) -> Self {
+        Self { attempt, ..Self::default() }
+    }
+
+    /// That of an attempt which reads these facts.
+    pub fn with(attempt: u32, inputs: &[Input]) -> Self {
+        let revisions = inputs.iter().map(|input| (input.part, input.facts.revision)).collect();
+        Self { revisions, ..Self::of(attempt) }
+    }
+
+    /// As it is stored: where the number is all, the state of the task has it.
+    pub(crate) fn into_record(self) -> Option<Arc<Self>> {
+        (self != Self::of(self.attempt)).then(|| Arc::new(self))
+    }
+}
+
+/// A driver's own note about an attempt.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handle {
+    /// Version of the note's format, by the driver.
+    pub version: u32,
+    /// The note, opaque to everyone else.
+    pub state: Vec<u8>,
+}
+
+/// The note may hold anything, secrets too.
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle {{ version: {}, {} bytes }}", self.version, self.state.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::TaskState;
+
+    #[test]
+    fn only_what_says_more_than_its_number_is_stored() {
+        assert_eq!(Launch::of(3).into_record(), None);
+        let handle = Some(Handle { version: 1, state: [7].into() });
+        let launch = Launch { handle, ..Launch::of(3) };
+        assert_eq!(launch.clone().into_record().as_deref(), Some(&launch));
+    }
+
+    #[test]
+    fn a_record_is_of_one_attempt() {
+        let launch = Some(Arc::new(Launch::of(3)));
+        let known = TaskState { attempt: 4, launch, ..TaskState::default() };
+        assert_eq!((known.launch_of(3).is_some(), known.launch_of(4).is_some()), (true, false));
+    }
+}
