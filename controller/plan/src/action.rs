@@ -5,9 +5,9 @@ use std_alloc::{string::String, sync::Arc, vec::Vec};
 use herdlet_api_types::{Duration, service::CheckResult};
 
 use crate::{
-    facts::Facts,
+    facts::{Facts, Input},
     launch::Launch,
-    op::{Op, Part, Subject, Target},
+    op::{Op, Subject, Target},
     parts::Down,
 };
 
@@ -41,15 +41,6 @@ pub struct MountSource {
     pub destination: String,
     /// The task may not write.
     pub read_only: bool,
-}
-
-/// Facts of another part.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Input {
-    /// Which part.
-    pub part: Part,
-    /// What it has produced.
-    pub facts: Arc<Facts>,
 }
 
 /// What to do with the subject's part.

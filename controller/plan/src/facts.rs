@@ -189,6 +189,15 @@ impl AllFacts {
     }
 }
 
+/// Facts of another part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// Which part.
+    pub part: Part,
+    /// What it has produced.
+    pub facts: Arc<Facts>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

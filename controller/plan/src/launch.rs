@@ -8,7 +8,11 @@ use std_alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{action::Input, facts::Revision, network::DriverNetwork, op::Part};
+use crate::{
+    facts::{Input, Revision},
+    network::DriverNetwork,
+    op::Part,
+};
 
 /// An attempt that was started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

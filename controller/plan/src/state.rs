@@ -33,8 +33,7 @@ pub use self::{
     stage::Stage,
 };
 use crate::{
-    action::Input,
-    facts::{AllFacts, Fact, Facts, Owed, Revision},
+    facts::{AllFacts, Fact, Facts, Input, Owed, Revision},
     launch::Launch,
     limits::EVENTS_MAX,
     op::{Part, TaskIndex, TaskPart},

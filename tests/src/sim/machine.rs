@@ -10,9 +10,9 @@ use herdlet_api_types::{
     task::ExitResult,
 };
 use herdlet_plan::{
-    action::{Action, FailureClass, Input, Outcome, Recovered, Verb},
+    action::{Action, FailureClass, Outcome, Recovered, Verb},
     event::Event,
-    facts::Facts,
+    facts::{Facts, Input},
     launch::{Handle, Launch},
     op::{Part, Subject, TaskPart},
     parts::{BeforeStart, Down, IfLost, Medium, PartSet},

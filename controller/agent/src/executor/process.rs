@@ -8,12 +8,12 @@ use herdlet_driver::{
     Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
-    action::{FailureClass, Input, Outcome, Recovered, Verb},
+    action::{FailureClass, Outcome, Recovered, Verb},
+    facts::Input,
     interpolate::interpolate_config,
     launch::{self, Launch},
     network,
 };
-use tokio::time::Instant;
 
 use crate::executor::{Context, Refusal, Workload, duration, fatal, places};
 
@@ -150,17 +150,11 @@ async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -
         return Outcome::Done(None);
     };
     let command: Vec<String> = std::iter::once(&prestop.command).chain(&prestop.args).cloned().collect();
-    let (timeout, began) = (duration(prestop.timeout), Instant::now());
-    match driver.exec(id, &command, timeout).await {
+    match driver.exec(id, &command, duration(prestop.timeout)).await {
         Ok(outcome) if outcome.exit.code == 0 => Outcome::Done(None),
         Ok(outcome) => {
-            let end = if began.elapsed() >= timeout {
-                format!("it did not end within {} and was killed", prestop.timeout)
-            } else {
-                format!("it ended with code {}", outcome.exit.code)
-            };
             let output = last_line(&outcome).map(|line| format!(": {line}")).unwrap_or_default();
-            fatal(format!("run {}: {end}{output}", prestop.command))
+            fatal(format!("run {}: it ended with code {}{output}", prestop.command, outcome.exit.code))
         }
         Err(error) => match error.class() {
             Class::Retry => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
