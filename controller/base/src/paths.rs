@@ -137,11 +137,6 @@ pub fn decode(part: &str) -> Option<String> {
     String::from_utf8(out).ok().filter(|text| encode(text) == part)
 }
 
-/// Whether `path` is `base` or below it, by components (not by string prefix). Neither is resolved.
-pub fn is_below(path: &Path, base: &Path) -> bool {
-    path.starts_with(base)
-}
-
 /// Allocations that have a directory.
 pub fn alloc_ids(allocs: &Path) -> Vec<AllocId> {
     let Ok(entries) = std::fs::read_dir(allocs) else { return Vec::new() };

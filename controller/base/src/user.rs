@@ -20,11 +20,11 @@ pub struct Credentials {
     pub gid: u32,
     /// All groups, the primary one included, and no other.
     pub groups: Vec<u32>,
-    pub home: String,
+    pub login: Login,
 }
 
 /// What a login of a user sets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Login {
     pub name: String,
     pub home: String,
@@ -81,14 +81,23 @@ const ENTRY_LEN_MAX: usize = 1 << 20;
 /// When there is no such user, or the agent can't become it.
 pub fn credentials(name: Option<&str>) -> Result<Option<Credentials>, UserError> {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
-    let found = find(name)?;
-    let own = rustix::process::geteuid();
-    if own.is_root() {
-        Ok(Some(found))
-    } else if own.as_raw() == found.uid {
-        Ok(None)
-    } else {
-        Err(UserError::NotRoot { name: name.to_owned() })
+    find(name)?.unless_own(name)
+}
+
+impl Credentials {
+    /// The same, where the agent has to become this user; none where it is that user already.
+    ///
+    /// # Errors
+    /// When the agent can't become the user, which has this name.
+    pub fn unless_own(self, name: &str) -> Result<Option<Self>, UserError> {
+        let own = rustix::process::geteuid();
+        if own.is_root() {
+            Ok(Some(self))
+        } else if own.as_raw() == self.uid {
+            Ok(None)
+        } else {
+            Err(UserError::NotRoot { name: name.to_owned() })
+        }
     }
 }
 
@@ -99,7 +108,9 @@ pub fn credentials(name: Option<&str>) -> Result<Option<Credentials>, UserError>
 pub fn find(name: &str) -> Result<Credentials, UserError> {
     let entry = lookup(name)?;
     let groups = groups(&entry.name, entry.gid).map_err(|source| failed(name, source))?;
-    Ok(Credentials { uid: entry.uid, gid: entry.gid, groups, home: entry.home })
+    let Entry { name, uid, gid, home, shell } = entry;
+    let login = Login { name: name.to_string_lossy().into_owned(), home, shell };
+    Ok(Credentials { uid, gid, groups, login })
 }
 
 /// The same without its groups, for what is given to it.
@@ -108,15 +119,6 @@ pub fn find(name: &str) -> Result<Credentials, UserError> {
 /// As [`find`].
 pub fn ids(name: &str) -> Result<Ids, UserError> {
     lookup(name).map(|entry| Ids { uid: entry.uid, gid: entry.gid })
-}
-
-/// What a login of this user sets.
-///
-/// # Errors
-/// As [`find`].
-pub fn login(name: &str) -> Result<Login, UserError> {
-    let Entry { name, home, shell, .. } = lookup(name)?;
-    Ok(Login { name: name.to_string_lossy().into_owned(), home, shell })
 }
 
 fn lookup(name: &str) -> Result<Entry, UserError> {

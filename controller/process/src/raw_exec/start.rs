@@ -264,7 +264,13 @@ pub(super) fn invocation(
     task: &TaskConfig,
     config: &RawExecConfig,
 ) -> DriverResult<Invocation> {
-    let user = user::credentials(task.user.as_deref()).map_err(no_user)?;
+    let name = task.user.as_deref().filter(|name| !name.is_empty());
+    let found = name.map(user::find).transpose().map_err(no_user)?;
+    let environment = environment(task, config, found.as_ref().map(|found| &found.login));
+    let user = match (name, found) {
+        (Some(name), Some(found)) => found.unless_own(name).map_err(no_user)?,
+        (_, _) => None,
+    };
     let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
     let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
     let found = command::find(&command::Lookup {
@@ -283,7 +289,7 @@ pub(super) fn invocation(
         program: found.path,
         entry: found.entry,
         arguments,
-        environment: environment(task, &config.denied_envvars).map_err(no_user)?,
+        environment,
         directory: Some(
             config.work_dir.as_ref().map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
         ),
@@ -306,20 +312,24 @@ pub(super) const REPORTED_MAX: usize = 256;
 /// One such line a minute for each task shows that something is going on.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-/// The task's variables, with those of its user's login where it has a user and does not set them itself.
-fn environment(task: &TaskConfig, denied: &[String]) -> Result<Vec<(OsString, OsString)>, UserError> {
+/// The task's variables, with those of its user's login that it does not set itself.
+fn environment(
+    task: &TaskConfig,
+    config: &RawExecConfig,
+    login: Option<&Login>,
+) -> Vec<(OsString, OsString)> {
     let mut variables = task.env.clone();
-    if let Some(name) = task.user.as_deref().filter(|name| !name.is_empty()) {
-        add_login(&mut variables, user::login(name)?);
+    if let Some(login) = login {
+        add_login(&mut variables, login);
     }
-    variables.retain(|(name, _)| !denied.iter().any(|pattern| is_like(name, pattern)));
-    Ok(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    variables.retain(|(name, _)| !config.denied_envvars.iter().any(|pattern| is_like(name, pattern)));
+    variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-fn add_login(variables: &mut Vec<(String, String)>, Login { name, home, shell }: Login) {
-    for (key, value) in [("HOME", home), ("LOGNAME", name.clone()), ("SHELL", shell), ("USER", name)] {
+fn add_login(variables: &mut Vec<(String, String)>, Login { name, home, shell }: &Login) {
+    for (key, value) in [("HOME", home), ("LOGNAME", name), ("SHELL", shell), ("USER", name)] {
         if !value.is_empty() && variables.iter().all(|(known, _)| known != key) {
-            variables.push((key.to_owned(), value));
+            variables.push((key.to_owned(), value.clone()));
         }
     }
 }
@@ -440,10 +450,10 @@ mod tests {
 
     #[test]
     fn a_task_with_a_user_has_the_login_of_that_user() {
-        let login = || Login { name: "web".to_owned(), home: "/srv/web".to_owned(), shell: String::new() };
+        let login = Login { name: "web".to_owned(), home: "/srv/web".to_owned(), shell: String::new() };
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let mut variables = vec![pair("PATH", "/bin"), pair("HOME", "/own")];
-        add_login(&mut variables, login());
+        add_login(&mut variables, &login);
         let expected = [("PATH", "/bin"), ("HOME", "/own"), ("LOGNAME", "web"), ("USER", "web")];
         assert_eq!(variables, expected.map(|(name, value)| pair(name, value)));
     }

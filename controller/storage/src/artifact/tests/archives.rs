@@ -2,6 +2,8 @@
 
 use std::io::{Cursor, Write as _};
 
+use herdlet_base::user::Login;
+
 use super::*;
 
 /// A tar with a program, a directory that is closed to others, and two kinds of links.
@@ -169,7 +171,7 @@ async fn what_is_fetched_belongs_to_the_task_s_user() {
         return;
     }
     let (server, ground) = (Server::giving(good_tar()), Ground::new());
-    let user = Credentials { uid: 65_534, gid: 65_534, groups: vec![65_534], home: "/".to_owned() };
+    let user = Credentials { uid: 65_534, gid: 65_534, groups: vec![65_534], login: Login::default() };
     let recipient = Recipient { dirs: ground.dirs(), user: Some(user) };
     let all = [artifact(&server, "/a.tar"), artifact(&server, "/a?archive=false")];
     let wanted = all.iter().map(resolved).collect();

@@ -3,6 +3,8 @@
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 
+use herdlet_base::user::Login;
+
 use super::*;
 
 /// What the tasks of an allocation share, where anybody may exchange anything, and in it a directory of root's.
@@ -21,7 +23,7 @@ fn to(mut artifact: Artifact, place: &Path) -> Artifact {
 
 async fn fetch_as_nobody(ground: &Ground, artifact: &Artifact) -> Result<(), ArtifactError> {
     let root = rustix::process::geteuid().is_root();
-    let nobody = || Credentials { uid: 65_534, gid: 65_534, groups: vec![65_534], home: "/".to_owned() };
+    let nobody = || Credentials { uid: 65_534, gid: 65_534, groups: vec![65_534], login: Login::default() };
     let recipient = Recipient { dirs: ground.dirs(), user: root.then(nobody) };
     ground.fetcher.up(vec![resolved(artifact)], recipient, &CancellationToken::new()).await
 }
