@@ -81,10 +81,14 @@ struct Found {
 }
 
 impl Start<'_> {
-    fn find(self) -> Result<Found, ClaimError> {
+    /// Where the last start was. What ran before a reboot runs no more.
+    fn recorded(self) -> Option<Location> {
         let recorded = Location::read(&self.state.join(FILE));
-        // What ran before a reboot runs no more.
-        let recorded = recorded.filter(|found| found.instance == *self.instance && found.boot == boot_id());
+        recorded.filter(|found| found.instance == *self.instance && found.boot == boot_id())
+    }
+
+    fn find(self) -> Result<Found, ClaimError> {
+        let recorded = self.recorded();
         let runtime = recorded.as_ref().map(|recorded| &*recorded.runtime);
         let supervisors = Supervisor::list(self.instance, runtime).map_err(self.unknown())?;
         Ok(Found { recorded, supervisors })
@@ -146,10 +150,13 @@ impl Start<'_> {
 
     /// By the cgroups of the last start, where those of this one are others: what runs there without a supervisor is ended by nobody.
     fn judge_cgroups(self, tree: Option<&Path>) -> Result<Option<Elsewhere>, ClaimError> {
-        let found = self.find()?;
-        let Some(recorded) = &found.recorded else { return Ok(None) };
+        let Some(recorded) = self.recorded() else { return Ok(None) };
         let Some(last) = recorded.populated_cgroups() else { return Ok(None) };
-        if tree.is_some_and(|tree| is_same(tree, &last)) || self.tasks_in(self.runtime, &found)?.is_some() {
+        // Before processes are listed: it is so at nearly every start.
+        if tree.is_some_and(|tree| is_same(tree, &last)) {
+            return Ok(None);
+        }
+        if self.tasks_in(self.runtime, &self.find()?)?.is_some() {
             return Ok(None);
         }
         let why = Why::Unseen { file: self.state.join(FILE), cause: Cause::Cgroups };
