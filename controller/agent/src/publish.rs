@@ -84,14 +84,6 @@ struct Scene {
     previous: Option<Arc<AllocView>>,
 }
 
-/// Why a prefix names no allocation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PrefixError {
-    /// None begins with it.
-    None,
-    Ambiguous(Vec<AllocId>),
-}
-
 impl Default for ReadModel {
     fn default() -> Self {
         Self::with_room_for(CHANGES_LEN)
@@ -195,28 +187,6 @@ impl ReadModel {
     /// An allocation.
     pub fn alloc(&self, id: &AllocId) -> Option<Arc<AllocView>> {
         self.read(|objects| objects.allocs.get(id).cloned())
-    }
-
-    /// The one allocation whose id begins with `prefix` (hyphens may be left out).
-    ///
-    /// # Errors
-    /// When none or several do.
-    pub fn alloc_by_prefix(&self, prefix: &str) -> Result<Arc<AllocView>, PrefixError> {
-        let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
-        let wanted = plain(prefix);
-        let mut found: Vec<_> = self.read(|objects| {
-            objects
-                .allocs
-                .values()
-                .filter(|view| plain(&view.spec.id.to_string()).starts_with(&wanted))
-                .cloned()
-                .collect()
-        });
-        match found.len() {
-            0 => Err(PrefixError::None),
-            1 => found.pop().ok_or(PrefixError::None),
-            _ => Err(PrefixError::Ambiguous(found.iter().map(|view| view.spec.id).collect())),
-        }
     }
 
     /// All volumes, by name.

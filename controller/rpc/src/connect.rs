@@ -9,13 +9,7 @@
 //!
 //! Facts: `hashicorp/nomad:helper/pool/conn.go`, `nomad/rpc.go` (`handleConn`).
 
-use std::{
-    future::Future,
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use rustix::net::sockopt;
 use tokio::{
@@ -71,25 +65,19 @@ pub trait Dial: Send + Sync + 'static {
 
 /// TCP, in TLS where there are certificates.
 #[derive(Debug, Default)]
-pub struct Network(Mutex<Option<ClientTls>>);
+pub struct Network(Option<ClientTls>);
 
 impl Network {
     /// With these certificates, or without TLS.
     #[must_use]
     pub fn new(tls: Option<ClientTls>) -> Self {
-        Self(Mutex::new(tls))
-    }
-
-    /// Takes these certificates for connections from now on.
-    pub fn set_tls(&self, tls: Option<ClientTls>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+        Self(tls)
     }
 }
 
 impl Dial for Network {
     async fn dial(&self, address: &Address, purpose: Purpose) -> Result<Box<dyn Io>, DialError> {
-        let tls = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        dial(address, tls.as_ref(), purpose).await
+        dial(address, self.0.as_ref(), purpose).await
     }
 }
 
