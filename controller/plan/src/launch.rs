@@ -1,7 +1,6 @@
-//! The record of an attempt that was started: all that recover, stop, signal and exec need to know of it.
+//! The record of an attempt that was started, which does not depend on what becomes of the facts that it was started with.
 //!
-//! In: what a driver gave back at the start, and the facts that it was started with. Out: the same, stored, for the agents after this one. What
-//! has become of the facts since does not matter to the attempt.
+//! In: what a driver returned at the start, and the revisions of the facts that the attempt has read. Out: the same, stored, for later agents.
 
 use core::fmt;
 use std_alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
@@ -22,7 +21,7 @@ pub struct Launch {
     /// What it has read, by part.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "crate::state::pairs")]
     pub revisions: BTreeMap<Part, Revision>,
-    /// What its driver wants to be given back.
+    /// The driver's handle, passed back when the attempt is recovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<Handle>,
     /// The network that its driver made for it.

@@ -21,7 +21,7 @@ use crate::executor::{Context, Refusal, Workload, duration, fatal, places};
 pub struct Known {
     /// The facts that it is started with.
     pub inputs: Vec<Input>,
-    /// What its start has told.
+    /// The launch record of its attempt.
     pub launch: Option<Arc<Launch>>,
 }
 

@@ -2,7 +2,7 @@
 //! pids in its records are other processes, or none.
 //!
 //! In: where that start was. Out: what runs, or that it can't be found out. Its cgroups are asked, where they are seen; otherwise its
-//! records: a supervisor has its record open for writing until it ends, which the kernel tells of any namespace.
+//! records: a supervisor has its record open for writing until it ends, which the kernel reports across namespaces.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ use super::{
     living::{ATTEMPTS, LivingError, records_of},
 };
 
-/// Which PID namespace this is, as far as /proc tells (pid_namespaces(7)).
+/// The PID namespace of this process, if /proc shows it (pid_namespaces(7)).
 pub(super) fn own() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino())
 }
@@ -76,8 +76,8 @@ fn is_written(path: &Path) -> io::Result<bool> {
             _ => Ok(()),
         }
     };
-    // Whoever opens it for writing now ends the lease, which is told by a signal: by SIGIO, which would end this process, unless another is
-    // named. This one is ignored.
+    // If another process opens it for writing now, the kernel ends the lease and sends a signal: SIGIO, which would end this process, unless
+    // another is named. SIGURG is ignored.
     set(F_SETSIG, libc::SIGURG)?;
     match set(libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => set(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
