@@ -73,8 +73,7 @@ impl ProcDir {
             return Ok(None);
         };
         let Some(name) = unless_closed(self.name())? else { return Ok(None) };
-        let is_supervisor = self.runs_supervisor(uid).map_err(|error| self.explained(error))?;
-        Ok(is_supervisor.then_some(Supervision { uid, name }))
+        Ok(self.runs_supervisor(uid)?.then_some(Supervision { uid, name }))
     }
 
     /// The user of the process, if all four of its ids are that one's.
@@ -110,7 +109,7 @@ impl ProcDir {
     /// When that can't be found out. What is closed to us is there.
     pub(super) fn held(&self, name: &str) -> io::Result<Option<OwnedFd>> {
         let held = openat(&self.fd, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        unless_gone(held.map_err(io::Error::from)).map_err(|error| self.explained(error))
+        self.unless_ended(held.map_err(io::Error::from))
     }
 
     /// The path of what the process has open, or executes.
@@ -120,8 +119,9 @@ impl ProcDir {
     pub(super) fn link(&self, name: &str) -> io::Result<Option<PathBuf>> {
         use std::os::unix::ffi::OsStringExt as _;
         let link = readlinkat(&self.fd, name, Vec::new()).map_err(io::Error::from);
-        let link = unless_gone(link).map_err(|error| self.explained(error))?;
-        Ok(link.map(|link| PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes()))))
+        Ok(self
+            .unless_ended(link)?
+            .map(|link| PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes()))))
     }
 
     /// The file with this name that the process has open, if it is a file of `uid` that nobody else can write to.
@@ -131,9 +131,7 @@ impl ProcDir {
     pub(super) fn files_named(&self, file: &str, uid: u32) -> io::Result<Vec<File>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let list = openat(&self.fd, "fd", flags, Mode::empty()).map_err(io::Error::from);
-        let Some(list) = unless_gone(list).map_err(|error| self.explained(error))? else {
-            return Ok(Vec::new());
-        };
+        let Some(list) = self.unless_ended(list)? else { return Ok(Vec::new()) };
         let mut files = Vec::new();
         for entry in Dir::new(list)? {
             let Some(number) = entry?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok())
@@ -158,6 +156,14 @@ impl ProcDir {
             File::from(file).take(TEXT_LEN_MAX).read_to_end(&mut text).map(|_| text)
         });
         unless_gone(read)
+    }
+
+    /// None if the process has ended. One that is ending is closed to users without rights before it is gone, and has no arguments any more.
+    fn unless_ended<T>(&self, result: io::Result<T>) -> io::Result<Option<T>> {
+        unless_gone(result).or_else(|error| {
+            let is_closed = error.kind() == io::ErrorKind::PermissionDenied;
+            if is_closed && self.name()?.is_none() { Ok(None) } else { Err(self.explained(error)) }
+        })
     }
 
     /// A refusal to show a supervisor says nothing of what has to be done.
@@ -217,5 +223,27 @@ fn unless_closed<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    // An agent of nobody did not start beside a supervisor that was just ending.
+    #[test]
+    fn what_has_ended_and_is_not_reaped_holds_nothing() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("100000").spawn().unwrap();
+        let process = ProcDir::open(child.id()).unwrap().unwrap();
+        assert!(process.link("exe").unwrap().is_some());
+        child.kill().unwrap();
+        let pid = Pid::from_child(&child);
+        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        assert_eq!(process.link("exe").unwrap(), None);
+        assert!(process.held("exe").unwrap().is_none() && process.held("fd/0").unwrap().is_none());
+        assert!(process.files_named("x", rustix::process::geteuid().as_raw()).unwrap().is_empty());
+        child.wait().unwrap();
     }
 }
