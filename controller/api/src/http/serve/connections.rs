@@ -166,6 +166,10 @@ impl Connections {
 }
 
 /// Serves one connection to its end; once `closing` is cancelled, only the request under way.
+#[cfg_attr(
+    not(any(test, fuzzing, feature = "fixture")),
+    expect(unreachable_pub, reason = "only fuzzing and tests call it from outside")
+)]
 pub async fn connection<S>(
     stream: S,
     router: Router,
