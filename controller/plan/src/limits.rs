@@ -41,3 +41,6 @@ pub const SCALING_EVENTS_KEPT: usize = 20;
 
 /// Dynamic ports, as Nomad's default.
 pub const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 20_000..=32_000;
+
+/// How long after its limit a `prestop` command may report that it was ended, before the task gets its signal.
+pub const PRESTOP_REPORT: Duration = Duration::from_secs(5);

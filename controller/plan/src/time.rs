@@ -57,6 +57,18 @@ impl Deadline {
         }
     }
 
+    /// The deadline this much later.
+    #[must_use]
+    pub fn extended(&self, by: Duration) -> Self {
+        let nanos = by.as_nanos().max(0);
+        Self {
+            boot: self.boot,
+            boot_ns: self.boot_ns.saturating_add(nanos.unsigned_abs()),
+            wall: UnixNanos(self.wall.0.saturating_add(nanos)),
+            length: Duration(self.length.as_nanos().saturating_add(nanos)),
+        }
+    }
+
     /// When it is due by this boot's `CLOCK_BOOTTIME`. After a reboot: `clamp(wall deadline − wall, 0, length)` from now.
     pub fn due_ns(&self, now: Now) -> u64 {
         if self.boot == now.boot {

@@ -15,7 +15,7 @@ use crate::{
         checks, services,
         task::{lifecycle, restart::restarts_on_success},
     },
-    limits::STOP_MARGIN,
+    limits::{PRESTOP_REPORT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
     parts::{
         BeforeStart, Inside, PartSet, Progress,
@@ -197,13 +197,17 @@ impl Me<'_> {
             StopStep::Prestop { until } => {
                 self.watch(pass, attempt);
                 let part = self.part(TaskPart::Prestop);
+                let mut end = *until;
                 let is_due = match pass.state.parts.get(part) {
                     PartState::Up => {
                         let next = kill_step(pass, self.task);
                         return pass.change(self.index, TaskChange::Step(next));
                     }
                     PartState::Unknown | PartState::Suspect(_) | PartState::Absent => true,
-                    PartState::Busy { .. } => false,
+                    PartState::Busy { .. } => {
+                        end = until.extended(PRESTOP_REPORT);
+                        false
+                    }
                     // The machine lacked something: it did not run.
                     PartState::Failed { retry_at_ns: due_ns, .. }
                     | PartState::Pending { ask_at_ns: due_ns, .. } => {
@@ -211,12 +215,12 @@ impl Me<'_> {
                         pass.due(due_ns)
                     }
                 };
-                if pass.passed(until) {
+                if pass.passed(&end) {
                     let next = kill_step(pass, self.task);
                     return pass.change(self.index, TaskChange::Step(next));
                 }
                 if is_due {
-                    let timeout = until.remaining(pass.now);
+                    let timeout = until.extended(PRESTOP_REPORT).remaining(pass.now);
                     pass.issue(part, Doing::Up, Verb::Prestop { attempt }, timeout);
                 }
                 pass.wait(Waiting::Part(part));

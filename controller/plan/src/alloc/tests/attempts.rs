@@ -233,6 +233,29 @@ fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over(
     assert!(!messages(&life).iter().any(|message| message.contains("did not run")), "{:?}", messages(&life));
 }
 
+/// The signal came at the same moment, and the command's end by the signal was reported instead of its limit.
+#[test]
+fn a_prestop_command_at_its_limit_can_report_it_before_the_task_is_killed() {
+    let mut spec = alloc(vec![with_prestop()]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let mut life =
+        Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
+    life.settle();
+    life.now = at(121);
+    life.settle();
+    assert_eq!(life.issued, ["Prestop { attempt: 1 }"]);
+    let failed = Outcome::Failed { class: FailureClass::Fatal, why: "end a command within 20s".to_string() };
+    life.outcome(Part::Task(0, TaskPart::Prestop), failed);
+    assert!(life.issued[1].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+    // One that reports nothing holds up the signal no longer than that.
+    let mut life =
+        Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
+    life.settle();
+    life.now = at(125);
+    life.settle();
+    assert!(life.issued[1].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+}
+
 #[test]
 fn a_prestop_command_that_fails_is_noted_and_not_tried_again() {
     let mut spec = alloc(vec![with_prestop()]);
