@@ -1,15 +1,15 @@
-//! The users of `task_dir_users`, who may enter the directories of every allocation: which of the names have no effect, and why.
+//! Checks `task_dir_users`, who may enter the directories of every allocation: which names have no effect, and why.
 //!
-//! In: names as written in the config or on the command line. Out: a sentence for each that gives nobody access. Blocking, as all name
-//! services are. It changes nothing; access itself is in [`access`](herdlet_storage::access).
+//! Input: names as in the config or on the command line. Output: a sentence for each name that gives no access.
+//! Blocking, because name services are. Read-only; [`access`](herdlet_storage::access) sets the rights.
 
 use super::{UserError, ids};
 
-/// What to do about a name that is unknown.
+/// Advice for an unknown name.
 pub const HINT: &str =
     "correct the name in task_dir_users, or create the user; no restart is needed for a user that is created";
 
-/// Why names have no effect, one sentence for each.
+/// Why names have no effect, one sentence each.
 pub fn without_effect(names: &[String]) -> Vec<String> {
     if !names.is_empty() && !rustix::process::geteuid().is_root() {
         let message =
