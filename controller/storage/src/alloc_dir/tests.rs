@@ -67,7 +67,7 @@ fn it_is_made_seen_kept_and_removed() {
         ] {
             let path = alloc.join(name);
             assert_eq!((mode(&path), path.metadata().unwrap().uid()), (expected, us), "{name}");
-            // Somebody opens it, or an agent of before has made it like this.
+            // Another process opens it, or an older agent has created it like this.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).unwrap();
             assert!(is_foreign(&dir.look().unwrap(), "other rights than it should"), "{name}");
             dir.up(b"{}").unwrap();
@@ -142,7 +142,7 @@ fn removal_unmounts_what_is_below_and_touches_no_volume() {
         );
     }
     assert_eq!(ground.mounted().len(), 6);
-    // Somebody still works in there.
+    // A process still has it open.
     let open = fs::File::open(paths.alloc(&id(1))).unwrap();
     dir.down().unwrap();
     drop(open);
@@ -165,7 +165,7 @@ fn an_interrupted_removal_is_seen_and_finished() {
 
     dir.up(b"{}").unwrap();
     fs::rename(paths.alloc(&id(1)), &gone).unwrap();
-    // Made again in the meantime: both go.
+    // Created again in the meantime: both are removed.
     dir.up(b"{}").unwrap();
     assert_eq!(dir.look().unwrap(), Sight::Present);
     assert_eq!(sweep(&paths).unwrap(), 1);
