@@ -1,13 +1,13 @@
-//! The YAML shape of jobs and volumes: what people write, everything optional, nothing resolved.
+//! The YAML form of jobs and volumes: as people write them, with everything optional and nothing resolved.
 //!
-//! In: a document that was already checked against the schema of these types, with its positions kept elsewhere.
-//! Out: the canonical [`Job`](crate::job::Job) or [`Volume`](crate::volume::Volume) through [`JobManifest::to_job`] and
-//! [`VolumeManifest::to_volume`], and back through [`JobManifest::from_job`] and [`VolumeManifest::from_volume`].
-//! All four are total: whether a manifest makes sense is judged by others before.
+//! Input: a document already checked against the schema of these types; positions are kept elsewhere. Output: the
+//! canonical [`Job`](crate::job::Job) or [`Volume`](crate::volume::Volume) through [`JobManifest::to_job`] and
+//! [`VolumeManifest::to_volume`], and back through [`JobManifest::from_job`] and [`VolumeManifest::from_volume`]. All
+//! four are total: validation happens before.
 //!
-//! Names are those of Nomad's HCL; blocks that repeat are lists under the plural. The doc comments of the fields become
-//! the descriptions in the published JSON Schema, so they speak to the authors of manifests. The schema's keywords of our
-//! own are those of the reader of YAML, and `x-not-built`: fields or values that Nomad has and this release doesn't.
+//! Names are those of Nomad's HCL; repeatable blocks are lists with plural names. The fields' doc comments become the
+//! descriptions in the published JSON Schema, so they address the authors of manifests. Our own schema keywords are
+//! those of the YAML reader, and `x-not-built`: fields or values that Nomad has and this release doesn't.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The `apiVersion` of every document.
 pub const API_VERSION: &str = "herdlet/v1";
 
-/// Declares a block of the manifest: every field may be missing, unknown ones are refused, missing ones aren't written.
+/// Declares a block of the manifest: all fields are optional, unknown ones are refused, absent ones aren't serialized.
 macro_rules! block {
     ($(#[$meta:meta])* pub struct $name:ident { $( $(#[$field_meta:meta])* pub $field:ident: $type:ty, )* }) => {
         #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -156,27 +156,27 @@ block! {
     }
 }
 
-/// The strings of a map of texts.
+/// Converts a map of texts to strings.
 fn strings(texts: Option<&BTreeMap<String, Text>>) -> BTreeMap<String, String> {
     texts.into_iter().flatten().map(|(key, text)| (key.clone(), text.0.clone())).collect()
 }
 
-/// A map of texts, absent where it would be empty.
+/// Converts a map of strings to texts; `None` if it is empty.
 fn texts(strings: &BTreeMap<String, String>) -> Option<BTreeMap<String, Text>> {
     non_empty_map(strings.iter().map(|(key, text)| (key.clone(), Text(text.clone()))).collect())
 }
 
-/// The map, absent where it is empty.
+/// The map; `None` if it is empty.
 fn non_empty_map<K, V>(map: BTreeMap<K, V>) -> Option<BTreeMap<K, V>> {
     (!map.is_empty()).then_some(map)
 }
 
-/// The list, absent where it is empty.
+/// The list; `None` if it is empty.
 fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// The text, absent where it is the default.
+/// The text; `None` if it is the default.
 fn unless(text: &str, default: &str) -> Option<String> {
     (text != default).then(|| text.to_owned())
 }

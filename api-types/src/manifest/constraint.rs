@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Text;
 use crate::constraint::{self, Operator};
 
-/// `weight` of an affinity or a spread where none is written.
+/// The default `weight` of affinities and spreads.
 pub const WEIGHT: i8 = 50;
 
 block! {
@@ -180,7 +180,7 @@ impl OperatorName {
 }
 
 impl Constraint {
-    /// The short forms that are written, each with its value.
+    /// The short forms in use, each with its value.
     pub fn short_forms(&self) -> Vec<(&'static str, Operator, &str)> {
         let texts = [
             ("version", Operator::Version, &self.version),
@@ -198,7 +198,7 @@ impl Constraint {
         written.chain(hosts).collect()
     }
 
-    /// The constraint that this says.
+    /// Converts to a constraint.
     pub fn to_constraint(&self) -> constraint::Constraint {
         let attribute = plain(self.attribute.as_ref());
         let value = plain(self.value.as_ref());
@@ -222,7 +222,7 @@ impl Constraint {
         }
     }
 
-    /// What says this constraint.
+    /// Converts from a constraint.
     pub fn from_constraint(constraint: &constraint::Constraint) -> Self {
         Self {
             attribute: written(&constraint.attribute),
@@ -234,7 +234,7 @@ impl Constraint {
 }
 
 impl Affinity {
-    /// The same as a constraint.
+    /// The condition as a constraint.
     pub fn wanted(&self) -> Constraint {
         let Self {
             attribute,
@@ -260,13 +260,13 @@ impl Affinity {
         }
     }
 
-    /// The affinity that this says.
+    /// Converts to an affinity.
     pub fn to_affinity(&self) -> constraint::Affinity {
         let weight = self.weight.unwrap_or(WEIGHT);
         constraint::Affinity { wanted: self.wanted().to_constraint(), weight }
     }
 
-    /// What says this affinity.
+    /// Converts from an affinity.
     pub fn from_affinity(affinity: &constraint::Affinity) -> Self {
         let Constraint { attribute, operator, value, .. } = Constraint::from_constraint(&affinity.wanted);
         Self {
@@ -280,7 +280,7 @@ impl Affinity {
 }
 
 impl Spread {
-    /// The spread that this says.
+    /// Converts to a spread.
     pub fn to_spread(&self) -> constraint::Spread {
         let target = |target: &SpreadTarget| constraint::SpreadTarget {
             value: plain(target.value.as_ref()),
@@ -293,7 +293,7 @@ impl Spread {
         }
     }
 
-    /// What says this spread.
+    /// Converts from a spread.
     pub fn from_spread(spread: &constraint::Spread) -> Self {
         let target = |target: &constraint::SpreadTarget| SpreadTarget {
             value: Some(Text(target.value.clone())),

@@ -1,5 +1,5 @@
-//! `config` of a task, for the drivers that are built in. Drivers read their configuration through these types, and
-//! manifests are checked against their schemas.
+//! `config` of tasks for the built-in drivers. Drivers read their configuration through these types, and manifests are
+//! checked against their schemas.
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 

@@ -153,7 +153,7 @@ pub enum CheckType {
 }
 
 impl CheckType {
-    /// The word for it.
+    /// The name in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",

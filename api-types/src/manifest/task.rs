@@ -136,7 +136,7 @@ pub enum Hook {
 pub struct Dependency {
     /// A task of the same group.
     pub task: Option<String>,
-    /// What it must have reached.
+    /// The condition to wait for.
     pub condition: Option<DependencyCondition>,
 }
 
