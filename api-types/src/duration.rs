@@ -195,7 +195,7 @@ impl schemars::JsonSchema for Duration {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         // The bounds apply to numbers and the pattern to strings: 0 is the only number without a unit.
         schemars::json_schema!({
-            "description": "A Go duration with a unit (ns, us, ms, s, m, h), such as 30s or 1h30m; 0 may stand alone.",
+            "description": "A Go duration with a unit (ns, us, ms, s, m, h), such as 30s or 1h30m; 0 needs no unit.",
             "type": ["string", "integer"],
             "pattern": r"^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$",
             "minimum": 0,

@@ -167,12 +167,12 @@ fn is_default_pool(pool: &str) -> bool {
     pool == NODE_POOL
 }
 
-/// What ending means for a job, and whether its copies are counted.
+/// How a job's tasks end, and how many copies it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum JobType {
-    /// Runs until stopped; an exit of a task, even with code 0, is followed by a restart.
+    /// Runs until stopped; exited tasks are restarted, even after code 0.
     Service,
     /// Runs until its tasks end with code 0.
     Batch,
@@ -402,16 +402,16 @@ pub struct Dependency {
     pub condition: DependencyCondition,
 }
 
-/// What `depends_on` waits for.
+/// A condition of `depends_on`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DependencyCondition {
-    /// Its process was started.
+    /// Its process has started.
     Started,
-    /// It runs and the checks of its services pass.
+    /// It is running and the checks of its services pass.
     Healthy,
-    /// It ended with code 0.
+    /// It has ended with code 0.
     Completed,
 }
 
@@ -459,16 +459,16 @@ pub struct Identity {
     pub change_signal: Option<String>,
 }
 
-/// What a changed file does to a running task.
+/// The effect of a changed file on a running task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeMode {
-    /// Nothing.
+    /// No effect.
     Noop,
-    /// A signal.
+    /// Sends a signal.
     Signal,
-    /// A restart that does not count as an attempt.
+    /// Restarts the task; this does not count as an attempt.
     Restart,
 }
 
@@ -510,12 +510,12 @@ pub struct Logs {
     pub mode: LogMode,
 }
 
-/// What happens when log output comes faster than the disk takes it.
+/// Behaviour when the disk is too slow for the log output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogMode {
-    /// Output is dropped and counted; the task is never held up.
+    /// Output is dropped and counted; the task never waits.
     Drop,
     /// The task waits.
     Block,

@@ -76,7 +76,7 @@ pub struct JobManifest {
     pub kind: JobKind,
     /// Name, namespace and labels.
     pub metadata: Metadata,
-    /// The job itself, in the words of Nomad's job specification.
+    /// The job, in the terms of Nomad's job specification.
     pub spec: JobSpec,
 }
 
@@ -96,7 +96,7 @@ pub struct VolumeManifest {
     pub spec: VolumeSpec,
 }
 
-/// The one version there is.
+/// The only version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ApiVersion {
@@ -125,33 +125,33 @@ pub enum VolumeKindName {
 }
 
 block! {
-    /// Who a document is about.
+    /// Identifies the job of a document.
     pub struct Metadata {
         /// The id: a lower-case DNS label (letters, digits and dashes, at most 63 characters).
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
         pub name: String,
-        /// The namespace of a job; `default` unless written.
+        /// The job's namespace; default `default`.
         #[cfg_attr(feature = "schema", schemars(extend("x-name" = "dns-label")))]
         pub namespace: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,
-        /// Notes for people and tools; kept with the document, never acted upon.
+        /// Notes for people and tools; stored, but without effect.
         pub annotations: BTreeMap<String, Text>,
     }
 }
 
 block! {
-    /// Which volume a document is about.
+    /// Identifies the volume of a document.
     #[cfg_attr(feature = "schema", schemars(extend("x-misplaced" = {
         "namespace": "a volume belongs to the machine, not to a namespace",
     })))]
     pub struct VolumeMetadata {
-        /// A lower-case DNS label. The name of a volume for one allocation ends in its index: `"data[0]"`.
+        /// A lower-case DNS label. The name of a volume for a single allocation ends with its index: `"data[0]"`.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub name: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,
-        /// Notes for people and tools; kept with the document, never acted upon.
+        /// Notes for people and tools; stored, but without effect.
         pub annotations: BTreeMap<String, Text>,
     }
 }

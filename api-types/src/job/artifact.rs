@@ -29,17 +29,17 @@ pub struct Artifact {
     pub chown: bool,
 }
 
-/// What is made of what was fetched.
+/// How a download is processed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ArtifactMode {
-    /// Archives are unpacked into the destination, all else is a file in it.
+    /// Archives are unpacked into the destination; any other download is a file in it.
     #[default]
     Any,
-    /// One file, which is the destination.
+    /// A single file at the destination.
     File,
-    /// What an archive holds, in the destination.
+    /// The contents of an archive in the destination.
     Dir,
 }
 

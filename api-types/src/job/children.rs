@@ -21,17 +21,17 @@ pub struct Parameterized {
     pub meta_optional: Vec<String>,
 }
 
-/// Whether a dispatch brings a payload.
+/// Whether a dispatch has a payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PayloadRule {
-    /// It may.
+    /// It may have one.
     #[default]
     Optional,
-    /// It must.
+    /// It must have one.
     Required,
-    /// It must not.
+    /// It must not have one.
     Forbidden,
 }
 

@@ -19,14 +19,14 @@ pub struct RestartPolicy {
     pub mode: RestartMode,
 }
 
-/// What happens when the attempts of a restart policy are used up.
+/// What happens after the last attempt of a restart policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RestartMode {
     /// The task fails.
     Fail,
-    /// It waits for the next window.
+    /// It waits for the next period.
     Delay,
 }
 
@@ -54,17 +54,17 @@ impl ReschedulePolicy {
     }
 }
 
-/// How the delay grows from one allocation to the next.
+/// How the delay grows with each replacement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DelayFunction {
-    /// It doesn't.
+    /// It stays the same.
     #[default]
     Constant,
     /// It doubles.
     Exponential,
-    /// It is the sum of the two before.
+    /// It is the sum of the previous two.
     Fibonacci,
 }
 
@@ -113,16 +113,16 @@ pub struct Migrate {
     pub healthy_deadline: Duration,
 }
 
-/// What makes an allocation healthy.
+/// How the health of an allocation is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HealthCheck {
-    /// All its tasks run and all its checks pass.
+    /// All its tasks are running and all its checks pass.
     Checks,
-    /// All its tasks run; checks don't count.
+    /// All its tasks are running; checks don't count.
     TaskStates,
-    /// Somebody says so through the API (`/v1/deployment/allocation-health/ID`), of allocations in a deployment.
+    /// For allocations of a deployment, through the API (`/v1/deployment/allocation-health/ID`).
     Manual,
 }
 

@@ -100,24 +100,24 @@ impl Weights {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
-    /// The built-in catalogue, as Nomad's own.
+    /// The built-in catalogue, like Nomad's own.
     Nomad,
     /// A Consul agent.
     Consul,
 }
 
-/// Whose address a service or check uses.
+/// Which address a service or check uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AddressMode {
-    /// The literal address, else the driver's where it asks for it, else the host's.
+    /// The literal address, else the driver's if it requests that, else the host's.
     Auto,
-    /// The host's.
+    /// The host's address.
     Host,
-    /// The driver network's.
+    /// The address in the driver's network.
     Driver,
-    /// The allocation network's.
+    /// The address in the allocation's network.
     Alloc,
 }
 
@@ -154,7 +154,7 @@ pub struct Check {
     pub notes: String,
 }
 
-/// The status of a check that has not been made yet.
+/// The status of a check before its first run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -184,17 +184,17 @@ impl Thresholds {
     }
 }
 
-/// What a check says of the health of an allocation, in a roll-out and else.
+/// How a check affects the health of an allocation, during a roll-out and afterwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnUpdate {
-    /// It has to pass.
+    /// It must pass.
     #[default]
     RequireHealthy,
-    /// It has to pass or to warn.
+    /// It must pass or warn.
     IgnoreWarnings,
-    /// Nothing: it only tells whether requests may be sent.
+    /// No effect on health; it only determines whether requests may be sent.
     Ignore,
 }
 
