@@ -93,8 +93,8 @@ impl Catalogs {
         };
         let names = names.join(", ");
         Some(format!(
-            "{names}: services are to be registered in Consul, and no Consul answers ({why}). They are registered once one answers; until then \
-             the job does not converge. For the built-in catalogue write `provider: nomad`, in HCL provider = \"nomad\"; in \
+            "{names}: services must be registered in Consul, but no Consul answers ({why}). They will be registered once one answers; until then \
+             the job does not converge. To use the built-in catalogue, set `provider: nomad`, in HCL provider = \"nomad\"; in \
              Nomad's formats a service without `provider` is for Consul"
         ))
     }

@@ -135,7 +135,7 @@ impl Checks {
         } else if observers.is_empty() {
             Sight::Absent
         } else {
-            Sight::foreign("other checks run than should")
+            Sight::foreign("the running checks differ from the wanted ones")
         }
     }
 
@@ -288,7 +288,7 @@ impl Observation {
             Ok(Ok(result)) => result,
             // Without further runs its status would never change.
             Ok(Err(_)) => {
-                Ok(ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned()))
+                Ok(ProbeResult::failure("nomad: the check panicked; this is a bug in the agent".to_owned()))
             }
             Err(_) => Ok(ProbeResult::timed_out(timeout)),
         }
@@ -305,7 +305,7 @@ impl Observation {
             while let Err(failure) =
                 consul.update_check(&service, &self.check.id, result.status, &result.output).await
             {
-                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+                tracing::debug!(why = %failure.why, "failed to report a check result to Consul");
                 tokio::time::sleep(TELL_AGAIN_AFTER).await;
             }
         };

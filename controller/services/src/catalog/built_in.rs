@@ -91,7 +91,7 @@ impl BuiltIn {
             None if registrations.is_empty() => Sight::Present,
             None => Sight::Absent,
             Some(held) if held == registrations => Sight::Present,
-            Some(_) => Sight::foreign("other services are registered than should"),
+            Some(_) => Sight::foreign("the registered services differ from the wanted ones"),
         }
     }
 

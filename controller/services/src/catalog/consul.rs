@@ -121,7 +121,7 @@ impl Consul {
     /// The warning that Consul does not answer, if it should hold services of ours.
     pub fn trouble(&self, wall: UnixNanos) -> Option<String> {
         let trouble = self.api.trouble(wall).filter(|_| self.held.is_any())?;
-        Some(format!("{trouble}. What it should hold is made true once it answers; no task waits for it"))
+        Some(format!("{trouble}. Services will be updated there once it answers; no task waits for it"))
     }
 
     /// The number of failed requests so far, by kind.
@@ -169,7 +169,10 @@ impl Consul {
             listing = self.list().await.map_err(one)?;
         }
         for (id, why) in self.differences(owner, wanted, &listing) {
-            let why = format!("register {why}, though it took it; is it shown {}?", self.tokens.agent());
+            let why = format!(
+                "verify a registration: {why}, although it accepted the request; can it be listed {}?",
+                self.tokens.agent()
+            );
             failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
         }
         self.held.seen(owner, listing.number, failures.keys().cloned().collect());
@@ -204,7 +207,7 @@ impl Consul {
         let after = self.list().await.map_err(one)?;
         let left = services.keys().copied().filter(|id| after.has(id));
         for id in left.chain(after.entries(owner).keys().map(|id| &**id)) {
-            let why = format!("deregister service {id}: Consul holds it still");
+            let why = format!("deregister service {id}: Consul still has it");
             failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
         }
         collect(failures.into_values().map(Err))
@@ -246,7 +249,8 @@ impl Consul {
         let mut differences = self.differences(owner, wanted, &listing);
         for wanted in wanted {
             if !differences.contains_key(&wanted.id) && self.has_other_token(wanted).await {
-                let why = format!("service {} is registered with another token than it has now", wanted.id);
+                let why =
+                    format!("service {} is registered with a token other than its current one", wanted.id);
                 differences.insert(wanted.id.clone(), why);
             }
         }
@@ -290,7 +294,7 @@ impl Consul {
         status: CheckStatus,
         output: &str,
     ) -> Result<(), CatalogFailure> {
-        let doing = || format!("tell what a check of service {service} said");
+        let doing = || format!("report the result of a check of service {service}");
         let token = self.tokens.of(service).await;
         let token = token.map_err(|error| retry(format!("{}: {error}", doing())))?;
         let status = match status {
@@ -312,13 +316,13 @@ impl Consul {
     /// Repeats the last results of checks that Consul does not run itself: the agent forgets them when their service is
     /// registered again or it has lost its data, and the next run may be an hour away.
     async fn tell_again(&self, wanted: &Registration, token: &Token) {
-        let doing = || format!("tell what checks of service {} said", wanted.name);
+        let doing = || format!("report the results of checks of service {}", wanted.name);
         for check in wanted.checks.iter().filter(|check| !check.kind.has_address()) {
             let Some(body) = self.said().get(&check.id).cloned() else { continue };
             let path = format!("/v1/agent/check/update/{}", path_part(&check.id));
             if let Err(refused) = self.api.put(Kind::Update, &path, Some(&body), token, &doing).await {
                 let failure = CatalogFailure::from(refused);
-                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+                tracing::debug!(why = %failure.why, "failed to report a check result to Consul");
             }
         }
     }
@@ -434,7 +438,7 @@ impl Consul {
         for wanted in wanted {
             let id = &wanted.id;
             let why = match entries.get(id) {
-                None if listing.has(id) => "makes no sense in Consul",
+                None if listing.has(id) => "has an invalid entry in Consul",
                 None => "is not in Consul",
                 Some(entry) if entry.equals(wanted, &self.instance, listing.checks(id)) => continue,
                 Some(_) => "differs in Consul",

@@ -53,8 +53,8 @@ pub(super) fn verdict(headers: &HeaderMap, body: &[u8]) -> Result<(), String> {
         Some(0) => Err("grpc UNKNOWN".to_owned()),
         Some(2) => Err("grpc NOT_SERVING".to_owned()),
         Some(3) => Err("grpc SERVICE_UNKNOWN".to_owned()),
-        Some(other) => Err(format!("grpc answers with status {other}, which means nothing")),
-        None => Err("grpc answers with no status of the health protocol".to_owned()),
+        Some(other) => Err(format!("grpc answers with the unknown status {other}")),
+        None => Err("grpc answers without a health status".to_owned()),
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
             (framed(&[8, 2]), Err("grpc NOT_SERVING")),
             (framed(&[]), Err("grpc UNKNOWN")),
             (framed(&[8, 3]), Err("grpc SERVICE_UNKNOWN")),
-            (framed(&[8, 99]), Err("grpc answers with status 99, which means nothing")),
+            (framed(&[8, 99]), Err("grpc answers with the unknown status 99")),
         ] {
             assert_eq!(verdict(&none, &body), expected.map_err(str::to_owned));
         }
@@ -147,11 +147,7 @@ mod tests {
         ];
         for body in wrong {
             let verdict = verdict(&none, &body);
-            assert_eq!(
-                verdict,
-                Err("grpc answers with no status of the health protocol".to_owned()),
-                "{body:?}"
-            );
+            assert_eq!(verdict, Err("grpc answers without a health status".to_owned()), "{body:?}");
         }
     }
 

@@ -211,7 +211,7 @@ fn judge(answer: &Answer) -> ProbeResult {
 fn headers(fields: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, values) in fields {
-        let name: HeaderName = name.parse().map_err(|_| format!("header {name:?} is no valid name"))?;
+        let name: HeaderName = name.parse().map_err(|_| format!("header {name:?} is not a valid name"))?;
         for value in values {
             let value: HeaderValue =
                 value.parse().map_err(|_| format!("header {name:?} has an invalid value"))?;

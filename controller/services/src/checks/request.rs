@@ -139,7 +139,7 @@ impl Requests {
         let address = found.ok_or_else(|| wrong("it has no address"))?;
         let server_name = request.tls_server_name;
         url.set_host(Some(server_name))
-            .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is no name of a host")))?;
+            .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is not a valid host name")))?;
         let mut to_name = request.to(url);
         if !to_name.headers().contains_key(HOST)
             && let Ok(host) = HeaderValue::from_str(&format!("{host}:{port}"))

@@ -84,7 +84,7 @@ impl Reporter {
         tracing::warn!(
             check,
             why,
-            "a check could not be made because the agent or the machine lacks something; its last result is kept and it is made again soon; raise the limit that is named"
+            "a check could not run because the agent or the machine lacks a resource; its last result is kept and it runs again soon; raise the limit in the error"
         );
     }
 }

@@ -172,7 +172,10 @@ async fn one_refused_registration_holds_no_other_back() {
     // The stub lists nothing, so the third counts as missing.
     assert_eq!(error.failures.len(), 3);
     assert_eq!(error.class(), Class::Retry);
-    assert!(error.to_string().contains("good-http is not in Consul, though it took it"), "{error}");
+    assert!(
+        error.to_string().contains("good-http is not in Consul, although it accepted the request"),
+        "{error}"
+    );
     assert!(error.to_string().contains("400") && error.to_string().contains("Permission denied"), "{error}");
     assert_eq!(asked.lock().unwrap().iter().filter(|line| line.starts_with("PUT")).count(), 3);
     let error = consul.up(&owner(1), &wanted[..1]).await.unwrap_err();
@@ -244,7 +247,7 @@ async fn a_service_that_stays_after_its_removal_is_an_error() {
     }))
     .await;
     let error = consul(&address, None).down(&owner(1), &[wanted]).await.unwrap_err();
-    assert!(error.to_string().ends_with("Consul holds it still"), "{error}");
+    assert!(error.to_string().ends_with("Consul still has it"), "{error}");
     assert_eq!(error.class(), Class::Retry);
 }
 

@@ -148,7 +148,7 @@ pub fn check_service_token(dir: &Path, service: &str) -> Result<(), String> {
 fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
     let mut parts = Path::new(name).components();
     if !matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name) {
-        return Err("its service's name is not the name of a file".to_owned());
+        return Err("the service's name can't be a file name".to_owned());
     }
     ownership::check_if_there(&dir.join(name)).map_err(|error| in_full(&error))?;
     // Links are followed, because secrets are often mounted that way, but not out of the directory.
@@ -156,12 +156,12 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
         (Ok(dir), Ok(path)) => (dir, path),
         (Err(error), _) | (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             let is_link = dir.join(name).symlink_metadata().is_ok();
-            return if is_link { Err("it is a link that leads nowhere".to_owned()) } else { Ok(None) };
+            return if is_link { Err("it is a dangling link".to_owned()) } else { Ok(None) };
         }
         (Err(error), _) | (_, Err(error)) => return Err(in_full(&error)),
     };
     if !path.starts_with(&dir) {
-        return Err("it leads out of its directory".to_owned());
+        return Err("its target is outside of the token directory".to_owned());
     }
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut options = File::options();
@@ -176,7 +176,7 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
         return Err("it is not a regular file".to_owned());
     }
     if metadata.mode() & 0o007 != 0 {
-        return Err("it is open to everybody: chmod o= it".to_owned());
+        return Err("everybody can access it; run `chmod o=` on it".to_owned());
     }
     let mut text = Zeroizing::new(Vec::new());
     file.take(TOKEN_LEN_MAX + 1).read_to_end(&mut text).map_err(|error| in_full(&error))?;
@@ -246,19 +246,19 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, pipe.as_c_str(), rustix::fs::FileType::Fifo, 0o600.into(), 0)
             .unwrap();
         for (name, why) in [
-            ("public", "open to everybody"),
+            ("public", "everybody can access it"),
             ("empty", "holds no token"),
             ("long", "longer than"),
             ("binary", "holds no token"),
             ("folder", "not a regular file"),
             ("pipe", "not a regular file"),
-            ("link", "out of its directory"),
-            ("../outside", "not the name of a file"),
-            ("..", "not the name of a file"),
-            (".", "not the name of a file"),
-            ("", "not the name of a file"),
-            ("web/", "not the name of a file"),
-            ("/etc/hosts", "not the name of a file"),
+            ("link", "outside of the token directory"),
+            ("../outside", "can't be a file name"),
+            ("..", "can't be a file name"),
+            (".", "can't be a file name"),
+            ("", "can't be a file name"),
+            ("web/", "can't be a file name"),
+            ("/etc/hosts", "can't be a file name"),
         ] {
             let error = tokens.of(name).await.unwrap_err().to_string();
             assert!(error.contains(why) && !error.contains("s3cret"), "{name}: {error}");

@@ -88,7 +88,7 @@ impl Consul {
                     index = if newer < index { 0 } else { newer.max(1) };
                 }
                 Err(failure) => {
-                    tracing::debug!(why = %failure.why, "no news from Consul");
+                    tracing::debug!(why = %failure.why, "failed to watch Consul");
                     node = None;
                     index = 0;
                     tokio::time::sleep(delays.next().unwrap_or(BACKOFF_MAX)).await;
@@ -144,7 +144,7 @@ impl Consul {
                     }
                 }
                 Err(failure) => {
-                    tracing::debug!(why = %failure.why, "Consul can't be looked at");
+                    tracing::debug!(why = %failure.why, "failed to inspect Consul");
                     next_look = Instant::now() + delays.next().unwrap_or(BACKOFF_MAX);
                     if tell(events, hearsay(&mut results)).await.is_err() {
                         return;

@@ -78,7 +78,7 @@ async fn one_refused_token_is_told_with_its_source_and_holds_no_other_service_ba
         denied.why.contains(&format!("denied-http with the token in {}: Consul answers 403", path("denied"))),
         "{error}"
     );
-    assert!(public.why.contains(&format!("read the token in {}: it is open to everybody", path("public"))));
+    assert!(public.why.contains(&format!("read the token in {}: everybody can access it", path("public"))));
     let counts = consul.counts(|_| true);
     assert_eq!((counts.registered, counts.pending, counts.leaving), (2, 2, 0));
     let [plain, web] = [&wanted[1], &wanted[3]].map(|wanted| wanted.id.clone());
@@ -131,7 +131,7 @@ async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
     let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
     assert_eq!(event, CatalogEvent::Changed(owner(1)));
     let Sight::Foreign { why } = consul.look(&owner(1), &wanted).await.unwrap() else { panic!("not seen") };
-    assert!(why.contains("another token"), "{why}");
+    assert!(why.contains("a token other than its current one"), "{why}");
     consul.up(&owner(1), &wanted).await.unwrap();
     assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
     // The agent can notify its servers of changes again.
