@@ -116,8 +116,8 @@ fn said_once(error: &io::Error) {
     SAID.call_once(|| {
         tracing::warn!(
             %error,
-            "no more directories can be watched, so some are only looked at every second; raise fs.inotify.max_user_watches, \
-             or fs.inotify.max_user_instances and the limit of open files"
+            "no more directories can be watched, so some are polled every second; raise fs.inotify.max_user_watches, \
+             or fs.inotify.max_user_instances and the open file limit"
         );
     });
 }

@@ -216,7 +216,7 @@ impl Steps {
         let Some(left) = &self.left else { return Ok(()) };
         match left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
             Ok(_) => Ok(()),
-            Err(_) => Err(io::Error::other("the step that a test lets fail")),
+            Err(_) => Err(io::Error::other("a step that fails in this test")),
         }
     }
 

@@ -47,7 +47,7 @@ impl Ids {
 /// Why a user can't be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    #[error("find user {name:?}: there is none on this machine")]
+    #[error("find user {name:?}: it does not exist on this machine")]
     Unknown { name: String },
     /// The name services don't answer.
     #[error("look up user {name:?}")]

@@ -344,11 +344,13 @@ impl Access {
             return Ok(Some(format!("{here} belongs to user {}, not to {}", found.uid, owner.unwrap_or(0))));
         }
         if self.has_wrong_default(&found) {
-            return Ok(Some(format!("{here} gives rights to others on what is made in it")));
+            return Ok(Some(format!(
+                "{here} has a default access list that gives others access to new files"
+            )));
         }
         let present = found.acl.unwrap_or_else(|| Acl::from_mode(found.mode));
         if present != acl || found.mode & SPECIAL != mode.unwrap_or(self.special) {
-            return Ok(Some(format!("{here} has other rights than it should")));
+            return Ok(Some(format!("{here} has the wrong permissions")));
         }
         Ok(None)
     }
@@ -429,7 +431,7 @@ fn warn_once(dir: &Dir) {
     WARNED.call_once(|| {
         tracing::warn!(
             dir = %dir.path().display(),
-            "the file system has no access control lists: tasks of other users get directories of their own, and what several of them share stays closed"
+            "the file system has no access control lists: each task user gets private directories, and directories shared by several users stay closed to all of them"
         );
     });
 }

@@ -51,14 +51,14 @@ pub struct AllocDir {
 #[derive(Debug, thiserror::Error)]
 pub enum AllocDirError {
     /// It can't be created or completed.
-    #[error("build allocation directory of {id}: {source}")]
+    #[error("create allocation directory of {id}: {source}")]
     Up {
         id: AllocId,
         /// The step that failed.
         source: FsError,
     },
     /// It can't be inspected.
-    #[error("look at allocation directory of {id}: {source}")]
+    #[error("inspect allocation directory of {id}: {source}")]
     Look {
         id: AllocId,
         /// The step that failed.
@@ -190,7 +190,7 @@ impl AllocDir {
             Ok(Some(alloc)) => alloc,
             Ok(None) if allocs.stat_name(&gone_name(self.id))?.is_some() => {
                 return Ok(Sight::foreign(format!(
-                    "{} is half removed",
+                    "{} is partly removed",
                     allocs.path().join(gone_name(self.id)).display()
                 )));
             }

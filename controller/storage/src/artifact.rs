@@ -96,7 +96,7 @@ pub enum ArtifactError {
         what: String,
         source: DownloadError,
     },
-    #[error("fetch {what}: it takes longer than {} s", limit.as_secs())]
+    #[error("fetch {what}: it took longer than {} s", limit.as_secs())]
     Slow {
         /// The address without secrets.
         what: String,
@@ -119,7 +119,7 @@ pub enum ArtifactError {
     },
     /// `mode = "dir"` requires an archive.
     #[error(
-        "fetch {what}: mode `dir` is for archives, which this is not by its name; name its format by `archive`"
+        "fetch {what}: mode `dir` requires an archive, but the name has no archive extension; set its format with the option `archive`"
     )]
     NoArchive {
         /// The address without secrets.
@@ -134,7 +134,7 @@ pub enum ArtifactError {
     #[error("fetch an artifact: {0}")]
     Machine(String),
     /// The fetch was cancelled.
-    #[error("fetch an artifact: it was taken back")]
+    #[error("fetch an artifact: it was cancelled")]
     Cancelled,
 }
 
@@ -404,7 +404,7 @@ impl Fetcher {
                     .and_then(|url| {
                         Url::parse(url).map_err(|error| SourceError::Invalid { why: error.to_string() })
                     })
-                    .map_err(|error| wrong(format!("the address of its checksums {error}")))?;
+                    .map_err(|error| wrong(format!("the address of its checksum list {error}")))?;
                 let (client, bytes_max) = (client(&url)?, LIST_BYTES_MAX);
                 let wanted = Wanted { client: &client, url: &url, headers: &headers, bytes_max };
                 let list = download::text(&wanted)
@@ -420,7 +420,7 @@ impl Fetcher {
         let (body, computed) = download::into_file(&wanted, body, hasher).await.map_err(failed)?;
         match (checksum, computed) {
             (Some(checksum), Some(computed)) if !checksum.is(&computed) => {
-                Err(wrong(format!("its {} is {computed}, which is not as written", checksum.name())))
+                Err(wrong(format!("its {} is {computed}, which is not the expected one", checksum.name())))
             }
             (Some(_) | None, _) => Ok(body),
         }

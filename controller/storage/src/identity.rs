@@ -41,10 +41,10 @@ pub struct Token(Zeroizing<String>);
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The key file can't be read or written.
-    #[error("load or keep the signing key: {0}")]
+    #[error("load or store the signing key: {0}")]
     Key(#[source] FsError),
     /// A key can't be generated.
-    #[error("make a signing key: the system gave no randomness")]
+    #[error("generate a signing key: the system provided no random data")]
     Generate,
     /// The file does not contain an Ed25519 key.
     #[error("load the signing key: it is damaged")]
@@ -59,10 +59,10 @@ pub enum IdentityError {
     #[error("write tokens of task {task}: its directory, or `secrets` in it, is missing")]
     NoDir { task: String },
     /// A token file can't be written, read or removed.
-    #[error("keep tokens of task {task}: {source}")]
+    #[error("access the tokens of task {task}: {source}")]
     File { task: String, source: FsError },
     /// The task directory can't be entered.
-    #[error("keep tokens of task {task}: {source}")]
+    #[error("access the tokens of task {task}: {source}")]
     TaskDir { task: String, source: crate::task_dir::TaskDirError },
 }
 
@@ -93,7 +93,7 @@ impl Signer {
         match kept.as_deref().map(|bytes| Self::from_pkcs8(bytes)) {
             Some(Ok(signer)) => return Ok(signer),
             Some(Err(_)) => {
-                tracing::error!(path = %keys.join(KEY_FILE).display(), "the signing key is damaged; it is set aside and a new one made");
+                tracing::error!(path = %keys.join(KEY_FILE).display(), "the signing key is damaged; it is set aside and a new one is generated");
                 dir.rename(name, OsStr::new(DAMAGED_FILE)).map_err(IdentityError::Key)?;
             }
             None => {}

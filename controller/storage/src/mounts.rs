@@ -42,8 +42,8 @@ pub enum MountError {
     NoTaskDir { path: PathBuf },
     /// The path is absolute, but the driver has no file system isolation.
     #[error(
-        "mount a volume at {destination}: the path is absolute, and a task without a file system of its own can't have \
-         that; write it relative to the task directory, for instance local/{}",
+        "mount a volume at {destination}: the path is absolute, which a task without file system isolation can't \
+         have; make it relative to the task directory, for instance local/{}",
         last_part(destination)
     )]
     Absolute { destination: String },
@@ -57,12 +57,12 @@ pub enum MountError {
     #[error("mount a volume at {inner}: another volume is mounted at {outer}")]
     Overlap { inner: String, outer: String },
     /// Something is at the destination that we may not remove.
-    #[error("mount a volume at {path}: {what} stands in the way")]
+    #[error("mount a volume at {path}: {what} is in the way")]
     Obstacle { path: PathBuf, what: &'static str },
     /// The volume's directory does not exist.
     #[error(
-        "mount the volume at {path}: there is no directory; put it back where it was, and it is mounted again. What has it \
-         mounted keeps what it has"
+        "mount the volume at {path}: the directory does not exist; restore it, and it will be mounted again. Tasks that have it \
+         mounted keep their mount"
     )]
     NoSource { path: PathBuf },
     /// The mount table can't be read.
@@ -104,10 +104,10 @@ impl Destination {
         let first = parts.next().unwrap_or_default().to_string_lossy();
         let reserved = |reason| Err(MountError::Reserved { destination: owned(), reason });
         match (first.as_ref(), parts.next()) {
-            ("secrets" | "private", _) => reserved("secrets lie there"),
+            ("secrets" | "private", _) => reserved("it is reserved for secrets"),
             ("alloc", _) => reserved("the allocation's shared directory has that name"),
             ("local" | "tmp", None) => {
-                reserved("every task has a directory of its own there; mount below it")
+                reserved("every task already has its own directory there; mount below it")
             }
             _ => Ok(Self(path)),
         }

@@ -24,7 +24,7 @@ pub enum PayloadError {
     #[error("write the payload: the task directory is missing")]
     NoTaskDir,
     /// The path is not below `local`.
-    #[error("write the payload to {}: it is no path inside the task's local", path.display())]
+    #[error("write the payload to {}: it is not a path inside the task's `local`", path.display())]
     Outside { path: PathBuf },
     #[error("write the payload: {0}")]
     Fs(#[from] FsError),

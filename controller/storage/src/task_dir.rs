@@ -49,11 +49,11 @@ pub struct TaskDir {
 #[derive(Debug, thiserror::Error)]
 pub enum TaskDirError {
     /// The allocation directory, its parent, is missing.
-    #[error("build task directory {path}: the allocation directory is missing")]
+    #[error("create task directory {path}: the allocation directory is missing")]
     NoAllocDir { path: PathBuf },
     #[error("read the mount table: {0}")]
     Table(#[source] std::io::Error),
-    #[error("build or remove task directory: {0}")]
+    #[error("access the task directory: {0}")]
     Fs(#[from] FsError),
 }
 

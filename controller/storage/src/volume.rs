@@ -41,9 +41,11 @@ pub enum VolumeError {
     #[error("use {path} for volume {name}: host_path must be absolute")]
     Relative { name: String, path: PathBuf },
     /// Only root can set the wanted owner.
-    #[error("make volume {name}: only root can make a directory that belongs to user {uid:?}, group {gid:?}")]
+    #[error(
+        "create volume {name}: only root can create a directory that belongs to user {uid:?}, group {gid:?}"
+    )]
     Owner { name: String, uid: Option<u32>, gid: Option<u32> },
-    #[error("make, look at or remove volume {name}: {source}")]
+    #[error("create, inspect or remove volume {name}: {source}")]
     Fs { name: String, source: FsError },
 }
 
@@ -78,7 +80,7 @@ impl HostVolumes {
                     tracing::warn!(
                         volume = volume.name,
                         error,
-                        "another user can redirect the path of a host volume, which is mounted all the same; `herdlet doctor` lists all such paths"
+                        "another user can redirect the path of a host volume, which is mounted anyway; `herdlet doctor` lists all such paths"
                     );
                 }
                 Ok(found)
@@ -176,7 +178,7 @@ impl HostVolumes {
         match volumes.find(part(&path)) {
             Ok(Some(_)) => Ok(Sight::Present),
             Ok(None) if volumes.stat_name(&marked(GONE, part(&path)))?.is_some() => {
-                Ok(Sight::foreign(format!("{} is half removed", path.display())))
+                Ok(Sight::foreign(format!("{} is partly removed", path.display())))
             }
             Ok(None) => Ok(Sight::Absent),
             Err(error) => error.into_sight(),

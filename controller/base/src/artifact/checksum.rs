@@ -29,7 +29,7 @@ pub enum ChecksumError {
     #[error("must be md5:HEX, sha1:HEX, sha256:HEX, sha512:HEX or file:URL")]
     Form,
     /// The list does not contain the file.
-    #[error("the list of checksums has none of {file_name}")]
+    #[error("the checksum list has no entry for {file_name}")]
     NotListed { file_name: String },
 }
 

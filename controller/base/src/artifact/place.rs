@@ -42,7 +42,7 @@ pub enum Base {
 /// The destination is in neither the task's directory nor the shared one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "put it at {destination}: that is neither in the task's directory nor in the allocation's shared one"
+    "write to {destination}: it is neither in the task's directory nor in the allocation's shared directory"
 )]
 pub struct Outside {
     destination: String,

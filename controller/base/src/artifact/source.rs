@@ -69,13 +69,13 @@ impl Source {
         let (address, folder) = split_folder(address);
         let folder = PathBuf::from(folder);
         if !folder.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            let why = "what stands after `//` must be a folder of the archive".to_owned();
+            let why = "the part after `//` must be a folder of the archive".to_owned();
             return Err(SourceError::Invalid { why });
         }
         let mut url =
             Url::parse(&address).map_err(|error| SourceError::Invalid { why: error.to_string() })?;
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(SourceError::Invalid { why: "it names no host".to_owned() });
+            return Err(SourceError::Invalid { why: "it has no host".to_owned() });
         }
         let mut ours: BTreeMap<String, String> =
             url.query_pairs().filter(|(key, _)| is_ours(key)).map(|(k, v)| (k.into(), v.into())).collect();

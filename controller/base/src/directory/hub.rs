@@ -144,7 +144,7 @@ impl Hub {
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "failed to read events of directories; they are told no more");
+                    tracing::error!(%error, "failed to read directory events; changes of directories go unnoticed until a restart");
                     return;
                 }
             }

@@ -140,7 +140,7 @@ impl Exposed {
     fn repair_of_target(&self) -> String {
         let elsewhere = self.elsewhere();
         match (self.kind(), self.command()) {
-            (FileType::Symlink, _) => "remove this link, or name the place that it should lead to".to_owned(),
+            (FileType::Symlink, _) => "remove this link, or use the path that it should lead to".to_owned(),
             (FileType::Directory, _) if self.is_sticky() => {
                 "such a directory is meant for all users: use a new directory below it".to_owned()
             }
@@ -163,14 +163,14 @@ impl Exposed {
         let changed = || format!("if others have changed it, {}", self.new_directory());
         match (self.right, self.kind(), self.command()) {
             (Right::Owner, _, _) => format!(
-                "only another user can have put it there, and may have put more: {}",
+                "only another user can have put it there, and may have added other files: {}",
                 self.new_directory()
             ),
             (_, FileType::Directory | FileType::RegularFile, Some(command)) => {
                 format!("check what is in it and run `{command}`; {}", changed())
             }
             (_, FileType::Directory | FileType::RegularFile, None) => {
-                format!("take that right from them; {}", changed())
+                format!("revoke that right; {}", changed())
             }
             (_, kind, _) => {
                 format!("it is {}, and the agent keeps only regular files there: remove it", described(kind))

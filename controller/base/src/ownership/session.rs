@@ -14,7 +14,7 @@ use super::Guard;
 /// The directory belongs to another user. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "use {}, which XDG_RUNTIME_DIR names: it belongs to {owner}, and this process runs as {own}. `su` and `sudo` may keep that variable. \
+    "use {} from XDG_RUNTIME_DIR: it belongs to {owner}, and this process runs as {own}. `su` and `sudo` may keep that variable. \
      Unset it, or start a session of that user (`su -`, `sudo -i`, `machinectl shell`), or set --runtime-dir and --socket", dir.display()
 )]
 pub struct ForeignSession {

@@ -12,7 +12,7 @@ pub enum FsError {
     /// A system call failed.
     #[error("{operation} {path}: {source}")]
     Io { operation: &'static str, path: PathBuf, source: io::Error },
-    #[error("open {path}: a symbolic link stands in the way")]
+    #[error("open {path}: a symbolic link is in the way")]
     Link { path: PathBuf },
     #[error("open {path}: it is not a directory")]
     NotADirectory { path: PathBuf },
@@ -37,7 +37,7 @@ pub enum FsError {
     #[error("read {path}: it is larger than {bytes_max} bytes")]
     TooLarge { path: PathBuf, bytes_max: u64 },
     /// A name or path that could leave its directory.
-    #[error("use {path:?} as a path inside a directory: it is empty, absolute or goes up")]
+    #[error("use {path:?} as a path inside a directory: it is empty, absolute or contains `..`")]
     Escapes { path: PathBuf },
 }
 

@@ -6,8 +6,7 @@
 use super::{UserError, ids};
 
 /// Advice for an unknown name.
-pub const HINT: &str =
-    "correct the name in task_dir_users, or create the user; no restart is needed for a user that is created";
+pub const HINT: &str = "correct the name in task_dir_users, or create the user, which needs no restart";
 
 /// Why names have no effect, one sentence each.
 pub fn without_effect(names: &[String]) -> Vec<String> {
@@ -20,7 +19,8 @@ pub fn without_effect(names: &[String]) -> Vec<String> {
 }
 
 fn sentence(name: &str, error: &UserError) -> String {
-    let consequence = "it gets no access, and until it is known no access that other users have to allocations is withdrawn";
+    let consequence =
+        "it gets no access, and until it is known, other users keep their access to allocations";
     match error {
         UserError::Unknown { .. } => {
             format!("task_dir_users: there is no user {name:?} on this machine; {consequence}")

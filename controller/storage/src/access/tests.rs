@@ -56,7 +56,7 @@ fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
         // Open it from outside.
         fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         let why = access.difference(&dir).unwrap().unwrap();
-        assert!(why.ends_with("has other rights than it should"), "{why}");
+        assert!(why.ends_with("has the wrong permissions"), "{why}");
         access.apply(&dir).unwrap();
         // The directory moves to an allocation whose tasks have another user.
         let access = of_task(DB, &[DB]).own(ground.privileges());

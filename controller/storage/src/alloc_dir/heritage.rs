@@ -69,7 +69,7 @@ impl Heritage {
             Err(mounted @ FsError::Mounted { .. }) => Err(mounted),
             Err(error) => {
                 let previous = self.previous;
-                tracing::warn!(alloc = %id, %previous, %error, "failed to take over a disk; the allocation begins with an empty one");
+                tracing::warn!(alloc = %id, %previous, %error, "failed to take over the predecessor's disk; the allocation starts with an empty one");
                 moves.iter().try_for_each(|one| one.take_back(&from, alloc))
             }
         }

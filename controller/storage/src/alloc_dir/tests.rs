@@ -69,7 +69,7 @@ fn it_is_made_seen_kept_and_removed() {
             assert_eq!((mode(&path), path.metadata().unwrap().uid()), (expected, us), "{name}");
             // Another process opens it, or an older agent has created it like this.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).unwrap();
-            assert!(is_foreign(&dir.look().unwrap(), "other rights than it should"), "{name}");
+            assert!(is_foreign(&dir.look().unwrap(), "the wrong permissions"), "{name}");
             dir.up(b"{}").unwrap();
             assert_eq!((mode(&path), dir.look().unwrap()), (expected, Sight::Present), "{name}");
         }
@@ -159,7 +159,7 @@ fn an_interrupted_removal_is_seen_and_finished() {
     dir.up(b"{}").unwrap();
     let gone = paths.allocs().join(gone_name(id(1)));
     fs::rename(paths.alloc(&id(1)), &gone).unwrap();
-    assert!(is_foreign(&dir.look().unwrap(), "half removed"));
+    assert!(is_foreign(&dir.look().unwrap(), "partly removed"));
     dir.down().unwrap();
     assert_eq!(dir.look().unwrap(), Sight::Absent);
 

@@ -26,7 +26,7 @@ pub enum DownloadError {
     #[error("{why}")]
     Connection { why: String },
     /// No data has arrived for this long.
-    #[error("nothing has come for {} s", .0.as_secs())]
+    #[error("the server has sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
     #[error("it is larger than {max} bytes")]
     TooLarge { max: u64 },

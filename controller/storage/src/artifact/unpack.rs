@@ -67,18 +67,18 @@ pub struct Unpacker {
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The process can't be started.
-    #[error("start the process that unpacks: {0}")]
+    #[error("start the unpacking process: {0}")]
     Start(#[source] std::io::Error),
     /// The archive is refused, or not in the expected format.
     #[error("unpack it: {why}")]
     Refused { why: String },
-    #[error("unpack it within {} s", limit.as_secs())]
+    #[error("unpack it: it took longer than {} s", limit.as_secs())]
     Slow {
         /// The time limit.
         limit: Duration,
     },
     /// Unpacking was cancelled.
-    #[error("unpack it: it was taken back")]
+    #[error("unpack it: it was cancelled")]
     Cancelled,
 }
 
@@ -164,8 +164,8 @@ impl Unpacker {
         }
         let said = String::from_utf8_lossy(&why).trim().to_owned();
         let by_signal = || match status.signal() {
-            Some(signal) => format!("the process that unpacks was ended by signal {signal}"),
-            None => format!("the process that unpacks {status}"),
+            Some(signal) => format!("the unpacking process was killed by signal {signal}"),
+            None => format!("the unpacking process ended with {status}"),
         };
         Err(UnpackError::Refused { why: if said.is_empty() { by_signal() } else { said } })
     }

@@ -145,15 +145,15 @@ impl TaskTokens<'_> {
         let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
         let bytes = match self.bytes(spot)? {
             None => return Ok(Sight::Absent),
-            Some(Err(NotOurs)) => return seen("is no token of ours"),
+            Some(Err(NotOurs)) => return seen("is not one of our tokens"),
             Some(Ok(bytes)) => bytes,
         };
         let claims = match &token.given {
             Some(given) if given.token.reveal().as_bytes() == &bytes[..] => token.claims.clone(),
-            Some(_) => return seen("is another token than the servers'"),
+            Some(_) => return seen("is not the token from the servers"),
             None => match self.claims(&bytes) {
                 Ok(claims) => claims,
-                Err(NotOurs) => return seen("is no token of ours"),
+                Err(NotOurs) => return seen("is not one of our tokens"),
             },
         };
         let stat = spot.dir.stat_name(&spot.name).map_err(|source| self.file_error(source))?;
@@ -161,7 +161,7 @@ impl TaskTokens<'_> {
             return seen("is readable by others");
         }
         if lasting(&claims) != lasting(&token.claims) {
-            return seen("says something else than it should");
+            return seen("has the wrong claims");
         }
         match (seconds(&claims, "exp"), seconds(&token.claims, "iat")) {
             (Some(expires), Some(now)) if expires <= now => seen("has expired"),

@@ -153,7 +153,7 @@ fn token_files_are_written_seen_and_renewed() {
     std::fs::write(&file, stolen.reveal()).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(
-        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("something else"))
+        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("wrong claims"))
     );
     std::fs::write(&file, "rubbish").unwrap();
     assert!(matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { .. }));

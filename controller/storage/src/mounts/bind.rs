@@ -33,7 +33,7 @@ pub(super) fn up(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), M
             [] => break,
             [one] if is_wanted(&parent, binding, one)? => return Ok(()),
             _ => {
-                tracing::info!(point = %parent.path().join(name).display(), "unmounting what is not ours or not as wanted");
+                tracing::info!(point = %parent.path().join(name).display(), "unmounting a mount that is not ours or not as wanted");
                 kernel::unmount_top(&parent, name)?;
             }
         }
@@ -77,7 +77,7 @@ fn unmount_moved(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), M
             let Ok(above) = dir.open_below(above, Crossing::Mounts) else { continue };
             let seen = above.stat_name(name)?.map(|stat| (stat.st_dev, stat.st_ino));
             if seen == Some((wanted.st_dev, wanted.st_ino)) && (!is_ours || base.ends_with(SHARED)) {
-                tracing::info!(point = %mount.point.display(), "unmounting a volume that somebody has moved");
+                tracing::info!(point = %mount.point.display(), "unmounting a moved volume");
                 kernel::unmount_at_name(&above, name)?;
             }
         }
@@ -109,11 +109,7 @@ pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
             Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
         }
         [_] => Ok(Sight::foreign(format!("something else is mounted at {}", here.display()))),
-        many => Ok(Sight::foreign(format!(
-            "{} mounts lie on top of each other at {}",
-            many.len(),
-            here.display()
-        ))),
+        many => Ok(Sight::foreign(format!("{} mounts are stacked at {}", many.len(), here.display()))),
     }
 }
 

@@ -30,13 +30,13 @@ pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
         }
         // An empty one is replaced.
         Some(FileType::Directory) if parent.remove_empty(name).is_ok() => {}
-        Some(FileType::Directory) => return obstacle("a directory with content"),
+        Some(FileType::Directory) => return obstacle("a directory that is not empty"),
         Some(_) => return obstacle("a file"),
     }
     if binding.access == Access::ReadOnly {
         tracing::warn!(
             destination = %parent.path().join(name).display(),
-            "mounting is not possible here: a read-only volume is a link, through which the task may write"
+            "mounting is not possible here, so a read-only volume is a link, and the task can write through it"
         );
     }
     parent.link(name, &binding.source)?;
@@ -63,6 +63,6 @@ pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
             Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
         }
         Some(_) => Ok(Sight::Present),
-        None => Ok(Sight::foreign(format!("{} is no link of ours", here.display()))),
+        None => Ok(Sight::foreign(format!("{} is not one of our links", here.display()))),
     }
 }

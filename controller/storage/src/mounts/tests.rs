@@ -54,8 +54,8 @@ fn destinations_are_checked_before_anything_is_made() {
         (".", "empty or leaves"),
         ("../x", "empty or leaves"),
         ("local/../../x", "empty or leaves"),
-        ("secrets/x", "secrets lie there"),
-        ("private", "secrets lie there"),
+        ("secrets/x", "reserved for secrets"),
+        ("private", "reserved for secrets"),
         ("local", "mount below it"),
         ("alloc/x", "shared directory"),
     ] {
@@ -125,7 +125,7 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     let ours = world.ground.mounted();
     mount(&["-t", "tmpfs", "cover", text]);
     mount(&["-t", "tmpfs", "cover2", text]);
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "3 mounts lie on top"));
+    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "3 mounts are stacked at"));
     world.mounts.up(&wanted).unwrap();
     assert_eq!(world.ground.mounted(), ours);
 
@@ -248,7 +248,7 @@ fn without_mounting_a_volume_is_a_link() {
     // A non-empty one is not.
     fs::create_dir_all(site.join("mine")).unwrap();
     assert!(matches!(world.mounts.up(&wanted), Err(MountError::Obstacle { .. })));
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "no link of ours"));
+    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "not one of our links"));
     world.mounts.down(&wanted).unwrap();
     assert!(site.join("mine").exists());
     assert_eq!(world.volume.metadata().unwrap().mode() & 0o170_000, 0o040_000);

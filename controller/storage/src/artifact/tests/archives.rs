@@ -132,7 +132,7 @@ async fn how_it_is_unpacked_can_be_told() {
         // It would stay in the archive, but leave the requested folder.
         (tar_gz.clone(), artifact_of("/a.tgz//pkg/bin", any, "local"), "leads out of the archive"),
         (b"x".to_vec(), artifact_of("/x?filename=.artifacts", any, "."), "not permitted"),
-        (b"hello".to_vec(), artifact_of("/hello", dir, "local"), "mode `dir` is for archives"),
+        (b"hello".to_vec(), artifact_of("/hello", dir, "local"), "mode `dir` requires an archive"),
         (b"hello".to_vec(), artifact_of("/hello", file, "local"), "directory"),
     ] {
         let (server, ground) = (Server::giving(bytes), Ground::new());

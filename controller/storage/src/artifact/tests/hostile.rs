@@ -101,7 +101,7 @@ async fn evil_archives_are_refused_whole() {
         (
             "hard-link.tar",
             evil().link("l", "good").entry("h", b'1', 0o644, b"", "l").end(),
-            "a link to what is no file",
+            "a hard link to something other than a file",
         ),
         ("device.tar", evil().entry("dev", b'3', 0o666, b"", "").end(), "is a device"),
         ("fifo.tar", evil().entry("pipe", b'6', 0o666, b"", "").end(), "is a fifo"),
@@ -109,7 +109,7 @@ async fn evil_archives_are_refused_whole() {
         ("many.tar", many.end(), "more than the 50 entries"),
         ("bomb.tar.gz", bomb.clone(), "more than the 1048576 bytes"),
         ("bomb.gz", bomb, "more than the 1048576 bytes"),
-        ("skipped.tgz", skipped, "more bytes than are allowed"),
+        ("skipped.tgz", skipped, "more bytes than allowed"),
         ("cut.tar", cut, "unpack it: "),
         ("file-as-dir.tar", evil().file("good/x").end(), "is not a directory"),
         ("dir-as-file.tar", evil().file("d/x").file("d").end(), "directory"),

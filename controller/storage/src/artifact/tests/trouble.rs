@@ -49,7 +49,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
         ("md5:d41d8cd98f00b204e9800998ecf8427e".to_owned(), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/SUMS"), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/none"), "/none: the server answers 404"),
-        ("file:/etc/passwd".to_owned(), "the address of its checksums `file` is known"),
+        ("file:/etc/passwd".to_owned(), "the address of its checksum list `file` is known"),
         ("md5:1".to_owned(), "its checksum must be md5:HEX"),
     ] {
         let mut wanted = artifact(&server, "/a");
@@ -93,7 +93,7 @@ async fn a_server_that_hangs_is_waited_for_until_the_wait_is_taken_back() {
     assert_eq!(ground.files().len(), 0);
     let hasty = Ground::with(Limits { http_time_max: Duration::from_millis(200), ..LIMITS });
     let error = hasty.up(&[artifact(&server, "/a")]).await.unwrap_err();
-    assert!(error.to_string().contains("it takes longer than"), "{error}");
+    assert!(error.to_string().contains("it took longer than"), "{error}");
 }
 
 /// The unpacking process ends when its agent stops waiting: after a cancellation, or because the agent was killed.

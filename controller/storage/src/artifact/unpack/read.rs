@@ -78,7 +78,7 @@ fn tar(reader: impl Read, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeErr
         let header = entry.header();
         let about = About { mode: header.mode()?, owner: owner(header) };
         let target = || -> Result<PathBuf, TreeError> {
-            let missing = || io::Error::new(io::ErrorKind::InvalidData, "a link says nothing");
+            let missing = || io::Error::new(io::ErrorKind::InvalidData, "a link has no target");
             Ok(entry.link_name()?.ok_or_else(missing)?.into_owned())
         };
         if kind.is_dir() {
@@ -123,7 +123,7 @@ fn zip(archive: File, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeError> 
         } else if matches!(kind, 0 | 0o100_000) {
             tree.file(&path, About::of(mode.unwrap_or(0o644)), &mut file, bounds)?;
         } else {
-            return Err(TreeError::Kind { path, kind: "no file, directory or link" });
+            return Err(TreeError::Kind { path, kind: "neither a file, a directory nor a link" });
         }
     }
     Ok(())
@@ -139,7 +139,7 @@ impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.reader.read(buffer)?;
         let left = self.left.checked_sub(u64::try_from(len).unwrap_or(u64::MAX));
-        self.left = left.ok_or_else(|| io::Error::other("it unpacks to more bytes than are allowed"))?;
+        self.left = left.ok_or_else(|| io::Error::other("it unpacks to more bytes than allowed"))?;
         Ok(len)
     }
 }

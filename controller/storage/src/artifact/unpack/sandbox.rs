@@ -55,16 +55,16 @@ pub(super) enum SandboxError {
         what: &'static str,
         source: std::io::Error,
     },
-    #[error("close off other files: {0}")]
+    #[error("restrict access to other files: {0}")]
     Landlock(#[from] RulesetError),
     /// Nothing would keep root from the machine's files.
     #[error(
-        "close off other files: the kernel has no Landlock, and root may not change its root directory here; enable Landlock (`lsm=` of \
+        "restrict access to other files: the kernel has no Landlock, and root may not change its root directory here; enable Landlock (`lsm=` of \
          the kernel's command line), or give the agent CAP_SYS_CHROOT"
     )]
     Open,
     /// The system call filter can't be set.
-    #[error("close off system calls: {0}; unpacking needs a kernel with seccomp filters")]
+    #[error("restrict system calls: {0}; unpacking needs a kernel with seccomp filters")]
     Calls(#[from] seccompiler::Error),
 }
 
@@ -137,7 +137,7 @@ pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> 
     ] {
         limit(resource, max).map_err(system("set limits"))?;
     }
-    rustix::thread::set_no_new_privs(true).map_err(system("give up new rights"))?;
+    rustix::thread::set_no_new_privs(true).map_err(system("set no_new_privs"))?;
     let is_root = rustix::process::geteuid().is_root();
     let has_own_root = is_root
         && match rustix::process::chroot(".") {
@@ -145,7 +145,7 @@ pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> 
             Ok(()) => true,
             // A container may forbid it.
             Err(Errno::PERM) => false,
-            Err(errno) => return Err(system("change the root")(errno)),
+            Err(errno) => return Err(system("change the root directory")(errno)),
         };
     if restrict(&dir)? == RulesetStatus::NotEnforced && is_root && !has_own_root {
         return Err(SandboxError::Open);
@@ -192,7 +192,7 @@ fn give_up_rights(confinement: &Confinement<'_>) -> Result<(), SandboxError> {
         none
     };
     let kept = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
-    rustix::thread::set_capabilities(None, kept).map_err(system("give up capabilities"))
+    rustix::thread::set_capabilities(None, kept).map_err(system("drop capabilities"))
 }
 
 fn system(what: &'static str) -> impl Fn(Errno) -> SandboxError {

@@ -74,7 +74,7 @@ pub(super) enum TreeError {
     #[error("{path:?} is nested too deep")]
     Depth { path: PathBuf },
     /// The agent has stopped waiting.
-    #[error("nobody waits for it any more")]
+    #[error("the agent no longer waits for it")]
     Abandoned,
     /// The archive can't be read.
     #[error("read it: {0}")]
@@ -217,7 +217,10 @@ impl Tree {
         let (from, old) = self.parent_of(&inside_target)?;
         let is_file = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if !from.stat_name(&old)?.is_some_and(is_file) {
-            return Err(TreeError::Kind { path: path.to_owned(), kind: "a link to what is no file of it" });
+            return Err(TreeError::Kind {
+                path: path.to_owned(),
+                kind: "a hard link to something other than a file of the archive",
+            });
         }
         let (dir, name) = self.place(path)?;
         rustix::fs::linkat(&from, &old, &dir, &name, AtFlags::empty())
