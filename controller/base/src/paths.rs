@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(parse_attempt_name("rubbish"), None);
     }
 
-    // With two names for one thing, the second was mistaken for the first, and the first was removed.
+    // A second name for the same thing was mistaken for the first, and removed instead of it.
     #[test]
     fn a_name_has_one_spelling() {
         for odd in ["%+F", "%2f", "%61", "a.b", "ü", "a/b", "%", "%4"] {

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-/// The name of no signal. Reads after "failed to".
+/// An unknown signal name. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("find a signal named {name:?}: use for instance SIGTERM, SIGINT or SIGHUP")]
 pub struct UnknownSignal {

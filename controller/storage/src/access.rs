@@ -79,8 +79,8 @@ impl TaskUsers {
 
     /// Adds users who may enter every allocation.
     ///
+    /// # Errors
     /// If the name services don't answer.
-    /// When the name services don't answer.
     pub fn and_guests<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
         self.guests = self.look_up(names)?;
         Ok(self)

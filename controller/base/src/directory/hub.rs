@@ -132,7 +132,7 @@ impl Hub {
         Ok(Subscription { hub: self, watch, id, over })
     }
 
-    /// Reads until the process ends.
+    /// Reads until the process ends or reading fails.
     fn read(&self) {
         let mut buffer = vec![MaybeUninit::uninit(); EVENTS_LEN];
         let mut events = inotify::Reader::new(&self.queue, &mut buffer);
