@@ -1,6 +1,6 @@
 //! Durations in the notation of Nomad's job files, which is Go's (`1h30m`, `250ms`).
 //!
-//! Input: a string for Go's `time.ParseDuration`, or an integer of nanoseconds (Nomad's JSON and msgpack). Output:
+//! In: a string for Go's `time.ParseDuration`, or an integer of nanoseconds (Nomad's JSON and msgpack). Out:
 //! nanoseconds, and the text of Go's `time.Duration.String`. This module knows no clock or calendar: a day has no fixed
 //! length in Go's notation, so there is no unit for it.
 

@@ -1,6 +1,6 @@
 //! Minimal specifications for the tests of all crates: a task, a group, a job, without optional parts.
 //!
-//! Input: names. Output: values to modify. Only with the feature `fixture`.
+//! In: names. Out: values to modify. Only with the feature `fixture`.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, sync::Arc, vec, vec::Vec};
 

@@ -1,7 +1,7 @@
 //! The YAML form of jobs and volumes: as people write them, with everything optional and nothing resolved.
 //!
-//! Input: a document already checked against the schema of these types; positions are kept elsewhere. Output: the
-//! canonical [`Job`](crate::job::Job) or [`Volume`](crate::volume::Volume) through [`JobManifest::to_job`] and
+//! In: a document already checked against the schema of these types; positions are kept elsewhere. Out: the canonical
+//! [`Job`](crate::job::Job) or [`Volume`](crate::volume::Volume) through [`JobManifest::to_job`] and
 //! [`VolumeManifest::to_volume`], and back through [`JobManifest::from_job`] and [`VolumeManifest::from_volume`]. All
 //! four are total: validation happens before.
 //!

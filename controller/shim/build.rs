@@ -1,7 +1,7 @@
 //! Compiles this crate's source a second time, as the freestanding program that the library embeds.
 //!
-//! Input: `src/`, and cargo's compiler. Output: `$OUT_DIR/herdlet-shim`. The compiler is called directly: a nested
-//! cargo would wait for the lock of the shared target directory, and use flags that are not for this program.
+//! In: `src/`, and cargo's compiler. Out: `$OUT_DIR/herdlet-shim`. The compiler is called directly: a nested cargo
+//! would wait for the lock of the shared target directory, and use flags that are not for this program.
 
 use std::env;
 use std::path::{Path, PathBuf};

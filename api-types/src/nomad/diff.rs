@@ -1,7 +1,7 @@
 //! Differences between two versions of a job, as in `POST /v1/job/ID/plan`.
 //!
-//! Input: jobs in Nomad's JSON. Output: `{Type, ID, Fields, Objects, TaskGroups}`, where a group has `Tasks`; contains
-//! only differences. Lists of named items are compared regardless of order, other lists by position.
+//! In: jobs in Nomad's JSON. Out: `{Type, ID, Fields, Objects, TaskGroups}`, where a group has `Tasks`; contains only
+//! differences. Lists of named items are compared regardless of order, other lists by position.
 
 use std_alloc::{borrow::ToOwned, format, string::String, string::ToString, vec::Vec};
 

@@ -1,6 +1,6 @@
 //! Entries of a task's history in Nomad's form, whose details repeat the text's information for programs.
 //!
-//! Input: an [`Event`], whose details are values that are in no text. Output: a [`TaskEvent`].
+//! In: an [`Event`], whose details are values that are in no text. Out: a [`TaskEvent`].
 //!
 //! Sources: `hashicorp/nomad:nomad/structs/structs.go` (`TaskEvent`), and recordings of stock clients.
 

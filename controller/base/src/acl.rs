@@ -1,8 +1,8 @@
 //! Access control lists of files and directories (POSIX.1e, `acl(5)`), read from and written to open descriptors.
 //!
-//! Input: a descriptor. Output: a typed [`Acl`]; without named entries it is equivalent to the file's mode. A file
-//! system without lists gives [`AclError::Unsupported`]; only the mode applies there, see [`Acl::from_mode`]. All calls
-//! block. This module does not know what the files are for.
+//! In: a descriptor. Out: a typed [`Acl`]; without named entries it is equivalent to the file's mode. A file system
+//! without lists gives [`AclError::Unsupported`]; only the mode applies there, see [`Acl::from_mode`]. All calls block.
+//! This module does not know what the files are for.
 //!
 //! The kernel passes a list as the extended attribute `system.posix_acl_access`: a version, then entries of a tag, permissions
 //! and an id, little-endian, sorted by tag and id (`include/uapi/linux/posix_acl_xattr.h`).

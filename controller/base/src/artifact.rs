@@ -1,6 +1,6 @@
 //! The parts of an artifact's specification: source, checksum, format, destination.
 //!
-//! Input: strings from a job. Output: types. Nothing is fetched or unpacked here.
+//! In: strings from a job. Out: types. Nothing is fetched or unpacked here.
 
 pub mod checksum;
 pub mod format;

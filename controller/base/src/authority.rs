@@ -1,6 +1,6 @@
 //! `HOST[:PORT]` as in `Host`, a request's target, `Origin` and the config (RFC 3986 §3.2, RFC 9110 §7.2).
 //!
-//! Input: text from a client. Output: a normalized [`Authority`], or `None`. This module does not know who is allowed.
+//! In: text from a client. Out: a normalized [`Authority`], or `None`. This module does not know who is allowed.
 
 use std::{
     fmt,

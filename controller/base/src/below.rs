@@ -1,7 +1,7 @@
 //! User-written paths below a task's directory.
 //!
-//! Input: text such as `./local/site`. Output: the relative path. Callers decide which places are allowed; nothing is
-//! read from disk here.
+//! In: text such as `./local/site`. Out: the relative path. Callers decide which places are allowed; nothing is read
+//! from disk here.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,9 +1,8 @@
 //! Watches directories: reports that something in one changed, but not what. Subscribers read the directory themselves.
 //!
-//! Input: paths. Output: notifications. All of these watches share one inotify queue, because a user has only 128 of
-//! them (inotify(7), `max_user_instances`), but tens of thousands of watches. When even those run out, a directory
-//! counts as changed every [`SLOW_PERIOD`] instead of being refused. (The records of attempts have a queue of their
-//! own.)
+//! In: paths. Out: notifications. All of these watches share one inotify queue, because a user has only 128 of them
+//! (inotify(7), `max_user_instances`), but tens of thousands of watches. When even those run out, a directory counts as
+//! changed every [`SLOW_PERIOD`] instead of being refused. (The records of attempts have a queue of their own.)
 
 mod hub;
 

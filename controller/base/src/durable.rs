@@ -1,6 +1,6 @@
 //! Small files with mode 0600 that are written atomically.
 //!
-//! Input: a path below one of our directories, bytes, and what the file must survive. This module does not know the
+//! In: a path below one of our directories, bytes, and what the file must survive. This module does not know the
 //! contents' meaning.
 
 use std::{

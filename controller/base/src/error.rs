@@ -1,6 +1,6 @@
 //! Formats errors for people.
 //!
-//! Input: an error. Output: one line.
+//! In: an error. Out: one line.
 
 /// An error with all its causes on one line: `list the tree: open /x: permission denied`.
 pub fn in_full(error: &dyn std::error::Error) -> String {

@@ -1,7 +1,7 @@
 //! Settings shared by all HTTP clients of herdlet: the command line's, Consul's and the checks'.
 //!
-//! Input: whether peers use TLS. Output: a builder. The system's certificates are loaded only for TLS: loading costs
-//! time and memory, and fails on a machine without any, where a local socket still works.
+//! In: whether peers use TLS. Out: a builder. The system's certificates are loaded only for TLS: loading costs time and
+//! memory, and fails on a machine without any, where a local socket still works.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Finds users other than root and the agent's own who can change what a path names.
 //!
-//! Input: a path that the agent obeys or keeps private. Output: nothing, or who can change it and the command that
-//! prevents it. This module does not know the path's purpose: callers refuse or warn.
+//! In: a path that the agent obeys or keeps private. Out: nothing, or who can change it and the command that prevents
+//! it. This module does not know the path's purpose: callers refuse or warn.
 //!
 //! A user can change a path by changing the file itself or replacing a name on the way to it, including links and their
 //! targets. The walk starts at the root, holds each directory open, and resolves links itself. If every step is

@@ -1,9 +1,9 @@
 //! File access in places where tasks may write: every step goes through an open directory, no link is followed below
 //! the first one, and nothing is removed across a mount.
 //!
-//! Input: a directory that only the agent can replace ([`Dir::open`]), then names relative to it. Output: directories,
-//! file contents, and errors with the path. All calls block: call them where blocking is allowed. This module does not
-//! know the purpose of the directories.
+//! In: a directory that only the agent can replace ([`Dir::open`]), then names relative to it. Out: directories, file
+//! contents, and errors with the path. All calls block: call them where blocking is allowed. This module does not know
+//! the purpose of the directories.
 
 use std::{
     ffi::{OsStr, OsString},

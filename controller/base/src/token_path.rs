@@ -1,6 +1,6 @@
 //! Paths of identity tokens in a task's directory.
 //!
-//! Input: an identity's name and `filepath`. Output: a path below the task's directory. No directory is opened.
+//! In: an identity's name and `filepath`. Out: a path below the task's directory. No directory is opened.
 
 use std::path::PathBuf;
 

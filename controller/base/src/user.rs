@@ -1,7 +1,7 @@
 //! Users of the machine, looked up through its configured name services.
 //!
-//! Input: the name (or number) of a user, as in a job. Output: ids and the exact list of groups. Blocking: a name
-//! service may be on the network.
+//! In: the name (or number) of a user, as in a job. Out: ids and the exact list of groups. Blocking: a name service may
+//! be on the network.
 #![expect(
     unsafe_code,
     reason = "rustix has no name services; the C library's are the only ones that know all users"

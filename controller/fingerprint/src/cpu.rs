@@ -1,6 +1,6 @@
 //! The CPU topology, which servers from 1.7 on use for placement.
 //!
-//! Input: `/sys/devices/system`. Output: [`Topology`]; a single flat node if the files are incomplete or inconsistent.
+//! In: `/sys/devices/system`. Out: [`Topology`]; a single flat node if the files are incomplete or inconsistent.
 //!
 //! All cores are reported, and all as [`disable`](Core::disable)d, so that none is reserved for a single task
 //! (`resources.cores`), which is not implemented. Cores that this process may not use are reported too: servers before

@@ -1,6 +1,6 @@
 //! The machine's attributes under Nomad's names, as used by constraints and `${attr.…}`.
 //!
-//! Input: system calls and system files, read once. Output: values by name. Unknown attributes are left out.
+//! In: system calls and system files, read once. Out: values by name. Unknown attributes are left out.
 
 mod cpu;
 mod netlink;

@@ -1,7 +1,7 @@
 //! Network interfaces, read from the kernel through rtnetlink (`man 7 rtnetlink`).
 //!
-//! Input: none. Output: [`Interface`]s with their addresses, and [`InterfaceChanges`] on every change. This module does
-//! not know their purpose.
+//! In: none. Out: [`Interface`]s with their addresses, and [`InterfaceChanges`] on every change. This module does not
+//! know their purpose.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
 //! The node's addresses, from which Nomad's servers assign ports: by the names of host networks, most commonly
 //! `default`.
 //!
-//! Input: the machine's interfaces and the network config. Output: networks as reported to servers. No IO.
+//! In: the machine's interfaces and the network config. Out: networks as reported to servers. No IO.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 

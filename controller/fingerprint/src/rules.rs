@@ -1,6 +1,6 @@
 //! Rules for choosing the addresses that ports are assigned from.
 //!
-//! Input: the config. Output: typed rules. No interface is read.
+//! In: the config. Out: typed rules. No interface is read.
 
 use std::{fmt, net::IpAddr};
 

@@ -1,8 +1,8 @@
 //! The catalogues of services, behind one interface: the built-in one and a Consul agent.
 //!
-//! Input: an owner, and the registrations that a catalogue should hold for it. Output: changes made, or the result of
-//! an inspection. Registrations are independent: a refused one delays no other. Results of Consul's checks, and
-//! external changes, are reported as [`CatalogEvent`]s. This module does not know when services are wanted.
+//! In: an owner, and the registrations that a catalogue should hold for it. Out: changes made, or the result of an
+//! inspection. Registrations are independent: a refused one delays no other. Results of Consul's checks, and external
+//! changes, are reported as [`CatalogEvent`]s. This module does not know when services are wanted.
 
 use std::{sync::Arc, time::Duration};
 

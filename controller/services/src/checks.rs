@@ -1,8 +1,8 @@
 //! Checks that the agent runs itself: those of services in the built-in catalogue, and commands, which Consul can't
 //! run. Each has its own observer.
 //!
-//! Input: the registrations of a task or group. Output: [`Heard`] on a bounded channel, when a check's status changes
-//! or (rarely) when a failing check has new output; Consul gets the result of every run of a command. The first run
+//! In: the registrations of a task or group. Out: [`Heard`] on a bounded channel, when a check's status changes or
+//! (rarely) when a failing check has new output; Consul gets the result of every run of a command. The first run
 //! follows soon after the start, each further one an interval after the end of the previous. A slow or hanging target
 //! delays only its own check. This module does not know the consequences of results. Consul runs all other checks of
 //! its services.

@@ -1,7 +1,7 @@
 //! Service registration, and the checks of services.
 //!
-//! Input: registrations, checks. Output: catalogues that match them, results. This crate does not know the consequences
-//! of results.
+//! In: registrations, checks. Out: catalogues that match them, results. This crate does not know the consequences of
+//! results.
 
 pub mod catalog;
 pub mod checks;

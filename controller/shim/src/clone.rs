@@ -1,8 +1,8 @@
 //! Creates a process or thread on its own stack, which neither `std` nor libc offers for `clone3`.
 //!
-//! Input: clone(2) flags, a stack, a function. Output: the new pid, or an errno. Used by the shim (which has no libc)
-//! and the agent: with `CLONE_VM | CLONE_VFORK` no page table is copied, however large the caller is (without them,
-//! clone takes about 50 ms at 1 GB). This module does not know what it starts.
+//! In: clone(2) flags, a stack, a function. Out: the new pid, or an errno. Used by the shim (which has no libc) and the
+//! agent: with `CLONE_VM | CLONE_VFORK` no page table is copied, however large the caller is (without them, clone takes
+//! about 50 ms at 1 GB). This module does not know what it starts.
 
 #![expect(unsafe_code, reason = "the system call returns twice, once on another stack")]
 

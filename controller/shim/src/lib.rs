@@ -1,8 +1,8 @@
 //! The shim (supervisor): the small parent process of one task attempt, which outlives the agent.
 //!
-//! Input: a launch spec and a few descriptors from the agent. Output: a 64-byte [`record`] with the attempt's state,
-//! and rotated log files with their [`times`]. It must not depend on the agent, the job, or anything that may be gone
-//! after years.
+//! In: a launch spec and a few descriptors from the agent. Out: a 64-byte [`record`] with the attempt's state, and
+//! rotated log files with their [`times`]. It must not depend on the agent, the job, or anything that may be gone after
+//! years.
 //!
 //! This crate compiles to two things from the same source. The *library* has what agent and shim share, tested on the
 //! host: [`record`], [`spec`], [`rotation`], [`times`], [`clone`]. The *program* (`--cfg shim_program`, compiled by the

@@ -1,7 +1,7 @@
 //! The attempt record: 64 bytes in the runtime directory with the state of a task attempt.
 //!
-//! Input: a state from the shim (or an agent that writes a tombstone). Output: exactly [`RECORD_LEN`] bytes, written by
-//! one `pwrite` at offset 0, and the state parsed from them. This module accesses no files and no clock.
+//! In: a state from the shim (or an agent that writes a tombstone). Out: exactly [`RECORD_LEN`] bytes, written by one
+//! `pwrite` at offset 0, and the state parsed from them. This module accesses no files and no clock.
 //!
 //! ```text
 //!            ┌─► start_failed                 (final)

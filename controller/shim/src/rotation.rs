@@ -1,8 +1,7 @@
 //! Rules for rotated log files: names, and where to split the stream between files.
 //!
-//! Input: names in a directory, sizes, bytes to write. Output: indexes and decisions. Opens no files. The names and the
-//! rule of the last 32 KiB are Nomad's (`client/lib/fifo`, `client/logmon/logging/rotator.go`), so that its readers
-//! work.
+//! In: names in a directory, sizes, bytes to write. Out: indexes and decisions. Opens no files. The names and the rule
+//! of the last 32 KiB are Nomad's (`client/lib/fifo`, `client/logmon/logging/rotator.go`), so that its readers work.
 //!
 //! The task can write to the directory too, and create files with any index. The log's files are identified by the
 //! marks that the supervisor writes beside them ([`crate::times`]), and by consecutive indexes.

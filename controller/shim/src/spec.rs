@@ -1,7 +1,7 @@
 //! The launch spec: everything a shim needs to start a task or an exec session, as a flat binary blob.
 //!
-//! Input: a list of [`Field`]s from the agent, which writes the blob to a sealed memfd. Output: a [`Spec`] that borrows
-//! from the mapped blob, so that the shim needs no allocator. This module knows no files, processes or policies.
+//! In: a list of [`Field`]s from the agent, which writes the blob to a sealed memfd. Out: a [`Spec`] that borrows from
+//! the mapped blob, so that the shim needs no allocator. This module knows no files, processes or policies.
 //!
 //! The format is a magic number followed by entries of tag (u16), length (u32) and value, little endian. An empty entry
 //! with tag 0 must be the last. Strings include a terminating NUL byte, so that system calls can use them in place.

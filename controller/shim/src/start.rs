@@ -1,7 +1,7 @@
 //! The freestanding program: its entry point and verbs.
 //!
-//! Input: the kernel's initial stack (arguments). Output: an exit code. This module and its children are compiled only
-//! with `--cfg shim_program`, by the build script, without `std`, libc, an allocator or writable statics.
+//! In: the kernel's initial stack (arguments). Out: an exit code. This module and its children are compiled only with
+//! `--cfg shim_program`, by the build script, without `std`, libc, an allocator or writable statics.
 
 #![expect(unsafe_code, reason = "no libc: raw system calls and the bare entry point")]
 

@@ -1,6 +1,6 @@
 //! Times of log output: beside each log file is a file of marks, each a time and the log's length at that time.
 //!
-//! Input: the time, and the length of a log file. Output: whether a mark is needed, and a mark's bytes. Opens no files.
+//! In: the time, and the length of a log file. Out: whether a mark is needed, and a mark's bytes. Opens no files.
 
 /// The suffix of a marks file after its log file's name: `web.stdout.3.times`.
 pub const SUFFIX: &str = ".times";

@@ -1,8 +1,8 @@
 //! Restricts an allocation's directories to the users of its tasks, by access control lists.
 //!
-//! Input: user names, an open directory. Output: the rights set on it, or how its rights differ. The lists name each
-//! user, so a running task gains no group, and an older agent's allocation can be closed around its running tasks. All
-//! calls block.
+//! In: user names, an open directory. Out: the rights set on it, or how its rights differ. The lists name each user, so
+//! a running task gains no group, and an older agent's allocation can be closed around its running tasks. All calls
+//! block.
 //!
 //! | directory | owner | task users of the allocation | without lists |
 //! | --- | --- | --- | --- |

@@ -12,9 +12,9 @@
 //!
 //! [`heritage`] moves data from a predecessor's disk into it.
 //!
-//! Input: the directory of all allocations, an id, privileges. Output: directories created, or the result of an
-//! inspection. Removal first renames the directory to `.gone-<id>`, so that a directory under its own name is never
-//! partly removed; [`sweep`] finishes interrupted removals. All calls block.
+//! In: the directory of all allocations, an id, privileges. Out: directories created, or the result of an inspection.
+//! Removal first renames the directory to `.gone-<id>`, so that a directory under its own name is never partly removed;
+//! [`sweep`] finishes interrupted removals. All calls block.
 
 pub mod heritage;
 

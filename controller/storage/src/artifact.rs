@@ -1,9 +1,9 @@
 //! Fetches artifacts by http(s) into a task's directory before the task starts.
 //!
-//! Input: artifacts with their variables replaced, the task's directories, its user. Output: files, complete or absent,
-//! and a mark for each artifact fetched: marked ones are not fetched again. An interrupted fetch leaves nothing that
-//! counts as done, and the next try removes its remains. Errors, logs and `Debug` contain no secrets: neither user nor
-//! query of an address, and no header values.
+//! In: artifacts with their variables replaced, the task's directories, its user. Out: files, complete or absent, and a
+//! mark for each artifact fetched: marked ones are not fetched again. An interrupted fetch leaves nothing that counts
+//! as done, and the next try removes its remains. Errors, logs and `Debug` contain no secrets: neither user nor query
+//! of an address, and no header values.
 //!
 //! - [`source`]: addresses in go-getter's form; [`format`]: archive formats; [`checksum`].
 //! - [`place`]: destinations; [`staging`]: preparing and publishing files; [`marker`]: which artifacts have been

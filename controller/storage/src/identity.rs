@@ -1,8 +1,8 @@
 //! Workload identities: the node's signing key, and the tokens it signs for tasks (JWTs, EdDSA over Ed25519, RFC 8037).
 //!
-//! Input: the directory of keys, claims, the files to write, tokens signed by servers. Output: signed tokens, token
-//! files in the task's `secrets` or elsewhere in its directory, and the public key as a JWK set for verification. Keys
-//! and tokens never appear in `Debug` output and are wiped when dropped. All calls block.
+//! In: the directory of keys, claims, the files to write, tokens signed by servers. Out: signed tokens, token files in
+//! the task's `secrets` or elsewhere in its directory, and the public key as a JWK set for verification. Keys and
+//! tokens never appear in `Debug` output and are wiped when dropped. All calls block.
 
 use std::{ffi::OsStr, fmt, path::Path};
 

@@ -1,7 +1,7 @@
 //! An allocation's data on disk: directories, mounts, volumes, artifacts, payloads, tokens.
 //!
-//! Input: ids, specifications, users. Output: files created, found or removed. Every operation is idempotent, follows
-//! no link of a task and works on open directories.
+//! In: ids, specifications, users. Out: files created, found or removed. Every operation is idempotent, follows no link
+//! of a task and works on open directories.
 
 pub mod access;
 pub mod alloc_dir;

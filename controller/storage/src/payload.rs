@@ -1,7 +1,7 @@
 //! The payload of a dispatched job, as a file in a task's `local`.
 //!
-//! Input: the task directory, the path, the bytes. Output: the file, complete or absent, owned by the task's user.
-//! Obstacles that a task has put on the way (a link, for instance) are not followed. All calls block.
+//! In: the task directory, the path, the bytes. Out: the file, complete or absent, owned by the task's user. Obstacles
+//! that a task has put on the way (a link, for instance) are not followed. All calls block.
 
 use std::{
     ffi::OsStr,

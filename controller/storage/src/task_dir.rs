@@ -11,7 +11,7 @@
 //! [`crate::access`] sets the rights. Without the right to mount, `secrets` and `private` are plain directories on
 //! disk.
 //!
-//! Input: the path and privileges. Output: directories created, or the result of an inspection. An inspection creates
+//! In: the path and privileges. Out: directories created, or the result of an inspection. An inspection creates
 //! nothing: a deleted directory is [`Sight::Absent`], and other modules decide whether the task survives that. All
 //! calls block.
 

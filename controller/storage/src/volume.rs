@@ -1,10 +1,10 @@
 //! Host volumes: an existing directory of the host, or one that we create below the state directory (Nomad's plugin
 //! `mkdir`).
 //!
-//! Input: the directory of all volumes, a volume, privileges. Output: the path of its data. A new directory gets its
-//! final name only when its mode and owner are right, and loses it before its data is removed. The remains of a crash
-//! have a name that begins with a dot; [`HostVolumes::sweep`] removes them. An existing directory is never changed,
-//! because the task may have set its mode. All calls block.
+//! In: the directory of all volumes, a volume, privileges. Out: the path of its data. A new directory gets its final
+//! name only when its mode and owner are right, and loses it before its data is removed. The remains of a crash have a
+//! name that begins with a dot; [`HostVolumes::sweep`] removes them. An existing directory is never changed, because
+//! the task may have set its mode. All calls block.
 
 use std::{
     ffi::{OsStr, OsString},

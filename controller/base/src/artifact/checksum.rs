@@ -1,6 +1,6 @@
 //! Checksums of downloads: `sha256:HEX`, `HEX` alone, `file:URL`.
 //!
-//! Input: the specification, bytes, the text of a checksum list. Output: whether they agree.
+//! In: the specification, bytes, the text of a checksum list. Out: whether they agree.
 
 use std::fmt::Write as _;
 

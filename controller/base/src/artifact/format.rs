@@ -1,6 +1,6 @@
 //! Archive formats and their names.
 //!
-//! Input: the path of a URL, or a name. Output: a format. This module does not read archives.
+//! In: the path of a URL, or a name. Out: a format. This module does not read archives.
 
 use serde::{Deserialize, Serialize};
 

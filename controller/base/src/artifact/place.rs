@@ -1,8 +1,8 @@
 //! Destinations of artifacts.
 //!
-//! Input: the task's directories, a destination with variables replaced. Output: an open directory below one of them.
-//! No link on the way is followed, no matter who created it, and no directory is entered that another process may have
-//! swapped in. All calls block.
+//! In: the task's directories, a destination with variables replaced. Out: an open directory below one of them. No link
+//! on the way is followed, no matter who created it, and no directory is entered that another process may have swapped
+//! in. All calls block.
 
 use std::{
     ffi::{OsStr, OsString},

@@ -1,6 +1,6 @@
 //! Artifact addresses in go-getter's form: `[http::]https://host/path.tgz[//folder][?checksum=…&archive=…&filename=…]`.
 //!
-//! Input: the source and options, with variables replaced. Output: a URL, and how to process the response. Nothing is
+//! In: the source and options, with variables replaced. Out: a URL, and how to process the response. Nothing is
 //! fetched. An address may contain secrets: only [`Source::told`] may be shown, and errors show no more than that.
 //!
 //! Sources: `hashicorp/go-getter:client.go`, `source.go`, `detect.go`.

@@ -1,6 +1,6 @@
 //! The process's only inotify queue. A dedicated thread reads it, so it belongs to no runtime.
 //!
-//! Input: subscriptions. Output: calls to subscribers. Subscribers of the same directory share one kernel watch.
+//! In: subscriptions. Out: calls to subscribers. Subscribers of the same directory share one kernel watch.
 
 use std::{
     collections::BTreeMap,

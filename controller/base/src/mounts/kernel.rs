@@ -1,6 +1,6 @@
 //! Mounts and unmounts through open directories, so that renames and links can't redirect a mount.
 //!
-//! Input: open directories and names in them. Output: mounts made or removed. This module does not know their purpose.
+//! In: open directories and names in them. Out: mounts made or removed. This module does not know their purpose.
 
 use std::{
     ffi::{OsStr, OsString},

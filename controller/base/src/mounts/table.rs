@@ -1,8 +1,8 @@
 //! The kernel's mount table: a fast reader of `/proc/self/mountinfo`, and a watch that reports changes below one
 //! directory without a timer (proc(5): the file polls with `POLLPRI` when the namespace's mounts change).
 //!
-//! Input: a directory as the kernel writes it, without links. Output: the mounts at or below it. This module does not
-//! know the purpose of the directories.
+//! In: a directory as the kernel writes it, without links. Out: the mounts at or below it. This module does not know
+//! the purpose of the directories.
 
 use std::{
     borrow::Cow,

@@ -1,8 +1,7 @@
 //! Names of users, and groups without other members.
 //!
-//! Input: `/etc/passwd` and `/etc/group` (passwd(5), group(5)). Output: how messages name a user id, and whether a
-//! group is private to a user. Name services are not queried, because they may hang; users known only to them are not
-//! trusted.
+//! In: `/etc/passwd` and `/etc/group` (passwd(5), group(5)). Out: how messages name a user id, and whether a group is
+//! private to a user. Name services are not queried, because they may hang; users known only to them are not trusted.
 
 use std::{cell::OnceCell, fs, path::PathBuf};
 

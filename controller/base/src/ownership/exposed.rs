@@ -1,9 +1,8 @@
 //! The message about a path that another user can change: the finding, who can change it, and how to fix it.
 //!
-//! Input: the file, its owner and mode. Output: the text of an error. A command is suggested only if the agent's user
-//! can run it, for a regular file or directory that somebody configured for the agent, or a directory on the way that
-//! the agent's own user made. Other directories on the way, such as `/tmp`, serve other users and must stay as they
-//! are.
+//! In: the file, its owner and mode. Out: the text of an error. A command is suggested only if the agent's user can run
+//! it, for a regular file or directory that somebody configured for the agent, or a directory on the way that the
+//! agent's own user made. Other directories on the way, such as `/tmp`, serve other users and must stay as they are.
 
 use std::{
     fmt,

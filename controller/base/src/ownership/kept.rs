@@ -1,7 +1,7 @@
 //! The files that an agent keeps in its state directory and obeys at the next start.
 //!
-//! Input: a trusted state directory. Output: its untrusted contents, which a previous owner or writer may have put
-//! there before it was trusted. Task directories are not inspected: they belong to the users of tasks.
+//! In: a trusted state directory. Out: its untrusted contents, which a previous owner or writer may have put there
+//! before it was trusted. Task directories are not inspected: they belong to the users of tasks.
 
 use std::{
     fs, io,

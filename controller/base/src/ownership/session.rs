@@ -1,6 +1,6 @@
 //! Detects a runtime directory of another user: `su` and `sudo` may keep the caller's environment variable.
 //!
-//! Input: `XDG_RUNTIME_DIR`, and the paths that an agent would use. Output: nothing, or an error with advice.
+//! In: `XDG_RUNTIME_DIR`, and the paths that an agent would use. Out: nothing, or an error with advice.
 
 use std::{
     os::unix::fs::MetadataExt as _,

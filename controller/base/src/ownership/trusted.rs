@@ -1,7 +1,7 @@
 //! Users and groups that the operator trusts besides root and the agent's own user.
 //!
-//! Input: the variables [`TRUSTED_USERS`] and [`TRUSTED_GROUPS`]: names or numbers, comma-separated. Output: their
-//! numbers, and the names that this machine does not know, for warnings.
+//! In: the variables [`TRUSTED_USERS`] and [`TRUSTED_GROUPS`]: names or numbers, comma-separated. Out: their numbers,
+//! and the names that this machine does not know, for warnings.
 
 use super::accounts::Accounts;
 

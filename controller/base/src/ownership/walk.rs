@@ -1,7 +1,7 @@
 //! Walks a path one name at a time, holding each directory open.
 //!
-//! Input: a path. Output: every name on the way, passed to a judge, and the final target. Links are read and followed
-//! here, never by the kernel, so each of them is a step too.
+//! In: a path. Out: every name on the way, passed to a judge, and the final target. Links are read and followed here,
+//! never by the kernel, so each of them is a step too.
 
 use std::{
     collections::VecDeque,

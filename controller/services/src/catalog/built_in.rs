@@ -1,9 +1,9 @@
 //! The built-in catalogue of services, for templates and the API.
 //!
-//! Input: registrations by owner, and ids of single registrations that a user removes. Output: registrations by name,
-//! and events for owners whose services were removed externally. This module does not know which registrations are
-//! wanted. The catalogue is kept in memory: a new agent fills it with running services before it answers requests, and
-//! the planner, which inspects every part again, corrects it.
+//! In: registrations by owner, and ids of single registrations that a user removes. Out: registrations by name, and
+//! events for owners whose services were removed externally. This module does not know which registrations are wanted.
+//! The catalogue is kept in memory: a new agent fills it with running services before it answers requests, and the
+//! planner, which inspects every part again, corrects it.
 
 use std::{
     collections::BTreeMap,

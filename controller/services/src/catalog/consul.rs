@@ -1,9 +1,9 @@
 //! Services in a Consul agent.
 //!
-//! Input: registrations by owner. Output: changes made, or the result of an inspection; [`Consul::watch`] reports
-//! external changes and the results of Consul's checks. Every entry of ours carries our instance id in its meta; no
-//! others are ever changed. Only differences are sent to the agent, each service separately and with its own token. A
-//! change is complete when a listing that began afterwards shows it.
+//! In: registrations by owner. Out: changes made, or the result of an inspection; [`Consul::watch`] reports external
+//! changes and the results of Consul's checks. Every entry of ours carries our instance id in its meta; no others are
+//! ever changed. Only differences are sent to the agent, each service separately and with its own token. A change is
+//! complete when a listing that began afterwards shows it.
 //!
 //! No request is sent before the first registration, so a machine without Consul is unaffected.
 

@@ -1,7 +1,7 @@
 //! A call of gRPC's health protocol (`grpc.health.v1.Health/Check`) without a gRPC client: a request and a response of
 //! one message each, over HTTP/2.
 //!
-//! Input: the service to check. Output: whether it is serving. The messages are small enough to encode here: a
+//! In: the service to check. Out: whether it is serving. The messages are small enough to encode here: a
 //! `HealthCheckRequest` has the service's name as field 1, a `HealthCheckResponse` its status.
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};

@@ -1,8 +1,8 @@
 //! Limits the concurrent runs of checks, and so open files, for any number of checks.
 //!
-//! Input: runs. Output: their results, once there is a place for each. Hanging targets use their whole timeout, so they
-//! have a separate lane: a run that takes long moves there, and the next run of that check starts there. So hanging
-//! targets delay only each other.
+//! In: runs. Out: their results, once there is a place for each. Hanging targets use their whole timeout, so they have
+//! a separate lane: a run that takes long moves there, and the next run of that check starts there. So hanging targets
+//! delay only each other.
 
 use std::time::Duration;
 

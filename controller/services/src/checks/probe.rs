@@ -1,8 +1,8 @@
 //! One run of a check: an HTTP request, a TCP connection, a gRPC health call, or a command in a task.
 //!
-//! Input: the check. Output: whether it passed and its output, at most 3 KiB. The texts are Nomad's, for tools that
-//! parse them, except that the body of a response follows its status. This module does not schedule runs; the caller
-//! enforces the timeout.
+//! In: the check. Out: whether it passed and its output, at most 3 KiB. The texts are Nomad's, for tools that parse
+//! them, except that the body of a response follows its status. This module does not schedule runs; the caller enforces
+//! the timeout.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

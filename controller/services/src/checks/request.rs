@@ -1,8 +1,8 @@
 //! One request of a check: HTTP/1, or HTTP/2 for gRPC, with or without TLS.
 //!
-//! Input: the request. Output: the head of its response, and the beginning of its body. Each request uses a new
-//! connection: a check that reuses one would not notice that no new ones are accepted, and would keep a file open. This
-//! module does not interpret responses; the caller enforces the timeout.
+//! In: the request. Out: the head of its response, and the beginning of its body. Each request uses a new connection: a
+//! check that reuses one would not notice that no new ones are accepted, and would keep a file open. This module does
+//! not interpret responses; the caller enforces the timeout.
 
 use std::{
     collections::BTreeMap,

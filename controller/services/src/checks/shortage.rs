@@ -1,7 +1,7 @@
 //! Runs of checks that failed for lack of the agent's own resources.
 //!
-//! Input: the error of a run. Output: whether the target failed, or the agent or machine lacks descriptors, ports,
-//! memory or processes. The latter tells nothing about the target: it is not counted, and restarts nothing.
+//! In: the error of a run. Out: whether the target failed, or the agent or machine lacks descriptors, ports, memory or
+//! processes. The latter tells nothing about the target: it is not counted, and restarts nothing.
 
 use std::{
     error::Error,

@@ -1,7 +1,7 @@
 //! The number of consecutive results that change the status of a check.
 //!
-//! Input: results of single runs. Output: those that determine the check's status. The rules are Consul's, where a
-//! warning counts as a good result.
+//! In: results of single runs. Out: those that determine the check's status. The rules are Consul's, where a warning
+//! counts as a good result.
 
 use herdlet_api_types::{job::Thresholds, service::CheckStatus};
 

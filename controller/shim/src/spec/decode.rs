@@ -1,7 +1,7 @@
 //! Decodes a launch spec.
 //!
-//! Input: a blob. Output: a [`Spec`] that borrows from it, or a [`SpecError`]. Total: no blob causes a panic or an
-//! endless loop.
+//! In: a blob. Out: a [`Spec`] that borrows from it, or a [`SpecError`]. Total: no blob causes a panic or an endless
+//! loop.
 
 use super::{
     ENTRY_LEN_MAX, HEADER_LEN, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX, SpecError, TAGS, Tag,

@@ -1,7 +1,7 @@
 //! The verb `run`: runs one task attempt.
 //!
-//! Input: the descriptors and the launch spec from the agent. Output: the attempt's record, the log files, and an exit
-//! code for the caller. It does not communicate with the agent, which watches the record.
+//! In: the descriptors and the launch spec from the agent. Out: the attempt's record, the log files, and an exit code
+//! for the caller. It does not communicate with the agent, which watches the record.
 
 use super::birth;
 use super::files::Place;

@@ -1,8 +1,8 @@
 //! Starts a program: from the launch spec to a running child.
 //!
-//! Input: a decoded spec and three descriptors. Output: the child's pid, or the failed step and its errno. The child
-//! shares this process's memory until it executes the program (`CLONE_VM | CLONE_VFORK`), so its failure is read from
-//! memory, without a pipe, and no page is copied.
+//! In: a decoded spec and three descriptors. Out: the child's pid, or the failed step and its errno. The child shares
+//! this process's memory until it executes the program (`CLONE_VM | CLONE_VFORK`), so its failure is read from memory,
+//! without a pipe, and no page is copied.
 
 use super::sys::{self, Errno, Fd};
 use crate::clone::{Birth, CLONE_INTO_CGROUP, CLONE_VFORK, CLONE_VM, clone_onto};

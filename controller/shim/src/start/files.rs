@@ -1,9 +1,9 @@
 //! The rotated files of one output stream.
 //!
-//! Input: bytes in the order the task wrote them. Output: the files `<stem>.N` in the logs directory, never longer than
-//! their limit, the newest kept, and for each a file with the times of its writes. Only the log writer uses this
-//! module, because any call may wait for a disk. The task can write to the directory: its contents are not trusted,
-//! links are not followed, and only regular files with a single name are written.
+//! In: bytes in the order the task wrote them. Out: the files `<stem>.N` in the logs directory, never longer than their
+//! limit, the newest kept, and for each a file with the times of its writes. Only the log writer uses this module,
+//! because any call may wait for a disk. The task can write to the directory: its contents are not trusted, links are
+//! not followed, and only regular files with a single name are written.
 
 use super::sys::{self, Errno, Fd};
 use crate::rotation::{Cut, INDEX_MAX, Name, Text, cut, fits_whatever_it_is, own};

@@ -1,6 +1,6 @@
 //! Moves output from the task's pipes to the log files, without making the task wait for a disk.
 //!
-//! Input: two pipes. Output: two series of files, and a count of dropped bytes.
+//! In: two pipes. Out: two series of files, and a count of dropped bytes.
 //!
 //! ```text
 //! task ──pipe──► writer thread ──► <stem>.N

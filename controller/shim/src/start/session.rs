@@ -1,8 +1,8 @@
 //! The verb `enter`: one exec session, which belongs to the agent and ends with it.
 //!
-//! Input: the session's streams as descriptors 0 to 2, the launch spec, and the leash, a pipe that closes when the
-//! agent is gone. Output: the command's exit code (128 + n for signal n), or 127 / 126 if it can't be found / executed,
-//! with a line on stderr. There is no record.
+//! In: the session's streams as descriptors 0 to 2, the launch spec, and the leash, a pipe that closes when the agent
+//! is gone. Out: the command's exit code (128 + n for signal n), or 127 / 126 if it can't be found / executed, with a
+//! line on stderr. There is no record.
 
 use super::slay::slay;
 use super::sys::{self, POLLIN, PollFd};

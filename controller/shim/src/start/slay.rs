@@ -1,7 +1,7 @@
 //! Kills all descendants of this process, for machines without cgroups.
 //!
-//! Input: the kernel's list of this process's children. Output: SIGKILL to each. As a subreaper, this process inherits
-//! the children of those that die, so killing all children again at each SIGCHLD ends the whole tree without a timer.
+//! In: the kernel's list of this process's children. Out: SIGKILL to each. As a subreaper, this process inherits the
+//! children of those that die, so killing all children again at each SIGCHLD ends the whole tree without a timer.
 
 use super::sys;
 use crate::rotation::Text;

@@ -1,8 +1,8 @@
 //! Thin wrappers for system calls on x86_64 and aarch64.
 //!
-//! Input: Rust types. Output: the result or an errno. A new call needs its number for both machines. Only calls that
-//! exist on both are used (`openat`, never `open`). This file has numbers, the call itself, memory and time; `files`
-//! and `processes` have the rest.
+//! In: Rust types. Out: the result or an errno. A new call needs its number for both machines. Only calls that exist on
+//! both are used (`openat`, never `open`). This file has numbers, the call itself, memory and time; `files` and
+//! `processes` have the rest.
 
 use core::arch::asm;
 use core::ffi::{CStr, c_void};

@@ -1,9 +1,9 @@
 //! Moves data from the predecessor's disk to an allocation: `alloc/data`, and `local` of each task that both have.
 //!
-//! Input: the predecessor's directory, or its copy from another node (`.came-<id>`), and the new allocation's
-//! directory, in which no task has started. Output: renamed directories. An interrupted take-over is repeated: a
-//! completed rename leaves nothing to rename. If one rename fails, the earlier ones are undone. `alloc.json` is written
-//! last: once it exists, nothing is taken over any more. All calls block.
+//! In: the predecessor's directory, or its copy from another node (`.came-<id>`), and the new allocation's directory,
+//! in which no task has started. Out: renamed directories. An interrupted take-over is repeated: a completed rename
+//! leaves nothing to rename. If one rename fails, the earlier ones are undone. `alloc.json` is written last: once it
+//! exists, nothing is taken over any more. All calls block.
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,7 +1,7 @@
 //! Downloads the body of a response into a file.
 //!
-//! Input: a URL, header fields, an empty file, limits. Output: the file with the complete body, and its checksum. A
-//! truncated response is an error wherever it ends. Errors show no more of the address than
+//! In: a URL, header fields, an empty file, limits. Out: the file with the complete body, and its checksum. A truncated
+//! response is an error wherever it ends. Errors show no more of the address than
 //! [`told`](herdlet_base::artifact::source::told).
 
 use std::{fs::File, io::Write as _, time::Duration};

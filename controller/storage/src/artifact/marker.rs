@@ -1,7 +1,7 @@
 //! Records which of a task's artifacts have been fetched, in a file beside them.
 //!
-//! Input: the directory on whose file system the artifacts are, so that the record disappears with them. Output: the
-//! digests of their specifications. A file that another user owns is ignored. All calls block.
+//! In: the directory on whose file system the artifacts are, so that the record disappears with them. Out: the digests
+//! of their specifications. A file that another user owns is ignored. All calls block.
 
 use std::{collections::BTreeSet, ffi::OsStr};
 

@@ -1,7 +1,7 @@
 //! Unpacks in a separate process without other abilities: `herdlet unpack ORDER`.
 //!
-//! Input: a downloaded file, an empty directory, limits. Output: the file's contents in that directory, or an error and
-//! a directory in any state. The process gets the file as standard input and the directory as working directory, and no
+//! In: a downloaded file, an empty directory, limits. Out: the file's contents in that directory, or an error and a
+//! directory in any state. The process gets the file as standard input and the directory as working directory, and no
 //! path. Its standard error is a socket to us that carries the reason of a failure; when either side closes it or is
 //! killed, the other side stops. So the waiting side can give up.
 //!

@@ -1,8 +1,8 @@
 //! Token files in a task's `secrets` or at its `filepath`, and tokens for its environment.
 //!
-//! Input: the signer, the task directory, the task's identities with the claims for each. Output: files `nomad_token`
-//! (the identity called `default`) and `nomad_<name>.jwt`, or the configured paths, readable only by the task's user.
-//! This module does not schedule renewals; it only reports when the next is due.
+//! In: the signer, the task directory, the task's identities with the claims for each. Out: files `nomad_token` (the
+//! identity called `default`) and `nomad_<name>.jwt`, or the configured paths, readable only by the task's user. This
+//! module does not schedule renewals; it only reports when the next is due.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Volumes as bind mounts.
 //!
-//! Input: the task directory and a binding. Output: the mount, or what is there instead. This module does not know of
-//! other volumes.
+//! In: the task directory and a binding. Out: the mount, or what is there instead. This module does not know of other
+//! volumes.
 
 use std::{ffi::OsStr, path::Path};
 

@@ -1,7 +1,7 @@
 //! Volumes as symbolic links, without the right to mount.
 //!
-//! Input: the task directory and a binding. Output: the link, or what is there instead. This module does not know of
-//! other volumes.
+//! In: the task directory and a binding. Out: the link, or what is there instead. This module does not know of other
+//! volumes.
 
 use herdlet_base::mounts::kernel;
 use herdlet_base::{

@@ -1,7 +1,7 @@
 //! Requests to a Consul agent (API of Consul 1.8 and later).
 //!
-//! Input: paths, bodies and tokens. Output: responses, or failures that tell whether a retry can help. Every request
-//! has a timeout. Concurrency and rate stay below what an agent accepts from one client. This module does not know the
+//! In: paths, bodies and tokens. Out: responses, or failures that tell whether a retry can help. Every request has a
+//! timeout. Concurrency and rate stay below what an agent accepts from one client. This module does not know the
 //! purpose of requests.
 
 use std::{

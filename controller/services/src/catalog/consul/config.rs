@@ -1,7 +1,7 @@
 //! The address and tokens for the Consul agent.
 //!
-//! Input: the agent's config and environment variables. Output: an address, a token, and the directory of service
-//! tokens. Tokens are never shown.
+//! In: the agent's config and environment variables. Out: an address, a token, and the directory of service tokens.
+//! Tokens are never shown.
 
 use std::{fmt, path::PathBuf};
 

@@ -1,7 +1,7 @@
 //! Services and checks in a Consul agent's format, and comparison of held with wanted ones.
 //!
-//! Input: a registration, and the agent's listing. Output: the body of a registration request, or whether it is needed.
-//! This module does not send requests.
+//! In: a registration, and the agent's listing. Out: the body of a registration request, or whether it is needed. This
+//! module does not send requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

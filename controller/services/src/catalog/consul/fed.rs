@@ -1,7 +1,7 @@
 //! Invariants for arbitrary responses of a Consul agent; for tests and fuzzing only.
 //!
-//! Input: a list of services, a list of checks, the agent's self-description, and an index header. Output: nothing, or
-//! a panic.
+//! In: a list of services, a list of checks, the agent's self-description, and an index header. Out: nothing, or a
+//! panic.
 
 use herdlet_api_types::{AllocId, InstanceId, JobKey, job::Provider, service::Registration};
 use reqwest::header::{HeaderMap, HeaderValue};

@@ -1,7 +1,6 @@
 //! The registrations that a Consul agent should hold for each owner, and what is known about their state.
 //!
-//! Input: wanted registrations, and results of listings. Output: registrations to compare, and counts. Sends no
-//! requests.
+//! In: wanted registrations, and results of listings. Out: registrations to compare, and counts. Sends no requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

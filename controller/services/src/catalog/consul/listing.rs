@@ -1,7 +1,7 @@
 //! Lists a Consul agent's entries of this instance, with one request for all concurrent callers.
 //!
-//! Input: two responses of the agent (services, checks). Output: a [`Listing`] by owner. Each caller gets a listing
-//! that began after its call, so it shows everything done before. This module does not know what is wanted.
+//! In: two responses of the agent (services, checks). Out: a [`Listing`] by owner. Each caller gets a listing that
+//! began after its call, so it shows everything done before. This module does not know what is wanted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,6 @@
 //! Reads from a Consul agent, unrelated to our services.
 //!
-//! Input: the agent's address, and a path of its API. Output: JSON.
+//! In: the agent's address, and a path of its API. Out: JSON.
 
 use serde_json::Value;
 

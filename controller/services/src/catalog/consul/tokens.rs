@@ -1,6 +1,6 @@
 //! Tokens for requests to Consul: the agent's own, and those of services, each in a separate file.
 //!
-//! Input: the name of a service. Output: its token, and where that comes from. Files are read for each request, so that
+//! In: the name of a service. Out: its token, and where that comes from. Files are read for each request, so that
 //! tokens can be replaced at any time. This module does not know the requests. Tokens are never shown; their sources
 //! are.
 

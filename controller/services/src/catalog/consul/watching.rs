@@ -1,8 +1,8 @@
 //! Watches a Consul agent for external changes and check results.
 //!
-//! Input: the wanted registrations. Output: [`CatalogEvent`]s. Consul 1.8 has no event for all services of its own
-//! agent, but blocking queries on the servers' view of the node (`/v1/catalog/node`, `/v1/health/node`) return when it
-//! changes. So two blocking queries, for any number of services, trigger inspections; the agent's own lists, which are
+//! In: the wanted registrations. Out: [`CatalogEvent`]s. Consul 1.8 has no event for all services of its own agent, but
+//! blocking queries on the servers' view of the node (`/v1/catalog/node`, `/v1/health/node`) return when it changes. So
+//! two blocking queries, for any number of services, trigger inspections; the agent's own lists, which are
 //! authoritative, provide the content. If the servers are unreachable or closed to our token, an inspection every half
 //! minute remains.
 

@@ -1,7 +1,7 @@
 //! Reads archives from start to end into a tree.
 //!
-//! Input: the bytes of a file, its format. Output: its contents in the tree. The bytes are untrusted: every error here
-//! means that the archive is invalid or refused.
+//! In: the bytes of a file, its format. Out: its contents in the tree. The bytes are untrusted: every error here means
+//! that the archive is invalid or refused.
 
 use std::{
     ffi::OsStr,

@@ -1,9 +1,9 @@
 //! Restricts a process before it reads untrusted bytes: no files except below one directory, no network, no rights of
 //! other users, and limited memory, time and files.
 //!
-//! Input: the user to become. Output: the directory in which the process was started, the only one it can reach.
-//! Everything applies only to the calling thread, except limits and root directory: call it in a process without other
-//! important threads.
+//! In: the user to become. Out: the directory in which the process was started, the only one it can reach. Everything
+//! applies only to the calling thread, except limits and root directory: call it in a process without other important
+//! threads.
 //!
 //! Landlock and a separate root directory keep the process from other files. A kernel may lack the first; a container
 //! or a user may forbid the second. As root, one of both is required. Another user can't change the root: without

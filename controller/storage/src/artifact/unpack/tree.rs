@@ -1,9 +1,9 @@
 //! The directory that an archive is unpacked into, with limits.
 //!
-//! Input: names, modes and contents from an archive. Output: files in the directory and nowhere else. Every name is
-//! walked through open directories, following no link. A link's target may begin with at most as many `../` as the
-//! link's directory is deep, and have none later: so no path over any number of links leads out, whatever else is
-//! unpacked beside it. An error rejects the whole archive: the caller discards everything.
+//! In: names, modes and contents from an archive. Out: files in the directory and nowhere else. Every name is walked
+//! through open directories, following no link. A link's target may begin with at most as many `../` as the link's
+//! directory is deep, and have none later: so no path over any number of links leads out, whatever else is unpacked
+//! beside it. An error rejects the whole archive: the caller discards everything.
 
 use std::{
     ffi::OsString,

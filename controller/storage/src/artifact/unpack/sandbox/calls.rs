@@ -1,7 +1,7 @@
 //! The system calls that the unpacking process keeps: those for files below its directory and for its own memory.
 //!
-//! Input: none. Output: a filter on the calling thread. Any other call fails with EPERM: no socket, program, mount or
-//! other process.
+//! In: none. Out: a filter on the calling thread. Any other call fails with EPERM: no socket, program, mount or other
+//! process.
 
 use std::collections::BTreeMap;
 
