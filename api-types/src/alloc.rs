@@ -1,4 +1,4 @@
-//! The allocation: one placed instance of a group, as its source wants it and as this node reports it.
+//! Allocations: placed instances of a group, as their source wants them and as this node reports them.
 
 use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
@@ -9,90 +9,90 @@ use crate::{
     job::{Group, Job, Migrate, Task},
 };
 
-/// A wanted allocation. Immutable but for what is wanted of it, and the version it stands for where a newer one leaves its work as
-/// it is.
+/// A wanted allocation. Only its desired status changes, and its job version if a newer version leaves its work
+/// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Unique for ever.
+    /// Never reused.
     pub id: AllocId,
-    /// The job it belongs to.
+    /// Its job.
     pub job_key: JobKey,
-    /// Version of the job it was made from.
+    /// The version of the job that it belongs to.
     pub job_version: u64,
     /// That version. Shared between allocations; stored once per version, not with each allocation.
     #[serde(skip, default = "no_job")]
     pub job: Arc<Job>,
-    /// Name of its group.
+    /// The name of its group.
     pub group: String,
     /// Index within the group, from 0.
     pub index: u32,
     /// Host ports by label.
     pub ports: Ports,
-    /// What its source wants.
+    /// The status that its source wants.
     pub desired: Desired,
-    /// Why, in a sentence; empty while it runs.
+    /// The reason in a sentence; empty while it runs.
     #[serde(default)]
     pub desired_description: String,
-    /// Commit in which it was made.
+    /// The commit that created it.
     pub create_index: u64,
-    /// When it was made.
+    /// The creation time.
     pub create_time: UnixNanos,
     /// The allocation it replaces.
     pub previous: Option<AllocId>,
-    /// The deployment that it was made for, or that took it over; none where there is none.
+    /// The deployment that it was created for, or that took it over.
     #[serde(default)]
     pub deployment: Option<AllocDeployment>,
-    /// The allocation that has replaced it.
+    /// The allocation that replaces it.
     #[serde(default)]
     pub next: Option<AllocId>,
-    /// The allocations of its slot that had failed before it, oldest first.
+    /// The failed allocations before it in its slot, oldest first.
     #[serde(default)]
     pub rescheduled: Vec<RescheduleEvent>,
-    /// The server's side of it, where a server has placed it here (node mode).
+    /// The server's data about it, if a server has placed it here (node mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Arc<ServerSide>>,
 }
 
-/// What only a server knows of an allocation that it has placed on this machine.
+/// The data that a server has about an allocation placed on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSide {
-    /// Grows with each change that a server makes (`AllocModifyIndex`). Never to be compared with a commit of this machine.
+    /// Increases with each change by a server (`AllocModifyIndex`). Not comparable with commits of this machine.
     pub modify_index: u64,
-    /// The server's index when it made the allocation.
+    /// The server's index at which it was created.
     pub create_index: u64,
-    /// The job as of this allocation, stored with it: a version's number is no key, as a job that was purged and registered anew begins
-    /// at 0 again.
+    /// The job of this allocation, stored with it: the version is no key, because a job that is purged and registered
+    /// again restarts at 0.
     pub job: Arc<Job>,
-    /// Its tasks end without any `shutdown_delay`.
+    /// Skip every `shutdown_delay` when its tasks end.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub no_shutdown_delay: bool,
-    /// Why it can't run here: its job can't be read, or asks for what isn't built. Its tasks fail at once.
+    /// Why it can't run here: its job can't be read, or requires an unsupported feature. Its tasks fail at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// How its health is judged outside of deployments; none where nobody asks for that.
+    /// How its health is judged outside of deployments; `None` if it isn't.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate: Option<Migrate>,
-    /// It is stopped once no server was in reach for so long (`disconnect.stop_on_client_after`).
+    /// Stop it after no server has been reachable for this long (`disconnect.stop_on_client_after`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_on_client_after: Option<Duration>,
-    /// It is stopped, and has completed, once it was made so long ago (`max_run_duration`, 2.0 and later).
+    /// Stop it as complete this long after its creation (`max_run_duration`, 2.0 and later).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Duration>,
-    /// What it takes over of the disk of the one before it.
+    /// The data it takes over from its predecessor's disk.
     #[serde(default, skip_serializing_if = "Heritage::is_none")]
     pub heritage: Heritage,
-    /// Allocations that were stopped to make room for it. It begins once they have ended, as it does with the one before it.
+    /// Allocations stopped to make room for it. It starts after they and its predecessor have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preempted: Vec<AllocId>,
-    /// Ports that single tasks have, by task (`resources.network` of old jobs).
+    /// Ports of single tasks, by task (`resources.network` of old jobs).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub task_ports: BTreeMap<String, Ports>,
-    /// Commands that people may have executed in its tasks, by task (`action`).
+    /// Commands that users may run in its tasks, by task (`action`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub actions: BTreeMap<String, Vec<TaskAction>>,
 }
 
-/// A command that people may have executed in a task, by its name.
+/// A named command that users may run in a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskAction {
     /// Unique in its task.
@@ -104,44 +104,44 @@ pub struct TaskAction {
     pub args: Vec<String>,
 }
 
-/// What an allocation takes over of the disk of the one before it (`ephemeral_disk`): what its tasks share (`alloc/data`), and what each
-/// of its tasks has in `local`.
+/// The data that an allocation takes over from its predecessor's disk (`ephemeral_disk`): the shared `alloc/data`, and
+/// `local` of each of its tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Heritage {
-    /// Nothing: it begins with an empty disk.
+    /// Nothing: it starts with an empty disk.
     #[default]
     None,
-    /// All of it, where that one was on the same node (`sticky`).
+    /// Everything, if the predecessor was on the same node (`sticky`).
     SameNode,
-    /// All of it, wherever it was (`migrate`).
+    /// Everything, from any node (`migrate`).
     AnyNode,
 }
 
 impl Heritage {
-    /// Whether there is none.
+    /// Whether nothing is taken over.
     pub fn is_none(&self) -> bool {
         *self == Self::None
     }
 }
 
-/// An allocation had failed, and another one was made in its place.
+/// The replacement of a failed allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RescheduleEvent {
-    /// When.
+    /// The time of the replacement.
     pub time: UnixNanos,
-    /// The one that had failed.
+    /// The failed allocation.
     pub previous: AllocId,
-    /// How long that was waited for.
+    /// The delay before the replacement.
     pub delay: Duration,
 }
 
-/// An allocation's part in a deployment.
+/// The deployment of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocDeployment {
-    /// Which.
+    /// The deployment.
     pub id: DeploymentId,
-    /// It stands beside the old allocation of its slot and is not promoted.
+    /// Whether it is a canary beside the old allocation of its slot, and not promoted.
     pub canary: bool,
 }
 
@@ -151,12 +151,12 @@ impl Allocation {
         std_alloc::format!("{}.{}[{}]", self.job_key.id, self.group, self.index)
     }
 
-    /// Its name as people are shown it: a canary is told from what it stands beside, which has the same name.
+    /// The name for people: it distinguishes a canary from the allocation beside it, which has the same name.
     pub fn title(&self) -> String {
         std_alloc::format!("{}{}", self.name(), self.mark())
     }
 
-    /// The same of one of its tasks: `job.group[index]/task`.
+    /// The name of one of its tasks for people: `job.group[index]/task`.
     pub fn task_title(&self, task: &str) -> String {
         std_alloc::format!("{}/{task}{}", self.name(), self.mark())
     }
@@ -165,28 +165,29 @@ impl Allocation {
         if self.deployment.is_some_and(|of| of.canary) { " (canary)" } else { "" }
     }
 
-    /// Its group. Every stored allocation has one; a damaged record has not.
+    /// Its group. `None` only for a damaged record.
     pub fn group(&self) -> Option<&Group> {
         self.job.group(&self.group)
     }
 
-    /// The allocations whose ends it waits for, where a server has placed it: the one before it, and those that made room for it.
+    /// The allocations that must end first, if a server has placed it: its predecessor, and those stopped to make room.
     pub fn awaited(&self) -> impl Iterator<Item = AllocId> {
         let preempted = self.server.iter().flat_map(|server| server.preempted.iter().copied());
         self.previous.filter(|_| self.server.is_some()).into_iter().chain(preempted)
     }
 
-    /// The allocation whose disk it takes over, where that was on the same node.
+    /// The predecessor whose disk it takes over, if that is on the same node.
     pub fn predecessor(&self) -> Option<AllocId> {
         self.previous.filter(|_| self.server.as_ref().is_some_and(|server| !server.heritage.is_none()))
     }
 
-    /// Ports of one of its tasks alone, where a server has placed it: beside the group's, and of the same labels as other tasks' perhaps.
+    /// Ports of one task, if a server has placed it. They are separate from the group's, and tasks may use the same
+    /// labels.
     pub fn task_ports(&self, task: &str) -> Option<&Ports> {
         self.server.as_ref()?.task_ports.get(task)
     }
 
-    /// All ports that it holds on the machine.
+    /// All its ports on the machine.
     pub fn host_ports(&self) -> impl Iterator<Item = &AssignedPort> {
         let of_tasks = self.server.iter().flat_map(|server| server.task_ports.values());
         core::iter::once(&self.ports).chain(of_tasks).flat_map(BTreeMap::values)
@@ -198,7 +199,7 @@ impl Allocation {
     }
 }
 
-/// The stand-in while an allocation is read back and its job version is not attached yet.
+/// A placeholder until the job version is attached to an allocation that was read back.
 fn no_job() -> Arc<Job> {
     Arc::new(Job {
         namespace: String::new(),
@@ -222,7 +223,7 @@ fn no_job() -> Arc<Job> {
     })
 }
 
-/// What the source of an allocation wants.
+/// The status that the source of an allocation wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Desired {
@@ -230,14 +231,14 @@ pub enum Desired {
     Run,
     /// It should be stopped; its directory stays.
     Stop,
-    /// It should be stopped and nothing of it should stay.
+    /// It should be stopped and removed completely.
     Gone,
 }
 
 /// Ports by label.
 pub type Ports = BTreeMap<String, AssignedPort>;
 
-/// A port as given to an allocation.
+/// A port assigned to an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssignedPort {
     /// Host address, for instance `127.0.0.1`.
@@ -248,23 +249,23 @@ pub struct AssignedPort {
     pub to: u16,
 }
 
-/// What this node says of an allocation, in Nomad's coarse words.
+/// The status that this node reports of an allocation, in Nomad's terms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientStatus {
-    /// No task runs yet, or one waits to run again.
+    /// No task runs yet, or one waits for a restart.
     #[default]
     Pending,
-    /// A task runs.
+    /// At least one task runs.
     Running,
-    /// All tasks ended well.
+    /// All tasks ended successfully.
     Complete,
-    /// A task failed for good.
+    /// A task failed permanently.
     Failed,
 }
 
 impl ClientStatus {
-    /// Never left again.
+    /// Whether the status is final.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Pending | Self::Running => false,
@@ -272,7 +273,7 @@ impl ClientStatus {
         }
     }
 
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",

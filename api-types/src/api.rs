@@ -1,4 +1,4 @@
-//! Bodies of the local API's own endpoints, `/v1/herdlet/…`. What Nomad has too is in [`crate::nomad`].
+//! Bodies of the local API's own endpoints, `/v1/herdlet/…`. Those that Nomad has too are in [`crate::nomad`].
 
 use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
@@ -9,58 +9,58 @@ use crate::{
     view::{AllocView, Convergence, JobView, Unplaced, VolumeView},
 };
 
-/// Header of an answer 503: whether the request may still take effect.
+/// Header of a 503 response: whether the request may still take effect.
 pub const EFFECT_HEADER: &str = "herdlet-effect";
 
-/// Value of [`EFFECT_HEADER`]: it may.
+/// Value of [`EFFECT_HEADER`]: the request may still take effect.
 pub const EFFECT_OPEN: &str = "open";
 
-/// The release of the agent and its command line.
+/// The version of the agent and its command line.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Body of `POST /v1/herdlet/apply`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyRequest {
-    /// Manifests, as their author wrote them.
+    /// Manifests as their author wrote them.
     pub files: Vec<ManifestText>,
     /// Values for the variables of HCL job files.
     #[serde(default)]
     pub variables: VariableTexts,
-    /// The set that the jobs belong to from then on; none where empty.
+    /// The set that the jobs belong to from then on; none if empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub set: String,
 }
 
-/// Answer of `POST /v1/herdlet/plan`: what would come of an apply of these manifests. Nothing is changed.
+/// Response of `POST /v1/herdlet/plan`: the result of an apply of these manifests. Changes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanReply {
-    /// Each job.
+    /// The jobs.
     pub jobs: Vec<PlannedJob>,
-    /// What an apply would say beside what the manifests themselves tell, a line each.
+    /// Warnings of an apply, in addition to those about the manifests; one per line.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
-/// What would come of a job.
+/// The result of an apply for one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedJob {
-    /// Which.
+    /// The job.
     pub job: JobKey,
-    /// Groups of which allocations would wait, and why.
+    /// Groups whose allocations would wait, and why.
     pub unplaced: BTreeMap<String, Unplaced>,
-    /// When it would be launched first, were it applied now; none where it is not periodic.
+    /// The first launch if it were applied now; `None` if it is not periodic.
     #[serde(default)]
     pub next_launch: Option<UnixNanos>,
 }
 
-/// Values for the variables of HCL job files, as they were given; of several for one variable the last holds.
+/// Values for the variables of HCL job files, as given; the last of several values for a variable wins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VariableTexts {
-    /// `NOMAD_VAR_<name>` by name; what no file declares is passed over.
+    /// `NOMAD_VAR_<name>` by name; variables that no file declares are ignored.
     pub environment: BTreeMap<String, String>,
-    /// Files of values, HCL or JSON.
+    /// Variable files, HCL or JSON.
     pub files: Vec<ManifestText>,
     /// `NAME=VALUE`
     pub assignments: Vec<String>,
@@ -70,40 +70,40 @@ pub struct VariableTexts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestText {
-    /// What problems call it: a path, or `<stdin>`.
+    /// The name in problems: a path, or `<stdin>`.
     pub name: String,
     /// YAML, Nomad's JSON or HCL.
     pub text: String,
 }
 
-/// Answer to an accepted apply. It is durable.
+/// Response to an accepted apply. The change is durable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyReply {
-    /// The commit that made it so.
+    /// The commit of the change.
     pub index: u64,
-    /// Per job, in the order of the files.
+    /// The jobs, in the order of the files.
     pub jobs: Vec<AppliedJob>,
-    /// Names of volumes that were made or changed.
+    /// Names of volumes that were created or changed.
     pub volumes: Vec<String>,
-    /// What was accepted although it doesn't do what it seems to say, a line each.
+    /// Warnings about accepted parts without the effect they suggest; one per line.
     pub warnings: Vec<String>,
 }
 
-/// What an apply did to one job.
+/// The change of one job by an apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedJob {
-    /// Which.
+    /// The job.
     pub job: JobKey,
-    /// Its version now, from 0.
+    /// Its current version, from 0.
     pub version: u64,
-    /// What happened.
+    /// The change.
     pub change: JobChange,
-    /// When it is launched next; none where it is not periodic.
+    /// The next launch; `None` if it is not periodic.
     #[serde(default)]
     pub next_launch: Option<UnixNanos>,
 }
 
-/// What an apply did to one job.
+/// The change of a job by an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobChange {
@@ -111,12 +111,12 @@ pub enum JobChange {
     Created,
     /// It has a new version.
     Updated,
-    /// It was equal already.
+    /// It was already equal.
     Unchanged,
 }
 
 impl JobChange {
-    /// The word for it in output.
+    /// The name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -126,97 +126,97 @@ impl JobChange {
     }
 }
 
-/// Answer of `GET /v1/herdlet/status`.
+/// Response of `GET /v1/herdlet/status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentStatus {
-    /// Release of the agent.
+    /// The agent's version.
     pub version: String,
     /// Node id.
     pub node_id: String,
     /// Node name.
     pub node_name: String,
-    /// The instance whose state this is.
+    /// The instance that the state belongs to.
     pub instance: String,
-    /// How tasks are held, for instance `cgroup v2` or `none: …`.
+    /// How tasks are isolated, for instance `cgroup v2` or `none: …`.
     pub isolation: String,
-    /// Controllers of cgroups that are missing, so that limits have no effect: `memory`, `cpu`, `pids`.
+    /// Missing cgroup controllers, whose limits have no effect: `memory`, `cpu`, `pids`.
     #[serde(default)]
     pub missing_controllers: Vec<String>,
-    /// The longest `kill_timeout` that a task gets; none where an older agent does not say.
+    /// The maximum `kill_timeout` of a task; `None` from an older agent.
     #[serde(default)]
     pub max_kill_timeout: Option<Duration>,
-    /// The directory of its state; empty where an older agent does not say.
+    /// The state directory; empty from an older agent.
     #[serde(default)]
     pub state_dir: String,
-    /// When the agent process started.
+    /// The start time of the agent process.
     pub started_at: UnixNanos,
-    /// Why it is not ready; none when it is.
+    /// Why it is not ready; `None` if it is.
     pub not_ready: Option<String>,
-    /// Why it is degraded, for instance a state database that can't be written; none when it is not.
+    /// Why it is degraded, for instance a state database that can't be written; `None` if it is not.
     pub degraded: Option<String>,
-    /// What somebody should see to before it hurts, such as a certificate that ends soon.
+    /// Problems to fix before they cause harm, such as a certificate about to expire.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// What is wrong with the manifests of followed folders; what is named here is not in force.
+    /// Problems in the manifests of followed folders; the affected parts are not in force.
     #[serde(default)]
     pub manifest_problems: Vec<ManifestProblem>,
-    /// The last commit that changed anything shown.
+    /// The last commit that changed visible state.
     pub index: u64,
-    /// How many jobs are how far, by `converged progressing waiting failed`.
+    /// The number of jobs by state: `converged progressing waiting failed`.
     pub jobs: BTreeMap<String, usize>,
-    /// The same for allocations.
+    /// The number of allocations by state.
     pub allocs: BTreeMap<String, usize>,
-    /// What has not converged, jobs first.
+    /// Everything that has not converged, jobs first.
     pub unconverged: Vec<Unconverged>,
 }
 
-/// One thing wrong with one place of a manifest.
+/// A problem at one place of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestProblem {
     /// The file, or the folder as a whole.
     pub source: String,
-    /// Line, from 1; 0 when the text as a whole is meant.
+    /// Line, from 1; 0 for the whole text.
     pub line: u32,
-    /// Column in characters, from 1; 0 when the text as a whole is meant.
+    /// Column in characters, from 1; 0 for the whole text.
     pub column: u32,
-    /// Where that is in the data, such as `spec.groups[0].name`; empty for the whole document.
+    /// Its place in the data, such as `spec.groups[0].name`; empty for the whole document.
     pub path: String,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
 }
 
-/// Something that has not converged.
+/// A job or allocation that has not converged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unconverged {
     /// A job, or `job.group[index]`.
     pub name: String,
-    /// The allocation, where it is one.
+    /// The allocation, if it is one.
     pub alloc: Option<AllocId>,
-    /// How far it is.
+    /// Its progress.
     pub convergence: Convergence,
 }
 
-/// One line of `GET /v1/herdlet/events`: newline-delimited JSON.
+/// A line of `GET /v1/herdlet/events`: newline-delimited JSON.
 ///
-/// A stream begins with everything that is shown after a `reset`, unless it was resumed at the present index; `reset` comes
-/// again when a reader was too slow to be told every change.
+/// A stream begins with `reset` and all visible objects, unless it resumes at the current index. `reset` comes again if
+/// the reader was too slow for every change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Forget everything: what there is follows.
+    /// Forget everything: all objects follow.
     Reset,
-    /// This is the job now.
+    /// A new or changed job.
     Job(Arc<JobView>),
-    /// This job is forgotten.
+    /// The job was removed.
     JobGone(JobKey),
-    /// This is the allocation now.
+    /// A new or changed allocation.
     Alloc(Arc<AllocView>),
-    /// This allocation is forgotten.
+    /// The allocation was removed.
     AllocGone(AllocId),
-    /// This is the volume now.
+    /// A new or changed volume.
     Volume(Arc<VolumeView>),
-    /// This volume is forgotten.
+    /// The volume was removed.
     VolumeGone(String),
-    /// All changes up to this commit were told.
+    /// All changes up to this commit have been sent.
     Index(u64),
 }

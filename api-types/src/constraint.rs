@@ -1,4 +1,4 @@
-//! What a job, group or task asks of the node it runs on: constraints must hold, affinities and spreads are preferences.
+//! Requirements of a job, group or task on its node: constraints must hold, affinities and spreads are preferences.
 //!
 //! Names and meaning are Nomad's (`nomad/structs/structs.go`). An attribute is `${attr.kernel.name}` or a literal.
 
@@ -7,99 +7,99 @@ use std_alloc::{string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-/// Something that must hold on a node.
+/// A requirement on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constraint {
-    /// What is looked at; empty for [`Operator::DistinctHosts`].
+    /// The attribute to compare; empty for [`Operator::DistinctHosts`].
     pub attribute: String,
-    /// How it is compared.
+    /// The comparison.
     pub operator: Operator,
-    /// What it is compared with; empty where the operator takes nothing.
+    /// The value to compare with; empty if the operator takes none.
     pub value: String,
 }
 
-/// Something that is preferred of a node, or avoided.
+/// A preference for or against a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
-    /// What is preferred, in the words of a constraint.
+    /// The condition, like a constraint.
     pub wanted: Constraint,
-    /// How much, from -100 to 100 without 0; below 0 it is avoided.
+    /// The weight from -100 to 100, except 0; negative to avoid the node.
     pub weight: i8,
 }
 
-/// How allocations are preferably shared out among nodes. One machine has nothing to choose.
+/// The preferred distribution of allocations over nodes. With a single machine there is no choice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
-    /// What nodes differ in.
+    /// The attribute to distribute by.
     pub attribute: String,
-    /// How much it counts beside other preferences, 1 to 100.
+    /// The weight among other preferences, 1 to 100.
     pub weight: i8,
-    /// Which values are to have how much; all the same where there are none.
+    /// The shares of values; equal if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<SpreadTarget>,
 }
 
-/// What nodes with one value are to have.
+/// The share of the nodes with one value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpreadTarget {
-    /// Value of the attribute.
+    /// The attribute's value.
     pub value: String,
-    /// Percent of the allocations, 0 to 100.
+    /// Percentage of the allocations, 0 to 100.
     pub percent: u8,
 }
 
-/// How an attribute is compared.
+/// A comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
     /// Both are equal.
     #[serde(rename = "=")]
     Equal,
-    /// They differ.
+    /// Both differ.
     #[serde(rename = "!=")]
     NotEqual,
-    /// As integers, else as numbers, else as texts.
+    /// Compares as integers, else as numbers, else as text.
     #[serde(rename = "<")]
     Less,
-    /// The same, or equal.
+    /// [`Operator::Less`] or equal.
     #[serde(rename = "<=")]
     LessOrEqual,
-    /// As [`Operator::Less`], the other way round.
+    /// The opposite of [`Operator::LessOrEqual`].
     #[serde(rename = ">")]
     Greater,
-    /// The same, or equal.
+    /// [`Operator::Greater`] or equal.
     #[serde(rename = ">=")]
     GreaterOrEqual,
     /// The value is a regular expression.
     #[serde(rename = "regexp")]
     Regexp,
-    /// The value is a list such as `>= 1.2, < 2.0`.
+    /// The value is a list of version constraints such as `>= 1.2, < 2.0`.
     #[serde(rename = "version")]
     Version,
-    /// The same by the rules of Semantic Versioning.
+    /// As [`Operator::Version`], by the rules of Semantic Versioning.
     #[serde(rename = "semver")]
     Semver,
-    /// Both are lists with commas; all of the value's items are in the attribute.
+    /// Both are comma-separated lists; the attribute contains all of the value's items.
     #[serde(rename = "set_contains")]
     SetContains,
-    /// The same with any of them.
+    /// The attribute contains any of the value's items.
     #[serde(rename = "set_contains_any")]
     SetContainsAny,
     /// The node has this attribute.
     #[serde(rename = "is_set")]
     IsSet,
-    /// It has not.
+    /// The node does not have this attribute.
     #[serde(rename = "is_not_set")]
     IsNotSet,
     /// No two allocations on one node.
     #[serde(rename = "distinct_hosts")]
     DistinctHosts,
-    /// No more than so many allocations (1 unless written) on nodes that have the same value of the attribute.
+    /// At most this many allocations (default 1) on nodes with the same value of the attribute.
     #[serde(rename = "distinct_property")]
     DistinctProperty,
 }
 
 impl Operator {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Equal => "=",
@@ -120,14 +120,14 @@ impl Operator {
         }
     }
 
-    /// Says something of other allocations, not of a node's attributes alone.
+    /// Whether it compares allocations instead of only a node's attributes.
     pub const fn is_distinct(self) -> bool {
         matches!(self, Self::DistinctHosts | Self::DistinctProperty)
     }
 }
 
 impl fmt::Display for Constraint {
-    /// As Nomad writes it in metrics of allocations.
+    /// As in Nomad's allocation metrics.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [self.attribute.as_str(), self.operator.as_str(), self.value.as_str()];
         let mut written = words.into_iter().filter(|word| !word.is_empty());

@@ -1,6 +1,6 @@
-//! A deployment: how the roll-out of one version of a job goes, in Nomad's words.
+//! Deployments: the roll-out of one version of a job, in Nomad's terms.
 //!
-//! Source of the words: Nomad's `nomad/structs/structs.go` (`Deployment`, `DeploymentState`).
+//! Source of the terms: Nomad's `nomad/structs/structs.go` (`Deployment`, `DeploymentState`).
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
@@ -11,47 +11,47 @@ use crate::{AllocId, DeploymentId, Duration, JobKey, UnixNanos};
 /// The roll-out of one version of a job. Immutable once it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
-    /// Unique for ever.
+    /// Never reused.
     pub id: DeploymentId,
-    /// The job that it belongs to.
+    /// The job.
     pub job_key: JobKey,
-    /// The version that is rolled out.
+    /// The version being rolled out.
     pub job_version: u64,
-    /// How far it has come.
+    /// The status.
     pub status: DeploymentStatus,
-    /// The same in a sentence.
+    /// The status in a sentence.
     pub description: String,
-    /// Groups that have `update`, by name.
+    /// Groups with an `update` block, by name.
     pub groups: BTreeMap<String, DeploymentGroup>,
-    /// The version whose text became the newest version when it failed.
+    /// The version whose text became the newest version after a failure.
     #[serde(default)]
     pub reverted_to: Option<u64>,
-    /// Commit in which it was made.
+    /// The commit that created it.
     pub create_index: u64,
-    /// Commit in which it last changed.
+    /// The commit of the last change.
     pub modify_index: u64,
-    /// When it was made.
+    /// The creation time.
     pub create_time: UnixNanos,
-    /// When it last changed.
+    /// The time of the last change.
     pub modify_time: UnixNanos,
 }
 
-/// How far a deployment has come.
+/// The status of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeploymentStatus {
-    /// It goes on, or waits for somebody to promote it.
+    /// In progress, or waiting for promotion.
     Running,
-    /// Every group was healthy at once.
+    /// All groups were healthy at the same time.
     Successful,
-    /// It got stuck, or somebody said so.
+    /// It made no progress in time, or a user failed it.
     Failed,
-    /// A newer version came, or the job is stopped.
+    /// A newer version replaced it, or the job was stopped.
     Cancelled,
 }
 
 impl DeploymentStatus {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -65,44 +65,44 @@ impl DeploymentStatus {
 /// A group in a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentGroup {
-    /// Where it fails, the job goes back to its last stable version.
+    /// On failure, the job returns to its last stable version.
     pub auto_revert: bool,
-    /// It is promoted once all its canaries are healthy.
+    /// Promote the canaries once all of them are healthy.
     pub auto_promote: bool,
-    /// Its canaries have taken the place of what they stood beside.
+    /// The canaries have replaced the allocations beside them.
     pub promoted: bool,
-    /// How long it may take until one more allocation is healthy; with 0 the first unhealthy one fails it.
+    /// Time limit for each further healthy allocation; with 0 the first unhealthy one fails the deployment.
     pub progress_deadline: Duration,
-    /// When that is over; none before the first allocation, or without a deadline.
+    /// The current deadline; `None` before the first allocation, or without a deadline.
     pub require_progress_by: Option<UnixNanos>,
-    /// Canaries to stand beside the old allocations; 0 where nothing old is replaced.
+    /// Number of canaries to place beside the old allocations; 0 if none are replaced.
     pub desired_canaries: u32,
-    /// Allocations of the new version in the end.
+    /// The final number of allocations of the new version.
     pub desired_total: u32,
-    /// Canaries that were made.
+    /// The canaries created so far.
     pub placed_canaries: Vec<AllocId>,
-    /// Allocations that were made for it, or taken over unchanged.
+    /// The number of allocations created for it, or taken over unchanged.
     pub placed_allocs: u32,
-    /// Those that proved healthy.
+    /// The number of these that became healthy.
     pub healthy_allocs: u32,
-    /// Those that did not.
+    /// The number of these that became unhealthy.
     pub unhealthy_allocs: u32,
 }
 
 impl DeploymentGroup {
-    /// Its canaries stand beside the old allocations until somebody decides.
+    /// Whether its canaries wait beside the old allocations for a decision.
     pub fn is_canarying(&self) -> bool {
         self.desired_canaries > 0 && !self.promoted
     }
 }
 
 impl Deployment {
-    /// It goes on.
+    /// Whether it is in progress.
     pub fn is_running(&self) -> bool {
         self.status == DeploymentStatus::Running
     }
 
-    /// Some group's canaries wait to be promoted.
+    /// Whether the canaries of any group wait for promotion.
     pub fn requires_promotion(&self) -> bool {
         self.groups.values().any(DeploymentGroup::is_canarying)
     }

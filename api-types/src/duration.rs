@@ -1,8 +1,8 @@
-//! A length of time as Nomad's job files write it: Go's durations (`1h30m`, `250ms`).
+//! Durations in the notation of Nomad's job files, which is Go's (`1h30m`, `250ms`).
 //!
-//! In: a string by the rules of Go's `time.ParseDuration`, or an integer of nanoseconds (Nomad's JSON and msgpack).
-//! Out: nanoseconds, and the text Go's `time.Duration.String` prints. It knows no clock and no calendar: a day has
-//! no fixed length in Go's notation, so there is no unit for it.
+//! In: a string for Go's `time.ParseDuration`, or an integer of nanoseconds (Nomad's JSON and msgpack). Out:
+//! nanoseconds, and the text of Go's `time.Duration.String`. This module knows no clock or calendar: a day has no fixed
+//! length in Go's notation, so there is no unit for it.
 
 use core::fmt;
 use std_alloc::format;
@@ -11,45 +11,45 @@ use std_alloc::string::String;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// A signed length of time in nanoseconds.
+/// A signed duration in nanoseconds.
 ///
-/// Deserialises from a Go duration with a unit (`"1h30m"`, `"0"` alone may stand) or from an integer of nanoseconds;
-/// serialises as the integer, like Go's `encoding/json` does.
+/// Deserializes from a Go duration with a unit (`"1h30m"`; `"0"` needs none) or from an integer of nanoseconds.
+/// Serializes as the integer, as Go's `encoding/json` does.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(pub i64);
 
 impl Duration {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
-    /// The longest duration, about 292 years.
+    /// The maximum, about 292 years.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// `secs` seconds, or the nearest duration that can be expressed.
+    /// `secs` seconds, saturating.
     pub const fn from_secs(secs: i64) -> Self {
         Self(secs.saturating_mul(SECOND))
     }
 
-    /// `millis` milliseconds, or the nearest duration that can be expressed.
+    /// `millis` milliseconds, saturating.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(MILLISECOND))
     }
 
-    /// The length in nanoseconds.
+    /// The duration in nanoseconds.
     pub const fn as_nanos(self) -> i64 {
         self.0
     }
 
-    /// The length in whole milliseconds, rounded towards zero.
+    /// The duration in whole milliseconds, rounded towards zero.
     pub const fn as_millis(self) -> i64 {
         self.0 / MILLISECOND
     }
 
-    /// The length in whole seconds, rounded towards zero.
+    /// The duration in whole seconds, rounded towards zero.
     pub const fn as_secs(self) -> i64 {
         self.0 / SECOND
     }
 
-    /// The same, as exact as people read it: milliseconds below a second, tenths below a minute, seconds above.
+    /// Rounded for people: to milliseconds below a second, tenths below a minute, seconds above.
     pub const fn rounded(self) -> Self {
         let length = self.0.saturating_abs();
         let unit = if length < SECOND {
@@ -62,28 +62,28 @@ impl Duration {
         Self(self.0.saturating_add(unit / 2 * self.0.signum()) / unit * unit)
     }
 
-    /// Whether this is no time at all.
+    /// Whether it is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether this points into the past.
+    /// Whether it is negative.
     pub const fn is_negative(self) -> bool {
         self.0 < 0
     }
 
-    /// The same length for the standard library; a negative one becomes zero.
+    /// Converts to the standard library's type; negative durations become zero.
     pub const fn to_std(self) -> core::time::Duration {
         core::time::Duration::from_nanos(if self.0 < 0 { 0 } else { self.0.unsigned_abs() })
     }
 
-    /// The same length from the standard library, or [`Duration::MAX`] when it is longer than that.
+    /// Converts from the standard library's type, saturating at [`Duration::MAX`].
     pub fn from_std(length: core::time::Duration) -> Self {
         Self(i64::try_from(length.as_nanos()).unwrap_or(i64::MAX))
     }
 }
 
-/// Why a text is no duration: a fragment which reads after the name of the field it stands in.
+/// Why a text is not a duration: a fragment that reads after the field's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseDurationError(String);
 
@@ -95,13 +95,13 @@ impl fmt::Display for ParseDurationError {
 
 impl core::error::Error for ParseDurationError {}
 
-/// Reads a Go duration into nanoseconds.
+/// Parses a Go duration into nanoseconds.
 ///
 /// The grammar is that of Go's `time.ParseDuration`: an optional sign, then numbers with an optional fraction, each
-/// with a unit out of `ns`, `us` (or `µs`, `μs`), `ms`, `s`, `m`, `h`. `0` may stand without one.
+/// with one of the units `ns`, `us` (or `µs`, `μs`), `ms`, `s`, `m`, `h`. `0` needs no unit.
 ///
 /// # Errors
-/// Says what is wrong with the text, and where the remedy is plain, what to write.
+/// Describes the problem and, if it is obvious, the correction.
 pub fn parse_duration(text: &str) -> Result<i64, ParseDurationError> {
     let (negative, unsigned) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
@@ -118,7 +118,7 @@ pub fn parse_duration(text: &str) -> Result<i64, ParseDurationError> {
     let mut rest = unsigned;
     while !rest.is_empty() {
         let (term, after) = parse_term(text, rest)?;
-        // Go accepts one nanosecond more below zero than above, hence the sum in u64 up to 2^63.
+        // Go accepts one nanosecond more below zero than above, so the sum in u64 may reach 2^63.
         total = total.checked_add(term).filter(|sum| *sum <= NEGATIVE_MAX).ok_or_else(|| too_long(text))?;
         rest = after;
     }
@@ -130,7 +130,7 @@ pub fn parse_duration(text: &str) -> Result<i64, ParseDurationError> {
     }
 }
 
-/// Writes nanoseconds as Go's `time.Duration.String` does: `1h30m0s`, `1.5s`, `20ms`, `0s`.
+/// Formats nanoseconds like Go's `time.Duration.String`: `1h30m0s`, `1.5s`, `20ms`, `0s`.
 pub fn format_duration(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let nanos = nanos.unsigned_abs();
@@ -193,9 +193,9 @@ impl schemars::JsonSchema for Duration {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        // The bounds speak of numbers and the pattern of strings: 0 is the only number that needs no unit.
+        // The bounds apply to numbers and the pattern to strings: 0 is the only number without a unit.
         schemars::json_schema!({
-            "description": "A Go duration with a unit (ns, us, ms, s, m, h), such as 30s or 1h30m; 0 may stand alone.",
+            "description": "A Go duration with a unit (ns, us, ms, s, m, h), such as 30s or 1h30m; 0 needs no unit.",
             "type": ["string", "integer"],
             "pattern": r"^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$",
             "minimum": 0,
@@ -235,7 +235,8 @@ impl Visitor<'_> for DurationVisitor {
     }
 }
 
-/// Reads one number with its unit from the front of `rest`, which is not empty; gives nanoseconds and what follows.
+/// Parses one number with its unit from the start of `rest`, which is not empty; returns nanoseconds and the remaining
+/// text.
 fn parse_term<'a>(text: &str, rest: &'a str) -> Result<(u64, &'a str), ParseDurationError> {
     let (whole, after) = take_digits(rest);
     let (fraction, after) = match after.strip_prefix('.') {
@@ -276,8 +277,8 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     })
 }
 
-/// The part of a unit that decimal digits after the point stand for, rounded down. An hour has 13 digits of
-/// nanoseconds, so digits past the 18th say nothing.
+/// The value of decimal digits after the point, rounded down. An hour has 13 digits of nanoseconds, so digits after the
+/// 18th don't matter.
 fn fraction_nanos(digits: &str, unit_nanos: u64) -> u64 {
     let mut value: u128 = 0;
     let mut scale: u128 = 1;
@@ -297,7 +298,7 @@ fn too_long(text: &str) -> ParseDurationError {
     ParseDurationError(format!("`{text}` is longer than the 292 years a duration can hold"))
 }
 
-/// `value / unit` with as many decimals as it needs.
+/// `value / unit` with as many decimals as necessary.
 fn decimal(value: u64, unit: u64) -> String {
     let (whole, mut rest) = (value / unit, value % unit);
     if rest == 0 {
@@ -378,7 +379,7 @@ mod tests {
             ("0.830103483285477580700h", 49 * minute + 48 * SECOND + 372_539_827),
         ] {
             let read = parse_duration(text).unwrap();
-            // One nanosecond of leeway where Go itself computes in floating point.
+            // One nanosecond of tolerance, because Go computes in floating point.
             assert!((i128::from(read) - i128::from(nanos)).abs() <= 1, "{text}: {read} instead of {nanos}");
         }
         assert_eq!(parse_duration("9223372036854775807ns").unwrap(), i64::MAX);

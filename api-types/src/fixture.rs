@@ -1,6 +1,6 @@
-//! Plain specifications for the tests of every crate: one task, one group, one job, with nothing in them that can be absent.
+//! Minimal specifications for the tests of all crates: a task, a group, a job, without optional parts.
 //!
-//! In: names. Out: values to change. Only with the feature `fixture`.
+//! In: names. Out: values to modify. Only with the feature `fixture`.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, sync::Arc, vec, vec::Vec};
 
@@ -16,7 +16,7 @@ use crate::{
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
 };
 
-/// A main task of the driver `mock` that may be restarted twice a minute, a second after its end.
+/// A main task with the driver `mock` and two restarts per minute, each after a second.
 pub fn task(name: &str) -> Task {
     Task {
         name: name.to_owned(),
@@ -50,7 +50,7 @@ pub fn task(name: &str) -> Task {
     }
 }
 
-/// An artifact that goes where artifacts go.
+/// An artifact with the default destination.
 pub fn artifact(source: &str) -> Artifact {
     Artifact {
         source: source.to_owned(),
@@ -82,7 +82,7 @@ pub fn service(name: &str) -> Service {
     }
 }
 
-/// A check of a port every ten seconds.
+/// A TCP check every ten seconds.
 pub fn check(name: &str) -> Check {
     Check {
         name: name.to_owned(),
@@ -99,7 +99,7 @@ pub fn check(name: &str) -> Check {
     }
 }
 
-/// What `check` says, of the group's service `web`.
+/// A result of `check` for the group's service `web`.
 pub fn check_result(check: &str, status: CheckStatus) -> CheckResult {
     CheckResult {
         id: check.to_owned(),
@@ -116,7 +116,7 @@ pub fn check_result(check: &str, status: CheckStatus) -> CheckResult {
     }
 }
 
-/// A check as a catalogue holds it.
+/// A check in a catalogue.
 pub fn registered_check(id: &str) -> RegisteredCheck {
     RegisteredCheck {
         id: id.to_owned(),
@@ -134,7 +134,7 @@ pub fn registered_check(id: &str) -> RegisteredCheck {
     }
 }
 
-/// A service of job `web`'s group as the built-in catalogue holds it.
+/// A service of job `web`'s group in the built-in catalogue.
 pub fn registration(id: &str, alloc: AllocId) -> Registration {
     Registration {
         id: id.to_owned(),
@@ -154,7 +154,7 @@ pub fn registration(id: &str, alloc: AllocId) -> Registration {
     }
 }
 
-/// A group of these tasks.
+/// A group with these tasks.
 pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
     Group {
         name: name.to_owned(),
@@ -175,7 +175,7 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
     }
 }
 
-/// One at a time, healthy after a second; a deployment that stands still for a minute has failed.
+/// One allocation at a time, healthy after a second; a deployment fails after a minute without progress.
 pub fn update() -> Update {
     Update {
         max_parallel: 1,
@@ -190,7 +190,7 @@ pub fn update() -> Update {
     }
 }
 
-/// One new attempt within an hour, five seconds after the first.
+/// One replacement within an hour, five seconds after the failure.
 pub fn reschedule() -> ReschedulePolicy {
     ReschedulePolicy {
         attempts: 1,
@@ -202,7 +202,7 @@ pub fn reschedule() -> ReschedulePolicy {
     }
 }
 
-/// A job of these groups in the default namespace.
+/// A job with these groups in the default namespace.
 pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
     Job {
         namespace: "default".to_owned(),
@@ -226,7 +226,7 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
     }
 }
 
-/// What a server says of an allocation that it has placed here: nothing out of the ordinary.
+/// Server data for a placed allocation, with ordinary values.
 pub fn server_side(job: &Arc<Job>) -> ServerSide {
     ServerSide {
         modify_index: 10,

@@ -1,4 +1,4 @@
-//! Garbage collection as shown: what has ended, and when and why it is collected.
+//! Garbage collection as shown: objects that have ended, and when and why they are collected.
 
 use std_alloc::string::String;
 
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::UnixNanos;
 
-/// Something that has ended and can be collected.
+/// An ended object that can be collected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// What it is.
+    /// The kind of object.
     pub kind: EndedKind,
-    /// Of the job.
+    /// The job's namespace.
     pub namespace: String,
     /// The job's id, or `job.group[index]`.
     pub name: String,
     /// The job's id, or the allocation's.
     pub id: String,
-    /// When it ended.
+    /// The time it ended.
     pub ended_at: UnixNanos,
-    /// It did not end well.
+    /// Whether it ended with a failure.
     pub failed: bool,
-    /// Why it is collected now; none where it stays for now.
+    /// Why it is collected now; `None` if it is kept for now.
     pub due: Option<Due>,
-    /// The same in a sentence, or until when it stays.
+    /// The reason in a sentence, or how long it is kept.
     pub message: String,
 }
 
-/// A job that is over, or an allocation that has ended.
+/// A finished job, or an ended allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EndedKind {
-    /// It is forgotten with all its allocations.
+    /// The job is removed with all its allocations.
     Job,
-    /// Its directory goes.
+    /// The allocation's directory is removed.
     Alloc,
 }
 
 impl EndedKind {
-    /// The word for it in output and metrics.
+    /// The name in output and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Job => "job",
@@ -47,27 +47,27 @@ impl EndedKind {
     }
 }
 
-/// Why something is collected: a closed list, used as a metric label.
+/// Why an object is collected: a closed list, used as a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Due {
     /// It ended long ago.
     Age,
-    /// Many have ended.
+    /// Too many have ended.
     Count,
-    /// The disk is filling.
+    /// Disk space is low.
     Disk,
-    /// The disk has few inodes left.
+    /// The disk has few free inodes.
     Inodes,
-    /// Somebody asked for it.
+    /// A user requested it.
     Request,
 }
 
 impl Due {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 5] = [Self::Age, Self::Count, Self::Disk, Self::Inodes, Self::Request];
 
-    /// The word for it in output and metrics.
+    /// The name in output and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Age => "age",

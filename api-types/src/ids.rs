@@ -1,4 +1,4 @@
-//! Identifiers. Newtypes, so that a job id is never taken for an allocation id.
+//! Identifiers. They are newtypes, so that a job id can't be confused with an allocation id.
 
 use core::{cmp::Ordering, fmt};
 use std_alloc::{string::String, sync::Arc};
@@ -6,7 +6,7 @@ use std_alloc::{string::String, sync::Arc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A newtype of a UUID, written in the usual hyphenated form, made from a hash.
+/// A newtype of a UUID in the usual hyphenated form, created from a hash.
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -20,7 +20,7 @@ macro_rules! uuid_id {
                 Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
             }
 
-            /// The first eight characters, as people write it.
+            /// The first eight characters, the short form for people.
             pub fn short(&self) -> String {
                 let mut text = std_alloc::format!("{}", self.0);
                 text.truncate(8);
@@ -28,7 +28,7 @@ macro_rules! uuid_id {
             }
         }
 
-        /// As bytes are ordered, compared as one number: tables are searched by it.
+        /// Ordered by bytes, compared as one number: tables are searched in this order.
         impl Ord for $name {
             fn cmp(&self, other: &Self) -> Ordering {
                 self.0.as_u128().cmp(&other.0.as_u128())
@@ -65,7 +65,7 @@ uuid_id! {
     DeploymentId
 }
 
-/// Identifies one agent's state: 16 lower-case hexadecimal characters, drawn once and kept in the state directory.
+/// Identifies one agent's state: 16 lower-case hexadecimal characters, generated once and kept in the state directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InstanceId(pub String);
@@ -76,10 +76,10 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// Identifies a job: its namespace and its id. Copied with each event and each record, so that copies share their text.
+/// Identifies a job by namespace and id. Every event and record contains a copy, so copies share their text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobKey {
-    /// Nomad namespace; `default` where none is written.
+    /// Nomad namespace; `default` if none is given.
     pub namespace: Arc<str>,
     /// Job id, unique in its namespace.
     pub id: Arc<str>,

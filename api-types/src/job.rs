@@ -1,8 +1,8 @@
-//! The canonical job: every default resolved, every name checked. The only shape of a job that the planner sees.
+//! The canonical job: all defaults resolved, all names checked. The only form of a job that the planner uses.
 //!
-//! Goes in: a manifest (YAML) or Nomad's JSON, through total conversions that live beside those shapes.
-//! Names follow Nomad's job specification; plurals are lists. Units: durations in nanoseconds ([`Duration`]), cpu in MHz,
-//! memory and disk in MiB.
+//! Manifests (YAML) and Nomad's JSON are converted to it by total functions beside those types. Names follow Nomad's
+//! job specification; plurals are lists. Units: durations in nanoseconds ([`Duration`]), cpu in MHz, memory and disk in
+//! MiB.
 
 use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
@@ -28,67 +28,68 @@ pub use service::{
     Weights,
 };
 
-/// `node_pool` where none is written.
+/// The default of `node_pool`.
 pub const NODE_POOL: &str = "default";
 
-/// A job: what its author wants to run, with all defaults filled in.
+/// A job with all defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Nomad namespace, `default` unless written.
+    /// Nomad namespace; default `default`.
     pub namespace: String,
-    /// Job id; for a manifest `metadata.name`.
+    /// Job id; in a manifest `metadata.name`.
     pub id: String,
-    /// Display name; equals the id unless a Nomad job says otherwise.
+    /// Display name; equals the id unless a Nomad job sets it.
     pub name: String,
     /// `metadata.labels` of the manifest.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What ending means for this job.
+    /// How the job's tasks end and how many copies it has.
     pub kind: JobType,
-    /// Nothing of it is to run, and it makes no children: it is kept with what it has had.
+    /// Whether the job is stopped: it runs nothing and creates no children, but is kept with its history.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub stop: bool,
-    /// 1 to 100, 50 unless written.
+    /// 1 to 100; default 50.
     pub priority: u8,
-    /// Region name, `global` unless written.
+    /// Region name; default `global`.
     pub region: String,
-    /// Datacenters this job may run in; `["*"]` unless written.
+    /// Datacenters the job may run in; default `["*"]`.
     pub datacenters: Vec<String>,
-    /// Node pool this job may run in, `default` unless written.
+    /// Node pool the job may run in; default `default`.
     #[serde(default = "default_pool", skip_serializing_if = "is_default_pool")]
     pub node_pool: String,
-    /// What must hold on the node for all groups.
+    /// Node requirements of all groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<Constraint>,
-    /// What is preferred of the node for all groups.
+    /// Node preferences of all groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affinities: Vec<Affinity>,
-    /// How the allocations of all groups are shared out among nodes.
+    /// Distribution of all groups' allocations over nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spreads: Vec<Spread>,
     /// Job meta, the lowest layer of `NOMAD_META_*`.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
-    /// It runs nothing by itself; each dispatch makes a child of it. A child keeps it, for the names of its meta.
+    /// Parameterized job: it runs nothing itself; each dispatch creates a child. A child keeps this for the names of
+    /// its meta.
     #[serde(default)]
     pub parameterized: Option<Parameterized>,
-    /// It runs nothing by itself; at moments that it names a child of it is made.
+    /// Periodic job: it runs nothing itself; each scheduled time creates a child.
     #[serde(default)]
     pub periodic: Option<Periodic>,
-    /// It was made of another job.
+    /// Set if another job created it.
     #[serde(default)]
     pub child: Option<Child>,
     /// Groups in file order; names are unique.
     pub groups: Vec<Group>,
 }
 
-/// Allocations of a job: all of its counts together.
+/// Maximum number of allocations of a job, over all groups.
 pub const ALLOCATIONS_MAX: u64 = 10_000;
-/// Tasks of all allocations of a job.
+/// Maximum number of tasks in all allocations of a job.
 pub const RUNNING_TASKS_MAX: u64 = 100_000;
 
 impl Job {
-    /// Why there may not be as many allocations as the counts of its groups make; none where there may.
+    /// Why the groups' counts are too high; `None` if they are not.
     pub fn too_many(&self) -> Option<String> {
         let allocations: u64 = self.groups.iter().map(|group| u64::from(group.count)).sum();
         let tasks: u64 =
@@ -104,52 +105,52 @@ impl Job {
         }
     }
 
-    /// The key that identifies this job.
+    /// The job's key.
     pub fn key(&self) -> JobKey {
         JobKey { namespace: self.namespace.as_str().into(), id: self.id.as_str().into() }
     }
 
-    /// The group of that name.
+    /// The group with this name.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }
 
-    /// How many allocations of one of its groups are wanted: none of what is stopped, or runs nothing by itself.
+    /// The wanted number of allocations of a group: 0 if the job is stopped or runs nothing itself.
     pub fn wanted(&self, group: &Group) -> u32 {
         if self.stop || self.makes_children() { 0 } else { group.count }
     }
 
-    /// Whether any of its services is registered there.
+    /// Whether any of its services is registered in this catalogue.
     pub fn has_services_in(&self, provider: Provider) -> bool {
         self.groups.iter().flat_map(Group::all_services).any(|(_, service)| service.provider == provider)
     }
 
-    /// Each dispatch makes a child of it.
+    /// Whether each dispatch creates a child.
     pub fn takes_dispatches(&self) -> bool {
         self.parameterized.is_some() && self.dispatched().is_none()
     }
 
-    /// It runs nothing by itself: its children do.
+    /// Whether it runs nothing itself, only its children do.
     pub fn makes_children(&self) -> bool {
         self.takes_dispatches() || self.periodic.is_some()
     }
 
-    /// It can have done all that it ever will: what is to run for ever, or makes children, only once it is stopped.
+    /// Whether it can finish. Jobs that run forever or create children finish only when they are stopped.
     pub fn ends(&self) -> bool {
         self.stop || self.kind.completes() && !self.makes_children()
     }
 
-    /// What launches it; nothing of a parameterized job, whose dispatched children are launched.
+    /// Its launch schedule; `None` for a parameterized job, whose dispatched children are launched.
     pub fn launches(&self) -> Option<&Periodic> {
         self.periodic.as_ref().filter(|_| !self.takes_dispatches())
     }
 
-    /// Id of the job that it was made of.
+    /// Id of the job that created it.
     pub fn parent_id(&self) -> Option<&str> {
         self.child.as_ref().map(|child| child.parent.as_str())
     }
 
-    /// Payload and idempotency token, where somebody has dispatched it.
+    /// Payload and idempotency token, if it was dispatched.
     pub fn dispatched(&self) -> Option<(&str, &str)> {
         match &self.child.as_ref()?.origin {
             Origin::Dispatch { payload, idempotency_token } => Some((payload, idempotency_token)),
@@ -166,12 +167,12 @@ fn is_default_pool(pool: &str) -> bool {
     pool == NODE_POOL
 }
 
-/// What ending means for a job, and whether its copies are counted.
+/// How a job's tasks end, and how many copies it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum JobType {
-    /// Runs until stopped; an exit of a task, even with code 0, is followed by a restart.
+    /// Runs until stopped; exited tasks are restarted, even after code 0.
     Service,
     /// Runs until its tasks end with code 0.
     Batch,
@@ -182,7 +183,7 @@ pub enum JobType {
 }
 
 impl JobType {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Service => "service",
@@ -192,7 +193,7 @@ impl JobType {
         }
     }
 
-    /// Its allocations are over once their tasks have ended with code 0.
+    /// Whether its allocations are done when their tasks end with code 0.
     pub const fn completes(self) -> bool {
         match self {
             Self::Batch | Self::Sysbatch => true,
@@ -200,7 +201,7 @@ impl JobType {
         }
     }
 
-    /// Each group has one allocation on each machine.
+    /// Whether each group has one allocation on each machine.
     pub const fn is_on_each_machine(self) -> bool {
         match self {
             Self::System | Self::Sysbatch => true,
@@ -209,24 +210,25 @@ impl JobType {
     }
 }
 
-/// A group: tasks that live and die together on one machine.
+/// A group: tasks that start, run and stop together on one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Unique in the job.
     pub name: String,
-    /// How many allocations of this group should exist.
+    /// The wanted number of allocations.
     pub count: u32,
-    /// Between which counts it may be scaled; absent where the manifest has no `scaling` (then any count may be asked for).
+    /// The range for scaling; `None` without a `scaling` block (any count is allowed then).
     #[serde(default)]
     pub scaling: Option<Scaling>,
-    /// When another allocation follows one that has failed.
+    /// Rules for replacing a failed allocation.
     #[serde(default)]
     pub reschedule: ReschedulePolicy,
-    /// Roll-out rules; absent where the manifest has no `update` (then all change at once and health is not awaited).
+    /// Roll-out rules; `None` without an `update` block (all allocations change at once then, without waiting for
+    /// health).
     pub update: Option<Update>,
-    /// Ports; absent where the group has no `network`.
+    /// Ports; `None` without a `network` block.
     pub network: Option<Network>,
-    /// Volumes by the name that tasks mount them by.
+    /// Volumes by the name under which tasks mount them.
     #[serde(default)]
     pub volumes: BTreeMap<String, VolumeRequest>,
     /// Group services.
@@ -234,38 +236,38 @@ pub struct Group {
     pub services: Vec<Service>,
     /// Tasks in file order; names are unique.
     pub tasks: Vec<Task>,
-    /// How long to wait between deregistering the services and stopping the tasks.
+    /// Delay between deregistering the services and stopping the tasks.
     #[serde(default)]
     pub shutdown_delay: Duration,
     /// Group meta, above the job's.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
-    /// `ephemeral_disk.size` in MiB; a scheduling number, not enforced.
+    /// `ephemeral_disk.size` in MiB; used for placement, not enforced.
     pub disk_mib: u64,
-    /// What must hold on the node.
+    /// Node requirements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<Constraint>,
-    /// What is preferred of the node.
+    /// Node preferences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affinities: Vec<Affinity>,
-    /// How allocations are shared out among nodes.
+    /// Distribution of allocations over nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spreads: Vec<Spread>,
 }
 
 impl Group {
-    /// The task of that name.
+    /// The task with this name.
     pub fn task(&self, name: &str) -> Option<&Task> {
         self.tasks.iter().find(|task| task.name == name)
     }
 
-    /// The host ports that each of its allocations takes.
+    /// The static host ports of each allocation.
     pub fn fixed_ports(&self) -> impl Iterator<Item = u16> {
         let requests = self.network.iter().flat_map(|network| network.ports.values());
         requests.filter_map(|request| request.fixed)
     }
 
-    /// Group services and the services of all tasks, each with the task it belongs to.
+    /// Services of the group and of all tasks, each with its task.
     pub fn all_services(&self) -> impl Iterator<Item = (Option<&Task>, &Service)> {
         let of_tasks =
             self.tasks.iter().flat_map(|task| task.services.iter().map(move |service| (Some(task), service)));
@@ -283,9 +285,9 @@ pub struct Network {
 /// One port of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRequest {
-    /// The host port to take; a dynamic one (20000–32000) where absent.
+    /// The static host port; a dynamic one (20000–32000) if absent.
     pub fixed: Option<u16>,
-    /// The port the task listens on where it differs from the host's (`NOMAD_PORT_<label>`).
+    /// The port that the task listens on, if it differs from the host port (`NOMAD_PORT_<label>`).
     pub to: Option<u16>,
 }
 
@@ -294,9 +296,9 @@ pub struct PortRequest {
 pub struct VolumeRequest {
     /// Name of a host volume; with `per_alloc` the allocation's index is appended as `[n]`.
     pub source: String,
-    /// No task of the group may write.
+    /// Whether the group's tasks may only read.
     pub read_only: bool,
-    /// One volume per allocation index.
+    /// Whether each allocation index has its own volume.
     pub per_alloc: bool,
 }
 
@@ -307,60 +309,60 @@ pub struct Task {
     pub name: String,
     /// Task driver, for instance `raw_exec`.
     pub driver: String,
-    /// User to run as; the agent's own where absent.
+    /// User to run as; the agent's if absent.
     pub user: Option<String>,
-    /// The driver's own configuration, checked against its schema; strings in it may hold `${…}`.
+    /// The driver's configuration, checked against its schema; strings may contain `${…}`.
     pub config: serde_json::Value,
-    /// Environment; values may hold `${…}`.
+    /// Environment; values may contain `${…}`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Task meta, above the group's and the job's.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
-    /// When this task ends, the others are stopped.
+    /// Whether the other tasks are stopped when this one ends.
     #[serde(default)]
     pub leader: bool,
     /// When the task runs relative to the main tasks.
     #[serde(default)]
     pub lifecycle: Lifecycle,
-    /// Tasks of the same group that this one waits for before it starts; it is stopped before them.
+    /// Tasks of the same group to wait for before the start; they are stopped after this one.
     #[serde(default)]
     pub depends_on: Vec<Dependency>,
-    /// Runs inside the task before its kill signal.
+    /// A command to run inside the task before its kill signal.
     pub prestop: Option<Prestop>,
     /// Restart policy, resolved from task, group and job type.
     pub restart: RestartPolicy,
     /// Task services, registered while the process runs.
     #[serde(default)]
     pub services: Vec<Service>,
-    /// Where the group's volumes appear.
+    /// Mounts of the group's volumes.
     #[serde(default)]
     pub volume_mounts: Vec<VolumeMount>,
-    /// What is fetched before it starts, in this order or at the same time.
+    /// Artifacts to fetch before it starts, possibly concurrently.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
-    /// The file below its `local` that gets the payload of a dispatch.
+    /// The file below `local` that receives the payload of a dispatch.
     #[serde(default)]
     pub dispatch_payload: Option<String>,
-    /// Identities beyond the default one.
+    /// Identities in addition to the default one.
     #[serde(default)]
     pub identities: Vec<Identity>,
-    /// Limits and admission.
+    /// Resource limits, also used for placement.
     #[serde(default)]
     pub resources: Resources,
     /// Log collection.
     pub logs: Logs,
-    /// Signal that asks the task to end; the driver's default (SIGINT) where absent.
+    /// Signal that asks the task to end; the driver's default (SIGINT) if absent.
     pub kill_signal: Option<String>,
-    /// Time between that signal and SIGKILL; the agent caps it by `max_kill_timeout`.
+    /// Time between that signal and SIGKILL; the agent limits it by `max_kill_timeout`.
     pub kill_timeout: Duration,
-    /// Wait between deregistering the task's services and the kill signal.
+    /// Delay between deregistering the task's services and the kill signal.
     #[serde(default)]
     pub shutdown_delay: Duration,
-    /// What must hold on the node.
+    /// Node requirements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<Constraint>,
-    /// What is preferred of the node.
+    /// Node preferences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affinities: Vec<Affinity>,
 }
@@ -369,23 +371,23 @@ pub struct Task {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifecycle {
-    /// Before the main tasks, to its end.
+    /// Before the main tasks, to completion.
     Prestart,
-    /// Before the main tasks and beside them.
+    /// From before the main tasks, then beside them.
     PrestartSidecar,
-    /// The work itself.
+    /// A main task.
     #[default]
     Main,
-    /// Once the main tasks run, to its end.
+    /// After the main tasks have started, to completion.
     Poststart,
-    /// Once the main tasks run and beside them.
+    /// After the main tasks have started, then beside them.
     PoststartSidecar,
-    /// After all others ended.
+    /// After all other tasks have ended.
     Poststop,
 }
 
 impl Lifecycle {
-    /// Runs beside the main tasks and is stopped after them.
+    /// Whether it runs beside the main tasks and is stopped after them.
     pub fn is_sidecar(self) -> bool {
         matches!(self, Self::PrestartSidecar | Self::PoststartSidecar)
     }
@@ -396,31 +398,31 @@ impl Lifecycle {
 pub struct Dependency {
     /// A task of the same group.
     pub task: String,
-    /// What that task must have reached.
+    /// The condition to wait for.
     pub condition: DependencyCondition,
 }
 
-/// What `depends_on` waits for.
+/// A condition of `depends_on`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DependencyCondition {
-    /// Its process was started.
+    /// Its process has started.
     Started,
-    /// It runs and the checks of its services pass.
+    /// It is running and the checks of its services pass.
     Healthy,
-    /// It ended with code 0.
+    /// It has ended with code 0.
     Completed,
 }
 
-/// `prestop`: a command run inside the task before its kill signal.
+/// `prestop`: a command to run inside the task before its kill signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prestop {
     /// Program.
     pub command: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// After this the stop goes on without it.
+    /// After this time the task is stopped anyway.
     pub timeout: Duration,
 }
 
@@ -429,13 +431,13 @@ pub struct Prestop {
 pub struct VolumeMount {
     /// Name of a volume of the group.
     pub volume: String,
-    /// Where it appears; relative to the task directory for drivers without filesystem isolation.
+    /// Path of the mount; relative to the task directory for drivers without file system isolation.
     pub destination: String,
-    /// This task may not write.
+    /// Whether this task may only read.
     pub read_only: bool,
 }
 
-/// `identities[]` of a task: a signed token that says who the task is.
+/// `identities[]` of a task: a signed token that identifies the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// `default`, or a name of `[A-Za-z0-9-_]{1,128}`.
@@ -451,41 +453,41 @@ pub struct Identity {
     /// Write to this file instead, relative to the task's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filepath: Option<String>,
-    /// What happens to the task when the token was renewed.
+    /// What to do with the task after a renewal.
     pub change_mode: ChangeMode,
     /// Signal for [`ChangeMode::Signal`].
     pub change_signal: Option<String>,
 }
 
-/// What a changed file does to a running task.
+/// The effect of a changed file on a running task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeMode {
-    /// Nothing.
+    /// No effect.
     Noop,
-    /// A signal.
+    /// Sends a signal.
     Signal,
-    /// A restart that does not count as an attempt.
+    /// Restarts the task; this does not count as an attempt.
     Restart,
 }
 
-/// `resources` of a task. What is not written is neither limited nor admitted.
+/// `resources` of a task. Absent values are neither limited nor used for placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     /// CPU share in MHz.
     pub cpu_mhz: Option<u64>,
     /// Memory in MiB.
     pub memory_mib: Option<u64>,
-    /// Memory the task may use beyond `memory_mib` when the machine has it, in MiB; [`Resources::ALL_MEMORY`] is without a bound.
+    /// Memory in MiB that the task may use beyond `memory_mib` if available; [`Resources::ALL_MEMORY`] means unlimited.
     pub memory_max_mib: Option<u64>,
 }
 
 impl Resources {
-    /// As much memory as there is. Only servers say so.
+    /// Unlimited memory. Only servers use it.
     pub const ALL_MEMORY: u64 = u64::MAX;
 
-    /// `memory_max_mib` in Nomad's numbers: 0 where it isn't written, -1 without a bound.
+    /// `memory_max_mib` in Nomad's encoding: 0 if absent, -1 if unlimited.
     pub fn memory_max_mb(&self) -> i64 {
         match self.memory_max_mib {
             None => 0,
@@ -502,18 +504,18 @@ pub struct Logs {
     pub max_files: u32,
     /// Size of one file in MiB.
     pub max_file_size_mib: u64,
-    /// No collection: output goes to `/dev/null`.
+    /// Disable collection: output goes to `/dev/null`.
     pub disabled: bool,
-    /// What happens when the disk can't keep up.
+    /// Behaviour when the disk is too slow.
     pub mode: LogMode,
 }
 
-/// What happens when log output comes faster than the disk takes it.
+/// Behaviour when the disk is too slow for the log output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogMode {
-    /// Output is dropped and counted; the task is never held up.
+    /// Output is dropped and counted; the task never waits.
     Drop,
     /// The task waits.
     Block,

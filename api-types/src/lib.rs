@@ -1,7 +1,8 @@
-//! What crosses a boundary of herdlet: job specifications, allocations, task states, services, identities, volumes.
+//! Data types shared across herdlet's boundaries: job specifications, allocations, task states, services, identities,
+//! volumes.
 //!
-//! Data only: serde and nothing that could do IO, so that the planner (which is `no_std`) and every reader of our API
-//! share one set of names.
+//! Data only: serde and nothing that could do IO, so that the planner (which is `no_std`) and all clients of our API
+//! share the same names.
 //!
 //! # Glossary
 //!
@@ -10,15 +11,15 @@
 //! | *job* → *group* → *task* | specifications, written by people ([`job`]) |
 //! | *allocation* | one placed instance of a group, `job.group[index]` ([`alloc::Allocation`]) |
 //! | *attempt* | one start of a task, numbered from 1 within its allocation; every attempt has its own cgroup and record |
-//! | *desired status* | what the source of an allocation wants: run or stop |
-//! | *client status* | what this node says of it: pending, running, complete, failed |
-//! | *part* | one thing an allocation or a task needs to be in place: a directory, a mount, a registration, a process |
-//! | *converged* | every part is up as wanted, nothing is owed, checks pass; batch work ended with code 0 |
+//! | *desired status* | the status that an allocation's source wants: run or stop |
+//! | *client status* | the status that this node reports: pending, running, complete, failed |
+//! | *part* | one thing that an allocation or a task needs: a directory, a mount, a registration, a process |
+//! | *converged* | every part is up as wanted, no change is pending, checks pass; batch work has ended with code 0 |
 //! | *deployment* | the roll-out of one version of a job: running, then successful, failed or cancelled |
 //! | *canary* | an allocation of the new version beside the old one of its slot, until it is promoted |
-//! | *instance* | one agent's state directory; its random id marks every real thing the agent makes |
-//! | *look* | comparing what we own with what really exists |
-//! | *drift* | a difference that a look found |
+//! | *instance* | one agent's state directory; its random id marks everything that the agent creates |
+//! | *look* | an inspection: comparing what we own with what exists |
+//! | *drift* | a difference found by an inspection |
 #![no_std]
 #![warn(missing_docs)]
 
@@ -54,13 +55,14 @@ pub use ids::{AllocId, DeploymentId, InstanceId, JobKey};
 #[serde(transparent)]
 pub struct UnixNanos(pub i64);
 
-/// A moment by both clocks. It crosses a boundary as wall-clock time; ages are told from the other one, which nobody sets.
+/// A point in time on both clocks. Boundaries transfer the wall-clock time; ages are computed with the boot clock,
+/// which nobody sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(from = "UnixNanos", into = "UnixNanos")]
 pub struct Moment {
     /// Wall clock.
     pub wall: UnixNanos,
-    /// `CLOCK_BOOTTIME` in nanoseconds; 0 where it was told by somebody else.
+    /// `CLOCK_BOOTTIME` in nanoseconds; 0 if the time comes from elsewhere.
     pub boot_ns: u64,
 }
 

@@ -1,13 +1,13 @@
-//! The YAML shape of jobs and volumes: what people write, everything optional, nothing resolved.
+//! The YAML form of jobs and volumes: as people write them, with everything optional and nothing resolved.
 //!
-//! In: a document that was already checked against the schema of these types, with its positions kept elsewhere.
-//! Out: the canonical [`Job`](crate::job::Job) or [`Volume`](crate::volume::Volume) through [`JobManifest::to_job`] and
-//! [`VolumeManifest::to_volume`], and back through [`JobManifest::from_job`] and [`VolumeManifest::from_volume`].
-//! All four are total: whether a manifest makes sense is judged by others before.
+//! In: a document already checked against the schema of these types; positions are kept elsewhere. Out: the canonical
+//! [`Job`](crate::job::Job) or [`Volume`](crate::volume::Volume) through [`JobManifest::to_job`] and
+//! [`VolumeManifest::to_volume`], and back through [`JobManifest::from_job`] and [`VolumeManifest::from_volume`]. All
+//! four are total: validation happens before.
 //!
-//! Names are those of Nomad's HCL; blocks that repeat are lists under the plural. The doc comments of the fields become
-//! the descriptions in the published JSON Schema, so they speak to the authors of manifests. The schema's keywords of our
-//! own are those of the reader of YAML, and `x-not-built`: fields or values that Nomad has and this release doesn't.
+//! Names are those of Nomad's HCL; repeatable blocks are lists with plural names. The fields' doc comments become the
+//! descriptions in the published JSON Schema, so they address the authors of manifests. Our own schema keywords are
+//! those of the YAML reader, and `x-not-built`: fields or values that Nomad has and this release doesn't.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The `apiVersion` of every document.
 pub const API_VERSION: &str = "herdlet/v1";
 
-/// Declares a block of the manifest: every field may be missing, unknown ones are refused, missing ones aren't written.
+/// Declares a block of the manifest: all fields are optional, unknown ones are refused, absent ones aren't serialized.
 macro_rules! block {
     ($(#[$meta:meta])* pub struct $name:ident { $( $(#[$field_meta:meta])* pub $field:ident: $type:ty, )* }) => {
         #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -76,7 +76,7 @@ pub struct JobManifest {
     pub kind: JobKind,
     /// Name, namespace and labels.
     pub metadata: Metadata,
-    /// The job itself, in the words of Nomad's job specification.
+    /// The job, in the terms of Nomad's job specification.
     pub spec: JobSpec,
 }
 
@@ -96,7 +96,7 @@ pub struct VolumeManifest {
     pub spec: VolumeSpec,
 }
 
-/// The one version there is.
+/// The only version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ApiVersion {
@@ -125,58 +125,58 @@ pub enum VolumeKindName {
 }
 
 block! {
-    /// Who a document is about.
+    /// Identifies the job of a document.
     pub struct Metadata {
         /// The id: a lower-case DNS label (letters, digits and dashes, at most 63 characters).
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
         pub name: String,
-        /// The namespace of a job; `default` unless written.
+        /// The job's namespace; default `default`.
         #[cfg_attr(feature = "schema", schemars(extend("x-name" = "dns-label")))]
         pub namespace: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,
-        /// Notes for people and tools; kept with the document, never acted upon.
+        /// Notes for people and tools; stored, but without effect.
         pub annotations: BTreeMap<String, Text>,
     }
 }
 
 block! {
-    /// Which volume a document is about.
+    /// Identifies the volume of a document.
     #[cfg_attr(feature = "schema", schemars(extend("x-misplaced" = {
         "namespace": "a volume belongs to the machine, not to a namespace",
     })))]
     pub struct VolumeMetadata {
-        /// A lower-case DNS label. The name of a volume for one allocation ends in its index: `"data[0]"`.
+        /// A lower-case DNS label. The name of a volume for a single allocation ends with its index: `"data[0]"`.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub name: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,
-        /// Notes for people and tools; kept with the document, never acted upon.
+        /// Notes for people and tools; stored, but without effect.
         pub annotations: BTreeMap<String, Text>,
     }
 }
 
-/// The strings of a map of texts.
+/// Converts a map of texts to strings.
 fn strings(texts: Option<&BTreeMap<String, Text>>) -> BTreeMap<String, String> {
     texts.into_iter().flatten().map(|(key, text)| (key.clone(), text.0.clone())).collect()
 }
 
-/// A map of texts, absent where it would be empty.
+/// Converts a map of strings to texts; `None` if it is empty.
 fn texts(strings: &BTreeMap<String, String>) -> Option<BTreeMap<String, Text>> {
     non_empty_map(strings.iter().map(|(key, text)| (key.clone(), Text(text.clone()))).collect())
 }
 
-/// The map, absent where it is empty.
+/// The map; `None` if it is empty.
 fn non_empty_map<K, V>(map: BTreeMap<K, V>) -> Option<BTreeMap<K, V>> {
     (!map.is_empty()).then_some(map)
 }
 
-/// The list, absent where it is empty.
+/// The list; `None` if it is empty.
 fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// The text, absent where it is the default.
+/// The text; `None` if it is the default.
 fn unless(text: &str, default: &str) -> Option<String> {
     (text != default).then(|| text.to_owned())
 }

@@ -1,5 +1,5 @@
-//! Nomad's JSON: allocations and jobs under the names that Nomad's HTTP API uses, so that its CLI and dashboards can read
-//! ours. The conversions are total: what is unknown here is null, empty or zero, as Nomad itself writes it.
+//! Nomad's JSON: allocations and jobs under the names of Nomad's HTTP API, so that its CLI and dashboards can read
+//! ours. The conversions are total: unknown values are null, empty or zero, as in Nomad itself.
 //!
 //! Source of the names: Nomad's `nomad/structs/structs.go` and `api/allocations.go`.
 
@@ -43,7 +43,7 @@ pub use node::{Capacity, Machine, Wanted, node, node_stub};
 pub use scale::scale_status;
 pub use summary::job_summary;
 
-/// Where an allocation runs, which the allocation itself does not know.
+/// The node of an allocation, which the allocation itself does not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
     /// Node id.
@@ -52,7 +52,7 @@ pub struct Node {
     pub name: String,
 }
 
-/// An allocation as `GET /v1/allocation/ID` has it.
+/// An allocation as in `GET /v1/allocation/ID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -104,7 +104,7 @@ pub struct Allocation {
     pub modify_time: i64,
 }
 
-/// What servers ask of an allocation.
+/// Requests of servers for an allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -116,7 +116,7 @@ pub struct DesiredTransition {
     pub migrate_disable_placement: Option<bool>,
 }
 
-/// What a scheduler of many nodes would tell of its choice; here there is one node.
+/// The scheduler's metrics for a placement; here there is only one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -141,18 +141,18 @@ pub struct AllocMetric {
 }
 
 impl AllocMetric {
-    /// How well the node suited, as far as anybody had a preference: the weights of the affinities that hold, as a part of all.
+    /// Sets the node's affinity score: the weights of matching affinities, relative to all.
     pub fn set_affinity_score(&mut self, node: &str, score: f64) {
         self.score_meta_data =
             Some(json!([{ "NodeID": node, "Scores": { "node-affinity": score }, "NormScore": score }]));
     }
 
-    /// The one node was looked at, and taken.
+    /// The only node was evaluated and chosen.
     fn one_node() -> Self {
         Self { nodes_evaluated: 1, nodes_in_pool: 1, node_pool: "default".to_owned(), ..Self::default() }
     }
 
-    /// The one node was looked at, and would not do for so many allocations.
+    /// The only node was evaluated and could not take this many allocations.
     pub fn unplaced(why: &Unplaced, allocations: u64) -> Self {
         let once = |what: &String| (what.clone(), 1);
         let coalesced_failures = allocations.saturating_sub(1);
@@ -174,7 +174,7 @@ impl AllocMetric {
     }
 }
 
-/// The verdict of the roll-out's health watch.
+/// The verdict of the deployment's health watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -185,7 +185,7 @@ pub struct DeploymentStatus {
     pub modify_index: u64,
 }
 
-/// What an allocation was given.
+/// The resources of an allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -279,7 +279,7 @@ pub struct PortMapping {
     pub host_ip: String,
 }
 
-/// What became of a task.
+/// The state of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -294,7 +294,7 @@ pub struct TaskState {
     pub task_handle: Option<Value>,
 }
 
-/// One entry of a task's history: the present form (`Details`, `DisplayMessage`) and the fields of old clients.
+/// An entry of a task's history: the current form (`Details`, `DisplayMessage`) and the fields for old clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -326,7 +326,7 @@ pub struct TaskEvent {
     pub generic_source: String,
 }
 
-/// An allocation as Nomad shows it.
+/// Converts an allocation to Nomad's form.
 pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
     let spec = &view.spec;
     let (desired_status, desired_description) = desired(spec);
@@ -376,7 +376,7 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
     }
 }
 
-/// What its deployment knows of it; none while that is nothing.
+/// Its status in its deployment; `None` while there is none.
 fn deployment_status(view: &AllocView) -> Option<DeploymentStatus> {
     let canary = view.spec.deployment.is_some_and(|of| of.canary);
     (view.verdict.is_some() || canary).then(|| DeploymentStatus {
@@ -387,7 +387,7 @@ fn deployment_status(view: &AllocView) -> Option<DeploymentStatus> {
     })
 }
 
-/// The evaluation that makes another allocation in its place, which has failed: its own id, the bytes turned around.
+/// The id of the evaluation that will replace this failed allocation: its own id with the bytes reversed.
 pub fn followup_eval_id(view: &AllocView) -> Option<String> {
     view.reschedule_at?;
     let mut bytes = *view.spec.id.0.as_bytes();
@@ -395,12 +395,12 @@ pub fn followup_eval_id(view: &AllocView) -> Option<String> {
     Some(AllocId::from_hash(bytes).to_string())
 }
 
-/// Within a deployment that goes on it is only replaced where that is said.
+/// In a running deployment it is replaced only if this is set.
 fn reschedules(view: &AllocView) -> Option<bool> {
     (view.reschedule_at.is_some() && view.spec.deployment.is_some()).then_some(true)
 }
 
-/// The allocations that failed before it; none where there was none.
+/// The failed allocations before it; `None` if there were none.
 fn reschedule_tracker(spec: &Spec, node: &Node) -> Option<Value> {
     let event = |event: &RescheduleEvent| {
         json!({
@@ -479,7 +479,7 @@ fn task_resources(spec: &Spec, task: &crate::job::Task) -> AllocatedTask {
     }
 }
 
-/// A network of a task alone. Which of its ports are fixed isn't known here any more.
+/// The network of a single task. Whether its ports are static is no longer known here.
 fn network_of_task(ports: &Ports) -> Network {
     let port = |(label, port): (&String, &AssignedPort)| Port {
         label: label.clone(),
@@ -495,7 +495,7 @@ fn network_of_task(ports: &Ports) -> Network {
     }
 }
 
-/// The hook under which Nomad knows a lifecycle; none for main tasks.
+/// Nomad's hook for a lifecycle; `None` for main tasks.
 fn lifecycle(lifecycle: Lifecycle) -> Option<TaskLifecycle> {
     let hook = match lifecycle {
         Lifecycle::Main => return None,
@@ -519,7 +519,7 @@ fn task_state(task: &TaskView) -> TaskState {
     }
 }
 
-/// The stub of an allocation in Nomad's lists: the allocation without its job and what only the whole has.
+/// An allocation in Nomad's lists: without its job and the details.
 pub fn allocation_stub(view: &AllocView, node: &Node) -> Value {
     let whole = allocation(view, node);
     let kind = view.spec.job.kind.as_str();

@@ -1,4 +1,5 @@
-//! The one screen: how far everything is, a row for each job. Behind `herdlet status`, `herdlet top` and the page at `/ui`.
+//! The overview: the state of everything, a row for each job. Used by `herdlet status`, `herdlet top` and the page at
+//! `/ui`.
 
 use std_alloc::{
     format,
@@ -10,36 +11,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AllocId, Duration, JobKey, UnixNanos, view::ConvergenceState};
 
-/// Answer of `GET /v1/herdlet/overview`.
+/// Response of `GET /v1/herdlet/overview`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
     /// The commit that it shows.
     pub index: u64,
-    /// Jobs that are as wanted.
+    /// The number of converged jobs.
     pub converged: u64,
-    /// Age of the oldest wanted change that is still being made true; 0 when none is.
+    /// Age of the oldest change still in progress; 0 if there is none.
     pub lag: Duration,
-    /// Objects that are not as wanted past the deadline that their own plan declared.
+    /// The number of objects past the deadline of their plan.
     pub overdue: u64,
-    /// Differences from what is wanted that were repaired within the last 24 hours, while this agent ran.
+    /// Differences repaired within the last 24 hours, while this agent ran.
     pub drift_repaired: u64,
-    /// How much of these 24 hours the agent has seen.
+    /// The part of these 24 hours that this agent has observed.
     #[serde(default)]
     pub drift_known: Duration,
-    /// All jobs but children that are complete; those that are not as wanted come first.
+    /// All jobs except complete children; those that have not converged come first.
     pub jobs: Vec<JobRow>,
-    /// Jobs that have no row: children that are complete, counted with their parent.
+    /// The number of complete children, which have no row and are counted with their parent.
     #[serde(default)]
     pub complete_children: u64,
 }
 
 impl Overview {
-    /// How many jobs there are, with a row or not.
+    /// The number of jobs, including those without a row.
     pub fn job_count(&self) -> u64 {
         self.jobs.len() as u64 + self.complete_children
     }
 
-    /// How many differences were repaired, and in what time: a day, or less where the agent has not run for one.
+    /// The number of repaired differences and the period: a day, or the agent's running time if that is less.
     pub fn drift(&self) -> String {
         const MINUTE_NS: i64 = 60_000_000_000;
         let minutes = self.drift_known.as_nanos() / MINUTE_NS;
@@ -51,36 +52,36 @@ impl Overview {
     }
 }
 
-/// A job on that screen.
+/// A job in the overview.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRow {
-    /// Which.
+    /// The job.
     pub key: JobKey,
     /// The current version, from 0.
     pub version: u64,
-    /// The oldest version of which something still runs; none where that is the current one.
+    /// The oldest version that is still running; `None` if it is the current one.
     pub from_version: Option<u64>,
-    /// It is being stopped and will be forgotten.
+    /// Whether it is being stopped and removed.
     pub deleting: bool,
-    /// It is to stop and is kept.
+    /// Whether it is stopped but kept.
     #[serde(default)]
     pub stopped: bool,
-    /// Servers have placed it here (node mode): only as much of it is counted as is on this machine.
+    /// Whether servers have placed it here (node mode): then only its part on this machine is counted.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub placed: bool,
-    /// How far it has come.
+    /// Its progress.
     pub state: ConvergenceState,
     /// Since when.
     pub since: UnixNanos,
-    /// Allocations that are healthy now.
+    /// The number of healthy allocations.
     pub healthy: u64,
-    /// Allocations that are wanted.
+    /// The number of wanted allocations.
     pub wanted: u64,
-    /// What happens next, or what is waited for; empty where nothing is.
+    /// The next step, or what the job waits for; empty if there is nothing.
     pub next: String,
-    /// The allocation that this is about; none where it is about the job itself.
+    /// The allocation that `next` is about; `None` for the job itself.
     pub next_alloc: Option<AllocId>,
-    /// When that is to be over by its own plan.
+    /// The deadline of the next step, by its plan.
     pub due: Option<UnixNanos>,
 }
 
@@ -90,12 +91,12 @@ impl JobRow {
         self.from_version.map_or_else(|| self.version.to_string(), |from| format!("{from}→{}", self.version))
     }
 
-    /// How far it has come for people, after what is to become of it.
+    /// The state for people, including the intention to stop or delete it.
     pub fn standing(&self) -> String {
         format!("{}{}", fate(self.deleting, self.stopped), self.state.as_str())
     }
 
-    /// What happens next for people, and how long that may still take.
+    /// The next step for people, with the remaining time.
     pub fn outlook(&self, now: UnixNanos) -> String {
         let left =
             self.due.map(|due| Duration(due.0.saturating_sub(now.0))).filter(|left| *left > Duration::ZERO);
@@ -106,7 +107,7 @@ impl JobRow {
     }
 }
 
-/// What is to become of a job, before the word for how far that has come; empty of one that is to run.
+/// The intention as a prefix of the state; empty if the job should run.
 pub fn fate(deleting: bool, stopped: bool) -> &'static str {
     match (deleting, stopped) {
         (true, _) => "deleting, ",
@@ -115,43 +116,44 @@ pub fn fate(deleting: bool, stopped: bool) -> &'static str {
     }
 }
 
-/// Something that was not as it was made.
+/// A difference between a part and its wanted state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drift {
-    /// When that was found.
+    /// The time it was found.
     pub at: UnixNanos,
-    /// Whose it is.
+    /// The job.
     pub job: JobKey,
-    /// Its allocation, as `job.group[index]`.
+    /// The allocation as `job.group[index]`.
     pub name: String,
     /// The allocation's id.
     pub alloc: AllocId,
-    /// Its task; none where it is the allocation's own.
+    /// The task; `None` for a part of the allocation.
     pub task: Option<String>,
-    /// What it is: `alloc_dir`, `task_dir`, `mount`, `process`, `identity`, `service`, `check`, `cgroup`, `record`.
+    /// The kind of part: `alloc_dir`, `task_dir`, `mount`, `process`, `identity`, `service`, `check`, `cgroup`,
+    /// `record`.
     pub kind: String,
-    /// How it was noticed: `event`, `look`.
+    /// How it was found: `event`, `look`.
     pub by: String,
-    /// What has become of it.
+    /// Its state.
     pub state: DriftState,
-    /// How long it took until it was repaired; none where it was not.
+    /// The time until the repair; `None` if it was not repaired.
     pub took: Option<Duration>,
 }
 
-/// What has become of a difference.
+/// The state of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DriftState {
-    /// It is there.
+    /// It still exists.
     Open,
     /// It was repaired.
     Repaired,
-    /// What differed is no longer wanted.
+    /// The part is no longer wanted.
     Dropped,
 }
 
 impl DriftState {
-    /// The word for it.
+    /// The name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -161,41 +163,41 @@ impl DriftState {
     }
 }
 
-/// An allocation whose verdict has changed.
+/// A change of an allocation's verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
-    /// When.
+    /// The time.
     pub at: UnixNanos,
-    /// Whose allocation it is.
+    /// The job.
     pub job: JobKey,
     /// `job.group[index]`.
     pub name: String,
-    /// Its id.
+    /// The allocation's id.
     pub alloc: AllocId,
-    /// The verdict from then on.
+    /// The new verdict.
     pub state: TransitionState,
-    /// Why, in a sentence.
+    /// The cause in a sentence.
     pub cause: String,
 }
 
-/// What an allocation is from then on.
+/// The verdict on an allocation, or its removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransitionState {
-    /// All is as wanted.
+    /// Everything is as wanted.
     Converged,
-    /// Work is going on.
+    /// Work is in progress.
     Progressing,
     /// It waits for something.
     Waiting,
-    /// It failed for good.
+    /// It failed permanently.
     Failed,
-    /// Nothing of it is left.
+    /// It was removed completely.
     Gone,
 }
 
 impl TransitionState {
-    /// The word for it.
+    /// The name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Converged => ConvergenceState::Converged.as_str(),

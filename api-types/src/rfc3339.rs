@@ -1,4 +1,4 @@
-//! Points in time as Go writes them in JSON.
+//! Points in time in the format of Go's JSON.
 
 use std_alloc::{format, string::String};
 
@@ -6,7 +6,7 @@ use crate::UnixNanos;
 
 const SECOND: i64 = 1_000_000_000;
 
-/// RFC 3339 in UTC with as many digits as the fraction needs, as Go's `time.RFC3339Nano`; none for "never".
+/// RFC 3339 in UTC with as many fractional digits as necessary, as Go's `time.RFC3339Nano`; `None` for "never".
 pub fn rfc3339(at: UnixNanos) -> Option<String> {
     if at.0 == 0 {
         return None;
@@ -29,8 +29,8 @@ pub fn rfc3339(at: UnixNanos) -> Option<String> {
     Some(text)
 }
 
-/// Year, month and day of a number of days since 1970-01-01, in the proleptic Gregorian calendar: eras of 400 years, each
-/// year taken to begin in March, so that the leap day is its last.
+/// Year, month and day for a number of days since 1970-01-01 in the proleptic Gregorian calendar. Eras have 400 years;
+/// each year begins in March, so that the leap day is its last day.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

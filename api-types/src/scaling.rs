@@ -1,6 +1,6 @@
-//! Scaling: what a group's count was asked to be, and by whom.
+//! Scaling: changes of groups' counts, and their reasons.
 //!
-//! Source of the words: Nomad's `nomad/structs/structs.go` (`ScalingEvent`).
+//! Source of the terms: Nomad's `nomad/structs/structs.go` (`ScalingEvent`).
 
 use std_alloc::{
     collections::{BTreeMap, VecDeque},
@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 
 use crate::UnixNanos;
 
-/// What whoever scales says about it.
+/// A note about a scaling, from the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingNote {
     /// For people.
     #[serde(default)]
     pub message: String,
-    /// It tells of a failure to scale.
+    /// Whether it reports a failure to scale.
     #[serde(default)]
     pub error: bool,
     /// For programs.
@@ -26,28 +26,28 @@ pub struct ScalingNote {
     pub meta: Map<String, Value>,
 }
 
-/// Somebody has scaled a group, or had something to say about it.
+/// A change of a group's count, or a note without a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingEvent {
-    /// When.
+    /// The time.
     pub time: UnixNanos,
-    /// The count asked for; none where nothing was to change.
+    /// The requested count; `None` if it should not change.
     pub count: Option<u32>,
-    /// The count before.
+    /// The previous count.
     pub previous_count: u32,
-    /// What was said.
+    /// The client's note.
     pub note: ScalingNote,
-    /// Commit in which it was accepted.
+    /// The commit in which it was accepted.
     pub create_index: u64,
 }
 
-/// By group, the newest scaling events, oldest first.
+/// The latest scaling events by group, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ScalingEvents(pub BTreeMap<String, VecDeque<ScalingEvent>>);
 
 impl ScalingEvents {
-    /// One more of a group; of more than `kept_max` the oldest goes.
+    /// Adds an event to a group and keeps at most `kept_max`.
     pub fn remember(&mut self, group: &str, event: ScalingEvent, kept_max: usize) {
         let events = self.0.entry(String::from(group)).or_default();
         events.push_back(event);
@@ -55,7 +55,7 @@ impl ScalingEvents {
         events.drain(..surplus);
     }
 
-    /// Those of a group, newest first.
+    /// The events of a group, newest first.
     pub fn newest_first(&self, group: &str) -> impl Iterator<Item = &ScalingEvent> {
         self.0.get(group).into_iter().flat_map(|events| events.iter().rev())
     }

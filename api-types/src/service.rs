@@ -1,4 +1,4 @@
-//! Services as they stand in a catalogue, and the results of their checks.
+//! Services in a catalogue, and the results of their checks.
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
@@ -9,38 +9,38 @@ use crate::{
     job::{CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Thresholds, Weights},
 };
 
-/// One service instance, resolved: names interpolated, address and port known.
+/// A resolved service instance: names interpolated, address and port known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     /// Catalogue id. Begins with `_herdlet-` in standalone mode, so that a Nomad client on the same Consul agent, which
-    /// removes unknown `_nomad-task-` entries, leaves it alone.
+    /// removes unknown `_nomad-task-` entries, does not remove it.
     pub id: String,
     /// Catalogue.
     pub provider: Provider,
     /// Service name.
     pub name: String,
-    /// Address; empty means the catalogue agent's own.
+    /// Address; empty for the catalogue agent's own.
     pub address: String,
     /// Port, 0 for none.
     pub port: u16,
-    /// Tags, sorted; those for canaries where it is one.
+    /// Tags, sorted; the canary's if it is one.
     pub tags: Vec<String>,
-    /// Others may change the tags.
+    /// Whether others may change the tags.
     #[serde(default)]
     pub enable_tag_override: bool,
-    /// Meta; carries our owner mark.
+    /// Meta, including our owner mark.
     pub meta: BTreeMap<String, String>,
-    /// Further addresses by name.
+    /// Additional addresses by name.
     #[serde(default)]
     pub tagged_addresses: BTreeMap<String, String>,
-    /// Its share of what is sent to the service.
+    /// Load-balancing weights.
     #[serde(default)]
     pub weights: Weights,
     /// Checks.
     pub checks: Vec<RegisteredCheck>,
-    /// The allocation it belongs to.
+    /// Its allocation.
     pub alloc: AllocId,
-    /// Its task; none for a group service.
+    /// Its task; `None` for a group service.
     pub task: Option<String>,
     /// Its job.
     pub job: JobKey,
@@ -49,38 +49,38 @@ pub struct Registration {
 /// A check of a [`Registration`], resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisteredCheck {
-    /// Catalogue id, a hash over all that defines the check, its service included.
+    /// Catalogue id: a hash of everything that defines the check, including its service.
     pub id: String,
     /// Name.
     pub name: String,
-    /// How it is made.
+    /// The kind of check.
     pub kind: CheckKind,
-    /// Address to check; none of a command.
+    /// Address to check; empty for a command.
     pub address: String,
-    /// Port to check; 0 of a command.
+    /// Port to check; 0 for a command.
     pub port: u16,
     /// Time between two checks.
     pub interval: Duration,
     /// Time one check may take.
     pub timeout: Duration,
-    /// Its status until it was made.
+    /// The status before the first run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_status: Option<InitialStatus>,
-    /// How many results in a row change its status.
+    /// The number of consecutive results that change the status.
     #[serde(default)]
     pub thresholds: Thresholds,
-    /// What it says of the health of its allocation.
+    /// How results affect the health of its allocation.
     #[serde(default)]
     pub on_update: OnUpdate,
-    /// When it restarts what it checks.
+    /// When failures restart tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_restart: Option<CheckRestart>,
-    /// A sentence for people.
+    /// A note for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub notes: String,
 }
 
-/// The last result of a check.
+/// The status of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
@@ -96,10 +96,10 @@ pub enum CheckStatus {
 }
 
 impl CheckStatus {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 4] = [Self::Pending, Self::Success, Self::Warning, Self::Failure];
 
-    /// Nomad's word for it; `warning` is Consul's.
+    /// Nomad's name; `warning` is Consul's.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -110,7 +110,7 @@ impl CheckStatus {
     }
 }
 
-/// A check's result as the API shows it.
+/// A check's result as in the API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckResult {
     /// Check id.
@@ -119,42 +119,42 @@ pub struct CheckResult {
     pub service: String,
     /// Check name.
     pub check: String,
-    /// Task of the service; none for a group service.
+    /// Task of the service; `None` for a group service.
     pub task: Option<String>,
     /// Result.
     pub status: CheckStatus,
-    /// What the check said, at most 3 KiB.
+    /// The check's output, at most 3 KiB.
     pub output: String,
-    /// What the server of an HTTP check answered with.
+    /// The response status of an HTTP check.
     #[serde(default)]
     pub http_status: Option<u16>,
     /// When the status last changed.
     pub at: UnixNanos,
-    /// Nobody has made the check since: an agent before this one heard it, it is what holds until the first time, or the Consul that
-    /// makes it does not answer.
+    /// Whether the result is not current: it is from an earlier agent, the initial status, or from a Consul that does
+    /// not answer.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub stale: bool,
-    /// What it says of the health of its allocation.
+    /// How the result affects the health of its allocation.
     #[serde(default, skip_serializing_if = "OnUpdate::is_default")]
     pub on_update: OnUpdate,
-    /// When it restarts what it checks.
+    /// When failures restart tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartsWhen>,
 }
 
-/// When a check that goes on failing restarts its task, or for a service of the group all running tasks.
+/// When a failing check restarts its task or, for a service of the group, all running tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartsWhen {
-    /// So long after its first failure that counts.
+    /// Time from its first counted failure to the restart.
     pub failing_for: Duration,
-    /// Time after a start in which failures don't count.
+    /// Time after a start during which failures don't count.
     pub grace: Duration,
-    /// Warnings are no failures.
+    /// Whether warnings don't count as failures.
     pub ignore_warnings: bool,
 }
 
 impl CheckResult {
-    /// The result of a check that has none yet.
+    /// The result of a check before its first run.
     pub fn pending(registration: &Registration, check: &RegisteredCheck) -> Self {
         Self {
             id: check.id.clone(),
@@ -175,12 +175,12 @@ impl CheckResult {
         }
     }
 
-    /// Whether the allocation's health asks for it.
+    /// Whether it affects the allocation's health.
     pub fn counts(&self) -> bool {
         self.on_update != OnUpdate::Ignore
     }
 
-    /// Whether it is as the allocation's health asks for.
+    /// Whether it meets the requirements for the allocation's health.
     pub fn is_as_required(&self) -> bool {
         match self.status {
             CheckStatus::Success => true,
@@ -189,7 +189,7 @@ impl CheckResult {
         }
     }
 
-    /// Whether it is on the way to a restart, and when.
+    /// When it will cause a restart, if the current result counts towards one.
     pub fn restarts_now(&self) -> Option<RestartsWhen> {
         self.restarts.filter(|when| match self.status {
             CheckStatus::Pending | CheckStatus::Success => false,
@@ -199,10 +199,10 @@ impl CheckResult {
     }
 }
 
-/// A service instance as shown: what is registered, and how it is now.
+/// A service instance as shown: the registration and its health.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceView {
-    /// What is registered.
+    /// The registration.
     #[serde(flatten)]
     pub registration: Registration,
     /// Whether requests may be sent to it.
@@ -213,11 +213,11 @@ pub struct ServiceView {
     pub results: Vec<CheckResult>,
 }
 
-/// Whether requests may be sent to a service instance, in Consul's words.
+/// Whether requests may be sent to a service instance, in Consul's terms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceHealth {
-    /// All of its checks pass, or it has none: it is listed.
+    /// All checks pass, or there are none: it is listed.
     Passing,
     /// A check warns and none fails: it is listed.
     Warning,
@@ -234,7 +234,7 @@ impl ServiceHealth {
         matches!(self, Self::Passing | Self::Warning)
     }
 
-    /// The word for it.
+    /// The name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Passing => "passing",

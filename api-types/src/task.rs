@@ -1,4 +1,4 @@
-//! What became of a task: its coarse state, its events, the result of an attempt.
+//! Task state: the coarse status, events, the result of an attempt.
 
 use core::fmt;
 use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
@@ -14,14 +14,14 @@ pub enum TaskStatus {
     /// Not started yet, between two starts, or waiting for its `shutdown_delay`.
     #[default]
     Pending,
-    /// Its process lives.
+    /// Its process is running.
     Running,
-    /// It ended and will not start again by itself.
+    /// It has ended and will not restart by itself.
     Dead,
 }
 
 impl TaskStatus {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -31,27 +31,27 @@ impl TaskStatus {
     }
 }
 
-/// What a task is doing.
+/// What a task is currently doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskPhase {
-    /// It waits for its turn, or for what it needs.
+    /// Waiting for other tasks or for its parts.
     #[default]
     Waiting,
-    /// It waits before it starts again.
+    /// Waiting for a restart.
     BackingOff,
-    /// Its process is being started.
+    /// Starting its process.
     Starting,
-    /// Its process lives.
+    /// Its process is running.
     Running,
-    /// It is being stopped.
+    /// Stopping.
     Stopping,
-    /// It ended and will not start again by itself.
+    /// It has ended and will not restart by itself.
     Dead,
 }
 
 impl TaskPhase {
-    /// The word for it in output.
+    /// The name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -70,36 +70,36 @@ impl fmt::Display for TaskPhase {
     }
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitResult {
-    /// Exit code; 128 + n where signal n ended it.
+    /// Exit code; 128 + n if signal n ended it.
     pub code: i32,
-    /// The signal that ended it, 0 for none.
+    /// The signal that ended it; 0 for none.
     pub signal: i32,
-    /// The kernel killed it for want of memory.
+    /// Whether the kernel killed it for lack of memory.
     pub oom_killed: bool,
-    /// Why there is no proper result; empty where there is one.
+    /// Why there is no regular result; empty if there is one.
     #[serde(default)]
     pub error: String,
-    /// When it ended, 0 if not known.
+    /// When it ended; 0 if unknown.
     pub at: UnixNanos,
 }
 
 impl ExitResult {
-    /// Code 0, no signal, no error.
+    /// Whether it has code 0, no signal and no error.
     pub fn is_success(&self) -> bool {
         self.code == 0 && self.signal == 0 && self.error.is_empty()
     }
 }
 
-/// One entry of a task's history; Nomad's names.
+/// An entry of a task's history; the names are Nomad's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
     /// Nomad's event type, for instance `Started`.
     #[serde(rename = "type")]
     pub kind: TaskEventKind,
-    /// When.
+    /// The time.
     pub time: UnixNanos,
     /// A sentence for people.
     pub message: String,
@@ -108,13 +108,14 @@ pub struct TaskEvent {
     pub details: BTreeMap<String, String>,
 }
 
-/// The last events of a task, oldest first. Copies share their events: a state, its record and its views hold each once.
+/// The latest events of a task, oldest first. Copies share their events: a state, its record and its views store each
+/// event once.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct History(Arc<Vec<Arc<TaskEvent>>>);
 
 impl History {
-    /// Adds an event; of more than `max` the oldest goes.
+    /// Adds an event and keeps at most `max`.
     pub fn remember(&mut self, event: TaskEvent, max: usize) {
         let events = Arc::make_mut(&mut self.0);
         if events.len() >= max.max(1) {
@@ -128,7 +129,7 @@ impl History {
         self.0.last().map(|event| &**event)
     }
 
-    /// All of them, oldest first.
+    /// All events, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &TaskEvent> {
         self.0.iter().map(|event| &**event)
     }
@@ -142,14 +143,14 @@ impl FromIterator<TaskEvent> for History {
 
 macro_rules! event_kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Nomad's task event types, as far as they occur here.
+        /// Nomad's task event types that occur here.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum TaskEventKind {
             $($(#[$doc])* #[serde(rename = $text)] $name,)*
         }
 
         impl TaskEventKind {
-            /// Nomad's text for it.
+            /// Nomad's name.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -160,29 +161,29 @@ macro_rules! event_kinds {
 event_kinds! {
     /// The task was accepted.
     Received = "Received",
-    /// Its directory is being made.
+    /// Its directory is being created.
     TaskSetup = "Task Setup",
-    /// Something of the allocation could not be set up.
+    /// A part of the allocation could not be set up.
     SetupFailure = "Setup Failure",
-    /// The driver config is wrong.
+    /// The driver configuration is invalid.
     FailedValidation = "Failed Validation",
-    /// What it needs is being fetched.
+    /// Its artifacts are being fetched.
     DownloadingArtifacts = "Downloading Artifacts",
-    /// What it needs could not be fetched.
+    /// An artifact could not be fetched.
     FailedArtifactDownload = "Failed Artifact Download",
     /// The driver could not start it.
     DriverFailure = "Driver Failure",
-    /// Word from the driver.
+    /// A message from the driver.
     Driver = "Driver",
-    /// Its process runs.
+    /// Its process is running.
     Started = "Started",
     /// Its process ended.
     Terminated = "Terminated",
-    /// It will start again.
+    /// It will be restarted.
     Restarting = "Restarting",
-    /// It will not start again.
+    /// It will not be restarted.
     NotRestarting = "Not Restarting",
-    /// Somebody or something asked for a restart.
+    /// A restart was requested.
     RestartSignaled = "Restart Signaled",
     /// A signal is being sent.
     Signaling = "Signaling",
@@ -200,10 +201,10 @@ event_kinds! {
     WaitingShutdownDelay = "Waiting for shutdown delay",
     /// A part of the task could not be set up.
     HookFailed = "Task hook failed",
-    /// Word from a part of the task.
+    /// A message from a part of the task.
     HookMessage = "Task hook message",
     /// The allocation did not become healthy in time.
     AllocUnhealthy = "Alloc Unhealthy",
-    /// Servers had taken the node for lost, and have heard from it again.
+    /// Servers had considered the node lost, and it has reconnected.
     Reconnected = "Reconnected",
 }

@@ -1,6 +1,6 @@
-//! What the agent shows of its objects: the read model behind the API, the CLI and the metrics.
+//! The agent's read model of its objects, for the API, the CLI and the metrics.
 //!
-//! Views are made from committed state; they never claim more than is so.
+//! Views are built from committed state only.
 
 use std_alloc::{borrow::Cow, collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
 
@@ -21,49 +21,49 @@ use crate::{
 /// A job as shown.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobView {
-    /// Which.
+    /// The job's key.
     pub key: JobKey,
     /// The current version's number, from 0.
     pub version: u64,
     /// The current version.
     pub job: Arc<Job>,
-    /// It is being stopped and will be forgotten.
+    /// Whether it is being stopped and removed.
     pub deleting: bool,
-    /// Commit in which it was made.
+    /// The commit that created it.
     pub create_index: u64,
-    /// Commit in which it last changed.
+    /// The commit of the last change.
     pub modify_index: u64,
-    /// When the current version was accepted.
+    /// The time when the current version was accepted.
     pub submit_time: UnixNanos,
-    /// Allocations of the current version and of older ones that still matter, in order of group and index.
+    /// Allocations of the current version and relevant older ones, ordered by group and index.
     pub allocs: Vec<AllocId>,
-    /// How far it has come.
+    /// Its progress.
     pub convergence: Convergence,
-    /// Planning it panicked: it is left alone.
+    /// Planning it panicked, so it is no longer planned.
     #[serde(default)]
     pub quarantined: bool,
     /// Its deployments, newest first.
     #[serde(default)]
     pub deployments: Vec<Arc<Deployment>>,
-    /// Why groups have allocations that can't be placed now, by group.
+    /// Why allocations of groups can't be placed now, by group.
     #[serde(default)]
     pub unplaced: BTreeMap<String, Unplaced>,
-    /// When a periodic job is launched next; none of others.
+    /// The next launch of a periodic job.
     #[serde(default)]
     pub next_launch: Option<UnixNanos>,
-    /// The versions that can be gone back to, oldest first. They have an endpoint of their own.
+    /// The versions that can be restored, oldest first. They have a separate endpoint.
     #[serde(skip)]
     pub past: Vec<Arc<JobVersion>>,
-    /// Who has scaled it. It has an endpoint of its own.
+    /// Its scaling events. They have a separate endpoint.
     #[serde(skip)]
     pub scaled: Arc<ScalingEvents>,
-    /// Servers have placed it here (node mode): it is as much of their job as is on this machine.
+    /// Whether servers have placed it here (node mode): then it is only the part of their job on this machine.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub placed: bool,
 }
 
 impl JobView {
-    /// What the job is doing; of one that has converged, when it is launched next.
+    /// The job's current activity; if it has converged, its next launch.
     pub fn message(&self) -> String {
         let message = &self.convergence.message;
         match self.next_launch.and_then(rfc3339) {
@@ -72,23 +72,23 @@ impl JobView {
         }
     }
 
-    /// Nothing of it is to run any more, whether it is kept or not.
+    /// Whether nothing of it should run any more, whether it is kept or not.
     pub fn is_stopped(&self) -> bool {
         self.deleting || self.job.stop
     }
 
-    /// How many allocations of one of its groups are wanted.
+    /// The wanted number of allocations of a group.
     pub fn wanted(&self, group: &Group) -> u32 {
         if self.deleting { 0 } else { self.job.wanted(group) }
     }
 
-    /// The last deployment of this version has failed.
+    /// Whether the last deployment of this version failed.
     pub fn has_failed(&self, version: u64) -> bool {
         let last = self.deployments.iter().find(|known| known.job_version == version);
         last.is_some_and(|known| known.status == DeploymentStatus::Failed)
     }
 
-    /// A deployment of this version was successful: a later one that fails may take the job back to it.
+    /// Whether a deployment of this version was successful, so that a later failing one may return to it.
     pub fn is_stable(&self, version: u64) -> bool {
         let mut of_it = self.deployments.iter().filter(|known| known.job_version == version);
         of_it.any(|known| known.status == DeploymentStatus::Successful)
@@ -98,18 +98,18 @@ impl JobView {
 /// Why an allocation can't be placed on this node now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unplaced {
-    /// The same in a word.
+    /// The reason in a word.
     pub reason: Reason,
-    /// In a sentence: what the node has, and what would be right.
+    /// The reason in a sentence: what the node has, and what is required.
     pub message: String,
-    /// The constraints that the node does not meet, as Nomad writes them.
+    /// The constraints that the node does not meet, in Nomad's notation.
     pub filtered_by: Vec<String>,
-    /// What of the node is used up, in Nomad's words.
+    /// The exhausted resources of the node, in Nomad's terms.
     pub exhausted: Vec<String>,
 }
 
 impl Unplaced {
-    /// The same, said of this.
+    /// Adds a subject to the message.
     #[must_use]
     pub fn of(self, subject: &str) -> Self {
         Self { message: format!("{subject} {}", self.message), ..self }
@@ -121,67 +121,68 @@ impl Unplaced {
 pub struct JobVersion {
     /// Its number, from 0.
     pub version: u64,
-    /// Commit in which it was accepted; 0 where that is no longer known.
+    /// The commit in which it was accepted; 0 if unknown.
     pub index: u64,
-    /// When it was accepted; 0 where that is no longer known.
+    /// The time when it was accepted; 0 if unknown.
     pub submit_time: UnixNanos,
-    /// What it says.
+    /// Its content.
     pub job: Arc<Job>,
 }
 
 /// An allocation as shown.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AllocView {
-    /// Its specification; `job` is attached by the reader from `job_key` and `job_version`.
+    /// Its specification; the reader attaches `job` by `job_key` and `job_version`.
     pub spec: Arc<Allocation>,
     /// Coarse status.
     pub status: ClientStatus,
-    /// Why, in a sentence.
+    /// The reason for the status in a sentence.
     pub description: Cow<'static, str>,
     /// Tasks in the group's order.
     pub tasks: Vec<TaskView>,
-    /// Last results of its checks in the built-in catalogue.
+    /// The last results of its checks in the built-in catalogue.
     pub checks: Vec<CheckResult>,
-    /// Whether it is healthy now: its tasks run as they should and its checks pass, or its work is done. None of what is to end.
+    /// Whether it is healthy now: its tasks run as they should and its checks pass, or its work is done. `None` if it
+    /// should end.
     pub healthy: Option<bool>,
-    /// Verdict of the roll-out's health watch, given once. It may not be so any more.
+    /// The verdict of the deployment's health watch, set once. It may be outdated.
     #[serde(default)]
     pub verdict: Option<bool>,
-    /// When it was given.
+    /// The time of the verdict.
     #[serde(default)]
     pub verdict_at: UnixNanos,
-    /// When another one takes its place, since it has failed.
+    /// When a replacement will be created, if it has failed.
     #[serde(default)]
     pub reschedule_at: Option<UnixNanos>,
-    /// It has ended, and its directory was given up to make room: its logs and files are gone.
+    /// Whether its directory was removed after its end to free space: logs and files are gone.
     #[serde(default)]
     pub collected: bool,
-    /// Planning it panicked: it is left alone.
+    /// Planning it panicked, so it is no longer planned.
     #[serde(default)]
     pub quarantined: bool,
-    /// What ends of it does so without a `shutdown_delay`.
+    /// Whether its parts end without a `shutdown_delay`.
     #[serde(default)]
     pub no_shutdown_delay: bool,
-    /// Commit in which it last changed.
+    /// The commit of the last change.
     pub modify_index: u64,
     /// When it last changed.
     pub modify_time: UnixNanos,
-    /// How far it has come.
+    /// Its progress.
     pub convergence: Convergence,
 }
 
 impl AllocView {
-    /// It counts as healthy, wherever allocations are counted.
+    /// Whether it counts as healthy.
     pub fn is_healthy(&self) -> bool {
         self.healthy == Some(true)
     }
 
-    /// It is one of those that its group is to have: no canary, and nothing that is on its way out.
+    /// Whether it counts towards its group's count: it should run and is no canary.
     pub fn fills_a_place(&self) -> bool {
         self.spec.desired == Desired::Run && !self.spec.deployment.is_some_and(|of| of.canary)
     }
 
-    /// What became of its logs and files, where they were given up.
+    /// A notice about its removed logs and files.
     pub fn loss(&self) -> Option<&'static str> {
         self.collected.then_some("was collected: its logs and files are gone")
     }
@@ -194,11 +195,11 @@ pub struct TaskView {
     pub name: Arc<str>,
     /// Coarse state.
     pub state: TaskStatus,
-    /// What it is doing.
+    /// What it is currently doing.
     pub phase: TaskPhase,
-    /// The last attempt number given out; 0 before the first.
+    /// The number of the last attempt; 0 before the first.
     pub attempt: u32,
-    /// It failed for good.
+    /// Whether it failed permanently.
     pub failed: bool,
     /// Restarts so far.
     pub restarts: u32,
@@ -206,9 +207,9 @@ pub struct TaskView {
     pub last_restart: UnixNanos,
     /// When its process last started.
     pub started_at: UnixNanos,
-    /// When it ended for good.
+    /// When it ended permanently.
     pub finished_at: UnixNanos,
-    /// How the last attempt ended.
+    /// The result of the last attempt.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
     pub events: History,
@@ -219,24 +220,24 @@ pub struct TaskView {
 pub struct VolumeView {
     /// Its specification.
     pub spec: Arc<Volume>,
-    /// What is known of it.
+    /// Its status.
     pub status: VolumeStatus,
-    /// Allocations that claim it.
+    /// Allocations that use it.
     pub claims: Vec<AllocId>,
 }
 
-/// How far an object has come towards what is wanted.
+/// The progress of an object towards its wanted state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Convergence {
     /// The verdict.
     pub state: ConvergenceState,
-    /// What it waits for; none when converged.
+    /// What it waits for; `None` if it has converged.
     pub reason: Option<Reason>,
-    /// The same in a sentence; empty when converged.
+    /// The reason in a sentence; empty if it has converged.
     pub message: String,
-    /// Since when it has not been converged (or since when it has).
+    /// Since when it has been converged, or not.
     pub since: Moment,
-    /// Past this it is overdue by its own plan; none where the plan declares no deadline.
+    /// The deadline after which it is overdue; `None` if its plan has none.
     pub overdue_at: Option<Moment>,
 }
 
@@ -244,18 +245,18 @@ pub struct Convergence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConvergenceState {
-    /// All is as wanted.
+    /// Everything is as wanted.
     Converged,
-    /// Work is going on.
+    /// Work is in progress.
     Progressing,
-    /// It waits for something and says for what.
+    /// It waits for something, given in the reason.
     Waiting,
-    /// It failed for good.
+    /// It failed permanently.
     Failed,
 }
 
 impl ConvergenceState {
-    /// The word for it in output and metrics.
+    /// The name in output and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Converged => "converged",
@@ -272,7 +273,7 @@ impl ConvergenceState {
 pub enum Reason {
     /// Another task, volume or allocation.
     Dependency,
-    /// Room on this machine.
+    /// Resources of this machine.
     Capacity,
     /// A machine that meets its constraints.
     Constraint,
@@ -280,22 +281,22 @@ pub enum Reason {
     Port,
     /// The delay before the next try.
     Backoff,
-    /// Checks, or time in health.
+    /// Checks, or the minimum time in health.
     Health,
-    /// Somebody who promotes the canaries.
+    /// The promotion of the canaries.
     Promotion,
-    /// An operation that is under way.
+    /// A running operation.
     Operation,
-    /// A delay that the specification asks for.
+    /// A delay in the specification.
     Delay,
     /// A manifest that can't be read.
     Manifest,
-    /// Something failed.
+    /// A failure.
     Error,
 }
 
 impl Reason {
-    /// The word for it in output and metrics.
+    /// The name in output and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Dependency => "dependency",
@@ -313,7 +314,7 @@ impl Reason {
     }
 }
 
-/// What the plan of an allocation waits for, for `herdlet explain`.
+/// What an allocation's plan waits for, for `herdlet explain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// `job.group[index]`.
@@ -324,23 +325,23 @@ pub struct Explanation {
     pub goal: String,
     /// Coarse status.
     pub status: ClientStatus,
-    /// Every part that is not as wanted, in the order of the plan.
+    /// Every part that is not as wanted, in the plan's order.
     pub waits: Vec<Wait>,
-    /// Next time the plan looks at it by itself; none when nothing is timed.
+    /// When it is planned next without an event; `None` if nothing is timed.
     pub wake_at: Option<UnixNanos>,
 }
 
 /// One part that is not as wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// Which part, for instance `task httpd: mounts`.
+    /// The part, for instance `task httpd: mounts`.
     pub part: String,
     /// What it waits for.
     pub reason: Reason,
-    /// The same in a sentence, with the last error if there is one.
+    /// The reason in a sentence, with the last error if there is one.
     pub message: String,
     /// Since when, if known.
     pub since: Option<UnixNanos>,
-    /// Until when at the latest, or when the next try is.
+    /// The deadline, or the time of the next try.
     pub until: Option<UnixNanos>,
 }

@@ -9,47 +9,47 @@ use serde::{Deserialize, Serialize};
 pub struct Volume {
     /// Unique on the machine; `name[index]` for a per-allocation volume.
     pub name: String,
-    /// Where its data is.
+    /// The source of its data.
     pub kind: VolumeKind,
-    /// Nobody may write.
+    /// Whether it can't be written to.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// Where a volume's data is.
+/// The source of a volume's data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
-    /// An existing directory of the host, never created and never removed by us.
+    /// An existing directory of the host, which we never create or remove.
     HostPath {
         /// Absolute path.
         path: String,
     },
-    /// A directory that we make under the state directory (Nomad's built-in plugin `mkdir`).
+    /// A directory that we create under the state directory (Nomad's built-in plugin `mkdir`).
     Mkdir {
         /// Permission bits, for instance 0o755.
         mode: u32,
-        /// Owner, the agent's where absent.
+        /// Owner; the agent's user if absent.
         uid: Option<u32>,
-        /// Group, the agent's where absent.
+        /// Group; the agent's group if absent.
         gid: Option<u32>,
     },
 }
 
-/// What is known of a volume.
+/// The status of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeStatus {
-    /// Being made or looked for.
+    /// Being created or searched.
     Pending,
     /// Its directory exists.
     Ready {
         /// Absolute path of the data.
         path: String,
     },
-    /// It could not be made; tried again later.
+    /// It could not be created; another try will follow.
     Failed {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

@@ -1,7 +1,7 @@
-//! Compiles this crate's source a second time, as the freestanding program, for the library to embed.
+//! Compiles this crate's source a second time, as the freestanding program that the library embeds.
 //!
-//! In: `src/`, the compiler that cargo uses. Out: `$OUT_DIR/herdlet-shim`. One direct call of the compiler: a nested cargo
-//! would wait for the lock of the shared target directory, and take over flags that are not for this program.
+//! In: `src/`, and cargo's compiler. Out: `$OUT_DIR/herdlet-shim`. The compiler is called directly: a nested cargo
+//! would wait for the lock of the shared target directory, and use flags that are not for this program.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const FLAGS: &[&str] = &[
     "-Cpanic=abort",
     "-Copt-level=z",
     "-Ccodegen-units=1",
-    // Without it `core` asks for an unwinder's personality function.
+    // Otherwise `core` requires an unwinder's personality function.
     "-Clto=fat",
     "-Cstrip=symbols",
     "-Cforce-unwind-tables=no",
@@ -26,7 +26,7 @@ const FLAGS: &[&str] = &[
     "-Ctarget-feature=+crt-static",
 ];
 
-/// The toolchain's own linker, which needs nothing installed.
+/// The toolchain's own linker, which needs no installation.
 const RUST_LLD: &[&str] = &[
     "-Clinker=rust-lld",
     "-Clinker-flavor=ld.lld",
@@ -68,11 +68,11 @@ fn compile(target: &str, program: &Path, linker: &[&str]) -> Result<(), String> 
     let mut rustc = Command::new(variable("RUSTC")?);
     rustc.args(FLAGS).args(linker);
     if target.starts_with("aarch64") {
-        // The outlined ones ask libc which kind of atomics the processor has.
+        // Outlined atomics call libc to detect the CPU's support.
         rustc.arg("-Ctarget-feature=-outline-atomics");
     }
     rustc.arg("--target").arg(target).arg("-o").arg(program).arg("src/lib.rs");
-    // The source asks for what the library has; the program itself has no such file.
+    // The library requires this file; the program has no such requirement.
     rustc.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     let output = rustc.output().map_err(|problem| format!("failed to start rustc: {problem}"))?;
     if output.status.success() {

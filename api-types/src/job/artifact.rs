@@ -1,49 +1,50 @@
-//! `artifacts` of a task: what is fetched into its directory before it starts.
+//! `artifacts` of a task: downloads into its directory before it starts.
 
 use std_alloc::{collections::BTreeMap, string::String};
 
 use serde::{Deserialize, Serialize};
 
-/// What is fetched from where to where. Every text may hold `${…}`, and may be secret: nothing of it but the bare address is told.
+/// An artifact. Every text may contain `${…}` and secrets: only the bare address may be shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
-    /// The address, in the form of go-getter: `https://host/path.tgz//folder?checksum=…`.
+    /// The address in go-getter's form: `https://host/path.tgz//folder?checksum=…`.
     pub source: String,
-    /// What may also stand in the query of the address: `checksum`, `archive`, `filename`; others are sent to the server.
+    /// Options that may also be in the address's query: `checksum`, `archive`, `filename`; others are sent to the
+    /// server.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
     /// Header fields of the requests.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// What is made of it.
+    /// How to process the download.
     #[serde(default)]
     pub mode: ArtifactMode,
-    /// Certificates are not verified.
+    /// Don't verify certificates.
     #[serde(default)]
     pub insecure: bool,
     /// A directory, or with [`ArtifactMode::File`] a file; relative to the task's directory.
     pub destination: String,
-    /// The files are to be the task's user's.
+    /// Whether the files should belong to the task's user.
     #[serde(default)]
     pub chown: bool,
 }
 
-/// What is made of what was fetched.
+/// How a download is processed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ArtifactMode {
-    /// Archives are unpacked into the destination, all else is a file in it.
+    /// Archives are unpacked into the destination; any other download is a file in it.
     #[default]
     Any,
-    /// One file, which is the destination.
+    /// A single file at the destination.
     File,
-    /// What an archive holds, in the destination.
+    /// The contents of an archive in the destination.
     Dir,
 }
 
 impl ArtifactMode {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",

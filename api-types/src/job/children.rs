@@ -1,41 +1,42 @@
-//! Jobs that run nothing by themselves: what they say of the children that are made of them, and what a child remembers of its
-//! making.
+//! Parameterized and periodic jobs, which run nothing themselves: their rules for children, and a child's record of its
+//! origin.
 //!
-//! A child is a job of its own, with an id below its parent's: `import/dispatch-1700000000-1f2e3d4c`. Its text never changes.
+//! A child is a separate job with an id below its parent's: `import/dispatch-1700000000-1f2e3d4c`. Its text never
+//! changes.
 
 use std_alloc::{string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-/// `parameterized`: each dispatch makes a child.
+/// `parameterized`: each dispatch creates a child.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameterized {
-    /// Whether a dispatch brings a payload.
+    /// Whether a dispatch has a payload.
     pub payload: PayloadRule,
-    /// Meta that each dispatch must bring.
+    /// Meta keys that each dispatch must set.
     #[serde(default)]
     pub meta_required: Vec<String>,
-    /// Meta that a dispatch may bring; empty where it doesn't.
+    /// Meta keys that a dispatch may set; empty values otherwise.
     #[serde(default)]
     pub meta_optional: Vec<String>,
 }
 
-/// Whether a dispatch brings a payload.
+/// Whether a dispatch has a payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PayloadRule {
-    /// It may.
+    /// It may have one.
     #[default]
     Optional,
-    /// It must.
+    /// It must have one.
     Required,
-    /// It must not.
+    /// It must not have one.
     Forbidden,
 }
 
 impl PayloadRule {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Optional => "optional",
@@ -45,39 +46,39 @@ impl PayloadRule {
     }
 }
 
-/// `periodic`: a child is made at each moment that an expression names.
+/// `periodic`: each scheduled time creates a child.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Periodic {
     /// Cron expressions; at least one.
     pub crons: Vec<String>,
-    /// Name in the IANA database by whose clocks they are read; `UTC` unless written.
+    /// Time zone of the schedule, a name in the IANA database; default `UTC`.
     pub time_zone: String,
-    /// No child is made while one runs.
+    /// Create no child while one is running.
     pub prohibit_overlap: bool,
-    /// Without it nothing is launched, nor by request.
+    /// If false, nothing is launched, not even on request.
     pub enabled: bool,
 }
 
-/// What a child remembers of its making.
+/// A child's record of its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
-    /// Id of the job that it was made of, in the same namespace.
+    /// Id of the job that created it, in the same namespace.
     pub parent: String,
-    /// How it was made.
+    /// How it was created.
     pub origin: Origin,
 }
 
-/// How a child was made.
+/// How a child was created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// Somebody asked for it.
+    /// By a dispatch.
     Dispatch {
-        /// Base64 (RFC 4648) of the payload; empty where it has none.
+        /// The payload in Base64 (RFC 4648); empty if there is none.
         payload: String,
-        /// Whoever asks again with the same token gets the same child; empty where none was given.
+        /// A repeated request with the same token returns the same child; empty if none was given.
         idempotency_token: String,
     },
-    /// It was due, or somebody asked for it.
+    /// By schedule, or on request.
     Launch,
 }

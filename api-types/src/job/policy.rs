@@ -1,4 +1,4 @@
-//! What a group or a task wants done when something ends, fails or changes: `restart`, `reschedule`, `update`, `scaling`.
+//! Policies of groups and tasks for exits, failures and changes: `restart`, `reschedule`, `update`, `scaling`.
 
 use std_alloc::{format, string::String};
 
@@ -13,63 +13,63 @@ pub struct RestartPolicy {
     pub attempts: u32,
     /// Length of the window in which attempts are counted.
     pub interval: Duration,
-    /// Wait before a restart; up to a quarter is added as jitter.
+    /// Delay before a restart; up to a quarter is added as jitter.
     pub delay: Duration,
-    /// What follows the last attempt.
+    /// What happens after the last attempt.
     pub mode: RestartMode,
 }
 
-/// What happens when the attempts of a restart policy are used up.
+/// What happens after the last attempt of a restart policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RestartMode {
     /// The task fails.
     Fail,
-    /// It waits for the next window.
+    /// It waits for the next period.
     Delay,
 }
 
-/// `reschedule`: when another allocation follows one that has failed. Its default is never.
+/// `reschedule`: when a failed allocation is replaced. The default is never.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReschedulePolicy {
-    /// So many follow within `interval`.
+    /// The number of replacements allowed within `interval`.
     pub attempts: u32,
     /// How long each of them counts.
     pub interval: Duration,
-    /// How long the first one waits.
+    /// The delay before the first one.
     pub delay: Duration,
-    /// How the delay grows from one to the next.
+    /// How the delay grows.
     pub delay_function: DelayFunction,
-    /// The longest delay; 0 for any.
+    /// The maximum delay; 0 for none.
     pub max_delay: Duration,
-    /// They are not counted.
+    /// Whether the number of replacements is unlimited.
     pub unlimited: bool,
 }
 
 impl ReschedulePolicy {
-    /// Whether any follows.
+    /// Whether failed allocations are replaced.
     pub fn is_enabled(&self) -> bool {
         self.unlimited || self.attempts > 0
     }
 }
 
-/// How the delay grows from one allocation to the next.
+/// How the delay grows with each replacement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DelayFunction {
-    /// It doesn't.
+    /// It stays the same.
     #[default]
     Constant,
     /// It doubles.
     Exponential,
-    /// It is the sum of the two before.
+    /// It is the sum of the previous two.
     Fibonacci,
 }
 
 impl DelayFunction {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Constant => "constant",
@@ -82,63 +82,63 @@ impl DelayFunction {
 /// `update`: how a new version replaces the old one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Update {
-    /// Allocations replaced at the same time, at least 1.
+    /// The number of allocations replaced at the same time, at least 1.
     pub max_parallel: u32,
-    /// How long an allocation must be healthy without a break to count as healthy.
+    /// How long an allocation must be continuously healthy to count as healthy.
     pub min_healthy_time: Duration,
-    /// How long it may take to become healthy.
+    /// Time limit for becoming healthy.
     pub healthy_deadline: Duration,
-    /// How long a deployment may take until one more allocation is healthy; with 0 the first unhealthy one fails it.
+    /// Time limit of a deployment for each further healthy allocation; with 0 the first unhealthy one fails it.
     pub progress_deadline: Duration,
-    /// What health means.
+    /// How health is determined.
     pub health_check: HealthCheck,
-    /// A deployment that fails takes the job back to its last stable version.
+    /// Return the job to its last stable version if a deployment fails.
     pub auto_revert: bool,
-    /// Canaries are promoted once all of them are healthy.
+    /// Promote the canaries once all of them are healthy.
     pub auto_promote: bool,
-    /// Allocations of the new version that stand beside the old ones until they are promoted.
+    /// The number of allocations of the new version beside the old ones until promotion.
     pub canary: u32,
-    /// Stored; acts in a later release.
+    /// Stored, but not implemented yet.
     pub stagger: Duration,
 }
 
-/// `migrate`: when what takes the place of an allocation on a node that is drained is healthy. Only servers drain nodes.
+/// `migrate`: when the replacement of an allocation on a drained node counts as healthy. Only servers drain nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Migrate {
-    /// What health means.
+    /// How health is determined.
     pub health_check: HealthCheck,
-    /// How long an allocation must be healthy without a break to count as healthy.
+    /// How long an allocation must be continuously healthy to count as healthy.
     pub min_healthy_time: Duration,
-    /// How long it may take to become healthy.
+    /// Time limit for becoming healthy.
     pub healthy_deadline: Duration,
 }
 
-/// What makes an allocation healthy.
+/// How the health of an allocation is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HealthCheck {
-    /// All its tasks run and all its checks pass.
+    /// All its tasks are running and all its checks pass.
     Checks,
-    /// All its tasks run; checks don't count.
+    /// All its tasks are running; checks don't count.
     TaskStates,
-    /// Somebody says so through the API (`/v1/deployment/allocation-health/ID`), of allocations in a deployment.
+    /// For allocations of a deployment, through the API (`/v1/deployment/allocation-health/ID`).
     Manual,
 }
 
-/// `scaling`: between which counts a group may be scaled.
+/// `scaling`: the range in which a group may be scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// Whether an autoscaler should act; for its eyes only.
+    /// Whether an autoscaler should act; only passed on to it.
     pub enabled: bool,
-    /// The least count.
+    /// The minimum count.
     pub min: u32,
-    /// The greatest count.
+    /// The maximum count.
     pub max: u32,
 }
 
 impl Scaling {
-    /// Why the group may not have this count; none where it may.
+    /// Why this count is not allowed; `None` if it is.
     pub fn refuses(&self, count: u32) -> Option<String> {
         if count < self.min {
             Some(format!("count {count} is less than scaling.min, which is {}", self.min))

@@ -9,35 +9,35 @@ use crate::Duration;
 /// A service to register in a catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Name after default and before interpolation.
+    /// Name after defaults and before interpolation.
     pub name: String,
     /// Catalogue.
     pub provider: Provider,
-    /// Port label or number; none where the service has no port.
+    /// Port label or number; `None` if the service has no port.
     pub port: Option<String>,
     /// Literal address; only with [`AddressMode::Auto`].
     pub address: Option<String>,
-    /// Whose address is registered.
+    /// Which address is registered.
     pub address_mode: AddressMode,
     /// Tags.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Tags in their place while the allocation is a canary; where there are none, those hold.
+    /// Tags that replace `tags` while the allocation is a canary, unless empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub canary_tags: Vec<String>,
     /// Meta.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
-    /// Meta in its place while the allocation is a canary; where there is none, that holds.
+    /// Meta that replaces `meta` while the allocation is a canary, unless empty.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub canary_meta: BTreeMap<String, String>,
-    /// Further addresses by name, with the service's port. Only Consul keeps them.
+    /// Additional addresses by name, with the service's port. Only for Consul.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tagged_addresses: BTreeMap<String, String>,
-    /// Tags that somebody has changed in Consul stay until the service is registered anew.
+    /// Keep tags that others have changed in Consul until the service is registered again.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub enable_tag_override: bool,
-    /// Its share of what is sent to the service. Only Consul keeps it.
+    /// Load-balancing weights. Only for Consul.
     #[serde(default, skip_serializing_if = "Weights::is_default")]
     pub weights: Weights,
     /// Health checks; names are unique in the service.
@@ -46,7 +46,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether its checks are made as those of `other`: what differs is only told about it.
+    /// Whether its checks run exactly as those of `other`, so that only descriptive fields differ.
     pub fn is_checked_as(&self, other: &Self) -> bool {
         // Destructured so that a new field can't be forgotten.
         let Self {
@@ -68,18 +68,18 @@ impl Service {
             == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode, &other.checks)
     }
 
-    /// Whether a canary registers it otherwise.
+    /// Whether canaries register it differently.
     pub fn differs_in_canaries(&self) -> bool {
         !self.canary_tags.is_empty() || !self.canary_meta.is_empty()
     }
 }
 
-/// The share of an instance in what is sent to its service, by its health.
+/// Load-balancing weights of an instance, by its health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weights {
-    /// While its checks pass.
+    /// The weight while its checks pass.
     pub passing: u32,
-    /// While one of them warns.
+    /// The weight while a check warns.
     pub warning: u32,
 }
 
@@ -100,24 +100,24 @@ impl Weights {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
-    /// The built-in catalogue, as Nomad's own.
+    /// The built-in catalogue, like Nomad's own.
     Nomad,
     /// A Consul agent.
     Consul,
 }
 
-/// Whose address a service or check uses.
+/// Which address a service or check uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AddressMode {
-    /// The literal address, else the driver's where it asks for it, else the host's.
+    /// The literal address, else the driver's if it requests that, else the host's.
     Auto,
-    /// The host's.
+    /// The host's address.
     Host,
-    /// The driver network's.
+    /// The address in the driver's network.
     Driver,
-    /// The allocation network's.
+    /// The address in the allocation's network.
     Alloc,
 }
 
@@ -126,35 +126,35 @@ pub enum AddressMode {
 pub struct Check {
     /// Unique in its service.
     pub name: String,
-    /// How it is made.
+    /// The kind of check.
     pub kind: CheckKind,
     /// Port label or number; the service's where absent.
     pub port: Option<String>,
-    /// Whose address is checked; the host's where absent, or the literal one of the service.
+    /// Which address is checked; if absent the service's literal address, else the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_mode: Option<AddressMode>,
     /// Time between two checks, at least 1 s.
     pub interval: Duration,
     /// Time one check may take, at least 1 s.
     pub timeout: Duration,
-    /// Its status until it was made.
+    /// The status before the first run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_status: Option<InitialStatus>,
-    /// How many results in a row change its status.
+    /// The number of consecutive results that change the status.
     #[serde(default, skip_serializing_if = "Thresholds::is_default")]
     pub thresholds: Thresholds,
-    /// What it says of the health of an allocation.
+    /// How results affect the health of an allocation.
     #[serde(default, skip_serializing_if = "OnUpdate::is_default")]
     pub on_update: OnUpdate,
-    /// When it restarts what it checks.
+    /// When failures restart tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_restart: Option<CheckRestart>,
-    /// A sentence for people. Only Consul keeps it.
+    /// A note for people. Only for Consul.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub notes: String,
 }
 
-/// The status of a check that has not been made yet.
+/// The status of a check before its first run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -167,14 +167,14 @@ pub enum InitialStatus {
     Critical,
 }
 
-/// How many results in a row change the status of a check. 0 is as 1, but for warnings.
+/// The number of consecutive results that change the status of a check. 0 means 1, except for warnings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
-    /// Good ones until it passes.
+    /// Good results until the check passes.
     pub success_before_passing: u32,
-    /// Bad ones until it fails.
+    /// Bad results until the check fails.
     pub failures_before_critical: u32,
-    /// Bad ones until it warns; 0: it fails without a warning.
+    /// Bad results until the check warns; 0: no warning.
     pub failures_before_warning: u32,
 }
 
@@ -184,22 +184,22 @@ impl Thresholds {
     }
 }
 
-/// What a check says of the health of an allocation, in a roll-out and else.
+/// How a check affects the health of an allocation, during a roll-out and afterwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnUpdate {
-    /// It has to pass.
+    /// It must pass.
     #[default]
     RequireHealthy,
-    /// It has to pass or to warn.
+    /// It must pass or warn.
     IgnoreWarnings,
-    /// Nothing: it only tells whether requests may be sent.
+    /// No effect on health; it only determines whether requests may be sent.
     Ignore,
 }
 
 impl OnUpdate {
-    /// Nomad's word for it.
+    /// Nomad's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RequireHealthy => "require_healthy",
@@ -208,32 +208,32 @@ impl OnUpdate {
         }
     }
 
-    /// Whether it is what holds where nothing is written.
+    /// Whether it is the default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// When a check that goes on failing restarts its task, or for a service of the group all running tasks.
+/// When a failing check restarts its task or, for a service of the group, all running tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckRestart {
-    /// Failures in a row, at least one.
+    /// Consecutive failures, at least one.
     pub limit: u32,
-    /// Time after a start in which failures don't count.
+    /// Time after a start during which failures don't count.
     pub grace: Duration,
-    /// Warnings are no failures.
+    /// Whether warnings don't count as failures.
     pub ignore_warnings: bool,
 }
 
-/// How a check is made.
+/// The kind of check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
-    /// An HTTP request; below 400 passes.
+    /// An HTTP request; a status below 400 passes.
     Http {
-        /// Path with optional query, beginning with `/`.
+        /// Path with an optional query, beginning with `/`.
         path: String,
-        /// Method, `GET` unless written.
+        /// Method; default `GET`.
         method: String,
         /// `http` or `https`.
         protocol: String,
@@ -243,7 +243,7 @@ pub enum CheckKind {
         body: String,
         /// Accept any certificate.
         tls_skip_verify: bool,
-        /// Name that the certificate is for, where it is not the address.
+        /// The name on the certificate, if it is not the address.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         tls_server_name: String,
     },
@@ -251,13 +251,13 @@ pub enum CheckKind {
     Tcp,
     /// gRPC's health protocol; `SERVING` passes.
     Grpc {
-        /// The service asked for; empty for the whole server.
+        /// The service to check; empty for the whole server.
         service: String,
-        /// Over TLS.
+        /// Whether to use TLS.
         tls: bool,
         /// Accept any certificate.
         tls_skip_verify: bool,
-        /// Name that the certificate is for, where it is not the address.
+        /// The name on the certificate, if it is not the address.
         tls_server_name: String,
     },
     /// A command in a running task: exit code 0 passes, 1 warns, any other fails.
@@ -266,13 +266,13 @@ pub enum CheckKind {
         command: String,
         /// Its arguments.
         args: Vec<String>,
-        /// The task in which it runs.
+        /// The task to run it in.
         task: String,
     },
 }
 
 impl CheckKind {
-    /// Whether it is made at an address.
+    /// Whether it connects to an address.
     pub fn has_address(&self) -> bool {
         !matches!(self, Self::Script { .. })
     }

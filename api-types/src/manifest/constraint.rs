@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use super::Text;
 use crate::constraint::{self, Operator};
 
-/// `weight` of an affinity or a spread where none is written.
+/// The default `weight` of affinities and spreads.
 pub const WEIGHT: i8 = 50;
 
 block! {
-    /// What must hold on the node: `attribute`, `operator` and `value`, or one of the short forms.
+    /// A requirement on the node: `attribute`, `operator` and `value`, or one of the short forms.
     pub struct Constraint {
-        /// What is looked at: `${attr.kernel.name}`, `${node.datacenter}`, `${meta.rack}`; `herdlet get node` lists them.
+        /// The attribute: `${attr.kernel.name}`, `${node.datacenter}`, `${meta.rack}`; `herdlet get node` lists them.
         pub attribute: Text,
-        /// How it is compared with `value`; default `=`.
+        /// How the attribute is compared with `value`; default `=`.
         pub operator: OperatorName,
-        /// What it is compared with.
+        /// The value to compare with.
         pub value: Text,
         /// Short for `operator: version`: a list such as `>= 1.2, < 2.0`.
         pub version: Text,
@@ -35,19 +35,19 @@ block! {
         pub set_contains_any: Text,
         /// Short for `operator: distinct_hosts`: no two allocations on one machine.
         pub distinct_hosts: bool,
-        /// Short for `operator: distinct_property`: the attribute of which `value` allocations (default 1) may share one value.
+        /// Short for `operator: distinct_property`: an attribute; at most `value` allocations (default 1) may have the same value of it.
         pub distinct_property: Text,
     }
 }
 
 block! {
-    /// What is preferred of the node, with a weight. On one machine it only counts for the scores that are shown.
+    /// A weighted preference for nodes. On a single machine it only affects the displayed scores.
     pub struct Affinity {
-        /// What is looked at, as in a constraint.
+        /// The attribute, as in a constraint.
         pub attribute: Text,
-        /// How it is compared with `value`; default `=`.
+        /// How the attribute is compared with `value`; default `=`.
         pub operator: OperatorName,
-        /// What it is compared with.
+        /// The value to compare with.
         pub value: Text,
         /// Short for `operator: version`.
         pub version: Text,
@@ -59,34 +59,33 @@ block! {
         pub set_contains: Text,
         /// Short for `operator: set_contains_any`.
         pub set_contains_any: Text,
-        /// How much it is preferred, -100 to 100 without 0; default 50. Below 0 it is avoided.
+        /// The weight from -100 to 100, except 0; default 50. Negative weights avoid the node.
         #[cfg_attr(feature = "schema", schemars(range(min = -100, max = 100)))]
         pub weight: i8,
     }
 }
 
 block! {
-    /// How allocations are shared out among machines. On one there is nothing to share out; it is kept for the cluster that the
-    /// job may move to.
+    /// Distribution of allocations over machines. Has no effect on a single one, but is kept for a later move to a cluster.
     pub struct Spread {
-        /// What machines differ in: `${node.datacenter}`, `${meta.rack}`.
+        /// The attribute to distribute by: `${node.datacenter}`, `${meta.rack}`.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub attribute: Text,
-        /// How much it counts beside other preferences, 1 to 100; default 50.
+        /// The weight among other preferences, 1 to 100; default 50.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
         pub weight: i8,
-        /// Which values are to have how much; without them all have the same.
+        /// The shares of values; without them all are equal.
         pub targets: Vec<SpreadTarget>,
     }
 }
 
 block! {
-    /// What machines with one value of the attribute are to have.
+    /// The share of the machines with one value of the attribute.
     pub struct SpreadTarget {
         /// The value.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub value: Text,
-        /// Percent of the allocations; default 0.
+        /// Percentage of the allocations; default 0.
         #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
         pub percent: u8,
     }
@@ -180,7 +179,7 @@ impl OperatorName {
 }
 
 impl Constraint {
-    /// The short forms that are written, each with its value.
+    /// The short forms in use, each with its value.
     pub fn short_forms(&self) -> Vec<(&'static str, Operator, &str)> {
         let texts = [
             ("version", Operator::Version, &self.version),
@@ -198,7 +197,7 @@ impl Constraint {
         written.chain(hosts).collect()
     }
 
-    /// The constraint that this says.
+    /// Converts to a constraint.
     pub fn to_constraint(&self) -> constraint::Constraint {
         let attribute = plain(self.attribute.as_ref());
         let value = plain(self.value.as_ref());
@@ -222,7 +221,7 @@ impl Constraint {
         }
     }
 
-    /// What says this constraint.
+    /// Converts from a constraint.
     pub fn from_constraint(constraint: &constraint::Constraint) -> Self {
         Self {
             attribute: written(&constraint.attribute),
@@ -234,7 +233,7 @@ impl Constraint {
 }
 
 impl Affinity {
-    /// The same as a constraint.
+    /// The condition as a constraint.
     pub fn wanted(&self) -> Constraint {
         let Self {
             attribute,
@@ -260,13 +259,13 @@ impl Affinity {
         }
     }
 
-    /// The affinity that this says.
+    /// Converts to an affinity.
     pub fn to_affinity(&self) -> constraint::Affinity {
         let weight = self.weight.unwrap_or(WEIGHT);
         constraint::Affinity { wanted: self.wanted().to_constraint(), weight }
     }
 
-    /// What says this affinity.
+    /// Converts from an affinity.
     pub fn from_affinity(affinity: &constraint::Affinity) -> Self {
         let Constraint { attribute, operator, value, .. } = Constraint::from_constraint(&affinity.wanted);
         Self {
@@ -280,7 +279,7 @@ impl Affinity {
 }
 
 impl Spread {
-    /// The spread that this says.
+    /// Converts to a spread.
     pub fn to_spread(&self) -> constraint::Spread {
         let target = |target: &SpreadTarget| constraint::SpreadTarget {
             value: plain(target.value.as_ref()),
@@ -293,7 +292,7 @@ impl Spread {
         }
     }
 
-    /// What says this spread.
+    /// Converts from a spread.
     pub fn from_spread(spread: &constraint::Spread) -> Self {
         let target = |target: &constraint::SpreadTarget| SpreadTarget {
             value: Some(Text(target.value.clone())),

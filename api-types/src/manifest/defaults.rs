@@ -1,7 +1,7 @@
-//! What holds where a manifest says nothing.
+//! Default values of manifests.
 //!
-//! The values are Nomad's (job specification), except what the YAML format decides otherwise: services go to the built-in
-//! catalogue, and resources that aren't written are not limited.
+//! The values are Nomad's (job specification), except where the YAML format differs: services go to the built-in
+//! catalogue, and absent resources are not limited.
 
 use std_alloc::{format, string::String};
 
@@ -15,29 +15,29 @@ use crate::{
 
 pub use crate::job::NODE_POOL;
 
-/// The namespace of a job that names none.
+/// The default namespace of jobs.
 pub const DEFAULT_NAMESPACE: &str = "default";
-/// The name of the identity that every task has.
+/// The name of every task's default identity.
 pub const DEFAULT_IDENTITY: &str = "default";
-/// Where artifacts go.
+/// The default destination of artifacts.
 pub const ARTIFACT_DESTINATION: &str = "local/";
-/// `priority` where none is written.
+/// The default of `priority`.
 pub const PRIORITY: u8 = 50;
-/// `region` where none is written.
+/// The default of `region`.
 pub const REGION: &str = "global";
-/// `periodic.time_zone` where none is written.
+/// The default of `periodic.time_zone`.
 pub const TIME_ZONE: &str = "UTC";
-/// `ephemeral_disk.size` in MiB where none is written.
+/// The default of `ephemeral_disk.size` in MiB.
 pub const DISK_MIB: u64 = 300;
-/// `kill_timeout` where none is written.
+/// The default of `kill_timeout`.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// `grace` of a `check_restart`.
+/// The default of `check_restart.grace`.
 pub const CHECK_GRACE: Duration = Duration::from_secs(1);
-/// `prestop.timeout` where none is written: as long as a task has for its own end.
+/// The default of `prestop.timeout`: the same as `kill_timeout`.
 pub const PRESTOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// `logs` where nothing is written.
+/// The defaults of `logs`.
 pub const LOGS: Logs = Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop };
-/// Where an `update` block leaves something out.
+/// The defaults of an `update` block.
 pub const UPDATE: Update = Update {
     max_parallel: 1,
     min_healthy_time: Duration::from_secs(10),
@@ -49,10 +49,10 @@ pub const UPDATE: Update = Update {
     canary: 0,
     stagger: Duration::from_secs(30),
 };
-/// `parameters.mode` of a volume where none is written.
+/// The default of a volume's `parameters.mode`.
 pub const MKDIR_MODE: u32 = 0o700;
 
-/// `restart` where nothing is written.
+/// The default of `restart`.
 pub const fn default_restart(kind: JobType) -> RestartPolicy {
     let (attempts, interval) = match kind {
         JobType::Service | JobType::System => (2, Duration::from_secs(30 * 60)),
@@ -61,7 +61,7 @@ pub const fn default_restart(kind: JobType) -> RestartPolicy {
     RestartPolicy { attempts, interval, delay: Duration::from_secs(15), mode: RestartMode::Fail }
 }
 
-/// Where a `reschedule` block leaves something out.
+/// The defaults of a `reschedule` block.
 pub const fn default_reschedule(kind: JobType) -> ReschedulePolicy {
     match kind {
         JobType::Service => ReschedulePolicy {
@@ -80,7 +80,7 @@ pub const fn default_reschedule(kind: JobType) -> ReschedulePolicy {
             max_delay: Duration::ZERO,
             unlimited: false,
         },
-        // There is no other machine to go to, so Nomad has none.
+        // There is no other machine to use, so Nomad has none.
         JobType::System | JobType::Sysbatch => ReschedulePolicy {
             attempts: 0,
             interval: Duration::ZERO,
@@ -92,7 +92,7 @@ pub const fn default_reschedule(kind: JobType) -> ReschedulePolicy {
     }
 }
 
-/// The name of a check that has none, as Nomad makes it.
+/// The default name of a check, as in Nomad.
 pub fn check_name(service: &str) -> String {
     format!("service: {service:?} check")
 }

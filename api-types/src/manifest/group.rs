@@ -19,52 +19,51 @@ block! {
         /// Unique in the job; a lower-case DNS label.
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
         pub name: String,
-        /// How many copies run; default 1, or `scaling.min` where that is written; at most 10000; of a `system` or `sysbatch` job 1
-        /// or 0.
+        /// The number of copies; default 1, or `scaling.min` if set; at most 10000, and 0 or 1 for `system` and `sysbatch` jobs.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub count: u32,
-        /// Between which counts this group may be scaled; without it any count may be asked for.
+        /// The range in which this group may be scaled; without it any count is allowed.
         pub scaling: Scaling,
-        /// How a new version replaces the old one; overrides single fields of the job's `update`.
+        /// How a new version replaces the old one; overrides individual fields of the job's `update`.
         pub update: Update,
-        /// When and how often tasks of this group are restarted; a task's own `restart` overrides single fields.
+        /// When and how often tasks of this group are restarted; a task's `restart` overrides individual fields.
         pub restart: Restart,
-        /// When another allocation follows one that has failed for good; overrides single fields of the job's `reschedule`. Without either none does.
+        /// When a permanently failed allocation is replaced; overrides individual fields of the job's `reschedule`. Default without both: never.
         pub reschedule: Reschedule,
         /// Ports of this group.
         pub network: Network,
-        /// Volumes that tasks of this group may mount, by the name they mount them by.
+        /// Volumes that tasks of this group may mount, by the name they use.
         pub volumes: BTreeMap<String, VolumeRequest>,
-        /// Services, registered when the group starts and taken back before it stops.
+        /// Services, registered when the group starts and deregistered before it stops.
         pub services: Vec<Service>,
         /// The tasks: at least one without `lifecycle`.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub tasks: Vec<TaskSpec>,
-        /// How long to wait between taking back the services and stopping the tasks.
+        /// Delay between deregistering the services and stopping the tasks.
         pub shutdown_delay: Span,
-        /// Values for `NOMAD_META_<key>`, above the job's.
+        /// Values for `NOMAD_META_<key>`; override the job's.
         pub meta: BTreeMap<String, Text>,
-        /// The disk this group is expected to need.
+        /// The disk space that this group is expected to need.
         pub ephemeral_disk: EphemeralDisk,
-        /// What must hold on the machine for this group to run there.
+        /// Requirements that the machine must meet for this group to run there.
         pub constraints: Vec<Constraint>,
-        /// What is preferred of the machine.
+        /// Preferences for the machine.
         pub affinities: Vec<Affinity>,
-        /// How allocations are shared out among machines; on one it changes nothing.
+        /// Distribution of allocations over machines; has no effect on a single one.
         pub spreads: Vec<Spread>,
     }
 }
 
 block! {
-    /// Between which counts a group may be scaled.
+    /// The range in which a group may be scaled.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["policy", "type"])))]
     pub struct Scaling {
-        /// Whether an autoscaler should act, for its eyes only; default true.
+        /// Whether an autoscaler should act; only passed on to it. Default true.
         pub enabled: bool,
-        /// The least count; default `count`.
+        /// The minimum count; default `count`.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub min: u32,
-        /// The greatest count.
+        /// The maximum count.
         #[cfg_attr(feature = "schema", schemars(required, range(max = 10_000)))]
         pub max: u32,
     }
@@ -73,25 +72,25 @@ block! {
 block! {
     /// How a new version replaces the old one.
     pub struct Update {
-        /// Allocations replaced at the same time; default 1.
+        /// The number of allocations replaced at the same time; default 1.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
         pub max_parallel: u32,
-        /// How long an allocation must be healthy without a break; default 10s.
+        /// How long an allocation must be continuously healthy to count as healthy; default 10s.
         pub min_healthy_time: Span,
-        /// How long it may take to become healthy; default 5m.
+        /// Time limit for becoming healthy; default 5m.
         pub healthy_deadline: Span,
-        /// How long a deployment may take until one more allocation is healthy; default 10m. With 0 the first unhealthy one fails it.
+        /// Time limit of a deployment for each further healthy allocation; default 10m. With 0 the first unhealthy one fails it.
         pub progress_deadline: Span,
-        /// What health means; default `checks`. Stored, but doesn't act yet.
+        /// How health is determined: `checks` (the default), `task_states` or `manual`.
         pub health_check: HealthCheck,
-        /// Go back to the last stable version when a deployment fails.
+        /// Return to the last stable version if a deployment fails.
         pub auto_revert: bool,
         /// Promote the canaries once all of them are healthy.
         pub auto_promote: bool,
-        /// Allocations of the new version that stand beside the old ones until they are promoted; default 0.
+        /// The number of allocations of the new version beside the old ones until promotion; default 0.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub canary: u32,
-        /// Time between two rounds; default 30s. Stored, but doesn't act yet.
+        /// Time between two rounds; default 30s. Stored, but not implemented yet.
         pub stagger: Span,
     }
 }
@@ -100,33 +99,33 @@ block! {
     /// What happens when a task ends.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["render_templates"])))]
     pub struct Restart {
-        /// Restarts allowed within `interval`; default 2 where tasks run on, 3 in `batch` and `sysbatch` jobs.
+        /// Restarts allowed within `interval`; default 2, in `batch` and `sysbatch` jobs 3.
         #[cfg_attr(feature = "schema", schemars(range(max = 1_000_000)))]
         pub attempts: u32,
-        /// Length of the window in which attempts are counted, at least 5s; default 30m where tasks run on, 24h in `batch` and `sysbatch` jobs.
+        /// The period in which attempts are counted, at least 5s; default 30m, in `batch` and `sysbatch` jobs 24h.
         pub interval: Span,
-        /// Wait before a restart, to which up to a quarter is added; default 15s.
+        /// Delay before a restart, increased randomly by up to a quarter; default 15s.
         pub delay: Span,
-        /// After the last attempt the task fails (`fail`, the default) or waits for the next window (`delay`).
+        /// What follows the last attempt: the task fails (`fail`, the default) or waits for the next period (`delay`).
         pub mode: RestartMode,
     }
 }
 
 block! {
-    /// When another allocation follows one that has failed for good.
+    /// When a permanently failed allocation is replaced.
     pub struct Reschedule {
-        /// So many follow within `interval`; default 1 for a batch job. A service's are not counted unless this is written.
+        /// Replacements allowed within `interval`; default 1 for a batch job, unlimited for a service.
         #[cfg_attr(feature = "schema", schemars(range(max = 1_000_000)))]
         pub attempts: u32,
         /// How long each attempt counts, at least 15s; default 24h for a batch job.
         pub interval: Span,
-        /// How long the first one waits, at least 5s; default 30s for a service, 5s for a batch job.
+        /// Delay before the first replacement, at least 5s; default 30s for a service, 5s for a batch job.
         pub delay: Span,
-        /// How the delay grows: `constant` (default for a batch job), `exponential` (for a service) or `fibonacci`.
+        /// How the delay grows: `constant` (default for a batch job), `exponential` (default for a service) or `fibonacci`.
         pub delay_function: DelayFunction,
-        /// The longest delay; default 1h for a service. Once one has run for longer, delays begin anew.
+        /// The maximum delay; default 1h for a service. Delays start again once a replacement has run for longer.
         pub max_delay: Span,
-        /// Attempts are not counted; default true for a service, unless `attempts` is written. With false and 0 attempts none follows.
+        /// Don't limit the attempts; default true for a service, unless `attempts` is set. With false and 0 attempts there is no replacement.
         pub unlimited: bool,
     }
 }
@@ -137,10 +136,10 @@ block! {
         "cni", "dns", "hostname", "mbits", "reserved_ports", "dynamic_ports",
     ])))]
     pub struct Network {
-        /// `host`: tasks use the machine's own network.
+        /// `host`: tasks use the machine's network.
         #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["bridge", "none", "cni/*"])))]
         pub mode: NetworkMode,
-        /// Ports by label: `{}` takes a free one (`NOMAD_PORT_<label>`).
+        /// Ports by label: `{}` assigns a free one (`NOMAD_PORT_<label>`).
         pub ports: BTreeMap<String, Port>,
     }
 }
@@ -150,23 +149,23 @@ block! {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkMode {
-    /// The machine's own network.
+    /// The machine's network.
     #[default]
     Host,
 }
 
 block! {
-    /// One port.
+    /// A port.
     #[cfg_attr(feature = "schema", schemars(extend(
         "x-not-built" = ["host_network", "ignore_collision"],
         "x-port" = true,
     )))]
     pub struct Port {
-        /// The host port to take; without it a free one from 20000 to 32000.
+        /// The static host port; without it a free one from 20000 to 32000.
         #[serde(rename = "static")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub fixed: u16,
-        /// The port the task listens on, where it differs from the host's.
+        /// The port that the task listens on, if it differs from the host port.
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub to: u16,
     }
@@ -182,12 +181,12 @@ block! {
         #[serde(rename = "type")]
         #[cfg_attr(feature = "schema", schemars(required, extend("x-not-built" = ["csi"])))]
         pub kind: VolumeType,
-        /// Name of the volume: of a `Volume` document or of the agent's config.
+        /// Name of the volume, from a `Volume` document or the agent's config.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub source: String,
-        /// No task of this group may write.
+        /// Tasks of this group may only read.
         pub read_only: bool,
-        /// Each allocation has a volume of its own: `source[0]`, `source[1]`, …
+        /// Each allocation has its own volume: `source[0]`, `source[1]`, …
         pub per_alloc: bool,
     }
 }
@@ -203,10 +202,10 @@ pub enum VolumeType {
 }
 
 block! {
-    /// The disk a group is expected to need.
+    /// The disk space that a group is expected to need.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["migrate", "sticky"])))]
     pub struct EphemeralDisk {
-        /// In MiB, at least 10; default 300. Stored for Nomad's sake, not enforced.
+        /// In MiB, at least 10; default 300. Stored for compatibility with Nomad, not enforced.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub size: u64,
     }

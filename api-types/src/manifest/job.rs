@@ -6,76 +6,75 @@ use super::{Affinity, Constraint, GroupSpec, Reschedule, Spread, Text, Update};
 use crate::job::{JobType, PayloadRule};
 
 block! {
-    /// A job: groups of tasks, and how they are rolled out.
+    /// A job: groups of tasks, and rules for their roll-out.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "all_at_once", "consul", "consul_namespace", "migrate", "multiregion",
         "ui", "vault", "vault_namespace",
     ])))]
     pub struct JobSpec {
-        /// A `service` runs until it is stopped, a `batch` job until its tasks have ended with code 0. `system` and `sysbatch` are
-        /// the same with one allocation of each group on a machine. Default `service`.
+        /// A `service` runs until it is stopped, a `batch` job until its tasks have ended with code 0. `system` and `sysbatch` run one allocation of
+        /// each group per machine. Default `service`.
         #[serde(rename = "type")]
         pub kind: JobType,
-        /// The name that is shown; `metadata.name` unless written.
+        /// The display name; default `metadata.name`.
         pub name: String,
-        /// `true` stops the job and keeps it, with its versions and logs, as `herdlet stop` does; `false` starts it again.
-        /// Default `false`.
+        /// `true` stops the job but keeps it, with its versions and logs, like `herdlet stop`; `false` starts it again. Default `false`.
         pub stop: bool,
-        /// 1 to 100; default 50. Of jobs that wait for room or a port the highest comes first.
+        /// 1 to 100; default 50. Among jobs that wait for resources or a port, the highest comes first.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
         pub priority: u8,
-        /// `NOMAD_REGION`; default `global`.
+        /// The value of `NOMAD_REGION`; default `global`.
         pub region: String,
-        /// Datacenters this job may run in; `*` stands for anything; default `["*"]`.
+        /// Datacenters this job may run in; `*` is a wildcard; default `["*"]`.
         pub datacenters: Vec<String>,
         /// The node pool this job may run in, or `all`; default `default`.
         pub node_pool: String,
-        /// What must hold on the machine for this job to run there.
+        /// Requirements that the machine must meet for this job to run there.
         pub constraints: Vec<Constraint>,
-        /// What is preferred of the machine.
+        /// Preferences for the machine.
         pub affinities: Vec<Affinity>,
-        /// How allocations are shared out among machines; on one it changes nothing.
+        /// Distribution of allocations over machines; has no effect on a single one.
         pub spreads: Vec<Spread>,
         /// Values for `NOMAD_META_<key>`; groups and tasks may override them.
         pub meta: BTreeMap<String, Text>,
-        /// Makes this a job that runs nothing by itself: each `herdlet dispatch` makes a child of it, a job of its own.
+        /// Makes this a parameterized job: it runs nothing itself, and each `herdlet dispatch` creates a child job.
         pub parameterized: Parameterized,
-        /// Makes this a job that runs nothing by itself: at moments that cron expressions name a child of it is made.
+        /// Makes this a periodic job: it runs nothing itself, and each time of a cron schedule creates a child job.
         pub periodic: Periodic,
-        /// How a new version replaces the old one; groups may override single fields. Without it all changes at once.
+        /// How a new version replaces the old one; groups may override individual fields. Without it all allocations change at once.
         pub update: Update,
-        /// When another allocation follows one that has failed for good; groups may override single fields.
+        /// When a permanently failed allocation is replaced; groups may override individual fields.
         pub reschedule: Reschedule,
-        /// The groups of this job: at least one.
+        /// The groups of this job, at least one.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub groups: Vec<GroupSpec>,
     }
 }
 
 block! {
-    /// What a dispatch brings.
+    /// The inputs of a dispatch.
     pub struct Parameterized {
-        /// Whether it brings a payload of at most 16 KiB: `optional` (the default), `required` or `forbidden`.
+        /// Whether a dispatch has a payload of at most 16 KiB: `optional` (the default), `required` or `forbidden`.
         pub payload: PayloadRule,
-        /// Keys of meta that it must bring.
+        /// Meta keys that a dispatch must set.
         pub meta_required: Vec<String>,
-        /// Keys of meta that it may bring; as variables they are empty where it doesn't.
+        /// Meta keys that a dispatch may set; otherwise their variables are empty.
         pub meta_optional: Vec<String>,
     }
 }
 
 block! {
-    /// When a job is launched.
+    /// The launch schedule of a job.
     pub struct Periodic {
-        /// A cron expression: minute, hour, day of month, month, day of week; `@daily` and the like. Either this or `crons`.
+        /// A cron expression: minute, hour, day of month, month, day of week; or `@daily` and the like. Use either this or `crons`.
         pub cron: String,
-        /// Several of them: each moment that one of them names.
+        /// Several cron expressions, whose times are combined.
         pub crons: Vec<String>,
-        /// By whose clocks, for instance `Europe/Berlin`; default `UTC`.
+        /// The time zone of the expressions, for instance `Europe/Berlin`; default `UTC`.
         pub time_zone: String,
-        /// Skip a moment while an earlier launch still runs.
+        /// Skip a launch while an earlier one is still running.
         pub prohibit_overlap: bool,
-        /// `false` launches nothing, nor does `herdlet job periodic force`. Default `true`.
+        /// `false` disables all launches, including `herdlet job periodic force`. Default `true`.
         pub enabled: bool,
     }
 }

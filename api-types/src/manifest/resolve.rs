@@ -1,8 +1,8 @@
-//! Manifest → canonical: defaults filled in, blocks merged.
+//! Manifest → canonical: fills in defaults and merges blocks.
 //!
-//! Total: what is missing although it is required becomes empty, which validation refuses before. The defaults are
-//! Nomad's (job specification, `nomad/structs`), except what the YAML format decides otherwise: services go to the
-//! built-in catalogue, and resources that aren't written are not limited (see [`super::defaults`]).
+//! Total: missing required fields become empty; validation refuses them before. The defaults are Nomad's (job
+//! specification, `nomad/structs`), except where the YAML format differs: services go to the built-in catalogue, and
+//! absent resources are not limited (see [`super::defaults`]).
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
 
@@ -27,7 +27,7 @@ use crate::{
 };
 
 impl Restart {
-    /// The policy that these fields make of an outer one.
+    /// Merges these fields over an outer policy.
     pub fn over(&self, outer: &RestartPolicy) -> RestartPolicy {
         RestartPolicy {
             attempts: self.attempts.unwrap_or(outer.attempts),
@@ -39,8 +39,8 @@ impl Restart {
 }
 
 impl Reschedule {
-    /// The policy that these fields make of an outer one. Attempts that are written are counted, and where it is written that they
-    /// are not there are none.
+    /// Merges these fields over an outer policy. Explicit `attempts` above 0 disable an inherited `unlimited`; an
+    /// explicit `unlimited: true` resets inherited attempts.
     pub fn over(&self, outer: &ReschedulePolicy) -> ReschedulePolicy {
         let attempts = if self.unlimited == Some(true) { 0 } else { outer.attempts };
         ReschedulePolicy {
@@ -57,7 +57,7 @@ impl Reschedule {
 }
 
 impl Update {
-    /// The rules that these fields make of outer ones.
+    /// Merges these fields over outer rules.
     pub fn over(&self, outer: &job::Update) -> job::Update {
         job::Update {
             max_parallel: self.max_parallel.unwrap_or(outer.max_parallel),
@@ -74,7 +74,7 @@ impl Update {
 }
 
 impl Scaling {
-    /// The bounds that these fields mean for a group with this count.
+    /// The scaling range for a group with this count.
     pub fn of(&self, count: u32) -> job::Scaling {
         job::Scaling {
             enabled: self.enabled.unwrap_or(true),
@@ -85,7 +85,7 @@ impl Scaling {
 }
 
 impl Lifecycle {
-    /// The stage that these fields mean; a poststop task is never a sidecar.
+    /// The lifecycle for these fields; a poststop task is never a sidecar.
     pub fn stage(&self) -> job::Lifecycle {
         match (self.hook, self.sidecar.unwrap_or(false)) {
             (None, _) => job::Lifecycle::Main,
@@ -99,7 +99,7 @@ impl Lifecycle {
 }
 
 impl JobManifest {
-    /// The job that this document describes.
+    /// Converts to a job.
     pub fn to_job(&self) -> Job {
         let spec = &self.spec;
         let id = self.metadata.name.clone().unwrap_or_default();
@@ -134,7 +134,7 @@ impl JobManifest {
 }
 
 impl VolumeManifest {
-    /// The volume that this document describes.
+    /// Converts to a volume.
     pub fn to_volume(&self) -> Volume {
         let spec = &self.spec;
         let parameters = spec.parameters.clone().unwrap_or_default();
@@ -157,7 +157,7 @@ impl VolumeManifest {
     }
 }
 
-/// What a job says for all of its groups.
+/// Job-level settings for all groups.
 struct Outer<'a> {
     job: &'a str,
     kind: JobType,
@@ -344,27 +344,28 @@ fn to_logs(spec: &super::Logs) -> job::Logs {
     }
 }
 
-/// The names that a service's name may be made of.
+/// The names that a service's name may contain.
 #[derive(Clone, Copy)]
 pub(super) struct Names<'a> {
-    /// Id of the job.
+    /// The job's id.
     pub(super) job: &'a str,
-    /// Name of the group.
+    /// The group's name.
     pub(super) group: &'a str,
-    /// Name of the task; none for a service of the group.
+    /// The task's name; `None` for a group service.
     pub(super) task: Option<&'a str>,
 }
 
 impl Names<'_> {
-    /// The task in which the command of a check runs: the one that has the service, unless another is written.
+    /// The task that runs a check's command: the given one, else the service's own.
     fn script_task(&self, written: Option<&str>) -> String {
         written.or(self.task).unwrap_or_default().to_owned()
     }
 
-    /// The service's name with its placeholders filled in, or the default. Others (`${NOMAD_…}`) stay.
+    /// Replaces the placeholders in a service's name, or returns the default name. Other placeholders (`${NOMAD_…}`)
+    /// remain.
     pub(super) fn service(&self, written: Option<&str>) -> String {
         let Self { job, group, task } = self;
-        // Nomad names a group's own service after a task called "group".
+        // Nomad uses "group" as the task name of group services.
         let task = &task.unwrap_or("group");
         let base = format!("{job}-{group}-{task}");
         let Some(written) = written else { return base };
@@ -408,7 +409,7 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
     }
 }
 
-/// What the service says for all of its checks is written into each.
+/// Converts a check; settings of the service apply to each of its checks.
 fn to_check(spec: &service::Check, of: &service::Service, service: &str, names: &Names<'_>) -> Check {
     let tls_server_name = || spec.tls_server_name.clone().unwrap_or_default();
     let kind = match spec.kind.unwrap_or_default() {
@@ -456,7 +457,7 @@ fn to_check(spec: &service::Check, of: &service::Service, service: &str, names: 
     }
 }
 
-/// Each field is the check's, else the service's.
+/// Each field comes from the check, else from the service.
 fn to_check_restart(
     service: Option<&service::CheckRestart>,
     check: Option<&service::CheckRestart>,

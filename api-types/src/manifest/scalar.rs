@@ -1,6 +1,6 @@
 //! Scalars of a manifest that are more than a plain string or number.
 //!
-//! Each knows how it stands in the schema; what their text must look like is checked against that schema, not here.
+//! Each defines its own schema; texts are checked against that schema, not here.
 
 use core::fmt;
 use std_alloc::{borrow::ToOwned, string::String};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Duration;
 
-/// A text in which numbers and booleans need no quotes: it is kept as it stands in the source (`8080`, `1.10`, `no`).
+/// A text in which numbers and booleans need no quotes: kept exactly as in the source (`8080`, `1.10`, `no`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Text(pub String);
@@ -20,7 +20,7 @@ impl From<&str> for Text {
     }
 }
 
-/// A length of time, written with a unit as Go does: `30s`, `1h30m`, `250ms`.
+/// A duration in Go's notation, with a unit: `30s`, `1h30m`, `250ms`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Span {
 #[serde(transparent)]
 pub struct Signal(pub String);
 
-/// The signals that a task may be sent, by the names Nomad knows them.
+/// The signals that a task may receive, by their Nomad names.
 pub const SIGNALS: [&str; 29] = [
     "SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO",
     "SIGIOT", "SIGKILL", "SIGPIPE", "SIGPROF", "SIGQUIT", "SIGSEGV", "SIGSTOP", "SIGSYS", "SIGTERM",
@@ -93,13 +93,13 @@ mod schema {
         }
 
         fn json_schema(_: &mut SchemaGenerator) -> Schema {
-            // Without the names: whoever checks manifests tells a wrong one better than a list of all would.
+            // Without the names: validation describes a wrong name better than a list of all would.
             json_schema!({ "description": "A signal by its name.", "type": "string", "x-text": true })
         }
     }
 }
 
-/// Go's text without the zero parts that nobody writes: `1h` instead of `1h0m0s`.
+/// Go's text without trailing zero parts: `1h` instead of `1h0m0s`.
 fn short_text(length: Duration) -> String {
     let mut text = std_alloc::format!("{length}");
     for zero in ["m0s", "h0m"] {

@@ -13,36 +13,36 @@ block! {
         "cluster", "connect", "identity", "kind",
     ])))]
     pub struct Service {
-        /// A DNS label once `${…}` is filled in; default `<job>-<group>-<task>`, with `group` as the task of a group service.
+        /// A DNS label after `${…}` is replaced; default `<job>-<group>-<task>`, with `group` as the task of a group service.
         pub name: String,
-        /// The catalogue: `nomad` (built in, the default) or `consul`. One group uses one.
+        /// The catalogue: `nomad` (built in, the default) or `consul`. All services of a group must use the same.
         pub provider: Provider,
-        /// Label of a port of the group, or a number.
+        /// Label of one of the group's ports, or a number.
         pub port: Text,
         /// An address to register instead of the machine's; only with `address_mode: auto`.
         pub address: String,
-        /// Whose address is registered; default `auto`.
+        /// Which address is registered; default `auto`.
         #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["alloc_ipv6"])))]
         pub address_mode: AddressMode,
         /// Tags.
         pub tags: Vec<Text>,
-        /// Tags in the place of `tags` while the allocation is a canary, unless there are none.
+        /// Tags that replace `tags` while the allocation is a canary, unless empty.
         pub canary_tags: Vec<Text>,
         /// Meta.
         pub meta: BTreeMap<String, Text>,
-        /// Meta in the place of `meta` while the allocation is a canary, unless there is none.
+        /// Meta that replaces `meta` while the allocation is a canary, unless empty.
         pub canary_meta: BTreeMap<String, Text>,
-        /// `consul`: further addresses by name, each with the service's port.
+        /// `consul`: additional addresses by name, each with the service's port.
         pub tagged_addresses: BTreeMap<String, Text>,
-        /// `consul`: tags that somebody else changes stay until anything of this service changes, or it is registered anew.
+        /// `consul`: keep tags changed by others until this service changes or is registered again.
         pub enable_tag_override: bool,
-        /// `consul`: its share of what is sent to the service.
+        /// `consul`: load-balancing weights.
         pub weights: Weights,
-        /// The task in which checks of type `script` run, of a service of the group.
+        /// For a service of the group: the task in which checks of type `script` run.
         pub task: String,
-        /// `on_update` of the checks that don't say.
+        /// Default of the checks' `on_update`.
         pub on_update: OnUpdate,
-        /// `check_restart` of the checks, which may write fields of it anew.
+        /// Default of the checks' `check_restart`; a check may override individual fields.
         pub check_restart: CheckRestart,
         /// Health checks.
         pub checks: Vec<Check>,
@@ -50,25 +50,25 @@ block! {
 }
 
 block! {
-    /// The share of an instance in what is sent to its service.
+    /// Load-balancing weights of an instance.
     pub struct Weights {
-        /// While its checks pass; default 1.
+        /// The weight while its checks pass; default 1.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
         pub passing: u32,
-        /// While one of them warns; default 1.
+        /// The weight while a check warns; default 1.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
         pub warning: u32,
     }
 }
 
 block! {
-    /// Restarts the task whose check goes on failing, and for a service of the group all running tasks. The task's `restart` counts it.
+    /// Restarts the task of a failing check or, for a service of the group, all running tasks. The restart counts in the task's `restart`.
     pub struct CheckRestart {
-        /// Failures in a row until then; 0, the default: never.
+        /// Consecutive failures before the restart; 0, the default: never restart.
         pub limit: u32,
-        /// Time after a start in which failures don't count; default 1s.
+        /// Time after a start during which failures don't count; default 1s.
         pub grace: Span,
-        /// Warnings are no failures.
+        /// Don't count warnings as failures.
         pub ignore_warnings: bool,
     }
 }
@@ -79,59 +79,58 @@ block! {
     pub struct Check {
         /// Unique in its service; default `service: "<service>" check`.
         pub name: String,
-        /// How the check is made.
+        /// The kind of check.
         #[serde(rename = "type")]
         #[cfg_attr(feature = "schema", schemars(required))]
         pub kind: CheckType,
-        /// Label of a port of the group, or a number; the service's port unless written.
+        /// Label of one of the group's ports, or a number; default the service's port.
         pub port: Text,
-        /// Whose address is checked; default `host`, where the service has an `address` that one.
+        /// Which address is checked; default `host`, or the service's `address` if it has one.
         #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["alloc_ipv6"])))]
         pub address_mode: AddressMode,
-        /// `http`: path with optional query, beginning with `/`.
+        /// `http`: path with an optional query, beginning with `/`.
         pub path: String,
         /// `http`: the method; default `GET`.
         pub method: String,
         /// `http`: `http` (the default) or `https`.
         pub protocol: Protocol,
-        /// `http`: header fields, each a list of values.
+        /// `http`: header fields, each with a list of values.
         pub header: BTreeMap<String, Vec<Text>>,
-        /// `http`: the body of the request.
+        /// `http`: the request body.
         pub body: Text,
-        /// `grpc`: the service that is asked for; the whole server unless written.
+        /// `grpc`: the service to check; default the whole server.
         pub grpc_service: String,
-        /// `grpc`: over TLS.
+        /// `grpc`: use TLS.
         pub grpc_use_tls: bool,
-        /// `http` and `grpc` over TLS: accept any certificate.
+        /// `http` and `grpc` with TLS: accept any certificate.
         pub tls_skip_verify: bool,
-        /// `http` and `grpc` over TLS: the name that the certificate is for; the address unless written.
+        /// `http` and `grpc` with TLS: the name on the certificate; default the address.
         pub tls_server_name: String,
-        /// `script`: the program. Exit code 0 passes, 1 warns, any other fails.
+        /// `script`: the program. Exit code 0 passes, 1 warns, all others fail.
         pub command: String,
         /// `script`: its arguments.
         pub args: Vec<Text>,
-        /// `script` of a service of the group: the task in which it runs; the service's `task` unless written.
+        /// `script` of a group service: the task in which it runs; default the service's `task`.
         pub task: String,
-        /// Time between two checks, at least 1s.
+        /// Time between two runs, at least 1s.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub interval: Span,
-        /// Time one check may take, at least 1s.
+        /// Time limit of a run, at least 1s.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub timeout: Span,
-        /// The status until the check was made; unless written the instance is not listed before.
+        /// The status before the first run; without it the instance is not listed until then.
         pub initial_status: InitialStatus,
-        /// Good results in a row until the check passes; default 1.
+        /// Consecutive good results before the check passes; default 1.
         pub success_before_passing: u32,
-        /// Bad results in a row until the check fails; default 1.
+        /// Consecutive bad results before the check fails; default 1.
         pub failures_before_critical: u32,
-        /// Bad results in a row until the check warns, before it fails; unless written it doesn't warn.
+        /// Consecutive bad results before the check warns; without it there is no warning.
         pub failures_before_warning: u32,
-        /// What the check says of an allocation's health: `require_healthy` (it has to pass, the default), `ignore_warnings`, or
-        /// `ignore` (it only tells whether requests may be sent).
+        /// The effect on the allocation's health: `require_healthy` (the check must pass, the default), `ignore_warnings` or `ignore` (no effect).
         pub on_update: OnUpdate,
-        /// When failures restart what is checked.
+        /// When failures restart tasks.
         pub check_restart: CheckRestart,
-        /// `consul`: a sentence for people.
+        /// `consul`: a note for people.
         pub notes: String,
     }
 }
@@ -141,7 +140,7 @@ block! {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CheckType {
-    /// An HTTP request; an answer below 400 passes.
+    /// An HTTP request; a status below 400 passes.
     #[default]
     Http,
     /// A TCP connection.
@@ -153,7 +152,7 @@ pub enum CheckType {
 }
 
 impl CheckType {
-    /// The word for it.
+    /// The name in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",

@@ -28,80 +28,80 @@ block! {
         /// Unique in the group; a lower-case DNS label.
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
         pub name: String,
-        /// What runs it, for instance `raw_exec`.
+        /// The driver that runs it, for instance `raw_exec`.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub driver: String,
-        /// The user to run as; the agent's own unless written.
+        /// The user to run as; default the agent's user.
         pub user: Text,
-        /// The driver's own settings.
+        /// The driver's configuration.
         pub config: serde_json::Map<String, serde_json::Value>,
-        /// Environment; values may hold `${…}`.
+        /// Environment; values may contain `${…}`.
         #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = {"x-name": "variable"})))]
         pub env: BTreeMap<String, Text>,
-        /// Values for `NOMAD_META_<key>`, above the group's and the job's.
+        /// Values for `NOMAD_META_<key>`; override the group's and the job's.
         pub meta: BTreeMap<String, Text>,
         /// When this task ends, the others of its group are stopped.
         pub leader: bool,
         /// Makes this a task that runs before, beside or after the main tasks.
         pub lifecycle: Lifecycle,
-        /// Tasks of the same group that this one waits for; it is stopped before them. A plain name waits until the task was started.
+        /// Tasks of the same group to wait for before the start; they are stopped after this one. A plain name waits until the task has started.
         pub depends_on: Vec<Dependency>,
-        /// A command that runs inside the task before its kill signal.
+        /// A command to run inside the task before its kill signal.
         pub prestop: Prestop,
-        /// When and how often this task is restarted; overrides single fields of the group's `restart`.
+        /// When and how often this task is restarted; overrides individual fields of the group's `restart`.
         pub restart: Restart,
-        /// Services, registered while this task's process runs.
+        /// Services, registered while this task's process is running.
         pub services: Vec<Service>,
-        /// Where volumes of the group appear.
+        /// Mounts of the group's volumes.
         pub volume_mounts: Vec<VolumeMount>,
-        /// What is fetched into the task's directory before it starts.
+        /// Files to fetch into the task's directory before it starts.
         pub artifacts: Vec<Artifact>,
-        /// Where the payload goes with which the job was dispatched.
+        /// The file that receives the payload of a dispatch.
         pub dispatch_payload: DispatchPayload,
-        /// Signed tokens that say who this task is.
+        /// Signed tokens that identify this task.
         pub identities: Vec<Identity>,
-        /// Limits; what is not written is not limited.
+        /// Resource limits; absent ones are unlimited.
         pub resources: Resources,
-        /// How output is kept.
+        /// Collection of the task's output.
         pub logs: Logs,
-        /// The signal that asks the task to end; the driver's default (`SIGINT`) unless written.
+        /// The signal that asks the task to end; default the driver's (`SIGINT`).
         pub kill_signal: Signal,
-        /// Time between that signal and the forced end; default 5s. The agent caps it.
+        /// Time between that signal and the forced end; default 5s. The agent limits it.
         pub kill_timeout: Span,
-        /// Wait between taking back this task's services and the kill signal.
+        /// Delay between deregistering this task's services and the kill signal.
         pub shutdown_delay: Span,
-        /// What must hold on the machine for the group to run there.
+        /// Requirements that the machine must meet for the group to run there.
         pub constraints: Vec<Constraint>,
-        /// What is preferred of the machine.
+        /// Preferences for the machine.
         pub affinities: Vec<Affinity>,
     }
 }
 
 block! {
-    /// Something that is fetched by http or https.
+    /// A download by http or https.
     pub struct Artifact {
-        /// The address. Its query may hold `checksum`, `archive` and `filename`; after `//` in its path stands a folder of an archive.
+        /// The address. Its query may contain `checksum`, `archive` and `filename`; after `//` the path names a folder of an archive.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub source: Text,
-        /// The same as in the query: `checksum` (`sha256:…`, `file:URL`), `archive` (`false`, or its format), `filename`; others go to the server.
+        /// The options of the query: `checksum` (`sha256:…`, `file:URL`), `archive` (`false`, or its format), `filename`; others go to the server.
         pub options: BTreeMap<String, Text>,
         /// Header fields of the requests.
         pub headers: BTreeMap<String, Text>,
-        /// `any` (the default) unpacks archives, `file` makes one file of it, `dir` wants an archive.
+        /// `any` (the default) unpacks archives, `file` creates a single file, `dir` requires an archive.
         pub mode: ArtifactMode,
         /// Accept any certificate.
         pub insecure: bool,
-        /// Where it goes: a directory, with `mode: file` a file; relative to the task's directory. Default `local/`.
+        /// The destination: a directory, with `mode: file` a file; relative to the task's directory. Default `local/`.
         pub destination: Text,
-        /// As in Nomad: the files belong to the task's user. Here they always do.
+        /// Nomad's option to give the files to the task's user; here they always belong to that user.
         pub chown: bool,
     }
 }
 
 block! {
-    /// Where the payload of a dispatch goes.
+    /// The file that receives the payload of a dispatch.
     pub struct DispatchPayload {
-        /// A file, relative to the task's `local`; it is written before the task starts.
+        /// A file, relative to the task's `local`; written before the task starts.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub file: String,
     }
@@ -110,10 +110,10 @@ block! {
 block! {
     /// When a task runs; a task without it is a main task.
     pub struct Lifecycle {
-        /// Before the main tasks, once they run, or after all others ended.
+        /// The stage: before the main tasks, after their start, or after the end of all others.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub hook: Hook,
-        /// Keeps running beside the main tasks instead of ending.
+        /// Keep it running beside the main tasks instead of waiting for its end.
         pub sidecar: bool,
     }
 }
@@ -125,9 +125,9 @@ block! {
 pub enum Hook {
     /// Before the main tasks.
     Prestart,
-    /// Once the main tasks run.
+    /// After the main tasks have started.
     Poststart,
-    /// After all other tasks ended.
+    /// After all other tasks have ended.
     Poststop,
 }
 
@@ -136,7 +136,7 @@ pub enum Hook {
 pub struct Dependency {
     /// A task of the same group.
     pub task: Option<String>,
-    /// What it must have reached.
+    /// The condition to wait for.
     pub condition: Option<DependencyCondition>,
 }
 
@@ -146,48 +146,48 @@ block! {
         /// A task of the same group.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub task: String,
-        /// What it must have reached; default `started`.
+        /// The condition to wait for; default `started`.
         pub condition: DependencyCondition,
     }
 }
 
 block! {
-    /// A command that runs inside the task before its kill signal.
+    /// A command to run inside the task before its kill signal.
     pub struct Prestop {
         /// The program.
         #[cfg_attr(feature = "schema", schemars(required, extend("x-command" = true)))]
         pub command: String,
         /// Its arguments.
         pub args: Vec<Text>,
-        /// After this the task is stopped anyway; default 5s.
+        /// The task is stopped anyway after this time; default 5s.
         pub timeout: Span,
     }
 }
 
 block! {
-    /// Where a volume appears in a task.
+    /// A mount of a volume in a task.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["propagation_mode", "selinux_label"])))]
     pub struct VolumeMount {
         /// Name of a volume of the group.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub volume: String,
-        /// Where it appears: for drivers without a file system of their own a path relative to the task directory.
+        /// The mount point; for drivers without file system isolation relative to the task directory.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub destination: String,
-        /// This task may not write.
+        /// This task may only read.
         pub read_only: bool,
     }
 }
 
 block! {
-    /// A signed token (JWT) that says who the task is.
+    /// A signed token (JWT) that identifies the task.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["extra_claims"])))]
     pub struct Identity {
-        /// `default` unless written; else letters, digits, `-` and `_`.
+        /// Letters, digits, `-` and `_`; default `default`.
         pub name: String,
-        /// Who the token is for; required except for the default identity.
+        /// The token's audiences; required except for the default identity.
         pub aud: Vec<String>,
-        /// How long a token is valid before it is replaced; without it, for ever.
+        /// How long a token is valid before it is replaced; without it, forever.
         pub ttl: Span,
         /// Set `NOMAD_TOKEN_<name>` (`NOMAD_TOKEN` for the default identity).
         pub env: bool,
@@ -195,7 +195,7 @@ block! {
         pub file: bool,
         /// With `file`: the file to write instead, relative to the task's directory.
         pub filepath: String,
-        /// What happens to the task when the token was replaced; default `noop`.
+        /// What to do with the task when the token is replaced; default `noop`.
         pub change_mode: ChangeMode,
         /// The signal for `change_mode: signal`.
         pub change_signal: Signal,
@@ -203,7 +203,7 @@ block! {
 }
 
 block! {
-    /// Limits of a task; what is not written is not limited.
+    /// Resource limits of a task; absent ones are unlimited.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "cores", "device", "devices", "disk", "iops", "network", "networks", "numa", "secrets",
     ])))]
@@ -214,24 +214,24 @@ block! {
         /// Memory in MiB, at least 10.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory: u64,
-        /// Memory in MiB that the task may use while the machine has it; at least `memory`.
+        /// Memory in MiB that the task may use if the machine has it available; at least `memory`.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory_max: u64,
     }
 }
 
 block! {
-    /// How output is kept.
+    /// Collection of a task's output.
     pub struct Logs {
-        /// Files kept per stream; default 10.
+        /// The number of files kept for each stream; default 10.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
         pub max_files: u32,
-        /// Size of one file in MiB; default 10.
+        /// The maximum size of a file in MiB; default 10.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_048_576), extend("x-mib" = true)))]
         pub max_file_size: u64,
-        /// Keep nothing.
+        /// Don't collect the output.
         pub disabled: bool,
-        /// When the disk can't keep up: `drop` output and count it (the default), or `block` the task.
+        /// When the disk is too slow: `drop` output and count it (the default), or `block` the task.
         pub mode: LogMode,
     }
 }

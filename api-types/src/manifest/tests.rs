@@ -1,4 +1,4 @@
-//! Examples of resolving and writing.
+//! Examples of resolving and writing manifests.
 
 use serde_json::{from_value, json, to_value};
 

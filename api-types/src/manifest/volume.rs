@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Text, VolumeType};
 
 block! {
-    /// A host volume: a directory that is made for you (`plugin_id: mkdir`), or one that exists (`host_path`).
+    /// A host volume: a directory that the agent creates (`plugin_id: mkdir`), or an existing one (`host_path`).
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "access_mode", "attachment_mode", "capabilities", "capability", "capacity", "capacity_max", "capacity_min",
         "constraint", "constraints", "mount_options", "node_id", "node_pool", "secrets", "topology_request",
@@ -17,13 +17,13 @@ block! {
         #[serde(rename = "type")]
         #[cfg_attr(feature = "schema", schemars(required, extend("x-not-built" = ["csi"])))]
         pub kind: VolumeType,
-        /// What makes the directory: `mkdir`.
+        /// The plugin that creates the directory: `mkdir`.
         pub plugin_id: VolumePlugin,
         /// Settings of the plugin.
         pub parameters: MkdirParameters,
-        /// An existing directory of this machine, as an absolute path; it is never made and never removed.
+        /// An existing directory of this machine, as an absolute path; the agent never creates or removes it.
         pub host_path: String,
-        /// Nobody may write.
+        /// The volume can't be written to.
         pub read_only: bool,
     }
 }
@@ -33,7 +33,7 @@ block! {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum VolumePlugin {
-    /// Makes a directory under the agent's state directory.
+    /// Creates a directory in the agent's state directory.
     #[default]
     Mkdir,
 }
@@ -44,9 +44,9 @@ block! {
         /// Permissions in octal; default `"0700"`.
         #[cfg_attr(feature = "schema", schemars(extend("pattern" = "^0?[0-7]{3,4}$")))]
         pub mode: Text,
-        /// Owner, as a number; the agent's user unless written.
+        /// Owner, as a number; default the agent's user.
         pub uid: u32,
-        /// Group, as a number; the agent's group unless written.
+        /// Group, as a number; default the agent's group.
         pub gid: u32,
     }
 }

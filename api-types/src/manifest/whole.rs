@@ -1,4 +1,4 @@
-//! A manifest with its defaults written out: what holds where it says nothing.
+//! Manifests with all defaults written out.
 
 use std_alloc::{borrow::ToOwned, format, vec::Vec};
 
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl JobManifest {
-    /// The document that describes this job, leaving nothing to be known. What has no form (no limit, no port of a service)
-    /// stays unwritten.
+    /// The complete document for this job. Values without a representation (no limit, a service without a port) stay
+    /// absent.
     pub fn whole(job: &Job) -> Self {
         let mut manifest = Self::from_job(job);
         manifest.metadata.namespace.get_or_insert_with(|| DEFAULT_NAMESPACE.to_owned());
@@ -46,7 +46,7 @@ impl JobManifest {
 }
 
 impl VolumeManifest {
-    /// The document that describes this volume, leaving nothing to be known.
+    /// The complete document for this volume.
     pub fn whole(volume: &Volume) -> Self {
         let mut manifest = Self::from_volume(volume);
         manifest.spec.read_only.get_or_insert(volume.read_only);
@@ -69,7 +69,7 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     if let (Some(written), Some(update)) = (&mut written.update, &group.update) {
         fill_update(written, update);
     }
-    // What the group says holds for every task that says nothing else.
+    // The group's policy applies to every task without its own.
     let policy =
         written.restart.clone().unwrap_or_default().over(&super::defaults::default_restart(job.kind));
     written.restart = Some(restart(&policy));

@@ -1,6 +1,6 @@
-//! Canonical → manifest: what a person would have written to get this job or volume; defaults are left out.
+//! Canonical → manifest: the document that a person would write for this job or volume; defaults are left out.
 //!
-//! Total, and exact: reading the manifest again gives an equal job.
+//! Total and exact: reading the manifest again gives an equal job.
 
 use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
@@ -53,7 +53,7 @@ impl JobManifest {
                 affinities: from_affinities(&job.affinities),
                 spreads: from_spreads(&job.spreads),
                 meta: texts(&job.meta),
-                // A manifest of a child describes what it runs.
+                // A child's manifest describes what it runs.
                 parameterized: job
                     .parameterized
                     .as_ref()
@@ -118,7 +118,7 @@ fn from_periodic(periodic: &job::Periodic) -> Periodic {
 
 fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
     let default = default_restart(job.kind);
-    // A policy that all tasks share was most likely written once, for the group.
+    // A policy that all tasks share was most likely written for the group.
     let shared = match group.tasks.split_first() {
         Some((first, rest)) if rest.iter().all(|task| task.restart == first.restart) => &first.restart,
         Some(_) | None => &default,
@@ -347,7 +347,7 @@ fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
         checks: non_empty(
             service.checks.iter().map(|check| from_check(check, &service.name, names.task)).collect(),
         ),
-        // They are written in the checks.
+        // The checks have these settings.
         task: None,
         on_update: None,
         check_restart: None,
@@ -362,7 +362,7 @@ fn from_weights(weights: job::Weights) -> Option<Weights> {
     })
 }
 
-/// `of_task` is the task that has the service.
+/// `of_task` is the service's task.
 fn from_check(check: &job::Check, service: &str, of_task: Option<&str>) -> Check {
     let times = |number: u32| (number != 0).then_some(number);
     let thresholds = check.thresholds;
@@ -427,12 +427,12 @@ fn from_length(length: Duration, default: Duration) -> Option<Span> {
     (length != default).then_some(Span(length))
 }
 
-/// A flag, absent where it is false.
+/// A flag; `None` if it is false.
 fn yes(flag: bool) -> Option<bool> {
     flag.then_some(true)
 }
 
-/// A block, absent where nothing is written in it.
+/// A block; `None` if it is empty.
 fn unless_empty<T: Default + PartialEq>(block: T) -> Option<T> {
     (block != T::default()).then_some(block)
 }

@@ -1,4 +1,4 @@
-//! Jobs that make children, and children, in Nomad's JSON.
+//! Parameterized and periodic jobs and their children in Nomad's JSON.
 
 use serde_json::{Value, json};
 
@@ -8,19 +8,19 @@ use crate::{
     view::JobView,
 };
 
-/// How many children of a job are in which state: `JobChildrenSummary`.
+/// The number of a job's children by state: `JobChildrenSummary`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Children {
-    /// Nothing of them runs yet.
+    /// Children without running tasks so far.
     pub pending: u64,
-    /// Something of them runs.
+    /// Running children.
     pub running: u64,
-    /// They have ended.
+    /// Ended children.
     pub dead: u64,
 }
 
 impl Children {
-    /// Counts these.
+    /// Counts the children.
     pub fn of<'a>(children: impl Iterator<Item = &'a JobView>) -> Self {
         let mut counted = Self::default();
         for child in children {

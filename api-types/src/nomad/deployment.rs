@@ -1,4 +1,4 @@
-//! Deployments in Nomad's JSON, as `GET /v1/deployment/ID` has them.
+//! Deployments in Nomad's JSON, as in `GET /v1/deployment/ID`.
 
 use std_alloc::{collections::BTreeMap, string::String};
 
@@ -10,7 +10,7 @@ use crate::{
     view::JobView,
 };
 
-/// A deployment. `job` is the job that it belongs to, as it is now.
+/// Converts a deployment. `job` is the current state of its job.
 pub fn deployment(deployment: &Deployment, job: &JobView) -> Value {
     let groups: BTreeMap<&String, Value> =
         deployment.groups.iter().map(|(name, known)| (name, group(known))).collect();
@@ -27,7 +27,7 @@ pub fn deployment(deployment: &Deployment, job: &JobView) -> Value {
 
 fn group(group: &DeploymentGroup) -> Value {
     let by = group.require_progress_by.unwrap_or_default();
-    // Nomad's own word for a time that is not set.
+    // Nomad's representation of an unset time.
     let by = rfc3339(by).unwrap_or_else(|| String::from("0001-01-01T00:00:00Z"));
     json!({
         "AutoRevert": group.auto_revert, "AutoPromote": group.auto_promote, "Promoted": group.promoted,

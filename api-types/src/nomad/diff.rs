@@ -1,13 +1,13 @@
-//! What differs between two versions of a job, as `POST /v1/job/ID/plan` has it.
+//! Differences between two versions of a job, as in `POST /v1/job/ID/plan`.
 //!
-//! In: jobs in Nomad's JSON. Out: `{Type, ID, Fields, Objects, TaskGroups}`, in which a group has `Tasks`; only what differs is told.
-//! Lists of named things have no order; of other lists place counts.
+//! In: jobs in Nomad's JSON. Out: `{Type, ID, Fields, Objects, TaskGroups}`, where a group has `Tasks`; contains only
+//! differences. Lists of named items are compared regardless of order, other lists by position.
 
 use std_alloc::{borrow::ToOwned, format, string::String, string::ToString, vec::Vec};
 
 use serde_json::{Map, Value, json};
 
-/// What the agent notes of a job is no part of it.
+/// Fields that the agent adds are not part of the job.
 const NOTED: [&str; 8] = [
     "Version",
     "Status",
@@ -19,10 +19,10 @@ const NOTED: [&str; 8] = [
     "JobModifyIndex",
 ];
 
-/// Lists of named things that have a place of their own in a diff, each within the things of the one before.
+/// Lists of named items with a separate field in a diff, each inside the items of the previous one.
 const NAMED: [&str; 2] = ["TaskGroups", "Tasks"];
 
-/// How many allocations of a group a new version of its job would leave, make, change and stop.
+/// The number of a group's allocations that a new job version would leave, create, change and stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
 pub struct Updates {
@@ -35,7 +35,7 @@ pub struct Updates {
 }
 
 impl Updates {
-    /// As Nomad writes them.
+    /// In Nomad's form.
     pub fn shown(&self) -> Value {
         json!({
             "Ignore": self.ignore, "Place": self.place, "Migrate": 0, "Stop": self.stop,
@@ -45,7 +45,7 @@ impl Updates {
     }
 }
 
-/// What differs. Without an old one everything is new.
+/// The differences. Without an old job everything is new.
 pub fn job_diff(old: Option<&Value>, new: &Value) -> Value {
     let empty = Map::new();
     let fields = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or(empty.clone());
@@ -61,7 +61,7 @@ pub fn job_diff(old: Option<&Value>, new: &Value) -> Value {
     Value::Object(shown)
 }
 
-/// What differs between two objects.
+/// The differences between two objects.
 #[derive(Default)]
 struct Diff {
     kind: &'static str,
@@ -105,7 +105,7 @@ fn object(old: &Map<String, Value>, new: &Map<String, Value>, named: &[&str]) ->
     diff
 }
 
-/// Tells what differs of one member: a field, fields of a list, or objects.
+/// Adds the differences of one member: a field, fields of a list, or objects.
 fn differ(name: &str, old: Option<&Value>, new: Option<&Value>, into: &mut Diff) {
     let (old, new) = (present(old), present(new));
     if old == new {
@@ -146,7 +146,7 @@ fn inner(name: &str, old: Option<&Value>, new: Option<&Value>) -> Option<Value> 
     Some(Value::Object(shown))
 }
 
-/// Groups or tasks: each that differs, with its name.
+/// The differing groups or tasks, with their names.
 fn things(old: Option<&Value>, new: Option<&Value>, named: &[&str]) -> Vec<Value> {
     let differing = pairs(old, new).into_iter().filter_map(|(key, before, after)| {
         let mut diff = object(&members(before), &members(after), named);
@@ -161,7 +161,7 @@ fn things(old: Option<&Value>, new: Option<&Value>, named: &[&str]) -> Vec<Value
     differing.collect()
 }
 
-/// Items of two lists that belong together: by name or label where they have one, else by place.
+/// Matching items of two lists: by name or label if they have one, else by position.
 fn pairs<'v>(
     old: Option<&'v Value>,
     new: Option<&'v Value>,
@@ -206,7 +206,7 @@ fn kind(old: Option<&Value>, new: Option<&Value>, diff: &Diff) -> &'static str {
     }
 }
 
-/// Nothing is written in several ways.
+/// Absence has several representations.
 fn present(value: Option<&Value>) -> Option<&Value> {
     value.filter(|value| match value {
         Value::Null => false,

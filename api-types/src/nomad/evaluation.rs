@@ -1,4 +1,4 @@
-//! Evaluations: what became of a change of a job, as `GET /v1/evaluation/ID` has it.
+//! Evaluations: the results of job changes, as in `GET /v1/evaluation/ID`.
 
 use std_alloc::string::String;
 
@@ -11,26 +11,26 @@ use crate::{
     view::{JobView, Unplaced},
 };
 
-/// A change that was accepted and planned.
+/// An accepted and planned change.
 #[derive(Debug, Clone, Copy)]
 pub struct Evaluated<'e> {
     /// Its id.
     pub id: &'e str,
     /// The job that was changed.
     pub job: &'e JobKey,
-    /// The job now; none where it is gone.
+    /// The current job; `None` if it was removed.
     pub view: Option<&'e JobView>,
-    /// Nomad's word for what led to it.
+    /// Nomad's name for the cause.
     pub trigger: &'e str,
-    /// Commit in which it was accepted.
+    /// The commit in which it was accepted.
     pub index: u64,
-    /// When that was.
+    /// The time it was accepted.
     pub at: UnixNanos,
-    /// Until when it waits; none of one that is complete.
+    /// The time it waits for; `None` if it is complete.
     pub waits_until: Option<UnixNanos>,
 }
 
-/// An evaluation. Nearly all are complete: whoever waits for one looks at the job next.
+/// Converts an evaluation. Nearly all are complete: clients that wait for one then check the job.
 pub fn evaluation(of: &Evaluated<'_>) -> Value {
     let (status, why) = match of.waits_until {
         Some(_) => ("pending", "created for delayed rescheduling"),
@@ -49,7 +49,7 @@ pub fn evaluation(of: &Evaluated<'_>) -> Value {
     })
 }
 
-/// Why allocations of groups were not placed and how many, as `FailedTGAllocs`: by group; null where all were.
+/// Why and how many allocations were not placed, as `FailedTGAllocs` by group; null if all were placed.
 pub fn failed_groups<'u>(unplaced: impl IntoIterator<Item = (&'u String, &'u Unplaced, u64)>) -> Value {
     let unplaced = unplaced.into_iter();
     let failed: Map<String, Value> = unplaced

@@ -1,15 +1,15 @@
-//! Entries of a task's history as Nomad tells them: with details that say in words for programs what the text says for people.
+//! Entries of a task's history in Nomad's form, whose details repeat the text's information for programs.
 //!
-//! In: an [`Event`], whose details are numbers and names that are in no text. Out: a [`TaskEvent`].
+//! In: an [`Event`], whose details are values that are in no text. Out: a [`TaskEvent`].
 //!
-//! Facts: `hashicorp/nomad:nomad/structs/structs.go` (`TaskEvent`), and recordings of stock clients.
+//! Sources: `hashicorp/nomad:nomad/structs/structs.go` (`TaskEvent`), and recordings of stock clients.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
 use super::TaskEvent;
 use crate::task::{TaskEvent as Event, TaskEventKind as Kind};
 
-/// One entry of a task's history as Nomad shows it.
+/// Converts an entry of a task's history to Nomad's form.
 pub fn task_event(event: &Event) -> TaskEvent {
     let details = details(event);
     let text = |key: &str| details.get(key).cloned().unwrap_or_default();
@@ -50,7 +50,7 @@ pub fn task_event(event: &Event) -> TaskEvent {
     }
 }
 
-/// What is stored of an event, and its text under the name that Nomad has for it in events of this kind.
+/// The stored details of an event, and its text under Nomad's key for this kind of event.
 fn details(event: &Event) -> BTreeMap<String, String> {
     let text = || event.message.clone();
     let told: Vec<(&str, String)> = match event.kind {

@@ -1,4 +1,4 @@
-//! Files of an allocation, as `GET /v1/client/fs/ls/ALLOC` and `…/stat/ALLOC` have them.
+//! Files of an allocation, as in `GET /v1/client/fs/ls/ALLOC` and `…/stat/ALLOC`.
 
 use std_alloc::string::String;
 
@@ -14,7 +14,7 @@ pub struct FileInfo {
     pub size: u64,
     pub file_mode: String,
     pub mod_time: Option<String>,
-    /// Only of a single file.
+    /// Only for a single file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Canonical jobs in Nomad's JSON, as `GET /v1/job/ID` has them.
+//! Canonical jobs in Nomad's JSON, as in `GET /v1/job/ID`.
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
@@ -16,7 +16,7 @@ use crate::{
 
 use super::{Children, children, job_summary, lifecycle, map};
 
-/// A job. `version` is its number, from 0.
+/// Converts a job. `version` is its number, from 0.
 pub fn job(job: &Job, version: u64) -> Value {
     json!({
         "ID": job.id, "Name": job.name, "Namespace": job.namespace, "Type": job.kind.as_str(),
@@ -35,7 +35,7 @@ pub fn job(job: &Job, version: u64) -> Value {
     })
 }
 
-/// A job with what became of it.
+/// A job with its current state.
 pub fn whole_job(view: &JobView) -> Value {
     let mut whole = job(&view.job, view.version);
     if let Value::Object(whole) = &mut whole {
@@ -63,7 +63,7 @@ pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
     whole
 }
 
-/// A job in Nomad's list of jobs; `allocs` are its allocations, `children` what was made of it.
+/// A job in Nomad's list of jobs; `allocs` are its allocations, `children` the counts of its children.
 pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) -> Value {
     json!({
         "ID": view.key.id, "ParentID": view.job.parent_id().unwrap_or_default(), "Name": view.job.name, "Namespace": view.key.namespace,
@@ -77,14 +77,14 @@ pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) 
     })
 }
 
-/// Nomad's three words: a job that has ended or is being stopped is dead. One that makes children never ends by itself.
+/// Nomad's job status: a job that has ended or is being stopped is dead. Jobs with children never end by themselves.
 pub fn job_status(view: &JobView) -> &'static str {
     let is_done = view.job.kind.completes()
         && view.convergence.state == ConvergenceState::Converged
         && !view.job.makes_children();
     match view.convergence.state {
         _ if view.is_stopped() || is_done => "dead",
-        // What runs goes on where only the roll-out has failed.
+        // If only the roll-out has failed, the allocations keep running.
         ConvergenceState::Failed if view.has_failed(view.version) => "running",
         ConvergenceState::Failed => "dead",
         ConvergenceState::Waiting if view.allocs.is_empty() => "pending",
@@ -222,7 +222,7 @@ fn service(service: &Service) -> Value {
         "EnableTagOverride": service.enable_tag_override,
         "Weights": { "Passing": service.weights.passing, "Warning": service.weights.warning },
         "Checks": list(service.checks.iter().map(check).collect()),
-        // What it says for all of its checks stands in each.
+        // Each check has the service's settings.
         "OnUpdate": OnUpdate::RequireHealthy.as_str(), "TaskName": "", "CheckRestart": null,
     })
 }

@@ -1,4 +1,4 @@
-//! This machine as a node, as `GET /v1/node/ID` and `GET /v1/nodes` have it.
+//! This machine as a node, as in `GET /v1/node/ID` and `GET /v1/nodes`.
 
 use std_alloc::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
 
 use super::map;
 
-/// What is known of this machine.
+/// Information about this machine.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     /// Node id.
@@ -28,13 +28,13 @@ pub struct Machine {
     pub name: String,
     /// Datacenter.
     pub datacenter: String,
-    /// Class; may be empty.
+    /// Node class; may be empty.
     pub class: String,
-    /// Pool; empty for `default`.
+    /// Node pool; empty for `default`.
     pub pool: String,
-    /// Release of the agent.
+    /// The agent's version.
     pub version: String,
-    /// Fingerprints by name.
+    /// Fingerprint attributes by name.
     pub attributes: BTreeMap<String, String>,
     /// The node's own meta.
     pub meta: BTreeMap<String, String>,
@@ -42,38 +42,38 @@ pub struct Machine {
     pub drivers: Vec<String>,
     /// Volumes of the machine.
     pub volumes: Vec<Arc<VolumeView>>,
-    /// `ready`, or how a node of a cluster stands with its servers.
+    /// `ready`, or the status of a cluster's node with its servers.
     pub status: &'static str,
     /// `eligible` for new work, or `ineligible`.
     pub eligibility: &'static str,
-    /// Why it can't do its work; none where it can.
+    /// Why it can't work; `None` if it can.
     pub wrong: Option<String>,
-    /// When the agent started.
+    /// The start time of the agent.
     pub started_at: UnixNanos,
-    /// Dynamic ports are taken from here.
+    /// The range of dynamic ports.
     pub dynamic_ports: (u16, u16),
-    /// Ports that no allocation gets, as Nomad writes them.
+    /// Ports that no allocation gets, in Nomad's notation.
     pub reserved_ports: String,
-    /// Processors and memory.
+    /// CPU, memory and disk.
     pub capacity: Option<Capacity>,
 }
 
-/// What the machine has.
+/// The machine's capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Processors that this process may use.
+    /// The number of cores that this process may use.
     pub cores: u64,
-    /// What they do together, in MHz.
+    /// Their total compute capacity in MHz.
     pub cpu_mhz: u64,
     /// Memory in MiB.
     pub memory_mib: u64,
-    /// Room where allocations lie, in MiB.
+    /// Disk space for allocations in MiB.
     pub disk_mib: u64,
-    /// Of the three amounts what is kept from allocations.
+    /// The reserved part of the three amounts.
     pub reserved: [u64; 3],
 }
 
-/// A node.
+/// Converts a node.
 pub fn node(machine: &Machine) -> Value {
     let mut shown = common(machine);
     shown.extend(object(json!({
@@ -88,7 +88,7 @@ pub fn node(machine: &Machine) -> Value {
     Value::Object(shown)
 }
 
-/// A node in Nomad's list, with what `os` and `resources` of the query ask for.
+/// A node in Nomad's list; `os` and `resources` are parameters of the query.
 pub fn node_stub(machine: &Machine, os: Wanted, with_resources: Wanted) -> Value {
     let mut shown = common(machine);
     let attributes = match os {
@@ -109,12 +109,12 @@ pub fn node_stub(machine: &Machine, os: Wanted, with_resources: Wanted) -> Value
     Value::Object(shown)
 }
 
-/// Whether something is to be shown.
+/// Whether to include a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// It is.
+    /// Include it.
     Yes,
-    /// It is not.
+    /// Leave it out.
     No,
 }
 
@@ -140,7 +140,7 @@ fn common(machine: &Machine) -> Map<String, Value> {
         })
         .collect();
     let pool = if machine.pool.is_empty() { "default" } else { &machine.pool };
-    // Its tasks are kept whatever is wrong; what is wrong is said.
+    // Existing tasks are kept whatever the problem; the description reports it.
     object(json!({
         "ID": machine.id, "Datacenter": machine.datacenter, "Name": machine.name, "NodePool": pool,
         "NodeClass": machine.class, "Drain": false, "SchedulingEligibility": machine.eligibility, "Status": machine.status,
@@ -165,7 +165,7 @@ fn driver(machine: &Machine, name: &str) -> Value {
     })
 }
 
-/// Null where the machine could not be measured.
+/// Null if the machine's capacity is unknown.
 fn resources(machine: &Machine) -> Value {
     let Some(Capacity { cores, cpu_mhz, memory_mib, disk_mib, .. }) = machine.capacity else {
         return Value::Null;
@@ -178,7 +178,7 @@ fn resources(machine: &Machine) -> Value {
     })
 }
 
-/// What is kept from allocations.
+/// The reserved resources.
 fn reserved(machine: &Machine) -> Value {
     let [cpu, memory, disk] = machine.capacity.map(|capacity| capacity.reserved).unwrap_or_default();
     json!({

@@ -1,4 +1,4 @@
-//! How a job is scaled, as `GET /v1/job/ID/scale` has it.
+//! The scaling state of a job, as in `GET /v1/job/ID/scale`.
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
@@ -11,7 +11,7 @@ use crate::{
     view::{AllocView, JobView},
 };
 
-/// What each group of a job should have and has. `allocs` are its allocations, older versions included.
+/// The wanted and actual counts of each group. `allocs` are the job's allocations, including older versions.
 pub fn scale_status(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
     let groups: Map<String, Value> =
         view.job.groups.iter().map(|group| (group.name.clone(), of_group(group, view, allocs))).collect();

@@ -1,4 +1,4 @@
-//! How many allocations of each group are in which state, as `GET /v1/job/ID/summary` has it.
+//! The number of allocations of each group by state, as in `GET /v1/job/ID/summary`.
 
 use std_alloc::{string::String, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
 
 use super::Children;
 
-/// A job's summary. `allocs` are its allocations, older versions included; `children` what was made of it.
+/// A job's summary. `allocs` are its allocations, including older versions; `children` the counts of its children.
 pub fn job_summary(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) -> Value {
     let groups: Map<String, Value> = view
         .job

@@ -1,8 +1,8 @@
 //! Access control lists of files and directories (POSIX.1e, `acl(5)`), read from and written to open descriptors.
 //!
-//! In: a descriptor. Out: a typed [`Acl`]; one without named entries is the file's mode in other terms. A file system
-//! that has no lists is an error of its own, [`AclError::Unsupported`]: there the mode is all there is, see [`Acl::from_mode`].
-//! Everything here blocks. It must not know what the files are for.
+//! In: a descriptor. Out: a typed [`Acl`]; without named entries it is equivalent to the file's mode. A file system
+//! without lists gives [`AclError::Unsupported`]; only the mode applies there, see [`Acl::from_mode`]. All calls block.
+//! This module does not know what the files are for.
 //!
 //! The kernel passes a list as the extended attribute `system.posix_acl_access`: a version, then entries of a tag, permissions
 //! and an id, little-endian, sorted by tag and id (`include/uapi/linux/posix_acl_xattr.h`).
@@ -22,13 +22,13 @@ use rustix::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     pub owner: Perm,
-    /// Of named users, by their id.
+    /// Named users by id.
     pub users: Vec<(u32, Perm)>,
-    /// Of the owning group.
+    /// The owning group.
     pub group: Perm,
-    /// Of named groups, by their id.
+    /// Named groups by id.
     pub groups: Vec<(u32, Perm)>,
-    /// The most that named users, named groups and the owning group get. There is one wherever a user or group is named.
+    /// Upper bound for named users, named groups and the owning group. Present whenever a user or group is named.
     pub mask: Option<Perm>,
     pub other: Perm,
 }
@@ -37,9 +37,9 @@ pub struct Acl {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Perm(u8);
 
-/// Who may write besides the owner and root, with the mask applied.
+/// Who may write, besides the owner and root, after the mask is applied.
 ///
-/// Group members are not resolved here. A named user has exactly the rights of its entry, whatever its groups.
+/// Group members are not resolved here. A named user has exactly the rights of its entry, regardless of its groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Writers {
     pub users: Vec<u32>,
@@ -48,7 +48,7 @@ pub struct Writers {
     pub other: bool,
 }
 
-/// Why a list can't be read or written. Reads after "failed to".
+/// Errors when reading or writing a list. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum AclError {
     /// The file system has no access control lists.
@@ -56,13 +56,13 @@ pub enum AclError {
     Unsupported,
     #[error("{operation} access control list")]
     Io { operation: &'static str, source: io::Error },
-    /// It is none of version 2, or lacks an entry that every list has.
+    /// Not version 2, or an entry that every list has is missing.
     #[error("read access control list: it is malformed")]
     Malformed,
 }
 
 impl AclError {
-    /// As an error of the system.
+    /// Converts to the equivalent system error.
     pub fn into_io(self) -> io::Error {
         match self {
             Self::Unsupported => Errno::OPNOTSUPP.into(),
@@ -73,36 +73,34 @@ impl AclError {
 }
 
 impl Perm {
-    /// Nothing.
+    /// No permissions.
     pub const NONE: Self = Self(0);
     /// Search only.
     pub const EXECUTE: Self = Self(1);
     /// Read and search.
     pub const READ_EXECUTE: Self = Self(5);
-    /// Everything.
+    /// Read, write and execute.
     pub const ALL: Self = Self(7);
 
-    /// The lowest three bits, as in a mode.
+    /// From the lowest three bits of a mode.
     pub const fn from_bits(bits: u32) -> Self {
         Self((bits & 7).to_le_bytes()[0])
     }
 
-    /// As in a mode.
+    /// As the lowest three bits of a mode.
     pub fn bits(self) -> u32 {
         u32::from(self.0)
     }
 
-    /// Whether reading is one of them.
     pub const fn reads(self) -> bool {
         self.0 & 4 != 0
     }
 
-    /// Whether writing is one of them.
     pub const fn writes(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// Whether executing or searching is one of them.
+    /// Whether executing or searching is permitted.
     pub const fn executes(self) -> bool {
         self.0 & 1 != 0
     }
@@ -124,7 +122,7 @@ impl fmt::Debug for Perm {
 }
 
 impl Acl {
-    /// What a mode says, without named entries.
+    /// The list equivalent to a mode, without named entries.
     pub const fn from_mode(mode: u32) -> Self {
         Self {
             owner: Perm::from_bits(mode >> 6),
@@ -136,7 +134,7 @@ impl Acl {
         }
     }
 
-    /// A closed one of its owner, which lets each of `users` do what stands beside it.
+    /// A list that gives nothing to the group and others; each of `users` gets the permissions paired with it.
     pub fn of_users(owner: Perm, users: impl IntoIterator<Item = (u32, Perm)>) -> Self {
         let mut acl = Self { owner, users: users.into_iter().collect(), ..Self::from_mode(0) };
         acl.users.sort_unstable();
@@ -147,13 +145,13 @@ impl Acl {
         acl
     }
 
-    /// The list of an open file or directory, also of one that was opened with `O_PATH`.
+    /// Reads the list of an open file or directory; `O_PATH` descriptors work too.
     ///
     /// # Errors
-    /// [`AclError::Unsupported`] where the file system has no lists; otherwise when it can't be read.
+    /// [`AclError::Unsupported`] if the file system has no lists; otherwise if reading fails.
     pub fn read(file: impl AsFd) -> Result<Self, AclError> {
         let fd = file.as_fd();
-        // Most lists are shorter; the longest attribute has 64 KiB.
+        // Most lists fit; an attribute can have up to 64 KiB.
         let mut small = [0_u8; 256];
         match get(fd, &mut small) {
             Ok(len) => Self::decode(small.get(..len).unwrap_or_default()),
@@ -162,7 +160,7 @@ impl Acl {
                 let len = get(fd, &mut large).map_err(|errno| error("read", errno))?;
                 Self::decode(large.get(..len).unwrap_or_default())
             }
-            // None is set: the mode is all of it.
+            // No list is set: only the mode applies.
             Err(Errno::NODATA) => {
                 let stat = fstat(fd).map_err(|errno| error("read", errno))?;
                 Ok(Self::from_mode(stat.st_mode))
@@ -171,20 +169,20 @@ impl Acl {
         }
     }
 
-    /// Gives an open file or directory this list in one step; its mode then shows the owner's permissions, the mask as those of the group,
-    /// and the others'. Set-id and sticky bits stay.
+    /// Sets the list of an open file or directory in one step. The mode then shows the owner's permissions, the mask in
+    /// place of the group's, and the others'. Set-id and sticky bits are unchanged.
     ///
     /// # Errors
-    /// [`AclError::Unsupported`] where the file system has no lists; otherwise when the system refuses.
+    /// [`AclError::Unsupported`] if the file system has no lists; otherwise if the system call fails.
     pub fn write(&self, file: impl AsFd) -> Result<(), AclError> {
         fsetxattr(file.as_fd(), NAME, &self.encode(), XattrFlags::empty())
             .map_err(|errno| error("write", errno))
     }
 
-    /// Whether a directory has a default list: what is made in it gets that one.
+    /// Whether a directory has a default list, which new entries inherit.
     ///
     /// # Errors
-    /// When it can't be read. A file system without lists has none.
+    /// If it can't be read. A file system without lists gives `false`.
     pub fn has_default(dir: impl AsFd) -> Result<bool, AclError> {
         let mut nothing: [u8; 0] = [];
         match fgetxattr(dir, DEFAULT_NAME, &mut nothing) {
@@ -194,17 +192,17 @@ impl Acl {
         }
     }
 
-    /// Makes it the default list of a directory.
+    /// Sets this list as the default list of a directory.
     #[cfg(any(test, feature = "fixture"))]
     pub fn write_default(&self, dir: impl AsFd) -> Result<(), AclError> {
         let written = fsetxattr(dir.as_fd(), DEFAULT_NAME, &self.encode(), XattrFlags::empty());
         written.map_err(|errno| error("write", errno))
     }
 
-    /// Removes the default list of a directory. What lies in it stays as it is.
+    /// Removes the default list of a directory. Existing entries are unchanged.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system call fails.
     pub fn remove_default(dir: impl AsFd) -> Result<(), AclError> {
         match fremovexattr(dir, DEFAULT_NAME) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
@@ -212,7 +210,7 @@ impl Acl {
         }
     }
 
-    /// The permission bits that the mode of a file with this list shows.
+    /// The permission bits in the mode of a file with this list.
     pub fn mode(&self) -> u32 {
         (self.owner.bits() << 6) | (self.mask.unwrap_or(self.group).bits() << 3) | self.other.bits()
     }
@@ -285,7 +283,7 @@ const NAME: &std::ffi::CStr = c"system.posix_acl_access";
 const DEFAULT_NAME: &std::ffi::CStr = c"system.posix_acl_default";
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
-/// `XATTR_SIZE_MAX` of the kernel.
+/// `XATTR_SIZE_MAX` in the kernel.
 const XATTR_BYTES_MAX: usize = 64 * 1024;
 
 const USER_OBJ: u16 = 0x01;
@@ -294,19 +292,19 @@ const GROUP_OBJ: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// Id of an entry that names nobody.
+/// Id of an entry without a user or group.
 const NO_ID: u32 = u32::MAX;
 
 fn get(fd: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
     match fgetxattr(fd, NAME, &mut *into) {
-        // Opened with O_PATH: only a path leads to its attributes, and this one leads to that very file.
+        // `O_PATH` descriptors have no attribute calls; the `/proc` path resolves to the same file.
         Err(Errno::BADF) => getxattr(format!("/proc/self/fd/{}", fd.as_raw_fd()), NAME, into),
         got => got,
     }
 }
 
 fn error(operation: &'static str, errno: Errno) -> AclError {
-    // ENOTSUP is the same number.
+    // ENOTSUP has the same value.
     if errno == Errno::OPNOTSUPP {
         return AclError::Unsupported;
     }

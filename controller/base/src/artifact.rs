@@ -1,6 +1,6 @@
-//! What is written of an artifact: where it comes from, its checksum, its format, where it goes.
+//! The parts of an artifact's specification: source, checksum, format, destination.
 //!
-//! In: texts of a job. Out: types. Nothing is fetched or unpacked here.
+//! In: strings from a job. Out: types. Nothing is fetched or unpacked here.
 
 pub mod checksum;
 pub mod format;

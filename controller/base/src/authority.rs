@@ -1,16 +1,16 @@
-//! `HOST[:PORT]` as it stands in `Host`, in a request's target, in `Origin` and in the config (RFC 3986 §3.2, RFC 9110 §7.2).
+//! `HOST[:PORT]` as in `Host`, a request's target, `Origin` and the config (RFC 3986 §3.2, RFC 9110 §7.2).
 //!
-//! In: text of whoever asks. Out: an [`Authority`] in one spelling, or nothing. It must not know who is allowed.
+//! In: text from a client. Out: a normalized [`Authority`], or `None`. This module does not know who is allowed.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr},
 };
 
-/// A name of DNS has no more characters.
+/// The maximum length of a DNS name.
 const NAME_LEN_MAX: usize = 253;
 
-/// A host, and a port where one is given.
+/// A host and an optional port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authority {
     pub host: Host,
@@ -20,14 +20,14 @@ pub struct Authority {
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// An address. The zone of IPv6 doesn't count: it is about the way there.
+    /// An address. An IPv6 zone is dropped: it only describes the route.
     Ip(IpAddr),
-    /// A name, in lower case and without the dot of the root.
+    /// A name in lower case, without the trailing dot.
     Name(String),
 }
 
 impl Authority {
-    /// Reads it. Nothing where it is none, or says who asks (`user@host`).
+    /// Parses an authority. `None` if it is invalid or contains a user (`user@host`).
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -43,7 +43,7 @@ impl Authority {
         let port = match port.strip_prefix(':') {
             None if port.is_empty() => None,
             None => return None,
-            // An empty port is none.
+            // An empty port counts as absent.
             Some("") => None,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits.parse().ok()?),
             Some(_) => return None,
@@ -51,15 +51,15 @@ impl Authority {
         Some(Self { host, port })
     }
 
-    /// Reads an origin (RFC 6454 §7): nothing where it is `null` or has no host. The port is that of the scheme unless another is given.
+    /// Parses an origin (RFC 6454 §7); `None` if it is `null` or has no host. The port defaults to the scheme's.
     pub fn of_origin(text: &str) -> Option<Self> {
         let (scheme, authority) = text.split_once("://")?;
         let read = Self::parse(authority)?;
         Some(Self { port: read.port.or_else(|| default_port(scheme)), ..read })
     }
 
-    /// Whether a page of `origin` is one of this host. A host without a port has that of either scheme: which one was spoken, a proxy
-    /// in front may have changed.
+    /// Whether a page of `origin` is served by this host. A host without a port matches the default port of both
+    /// schemes, because a proxy in front may have changed the scheme.
     pub fn is_of(&self, origin: &Self) -> bool {
         let is_same_port = match self.port {
             Some(port) => Some(port) == origin.port,
@@ -109,7 +109,7 @@ impl Host {
     }
 }
 
-/// `host:port`, with brackets around an IPv6 address. An empty address is this machine.
+/// `host:port`, with brackets around an IPv6 address. An empty address means 127.0.0.1.
 pub fn host_port(address: &str, port: u16) -> String {
     match address {
         "" => format!("127.0.0.1:{port}"),
@@ -144,7 +144,7 @@ mod tests {
             ("[::1]:4646", ip("::1", Some(4_646))),
             ("[fe80::1%eth0]:4646", ip("fe80::1", Some(4_646))),
             ("[fe80::1%25eth0]", ip("fe80::1", None)),
-            // A browser turns these into addresses before it asks; here they are names that nobody has.
+            // Browsers convert these to addresses before they send a request; here they are names that don't resolve.
             ("127.1", name("127.1", None)),
             ("2130706433", name("2130706433", None)),
         ] {

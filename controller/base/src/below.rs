@@ -1,23 +1,24 @@
-//! Paths as users write them for what lies below a task's directory.
+//! User-written paths below a task's directory.
 //!
-//! In: text such as `./local/site`. Out: the steps from there. What may lie where is for others to say, and nothing is looked at here.
+//! In: text such as `./local/site`. Out: the relative path. Callers decide which places are allowed; nothing is read
+//! from disk here.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Why a path names no place below a task's directory.
+/// Why a path is not below a task's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotBelow {
-    /// It begins at the root.
+    /// The path is absolute.
     Absolute,
-    /// It is empty, the directory itself, or goes up.
+    /// The path is empty, names the directory itself, or contains `..`.
     Leaves,
 }
 
-/// The path without its `.`: one step at least, and none that goes up.
+/// Removes `.`; the result has at least one component and no `..`.
 ///
 /// # Errors
 ///
-/// When it is none below.
+/// If the path is not below the directory.
 pub fn below(text: &str) -> Result<PathBuf, NotBelow> {
     let mut path = PathBuf::new();
     for part in Path::new(text).components() {

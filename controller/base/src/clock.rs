@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use herdlet_api_types::UnixNanos;
-/// The present by the wall clock, which people may set; 0 before 1970.
+/// The current wall-clock time, which people may set; 0 before 1970.
 #[must_use]
 pub fn wall_now() -> UnixNanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Directories, watched: tells that something in one changed, not what. Whoever is told looks for itself.
+//! Watches directories: reports that something in one changed, but not what. Subscribers read the directory themselves.
 //!
-//! In: paths. Out: word of changes. All of these watches share one inotify queue, because a user has only 128 of them
-//! (inotify(7), `max_user_instances`), but watches by the ten thousand. Where even those are used up, a directory is taken
-//! for changed every [`SLOW_PERIOD`], so that nobody is refused. (The records of attempts have a queue of their own.)
+//! In: paths. Out: notifications. All of these watches share one inotify queue, because a user has only 128 of them
+//! (inotify(7), `max_user_instances`), but tens of thousands of watches. When even those run out, a directory counts as
+//! changed every [`SLOW_PERIOD`] instead of being refused. (The records of attempts have a queue of their own.)
 
 mod hub;
 
@@ -19,27 +19,27 @@ use tokio::sync::Notify;
 
 pub use hub::Subscription;
 
-/// How often a directory is looked at that can't be watched: seldom enough for a thousand of them.
+/// Polling interval for directories that can't be watched: long enough for a thousand of them.
 const SLOW_PERIOD: Duration = Duration::from_secs(1);
 
 /// A watched directory.
 pub struct DirectoryWatch {
     path: PathBuf,
     told: Arc<Notify>,
-    /// None where it can only be looked at.
+    /// `None` if the directory is polled.
     kernel: Option<Subscription>,
 }
 
-/// What about a directory is of interest.
+/// Which changes of a directory to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interests {
-    /// Entries that come, go, or are written to.
+    /// Entries are created, removed, renamed or written to.
     Writes,
-    /// Entries that come, go, or were written and closed; the directory's own end.
+    /// Entries are created, removed, renamed, or closed after writing; the directory itself is removed or renamed.
     Entries,
-    /// Entries that come and go; the directory's own end.
+    /// Entries are created, removed or renamed; the directory itself is removed or renamed.
     Names,
-    /// The same, and when rights of it or of entries change.
+    /// As `Names`, and rights of the directory or its entries change.
     Rights,
 }
 
@@ -56,16 +56,16 @@ impl Interests {
     }
 }
 
-/// Device and inode of the directory that a path leads to now; none where it leads nowhere.
+/// Device and inode of the directory at `path`; `None` if there is none.
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
 }
 
 impl DirectoryWatch {
-    /// Watches `path`. Where the kernel has no more watches it is only looked at now and then.
+    /// Watches `path`, or polls it if the kernel has no watches left.
     ///
     /// # Errors
-    /// When it does not exist or is no directory.
+    /// If it does not exist or is not a directory.
     pub fn open(path: &Path, interests: Interests) -> io::Result<Self> {
         let told = Arc::new(Notify::new());
         let teller = Arc::clone(&told);
@@ -83,7 +83,7 @@ impl DirectoryWatch {
     /// Waits until something has changed since the last call (or since [`DirectoryWatch::open`]).
     ///
     /// # Errors
-    /// When the directory is gone. What was written to it last may not have been told as a change.
+    /// If the directory is gone. The last writes to it may not have been reported as changes.
     pub async fn changed(&self) -> io::Result<()> {
         match &self.kernel {
             Some(subscription) => {
@@ -104,7 +104,7 @@ impl DirectoryWatch {
     }
 }
 
-/// Whether the kernel has no more of what watching takes.
+/// Whether the error means that a kernel resource for watching has run out.
 pub fn is_used_up(error: &io::Error) -> bool {
     let used_up = [Errno::NOSPC, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|errno| used_up.contains(&errno))
@@ -115,8 +115,8 @@ fn said_once(error: &io::Error) {
     SAID.call_once(|| {
         tracing::warn!(
             %error,
-            "no more directories can be watched, so some are only looked at every second; raise fs.inotify.max_user_watches, \
-             or fs.inotify.max_user_instances and the limit of open files"
+            "no more directories can be watched, so some are polled every second; raise fs.inotify.max_user_watches, \
+             or fs.inotify.max_user_instances and the open file limit"
         );
     });
 }

@@ -1,6 +1,7 @@
-//! Small files that survive: written whole or not at all, 0600.
+//! Small files with mode 0600 that are written atomically.
 //!
-//! In: a path below a directory of ours, bytes, and what they must outlive. It must not know what they mean.
+//! In: a path below one of our directories, bytes, and what the file must survive. This module does not know the
+//! contents' meaning.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -11,28 +12,27 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// What a file that was written must outlive.
+/// What a written file must survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlives {
-    /// Any process, ours too. After a power cut it may be as it was before, or empty.
+    /// The end of any process, including ours. After a power cut the file may have its old contents or be empty.
     Processes,
-    /// A power cut too. Takes two waits for the disk.
+    /// Power cuts too. Costs two waits for the disk.
     PowerCuts,
 }
 
-/// Makes a directory, and what is missing above it, that only we may enter (0700).
+/// Creates a directory, and missing parents, that only we may enter (0700).
 ///
 /// # Errors
-/// What kept it from being made or from getting its mode.
+/// If a directory can't be created or given its mode.
 pub fn make_dir(path: &Path) -> io::Result<()> {
     make_dir_with(path, 0o700)
 }
 
-/// Makes a directory, and what is missing above it, that others may pass through to what they know in it, and list nothing
-/// (0711).
+/// Creates a directory, and missing parents, that others may pass through to names they know, but not list (0711).
 ///
 /// # Errors
-/// What kept it from being made or from getting its mode.
+/// If a directory can't be created or given its mode.
 pub fn make_passage(path: &Path) -> io::Result<()> {
     make_dir_with(path, 0o711)
 }
@@ -45,12 +45,12 @@ fn make_dir_with(path: &Path, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes it and what is missing above it, each on disk in the directory above it: what is written into a directory that a
-/// crash takes away is lost with it.
+/// Creates the directory and missing parents, and syncs each in its parent: if a crash removes a directory, its
+/// contents are lost with it.
 fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     let make = || match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => sync(path),
-        // Somebody else may have made it just now.
+        // Another process may have created it at the same time.
         Err(_) if path.is_dir() => Ok(()),
         Err(error) => Err(error),
     };
@@ -58,19 +58,19 @@ fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(error)?;
             make_dirs(parent, mode, sync)?;
-            // Some file systems say so of any name, as /proc does.
+            // Some file systems, such as /proc, return this error for any name.
             make()
         }
         made => made,
     }
 }
 
-/// Replaces the file by one with these bytes, on disk before the call returns: a reader, also after a power cut, sees the old
-/// ones or the new ones. For one caller at a time.
+/// Replaces the file's contents; they are on disk before the call returns. A reader, also after a power cut, sees the
+/// old contents or the new. Only one caller at a time.
 ///
 /// # Errors
-/// What failed; the file is then as before, or already the new one but perhaps not on disk. Of bytes that did not become a file nothing is
-/// left: they may be secret, and take room on a disk that is full.
+/// If a step fails; the file is then unchanged, or new but perhaps not on disk. The temporary file is removed: its
+/// contents may be secret, and take space on a full disk.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let written = write_in_steps(path, bytes, Outlives::PowerCuts, &Steps::default());
     if written.is_err() {
@@ -79,37 +79,37 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Removes the file for good, and what a crash left of writing it. One that is not there is removed already.
+/// Removes the file durably, and the temporary file that a crash may have left. A missing file counts as removed.
 ///
 /// # Errors
-/// What failed.
+/// If a step fails.
 pub fn remove(path: &Path) -> io::Result<()> {
     let steps = Steps::default();
     remove_in_steps(&temporary(path)?, Outlives::PowerCuts, &steps)?;
     remove_in_steps(path, Outlives::PowerCuts, &steps)
 }
 
-/// Moves a file for good, within one directory or between two.
+/// Moves a file durably, within a directory or between two.
 ///
 /// # Errors
-/// What failed.
+/// If a step fails.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_dir(to)?;
     sync_dir(from)
 }
 
-/// The name under which a file is written before it gets its own: hidden, so that no reader takes it for one.
+/// Whether this is the temporary name of a file being written: hidden, so that readers skip it.
 pub fn is_temporary(name: &str) -> bool {
     own_name(name) != name
 }
 
-/// The name that a file of this name is to have.
+/// The final name of a file with this name.
 pub fn own_name(name: &str) -> &str {
     name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp")).unwrap_or(name)
 }
 
-/// Where a file is written before it gets its own name.
+/// The temporary path that a file is written to before it is renamed.
 fn temporary(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     Ok(path.with_file_name(format!(".{name}.tmp")))
@@ -132,8 +132,8 @@ pub fn write_in_steps(path: &Path, bytes: &[u8], outlives: Outlives, steps: &Ste
     sync_name(path, outlives)
 }
 
-/// Makes a file under a name of ours, 0600, in place of what a crash, or somebody else, has left there. Never writes to what was there
-/// before: it may be a link, or a second name of another file.
+/// Creates a file, 0600, in place of whatever a crash or another process has left under our name. Never writes to the
+/// previous file, which may be a link or have another hard link.
 pub fn make_file(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if !is_absent(&error) => return Err(error),
@@ -142,8 +142,8 @@ pub fn make_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Opens a file of ours to change it in place; makes it, 0600, where it is not there. A link, or what is no plain file, is refused.
-/// Before anything is written see [`has_other_names`].
+/// Opens one of our files for changing in place; creates it, 0600, if it is missing. Refuses links and everything but
+/// plain files. Check [`has_other_names`] before writing.
 pub fn open_in_place(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
@@ -162,8 +162,8 @@ pub fn open_in_place(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the file has further hard links, through which a write would be visible: a backup that shares files, or a link that was
-/// planted.
+/// Whether the file has further hard links, through which a write would be visible: a backup that shares files, or a
+/// planted link.
 pub fn has_other_names(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 1)
 }
@@ -189,14 +189,14 @@ fn sync_name(path: &Path, outlives: Outlives) -> io::Result<()> {
     }
 }
 
-/// A name in a directory is durable once the directory is.
+/// Syncing a directory makes the names in it durable.
 fn sync_dir(path: &Path) -> io::Result<()> {
     let dir = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let dir = dir.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
     File::open(dir)?.sync_all()
 }
 
-/// The points at which a crash could fall. In tests one of them fails.
+/// The points at which a crash could happen. Tests make one of them fail.
 #[derive(Debug, Clone, Default)]
 pub struct Steps {
     #[cfg(any(test, feature = "fixture"))]
@@ -204,7 +204,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Passes so many steps, then fails at each.
+    /// Passes this many steps, then fails at each.
     #[cfg(any(test, feature = "fixture"))]
     pub fn failing_after(steps: usize) -> Self {
         Self { left: Some(std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(steps))) }
@@ -216,7 +216,7 @@ impl Steps {
         let Some(left) = &self.left else { return Ok(()) };
         match left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
             Ok(_) => Ok(()),
-            Err(_) => Err(io::Error::other("the step that a test lets fail")),
+            Err(_) => Err(io::Error::other("a step that fails in this test")),
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
         let names = || {
             fs::read_dir(ground.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
         };
-        // The last step fails: a directory that is not empty is in its place.
+        // The last step fails because the target is a directory that is not empty.
         fs::create_dir_all(path.join("x")).unwrap();
         write(&path, b"secret").unwrap_err();
         assert_eq!(names(), ["token"]);

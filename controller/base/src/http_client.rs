@@ -1,32 +1,32 @@
-//! What all HTTP clients of herdlet share: the command line's, Consul's and the checks'.
+//! Settings shared by all HTTP clients of herdlet: the command line's, Consul's and the checks'.
 //!
-//! In: whether peers speak TLS. Out: a builder. The system's certificates are loaded only where TLS is spoken: that costs
-//! time and memory, and fails on a machine without any, where a local socket works all the same.
+//! In: whether peers use TLS. Out: a builder. The system's certificates are loaded only for TLS: loading costs time and
+//! memory, and fails on a machine without any, where a local socket still works.
 
 use std::time::Duration;
 
 use reqwest::{Certificate, ClientBuilder, Identity};
 use zeroize::Zeroizing;
 
-/// How long to wait for a connection, unless the caller knows better.
+/// Default limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a client says it is.
+/// The `User-Agent` of every client.
 pub const USER_AGENT: &str = concat!("herdlet/", env!("CARGO_PKG_VERSION"));
 
-/// How peers are known.
+/// How a client verifies its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
-    /// Unix sockets and `http://` only; a peer that speaks TLS is refused.
+    /// No TLS: Unix sockets and `http://` only; TLS peers are refused.
     None,
-    /// By the certificates that this system trusts.
+    /// Against the certificates that this system trusts.
     Verified,
-    /// Not at all: what a check with `tls_skip_verify` asks for.
+    /// Not at all, as a check with `tls_skip_verify` requests.
     Unverified,
 }
 
 impl Tls {
-    /// What a URL needs.
+    /// The setting that a URL needs.
     pub fn of(url: &str) -> Self {
         if url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
             Self::Verified
@@ -36,20 +36,20 @@ impl Tls {
     }
 }
 
-/// Whom a client trusts instead of the system's authorities, and what it shows of itself.
+/// The authorities that a client trusts instead of the system's, and its own certificate.
 #[derive(Default)]
 pub struct Credentials {
-    /// Authorities, in PEM; the system's where absent.
+    /// Certificate authorities, in PEM; the system's if absent.
     pub authorities: Option<Vec<u8>>,
     /// A certificate and its key, in PEM.
     pub identity: Option<Zeroizing<Vec<u8>>>,
 }
 
 impl Credentials {
-    /// A client that has them.
+    /// Adds the credentials to a client.
     ///
     /// # Errors
-    /// When one of them makes no sense.
+    /// If one of them is invalid.
     pub fn give(&self, builder: ClientBuilder) -> reqwest::Result<ClientBuilder> {
         let builder = match &self.authorities {
             Some(pem) => builder.tls_certs_only(Certificate::from_pem_bundle(pem)?),
@@ -62,7 +62,7 @@ impl Credentials {
     }
 }
 
-/// A client that names itself and heeds no proxy settings: what it talks to is this node's own.
+/// A client with our user agent that ignores proxy settings, because it connects to this node's own services.
 pub fn builder(tls: Tls) -> ClientBuilder {
     let builder = reqwest::Client::builder()
         .user_agent(USER_AGENT)
@@ -76,7 +76,7 @@ pub fn builder(tls: Tls) -> ClientBuilder {
     }
 }
 
-/// What was wrong in the end: the causes before it only say what was tried, and where.
+/// The innermost cause. The errors around it only describe the request.
 pub fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }

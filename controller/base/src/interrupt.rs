@@ -1,6 +1,6 @@
 //! The signals that end a command.
 
-/// Ctrl-C, or a request to end. Listens from the call on, within a tokio runtime.
+/// Completes on Ctrl-C or SIGTERM. Listens from the call on; needs a tokio runtime.
 pub fn interrupted() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));

@@ -1,9 +1,9 @@
-//! What every crate of the agent builds on: files that others may not touch, paths, users, clocks, HTTP clients.
+//! The foundation of all crates of the agent: files protected from other users, paths, users, clocks, HTTP clients.
 //!
-//! In: paths, texts. Out: open directories, checked values, errors that say whether to try again. It knows no task, no job's life and no
-//! planner.
+//! In: paths, strings. Out: open directories, validated values, errors that tell whether a retry can help. This crate
+//! does not know tasks, the lifecycle of jobs or the planner.
 
-/// Writes a line for people to standard error. Where nobody reads (a full disk, a closed pipe) it is dropped.
+/// Writes a line for people to standard error. It is dropped if it can't be written (a full disk, a closed pipe).
 #[macro_export]
 macro_rules! tell {
     ($($line:tt)*) => {{

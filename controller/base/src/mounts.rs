@@ -1,4 +1,4 @@
-//! Mounts of this machine: making and removing them through held directories, and the table of them.
+//! The machine's mounts: mounting and unmounting through open directories, and the mount table.
 
 pub mod kernel;
 pub mod table;

@@ -1,27 +1,27 @@
 //! Finds users other than root and the agent's own who can change what a path names.
 //!
-//! In: a path of something that the agent obeys or keeps to itself. Out: nothing, or who can change it and the command that ends
-//! that. It must not know what the path is for: callers refuse or warn.
+//! In: a path that the agent obeys or keeps private. Out: nothing, or who can change it and the command that prevents
+//! it. This module does not know the path's purpose: callers refuse or warn.
 //!
-//! A path can be changed by users who can change the file itself or replace a name on the way to it; link names and their targets
-//! are on the way too. The way is walked from the root on held descriptors, and the kernel follows no link. Where every step is
-//! trusted nobody else can change what the path means, so the path can be opened by its name afterwards.
+//! A user can change a path by changing the file itself or replacing a name on the way to it, including links and their
+//! targets. The walk starts at the root, holds each directory open, and resolves links itself. If every step is
+//! trusted, nobody else can change what the path means, so it can then be opened by name.
 //!
 //! ```text
-//! a name      is replaced by whoever may write to its directory; in a sticky one only by the owners of both
-//! a directory is written to by its owner, and by group and others as its mode says; so is a file
+//! a name      can be replaced by users who may write to its directory; in a sticky one only by the owners of both
+//! a directory can be written to by its owner, and by group and others as its mode says; so can a file
 //! ```
 //!
-//! Where a file has an access list, the group bits of its mode are the list's mask (acl(5)): without `g+w` no entry lets anybody write,
-//! and the list is not read.
+//! If a file has an access list, the group bits of its mode are the list's mask (acl(5)): without `g+w` no entry grants
+//! writing, and the list is not read.
 //!
-//! Members of groups are read from `/etc/passwd` and `/etc/group` only: a member that a name service adds to a group of these files is not
-//! seen, and a group that only a name service knows is not trusted.
+//! Group members are read from `/etc/passwd` and `/etc/group` only. Members that a name service adds to these groups
+//! are not seen; groups that only a name service knows are not trusted.
 //!
 //! - `walk`: the steps of a path.
-//! - `exposed`: what is said of a path that is not trusted.
-//! - `kept`: all that the agent keeps in its state directory.
-//! - `session`: a directory for run-time files that is another user's.
+//! - `exposed`: messages about paths that are not trusted.
+//! - `kept`: the files in the agent's state directory.
+//! - `session`: a directory for run-time files that belongs to another user.
 //! - `accounts`: names of users, and groups without other members.
 //! - `trusted`: users and groups that the operator trusts.
 
@@ -65,17 +65,17 @@ use trusted::Trusted;
 pub use trusted::{TRUSTED_GROUPS, TRUSTED_USERS};
 use walk::{End, Node};
 
-/// A path is not trusted, or cannot be judged. Reads after "failed to".
+/// A path that is not trusted, or that can't be checked. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum OwnershipError {
-    /// Somebody else can change it.
+    /// Another user can change it.
     #[error("trust {}: {exposed}", shown(path))]
     Exposed {
         path: PathBuf,
-        /// Who can, and by what.
+        /// Who can, and by which right.
         exposed: Box<Exposed>,
     },
-    /// The path cannot be walked.
+    /// The path can't be walked.
     #[error("check the ownership of {}", shown(path))]
     Unknown {
         /// The step that failed.
@@ -85,14 +85,14 @@ pub enum OwnershipError {
 }
 
 impl OwnershipError {
-    /// What was checked, or the step on the way to it that failed.
+    /// The path that was checked, or the step on the way to it that failed.
     pub fn path(&self) -> &Path {
         match self {
             Self::Exposed { path, .. } | Self::Unknown { path, .. } => path,
         }
     }
 
-    /// The command that ends the right of others to a directory which the agent used before, if there is one.
+    /// The command that restores the mode of a directory which the agent has used before, if there is one.
     pub fn restoring(&self) -> Option<String> {
         match self {
             Self::Exposed { exposed, .. } => exposed.restoring(),
@@ -100,7 +100,7 @@ impl OwnershipError {
         }
     }
 
-    /// Without the advice to trust another user, for a path that nobody has named for the agent.
+    /// Removes the advice to trust another user, for paths that the operator did not choose.
     #[must_use]
     pub fn without_trust(self) -> Self {
         match self {
@@ -109,7 +109,7 @@ impl OwnershipError {
         }
     }
 
-    /// Whether the path names nothing.
+    /// Whether the path does not exist.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::Exposed { .. } => false,
@@ -118,7 +118,7 @@ impl OwnershipError {
     }
 }
 
-/// Makes sure that only root and our own user can change what `path` names.
+/// Checks that only root and our own user can change what `path` names.
 ///
 /// # Errors
 /// [`OwnershipError`].
@@ -127,7 +127,8 @@ pub fn check(path: &Path) -> Result<(), OwnershipError> {
     guard.end(path, &walk::walk(path, &guard)?)
 }
 
-/// Makes sure that only root, our own user and its owner can replace what `path` names. It may belong to anybody, and need not exist.
+/// Checks that only root, our own user and its owner can replace what `path` names. It may belong to any user, and need
+/// not exist.
 ///
 /// # Errors
 /// [`OwnershipError`].
@@ -135,7 +136,7 @@ pub fn check_way(path: &Path) -> Result<(), OwnershipError> {
     unless_absent(walk::walk(path, &Guard::of_process()).map(drop))
 }
 
-/// As [`check`] where `path` exists, as [`check_way`] where it does not yet.
+/// As [`check`] if `path` exists, otherwise as [`check_way`].
 ///
 /// # Errors
 /// [`OwnershipError`].
@@ -143,15 +144,16 @@ pub fn check_if_there(path: &Path) -> Result<(), OwnershipError> {
     unless_absent(check(path))
 }
 
-/// Makes sure that everything directly in the trusted directory `dir` is trusted: it may have been filled before it was.
+/// Checks that everything directly in the trusted directory `dir` is trusted: it may have been filled before the
+/// directory was.
 ///
 /// # Errors
-/// [`OwnershipError`] of the first entry that is not.
+/// [`OwnershipError`] of the first entry that is not trusted.
 pub fn check_entries(dir: &Path) -> Result<(), OwnershipError> {
     exposed_entries(dir).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// What directly in the directory `dir` is not trusted, by name. Where the directory is not, it stands for all of it.
+/// The untrusted entries of `dir`, sorted by name. If the directory itself is untrusted, it is the only result.
 pub fn exposed_entries(dir: &Path) -> Vec<OwnershipError> {
     let entries = || {
         let entries = std::fs::read_dir(dir)?.map(|entry| Ok(entry?.path()));
@@ -162,12 +164,12 @@ pub fn exposed_entries(dir: &Path) -> Vec<OwnershipError> {
     exposed(dir, entries)
 }
 
-/// Which of these files in the directory `dir` are not trusted. Where the directory is not, it stands for all of them.
+/// The untrusted ones of these files in `dir`. If the directory itself is untrusted, it is the only result.
 pub fn exposed_in<'p>(dir: &Path, files: impl Iterator<Item = &'p Path>) -> Vec<OwnershipError> {
     exposed(dir, || Ok(files.collect()))
 }
 
-/// The entries are read once the directory is known to be trusted.
+/// Reads the entries after the directory has been found trusted.
 fn exposed<P: AsRef<Path>>(dir: &Path, entries: impl FnOnce() -> io::Result<Vec<P>>) -> Vec<OwnershipError> {
     let guard = Guard::of_process();
     let found = walk::walk(dir, &guard).and_then(|end| {
@@ -184,13 +186,13 @@ fn exposed<P: AsRef<Path>>(dir: &Path, entries: impl FnOnce() -> io::Result<Vec<
     }
 }
 
-/// Who is trusted, for people: `root, daemon (uid 1) and nomad (uid 100) (HERDLET_TRUSTED_USERS)`.
+/// The trusted users and groups, for messages: `root, daemon (uid 1) and nomad (uid 100) (HERDLET_TRUSTED_USERS)`.
 pub fn trusted() -> String {
     Guard::of_process().described()
 }
 
-/// Users whose processes may be of an agent before this one: our own, and for root those in [`TRUSTED_USERS`], as one that the agent ran as
-/// once.
+/// Users whose processes may belong to an earlier agent: our own, and for root those in [`TRUSTED_USERS`], as the agent
+/// may have run as one of them.
 pub fn own_and_trusted_users() -> Vec<u32> {
     let guard = Guard::of_process();
     let others = if guard.uid == 0 { guard.others.users } else { Vec::new() };
@@ -213,7 +215,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Who is trusted.
+/// The trusted users and groups.
 struct Guard {
     uid: u32,
     others: Trusted,
@@ -249,14 +251,14 @@ impl Guard {
         if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
     }
 
-    /// The right by which somebody else may write to it.
+    /// The right by which an untrusted user may write to the node.
     fn exposure(&self, node: &Node) -> Option<Right> {
         let writers = &node.writers;
         if !self.trusts(node.uid) {
             return Some(Right::Owner);
         }
-        // Who may write to a socket can connect to it, and put nothing into it that is read later. One that is about to get its mode, and was
-        // left by an agent that was killed, has another one.
+        // Write permission on a socket allows connecting, and stores nothing that is read later. A socket also has
+        // another mode if a killed agent left it before setting the mode.
         if FileType::from_raw_mode(node.mode) == FileType::Socket {
             return None;
         }
@@ -271,14 +273,15 @@ impl Guard {
         (writers.group && !self.trusts_group(node.gid)).then_some(Right::Group)
     }
 
-    /// `path` leads to `end`.
+    /// Checks `end`, which `path` leads to.
     fn end(&self, path: &Path, end: &End) -> Result<(), OwnershipError> {
         let (at, node) = end.named();
         let exposed = |right| Exposed::new(self, (at, node), right, Place::Target).of(path);
         self.exposure(node).map_or(Ok(()), |right| Err(exposed(right)))
     }
 
-    /// As [`check`], for a name in a directory that was walked to. A link is somebody's decision where to write, whatever it leads to.
+    /// As [`check`], for a name in a walked directory. The owner of a link decides where it leads, so a link of an
+    /// untrusted user is refused whatever its target.
     fn entry(&self, dir: &End, path: &Path) -> Result<(), OwnershipError> {
         match dir.entry(path) {
             Ok(node) if self.trusts(node.uid) => self.end(path, &dir.walk(path, self)?),

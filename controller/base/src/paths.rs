@@ -1,12 +1,12 @@
-//! Where things are: every path is a function of the state directory, the runtime directory and ids.
+//! Paths of all files: each is a function of the state directory, the runtime directory and ids.
 //!
-//! Path parts that come from users are percent-encoded, so that no name can leave its directory.
+//! User-supplied path components are percent-encoded, so that no name can leave its directory.
 
 use std::path::{Path, PathBuf};
 
 use herdlet_api_types::AllocId;
 
-/// What all tasks of an allocation share, in its directory.
+/// The directory that all tasks of an allocation share, in the allocation's directory.
 pub const SHARED: &str = "alloc";
 
 /// The directories of one instance.
@@ -14,7 +14,7 @@ pub const SHARED: &str = "alloc";
 pub struct Paths {
     /// Durable state: database, accepted files, keys, allocation directories, volumes.
     pub state: PathBuf,
-    /// What lives as long as the boot: attempt records, sockets.
+    /// Data that lasts until the next boot: attempt records, sockets.
     pub runtime: PathBuf,
 }
 
@@ -34,7 +34,7 @@ impl Paths {
         self.state.join("keys")
     }
 
-    /// `<state>/node`: what makes this machine a node of a cluster, 0700.
+    /// `<state>/node`: the identity of this machine as a node of a cluster, 0700.
     pub fn node(&self) -> PathBuf {
         self.state.join("node")
     }
@@ -44,17 +44,18 @@ impl Paths {
         self.node().join("tokens").join(id.to_string())
     }
 
-    /// `<state>/node/identities/<id>`: identities that servers have signed for an allocation's tasks, a file for each task.
+    /// `<state>/node/identities/<id>`: identities that servers have signed for an allocation's tasks, one file per
+    /// task.
     pub fn server_identities(&self, id: &AllocId) -> PathBuf {
         self.node().join("identities").join(id.to_string())
     }
 
-    /// `<state>/node/disks/<id>`: what proves that an allocation may have the disk of the one before it.
+    /// `<state>/node/disks/<id>`: the token that lets an allocation take over its predecessor's disk.
     pub fn disk_token(&self, id: &AllocId) -> PathBuf {
         self.node().join("disks").join(id.to_string())
     }
 
-    /// Where there is a file or a directory for each allocation to which servers have given something.
+    /// The directories with a file or directory for each allocation that servers have given something.
     pub fn given_by_servers(&self) -> [PathBuf; 3] {
         ["tokens", "identities", "disks"].map(|dir| self.node().join(dir))
     }
@@ -69,12 +70,10 @@ impl Paths {
         self.allocs().join(id.to_string())
     }
 
-    /// The directory that all tasks of an allocation share.
     pub fn shared(&self, id: &AllocId) -> PathBuf {
         self.alloc(id).join("alloc")
     }
 
-    /// Log files of an allocation.
     pub fn logs(&self, id: &AllocId) -> PathBuf {
         self.shared(id).join("logs")
     }
@@ -100,16 +99,17 @@ pub fn attempt_name(alloc: &AllocId, task: &str, attempt: u32) -> String {
     format!("{alloc}.{}.{attempt}", encode(task))
 }
 
-/// Reads an attempt's name back.
+/// Parses an attempt's name.
 pub fn parse_attempt_name(name: &str) -> Option<(AllocId, String, u32)> {
     let (rest, attempt) = name.rsplit_once('.')?;
     let (alloc, task) = rest.split_once('.')?;
     let (alloc, task, attempt) = (AllocId(alloc.parse().ok()?), decode(task)?, attempt.parse().ok()?);
-    // Numbers and ids can be written in several ways; ours is one.
+    // Numbers and ids have several spellings; only ours is accepted.
     (attempt_name(&alloc, &task, attempt) == name).then_some((alloc, task, attempt))
 }
 
-/// Percent-encodes everything but letters, digits, `-` and `_`, so that the result is one plain path part without a dot.
+/// Percent-encodes everything but letters, digits, `-` and `_`, so that the result is one plain path component without
+/// a dot.
 pub fn encode(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {
@@ -122,7 +122,7 @@ pub fn encode(part: &str) -> String {
     out
 }
 
-/// Reads [`encode`]d text back; `None` for what it never makes.
+/// Decodes [`encode`]d text; `None` for text that it never produces.
 pub fn decode(part: &str) -> Option<String> {
     let mut out = Vec::with_capacity(part.len());
     let mut bytes = part.bytes();
@@ -137,7 +137,7 @@ pub fn decode(part: &str) -> Option<String> {
     String::from_utf8(out).ok().filter(|text| encode(text) == part)
 }
 
-/// Allocations that have a directory.
+/// Ids of the allocations that have a directory.
 pub fn alloc_ids(allocs: &Path) -> Vec<AllocId> {
     let Ok(entries) = std::fs::read_dir(allocs) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(parse_attempt_name("rubbish"), None);
     }
 
-    // Two names for one thing: the second was taken for the first, and removed in its stead.
+    // A second name for the same thing was mistaken for the first, and removed instead of it.
     #[test]
     fn a_name_has_one_spelling() {
         for odd in ["%+F", "%2f", "%61", "a.b", "ü", "a/b", "%", "%4"] {

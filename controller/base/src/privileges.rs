@@ -1,29 +1,28 @@
-//! What this process may do: mount file systems, give files away. Asked once at start; without it the places below the
-//! state directory are made in a plainer form that needs nothing.
+//! The privileges of this process: mounting file systems and giving files away. Probed once at start. Without them the
+//! directories below the state directory use simpler forms that need no privileges.
 
 use rustix::{
     mount::{FsOpenFlags, fsopen},
     thread::CapabilitySet,
 };
 
-/// What this process may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privileges {
     pub mounting: Mounting,
-    /// Changing the owner of files.
+    /// Permission to change the owner of files.
     pub ownership: Ownership,
 }
 
 /// Whether file systems can be mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mounting {
-    /// Secrets lie on tmpfs, volumes are bind mounts.
+    /// Secrets are on tmpfs; volumes are bind mounts.
     Possible,
-    /// Secrets lie in plain directories only their owner may enter, volumes are symbolic links.
+    /// Secrets are in plain directories that only their owner may enter; volumes are symbolic links.
     Impossible,
 }
 
-/// Whose files this process may make.
+/// The users that this process may give files to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
     Anybody,
@@ -31,10 +30,10 @@ pub enum Ownership {
 }
 
 impl Privileges {
-    /// Asks the kernel, without leaving a trace.
+    /// Asks the kernel, without side effects.
     pub fn probe() -> Self {
-        // Opening a file system context needs just the capability that mounting needs, in the namespace that owns our
-        // mounts, and makes nothing by itself (fsopen(2)).
+        // Opening a file system context needs the same capability as mounting, in the user namespace that owns our
+        // mounts, and has no effect by itself (fsopen(2)).
         let mounting = match fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC) {
             Ok(_context) => Mounting::Possible,
             Err(_) => Mounting::Impossible,
@@ -43,17 +42,16 @@ impl Privileges {
         Self { mounting, ownership }
     }
 
-    /// Those of a plain user.
+    /// The privileges of an ordinary user.
     pub const fn none() -> Self {
         Self { mounting: Mounting::Impossible, ownership: Ownership::OwnOnly }
     }
 }
 
-/// `nobody` on every distribution in use; the kernel's own overflow id.
+/// `nobody` on every distribution in use; the kernel's overflow id.
 pub(crate) const NOBODY: (u32, u32) = (65534, 65534);
 
-/// Being root is not enough: a container may have taken the capability, and in a user namespace with few ids there is nobody to
-/// give to.
+/// Root alone is not enough: a container may lack the capability, and a user namespace with few ids has no other users.
 fn may_give_away() -> bool {
     let needed = CapabilitySet::CHOWN | CapabilitySet::FOWNER;
     let capable = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
@@ -61,7 +59,7 @@ fn may_give_away() -> bool {
     capable && maps("/proc/self/uid_map", NOBODY.0) && maps("/proc/self/gid_map", NOBODY.1)
 }
 
-/// Whether a map (user_namespaces(7): first id inside, first outside, how many) has the id inside.
+/// Whether a map (user_namespaces(7): first id inside, first outside, count) contains the inside id.
 fn has_id(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();

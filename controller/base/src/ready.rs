@@ -1,4 +1,4 @@
-//! Waiting for descriptors on tokio's event loop.
+//! Waits for descriptors on tokio's event loop.
 #![expect(
     unsafe_code,
     reason = "tokio can't know that a descriptor stays the same for as long as it is registered"
@@ -12,7 +12,7 @@ use std::{
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// A descriptor that others hold too. While they do, it stays open and the same.
+/// A descriptor with several owners. It stays open and unchanged while any of them exists.
 #[derive(Debug, Clone)]
 pub struct SharedFd(Arc<OwnedFd>);
 
@@ -34,15 +34,15 @@ impl AsRawFd for SharedFd {
     }
 }
 
-/// Like [`register`], if possible without a second descriptor: each costs every later start of a process a little.
+/// Like [`register`], but without a second descriptor if possible: each one makes later process starts slightly slower.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn register_shared(fd: &SharedFd, interest: Interest) -> io::Result<AsyncFd<SharedFd>> {
-    // SAFETY: as in `register`: the descriptor is open and the same while anybody holds it, and `AsyncFd` holds it.
+    // SAFETY: as in `register`: the descriptor is open and unchanged while any owner exists, and `AsyncFd` is an owner.
     let register = |fd| unsafe { AsyncFd::register_with_interest(fd, interest) };
     match register(fd.clone()).map_err(io::Error::from) {
-        // Somebody waits for it already; the event loop takes each descriptor once.
+        // It is registered already; the event loop accepts each descriptor once.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             Ok(register(SharedFd::new(fd.0.try_clone()?))?)
         }
@@ -53,9 +53,9 @@ pub fn register_shared(fd: &SharedFd, interest: Interest) -> io::Result<AsyncFd<
 /// Registers a descriptor with the event loop. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// When the kernel refuses: the descriptor can't be polled, or there are too many.
+/// If the kernel refuses: the descriptor can't be polled, or there are too many.
 pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` gives the same open descriptor from every `as_raw_fd` until it is dropped, and `AsyncFd`, which
-    // owns it from here on and hands out no `&mut` to it here, deregisters it before that.
+    // SAFETY: an `OwnedFd` returns the same open descriptor from every `as_raw_fd` until it is dropped, and `AsyncFd`,
+    // which owns it from here on and exposes no `&mut` to it, deregisters it before that.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
 }

@@ -1,9 +1,9 @@
-//! Files and directories in places where tasks may write: every step goes through a held directory, no link is followed
-//! below the first one, and nothing is removed across a mount.
+//! File access in places where tasks may write: every step goes through an open directory, no link is followed below
+//! the first one, and nothing is removed across a mount.
 //!
 //! In: a directory that only the agent can replace ([`Dir::open`]), then names relative to it. Out: directories, file
-//! contents, and errors that name the path. Everything here blocks: call it where blocking is allowed.
-//! It must not know what the directories are for.
+//! contents, and errors with the path. All calls block: call them where blocking is allowed. This module does not know
+//! the purpose of the directories.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -31,24 +31,24 @@ mod remove;
 pub use entrust::FileOwner;
 pub use error::FsError;
 
-/// An open directory. Its path is for messages only; whoever renames it changes nothing for us.
+/// An open directory. Its path is for messages only; renaming it does not affect this value.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// Mode and owner that a new file or directory gets.
+/// Mode and owner of a new file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
-    /// Exactly this mode, whatever the umask; owned by `owner` where given.
+    /// Exactly this mode, regardless of the umask; owned by `owner` if given.
     Exact { mode: u32, owner: Option<(u32, u32)> },
-    /// This mode less the umask, owned by us. Something that exists already stays as it is.
+    /// This mode minus the umask, owned by us. Existing files and directories are left unchanged.
     Masked { mode: u32 },
 }
 
 impl Rights {
-    /// Whether they take rights from others and give none to anybody.
+    /// Whether these rights revoke access of others and grant none.
     fn close(self) -> bool {
         match self {
             Self::Exact { mode, owner } => mode & 0o077 == 0 && owner.is_none(),
@@ -57,32 +57,32 @@ impl Rights {
     }
 }
 
-/// How far a path below a [`Dir`] may lead.
+/// Which mounts a path below a [`Dir`] may cross.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crossing {
-    /// Also into what is mounted below.
+    /// May enter mounts below.
     Mounts,
-    /// Only within the directory's own mount.
+    /// Stays within the directory's own mount.
     Nothing,
 }
 
 impl Dir {
-    /// Opens a directory that only the agent and root can replace. Links on the way are followed: an operator may have
-    /// put the state directory elsewhere.
+    /// Opens a directory that only the agent and root can replace. Follows links: an operator may have moved the state
+    /// directory.
     ///
     /// # Errors
     ///
-    /// When it is not there, not a directory, or may not be entered.
+    /// If it does not exist, is not a directory, or may not be entered.
     pub fn open(path: &Path) -> Result<Self, FsError> {
         let fd = rustix::fs::open(path, DIRECTORY, Mode::empty()).map_err(|errno| open_error(path, errno))?;
         Ok(Self { fd, path: path.to_owned() })
     }
 
-    /// Opens such a directory, making it and what is above it with `mode` where it is missing.
+    /// Opens such a directory; creates it and missing parents with `mode`.
     ///
     /// # Errors
     ///
-    /// When it can't be made or opened.
+    /// If it can't be created or opened.
     pub fn open_or_make(path: &Path, mode: u32) -> Result<Self, FsError> {
         use std::os::unix::fs::DirBuilderExt as _;
         std::fs::DirBuilder::new()
@@ -93,26 +93,26 @@ impl Dir {
         Self::open(path)
     }
 
-    /// Where it was opened; for messages.
+    /// The path it was opened by; for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where it is now, without links, as the kernel's mount table writes it.
+    /// Its current path without links, as in the kernel's mount table.
     ///
     /// # Errors
     ///
-    /// When `/proc` can't be read.
+    /// If `/proc` can't be read.
     pub fn real_path(&self) -> Result<PathBuf, FsError> {
         std::fs::read_link(proc_path(self.fd.as_fd(), None))
             .map_err(|error| FsError::io("locate", &self.path, error))
     }
 
-    /// Opens the directory `name` in it; `None` where nothing is there. Never follows a link; enters mounts.
+    /// Opens the directory `name` in it; `None` if there is none. Never follows a link; enters mounts.
     ///
     /// # Errors
     ///
-    /// When something else stands there or it may not be entered.
+    /// If `name` is not a directory or may not be entered.
     pub fn find(&self, name: &OsStr) -> Result<Option<Self>, FsError> {
         match self.open_below(Path::new(name), Crossing::Mounts) {
             Ok(dir) => Ok(Some(dir)),
@@ -121,11 +121,11 @@ impl Dir {
         }
     }
 
-    /// Opens a directory below it by a relative path, of which no part may be a link.
+    /// Opens a directory below it by a relative path without links.
     ///
     /// # Errors
     ///
-    /// [`FsError::Link`] and [`FsError::Mounted`] name the part at fault; otherwise as [`Dir::find`].
+    /// [`FsError::Link`] and [`FsError::Mounted`] name the component at fault; otherwise as [`Dir::find`].
     pub fn open_below(&self, path: &Path, crossing: Crossing) -> Result<Self, FsError> {
         let here = self.path.join(path);
         if path.as_os_str().is_empty() {
@@ -140,12 +140,13 @@ impl Dir {
         }
     }
 
-    /// Makes the directory `name` where it is missing, gives it its rights, opens it. One that exists already keeps its rights, unless the
-    /// new ones leave it to the agent alone: a user who may write to this directory can put another user's there at any moment.
+    /// Opens the directory `name`; creates it with `rights` if it is missing. An existing one keeps its rights, unless
+    /// the new ones leave it to the agent alone: a user who may write to this directory can put another user's there at
+    /// any moment.
     ///
     /// # Errors
     ///
-    /// When something else stands there, or it can't be made.
+    /// If `name` exists and is not a directory, or it can't be created.
     pub fn make(&self, name: &OsStr, rights: Rights) -> Result<Self, FsError> {
         check_name(name)?;
         let here = self.path.join(name);
@@ -166,7 +167,7 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Whether it looks like a directory that was made with `mode` just now: the agent's, with nothing in it.
+    /// Whether it could have just been created with `mode`: it is the agent's, and empty.
     fn is_as_made(&self, mode: u32) -> Result<bool, FsError> {
         let stat = self.stat()?;
         let is_ours =
@@ -182,7 +183,7 @@ impl Dir {
         Ok(is_empty)
     }
 
-    /// Makes every part of `path` that is missing and opens the last. Parts that exist keep their rights.
+    /// Opens the directory at `path` and creates missing components. Existing ones keep their rights.
     ///
     /// # Errors
     ///
@@ -191,7 +192,7 @@ impl Dir {
         self.make_each(path, rights, |_, _| Ok(()))
     }
 
-    /// `check` is called with each directory and the next one in it, before that is entered.
+    /// Calls `check` with each directory and the next one in it, before entering that.
     fn make_each(
         &self,
         path: &Path,
@@ -213,20 +214,20 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Gives the directory itself these rights, where it hasn't them already.
+    /// Sets the rights of the directory itself, if they differ.
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If a system call fails.
     pub fn set_rights(&self, rights: Rights) -> Result<(), FsError> {
         set_rights(self.fd.as_fd(), &self.path, rights)
     }
 
-    /// Gives the directory itself to a user and its group.
+    /// Sets the user and group of the directory itself.
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If the system call fails.
     pub fn set_owner(&self, (uid, gid): (u32, u32)) -> Result<(), FsError> {
         rustix::fs::fchown(&self.fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
             .map_err(|errno| FsError::io("change the owner of", &self.path, errno))
@@ -236,16 +237,16 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If the system call fails.
     pub fn stat(&self) -> Result<Stat, FsError> {
         rustix::fs::fstat(&self.fd).map_err(|errno| FsError::io("examine", &self.path, errno))
     }
 
-    /// Kind, mode and owner of `name` itself, link or not; `None` where nothing is there.
+    /// Kind, mode and owner of `name` itself, not following links; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If the system call fails.
     pub fn stat_name(&self, name: &OsStr) -> Result<Option<Stat>, FsError> {
         check_name(name)?;
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -255,12 +256,12 @@ impl Dir {
         }
     }
 
-    /// Replaces the file `name` by `bytes` in one step: readers see the old content or the new, after whatever it outlives
-    /// too. A link that stands there is replaced, not followed.
+    /// Replaces the file `name` by `bytes` in one step: readers see the old content or the new, also after the events
+    /// in `outlives`. A link with this name is replaced, not followed.
     ///
     /// # Errors
     ///
-    /// When a directory stands there or the file can't be written; the old content stays then.
+    /// If there is a directory with this name or the file can't be written; the old content stays.
     pub fn write_file(
         &self,
         name: &OsStr,
@@ -273,7 +274,7 @@ impl Dir {
         let mut draft = OsString::from(".");
         draft.push(name);
         draft.push(".new");
-        // A file that a crash left, or a link that a user put there. A directory would be a user's: it stays, and this fails.
+        // A file left by a crash, or a user's link. A directory would belong to a user: it stays, and this fails.
         self.unlink(&draft)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, &draft, flags, Mode::from_raw_mode(0o600))
@@ -299,11 +300,11 @@ impl Dir {
         }
     }
 
-    /// Reads the plain file `name`; `None` where nothing is there.
+    /// Reads the plain file `name`; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When it is a link, something else than a file, or larger than `bytes_max`.
+    /// If it is a link or not a plain file, or is larger than `bytes_max`.
     pub fn read_file(&self, name: &OsStr, bytes_max: u64) -> Result<Option<Vec<u8>>, FsError> {
         let Some(file) = self.open_file(name)? else { return Ok(None) };
         let here = self.path.join(name);
@@ -317,15 +318,15 @@ impl Dir {
         Ok(Some(bytes))
     }
 
-    /// Opens the plain file `name` for reading; `None` where nothing is there.
+    /// Opens the plain file `name` for reading; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When it is a link or something else than a file.
+    /// If it is a link or not a plain file.
     pub fn open_file(&self, name: &OsStr) -> Result<Option<std::fs::File>, FsError> {
         check_name(name)?;
         let here = self.path.join(name);
-        // NONBLOCK: a fifo put here must not hold us up.
+        // NONBLOCK: a fifo put here must not block us.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => std::fs::File::from(fd),
@@ -340,22 +341,22 @@ impl Dir {
         Ok(Some(file))
     }
 
-    /// Makes the link `name` that says `target`.
+    /// Creates the symbolic link `name` to `target`.
     ///
     /// # Errors
     ///
-    /// When something stands there or the system refuses.
+    /// If `name` exists or the system call fails.
     pub fn link(&self, name: &OsStr, target: &Path) -> Result<(), FsError> {
         check_name(name)?;
         rustix::fs::symlinkat(target, &self.fd, name)
             .map_err(|errno| FsError::io("create", self.path.join(name), errno))
     }
 
-    /// What the link `name` says; `None` where nothing is there or it is no link.
+    /// The target of the link `name`; `None` if it does not exist or is not a link.
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If the system call fails.
     pub fn read_link(&self, name: &OsStr) -> Result<Option<PathBuf>, FsError> {
         check_name(name)?;
         match rustix::fs::readlinkat(&self.fd, name, Vec::new()) {
@@ -365,29 +366,29 @@ impl Dir {
         }
     }
 
-    /// Removes the file or link `name`; nothing there is fine.
+    /// Removes the file or link `name`. Succeeds if it does not exist.
     ///
     /// # Errors
     ///
-    /// When it is a directory or the system refuses.
+    /// If it is a directory or the system call fails.
     pub fn unlink(&self, name: &OsStr) -> Result<(), FsError> {
         self.unlink_with(name, AtFlags::empty())
     }
 
-    /// Removes the empty directory `name`; nothing there is fine.
+    /// Removes the empty directory `name`. Succeeds if it does not exist.
     ///
     /// # Errors
     ///
-    /// When it is not empty or the system refuses.
+    /// If it is not empty or the system call fails.
     pub fn remove_empty(&self, name: &OsStr) -> Result<(), FsError> {
         self.unlink_with(name, AtFlags::REMOVEDIR)
     }
 
-    /// Renames `from` to `to` within it; `to` must not be a directory with content.
+    /// Renames `from` to `to` in this directory; `to` must not be a directory that has entries.
     ///
     /// # Errors
     ///
-    /// When `from` is not there or the system refuses.
+    /// If `from` does not exist or the system call fails.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> Result<(), FsError> {
         check_name(from)?;
         check_name(to)?;
@@ -395,12 +396,12 @@ impl Dir {
             .map_err(|errno| FsError::io("rename", self.path.join(from), errno))
     }
 
-    /// Renames `from` in it to `to` in another one of the same file system; what stands there gives way, unless it is a directory with
-    /// content or only one of both is a directory.
+    /// Renames `from` in it to `to` in another directory of the same file system. Replaces an existing `to`, unless it
+    /// is a directory that has entries or only one of both is a directory.
     ///
     /// # Errors
     ///
-    /// When `from` is not there or the system refuses.
+    /// If `from` does not exist or the system call fails.
     pub fn rename_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> Result<(), FsError> {
         check_name(from)?;
         check_name(to)?;
@@ -408,27 +409,27 @@ impl Dir {
             .map_err(|errno| FsError::io("replace", other.path.join(to), errno))
     }
 
-    /// Removes `name` with all that is in it, following no link and entering no mount. Nothing there is fine. Can be
-    /// interrupted at any time and done again.
+    /// Removes `name` recursively, following no link and entering no mount. Succeeds if it does not exist. Can be
+    /// interrupted at any time and repeated.
     ///
     /// # Errors
     ///
-    /// [`FsError::Mounted`] where something is still mounted below.
+    /// [`FsError::Mounted`] if something is still mounted below; otherwise if a system call fails.
     pub fn remove_tree(&self, name: &OsStr) -> Result<(), FsError> {
         check_name(name)?;
         remove::tree(self, name)
     }
 
-    /// Makes names in it durable.
+    /// Makes the names in it durable.
     ///
     /// # Errors
     ///
-    /// When the disk fails.
+    /// If the disk fails.
     pub fn sync(&self) -> Result<(), FsError> {
         rustix::fs::fsync(&self.fd).map_err(|errno| FsError::io("sync", &self.path, errno))
     }
 
-    /// `/proc/self/fd/N/name`: a path to `name` in this very directory for calls that take only paths.
+    /// `/proc/self/fd/N/name`: a path to `name` in exactly this directory, for calls that accept only paths.
     pub fn proc_path(&self, name: &OsStr) -> PathBuf {
         proc_path(self.fd.as_fd(), Some(name))
     }
@@ -441,7 +442,7 @@ impl Dir {
         }
     }
 
-    /// Which part of `path` stopped the kernel.
+    /// Finds the component of `path` that made the kernel refuse.
     fn blame(&self, path: &Path, crossing: Crossing) -> FsError {
         let mut reached = PathBuf::new();
         for part in path.components() {
@@ -463,7 +464,7 @@ impl Dir {
                 },
             }
         }
-        // It was replaced by a directory in the meantime.
+        // A directory has replaced it in the meantime.
         FsError::io("open", self.path.join(path), Errno::AGAIN)
     }
 }
@@ -496,7 +497,7 @@ fn open_error(path: &Path, errno: Errno) -> FsError {
     }
 }
 
-/// Gives an open file or directory these rights, where it hasn't them already; `path` is for messages.
+/// Sets the rights of an open file or directory, if they differ; `path` is for messages.
 pub fn set_rights(fd: BorrowedFd<'_>, path: &Path, rights: Rights) -> Result<(), FsError> {
     let Rights::Exact { mode, owner } = rights else { return Ok(()) };
     let stat = rustix::fs::fstat(fd).map_err(|errno| FsError::io("examine", path, errno))?;
@@ -513,7 +514,7 @@ pub fn set_rights(fd: BorrowedFd<'_>, path: &Path, rights: Rights) -> Result<(),
     Ok(())
 }
 
-/// The same of any descriptor; without a name it is what that holds.
+/// As [`Dir::proc_path`] for any descriptor; without a name, the path of the descriptor itself.
 pub fn proc_path(fd: BorrowedFd<'_>, name: Option<&OsStr>) -> PathBuf {
     let mut path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     if let Some(name) = name {
@@ -522,7 +523,7 @@ pub fn proc_path(fd: BorrowedFd<'_>, name: Option<&OsStr>) -> PathBuf {
     path
 }
 
-/// A name is one plain part.
+/// A name must be a single plain component.
 fn check_name(name: &OsStr) -> Result<(), FsError> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
@@ -539,13 +540,13 @@ fn check_relative(path: &Path) -> Result<(), FsError> {
     }
 }
 
-/// Opens an allocation's logs directory. Tasks may replace it, and what it lies in, by links: none is followed.
+/// Opens an allocation's logs directory. Follows no link: tasks may replace it and its parent by links.
 ///
 /// # Errors
 ///
-/// When it is not there, or a link is in its way.
+/// If it does not exist, or a link is on the way.
 pub fn open_logs(logs: &Path) -> Result<Dir, FsError> {
-    // The allocation's own directory is nobody's but ours.
+    // Only we can write to the allocation's own directory.
     let top = logs.ancestors().nth(2).unwrap_or(Path::new("/"));
     Dir::open(top)?.open_below(logs.strip_prefix(top).unwrap_or(logs), Crossing::Mounts)
 }

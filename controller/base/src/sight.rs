@@ -1,21 +1,21 @@
-//! What a look saw, and how an operation failed: the words that all places (directories, mounts, volumes, tokens,
-//! catalogues) answer with. It knows no place.
+//! Results of inspections and classes of failure, shared by directories, mounts, volumes, tokens and catalogues. This
+//! module knows none of them.
 
-/// Answer of a look.
+/// Result of an inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sight {
-    /// It is there as wanted.
+    /// It exists as wanted.
     Present,
-    /// There is nothing: taking it down again would have nothing to do.
+    /// It does not exist; taking it down has nothing to do.
     Absent,
-    /// What was kept in it is gone, in whole or in part: bringing it up makes it anew, empty, which is no repair. Taking it down
-    /// still has something to do.
+    /// Its contents are lost, in whole or in part: bringing it up creates it again, but empty, which is no repair.
+    /// Taking it down still has something to do.
     Lost {
         /// What, as a sentence without a full stop.
         why: String,
     },
-    /// Something stands in its place that is not as wanted: incomplete, damaged or not ours. Bringing it up repairs what
-    /// can be repaired; taking it down still has something to do.
+    /// Something else is in its place: incomplete, damaged or not ours. Bringing it up repairs what can be repaired;
+    /// taking it down still has something to do.
     Foreign {
         /// What, as a sentence without a full stop.
         why: String,
@@ -23,13 +23,12 @@ pub enum Sight {
 }
 
 impl Sight {
-    /// [`Sight::Foreign`] because of `why`.
     pub fn foreign(why: impl Into<String>) -> Self {
         Self::Foreign { why: why.into() }
     }
 }
 
-/// Whether trying again may help.
+/// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// It may work later.

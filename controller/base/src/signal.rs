@@ -2,14 +2,14 @@
 
 use rustix::process::Signal;
 
-/// A name that is none of a signal. Reads after "failed to".
+/// An unknown signal name. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("find a signal named {name:?}: write for instance SIGTERM, SIGINT or SIGHUP")]
+#[error("find a signal named {name:?}: use for instance SIGTERM, SIGINT or SIGHUP")]
 pub struct UnknownSignal {
     name: String,
 }
 
-/// The signals a task may be sent, as Linux names them on x86-64 and AArch64.
+/// The signals that a task may receive, by their Linux names on x86-64 and AArch64.
 const NAMES: [(&str, Signal); 31] = [
     ("SIGHUP", Signal::HUP),
     ("SIGINT", Signal::INT),
@@ -44,10 +44,10 @@ const NAMES: [(&str, Signal); 31] = [
     ("SIGSYS", Signal::SYS),
 ];
 
-/// The signal with this name; upper or lower case, with or without `SIG`.
+/// The signal with this name; case-insensitive, with or without `SIG`.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub fn parse(name: &str) -> Result<Signal, UnknownSignal> {
     let upper = name.to_ascii_uppercase();
     let short = upper.strip_prefix("SIG").unwrap_or(&upper);

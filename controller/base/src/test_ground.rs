@@ -1,4 +1,4 @@
-//! Ground for tests: a temporary directory below which things may be mounted, cleaned up whatever happens.
+//! Test fixture: a temporary directory in which tests may mount; cleaned up even if the test fails.
 
 #![expect(clippy::unwrap_used, reason = "only tests see this")]
 
@@ -10,17 +10,17 @@ use crate::{
     safe_fs::Dir,
 };
 
-/// Says that a test is left out because `what` is missing here.
+/// Reports that a test is skipped because `what` is missing here.
 ///
 /// # Panics
-/// Where nothing may be missing: in CI, which sets `HERDLET_TEST_REQUIRE=1`.
+/// If skipping is forbidden: in CI, which sets `HERDLET_TEST_REQUIRE=1`.
 pub fn leave_out(what: &str) {
     let is_required = std::env::var_os("HERDLET_TEST_REQUIRE").is_some_and(|value| value == "1");
     assert!(!is_required, "required here: {what}");
     eprintln!("left out: this needs {what}");
 }
 
-/// Whether the test runs as root; it is left out otherwise.
+/// Whether the test runs as root; otherwise reports it as skipped.
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -29,10 +29,11 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Whether this process runs the test with this full name alone, so that it may lower limits. Otherwise runs it in a process of its own.
+/// Whether this process runs only the test with this full name, so that it may lower limits. Otherwise runs the test in
+/// a separate process.
 ///
 /// # Panics
-/// When the test fails there.
+/// If the test fails there.
 pub fn is_alone(name: &str) -> bool {
     const INNER: &str = "HERDLET_TEST_ALONE";
     if std::env::var_os(INNER).is_some() {
@@ -51,12 +52,12 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// As a plain user has it, whoever runs the test.
+    /// Without privileges, even as root.
     pub fn plain() -> Self {
         Self { temp: tempfile::tempdir().unwrap(), privileges: Privileges::none() }
     }
 
-    /// With mounting, if that is possible here; said otherwise.
+    /// With mounting if it is possible here; otherwise reports the test as skipped.
     pub fn mounting() -> Option<Self> {
         let privileges = Privileges::probe();
         if privileges.mounting == Mounting::Possible {
@@ -74,7 +75,7 @@ impl Ground {
         self.temp.path()
     }
 
-    /// All that is mounted here.
+    /// All mounts below the directory.
     pub fn mounted(&self) -> Vec<PathBuf> {
         let base = self.path().canonicalize().unwrap();
         mounts_below(&base).unwrap().into_iter().map(|mount| mount.point).collect()

@@ -1,4 +1,4 @@
-//! Where tokens of identities lie in a task's directory.
+//! Paths of identity tokens in a task's directory.
 //!
 //! In: an identity's name and `filepath`. Out: a path below the task's directory. No directory is opened.
 
@@ -8,8 +8,8 @@ use herdlet_api_types::manifest::defaults::DEFAULT_IDENTITY;
 
 use crate::{below::below, paths::encode};
 
-/// Where in the task's directory a token lies; none where its `filepath` is no place for one: outside, in what the task must not see, where
-/// the allocation's shared directory would be looked for, or a directory that every task has.
+/// The token's path in the task's directory; `None` if `filepath` is not allowed: outside the directory, in a part
+/// hidden from the task, at the place of the allocation's shared directory, or a directory that every task has.
 pub fn path_of(name: &str, filepath: Option<&str>) -> Option<PathBuf> {
     let Some(filepath) = filepath else { return Some(PathBuf::from("secrets").join(file_name(name))) };
     if filepath.len() > PATH_BYTES_MAX || filepath.contains('\0') {
@@ -23,10 +23,10 @@ pub fn path_of(name: &str, filepath: Option<&str>) -> Option<PathBuf> {
     }
 }
 
-/// No task needs longer ones, and a file system takes four times as much.
+/// Longer than any task needs; file systems allow four times as much.
 const PATH_BYTES_MAX: usize = 1_024;
 
-/// Identity names are `[A-Za-z0-9-_]{1,128}`; anything else becomes harmless here.
+/// Identity names match `[A-Za-z0-9-_]{1,128}`; all other characters are encoded.
 pub fn file_name(identity: &str) -> String {
     if identity == DEFAULT_IDENTITY {
         return "nomad_token".to_owned();

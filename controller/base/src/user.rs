@@ -1,7 +1,7 @@
-//! Users of the machine, through the name services that it is set up for.
+//! Users of the machine, looked up through its configured name services.
 //!
-//! In: the name (or number) of a user, as written in a job. Out: ids and the exact list of its groups. Blocking: a name
-//! service may be on the network.
+//! In: the name (or number) of a user, as in a job. Out: ids and the exact list of groups. Blocking: a name service may
+//! be on the network.
 #![expect(
     unsafe_code,
     reason = "rustix has no name services; the C library's are the only ones that know all users"
@@ -13,17 +13,17 @@ use std::ffi::{CStr, CString};
 
 use super::sight::Class;
 
-/// Who a process runs as.
+/// The user and groups of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
-    /// All groups, the primary one included, and no other.
+    /// All groups, including the primary one, and no others.
     pub groups: Vec<u32>,
     pub login: Login,
 }
 
-/// What a login of a user sets.
+/// The values that a login sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Login {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Login {
     pub shell: String,
 }
 
-/// A user's id, and that of its primary group.
+/// A user's id and primary group id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
     pub uid: u32,
@@ -39,7 +39,6 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// User and group.
     pub fn pair(self) -> (u32, u32) {
         (self.uid, self.gid)
     }
@@ -48,47 +47,46 @@ impl Ids {
 /// Why a user can't be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// There is no such user.
-    #[error("find user {name:?}: there is none on this machine")]
+    #[error("find user {name:?}: it does not exist on this machine")]
     Unknown { name: String },
     /// The name services don't answer.
     #[error("look up user {name:?}")]
     Lookup { name: String, source: std::io::Error },
-    /// Becoming somebody else takes root.
+    /// Only root can change to another user.
     #[error("run as user {name:?}: only an agent that runs as root can change users")]
     NotRoot { name: String },
 }
 
 impl UserError {
-    /// Whether trying again may help: a user is not unknown because its entry can't be read just now.
+    /// Whether a retry can help: a temporary lookup failure does not make a user unknown.
     pub fn class(&self) -> Class {
         match self {
-            // Out of files or memory, a disk or a name service that fails: all told by the system.
+            // Out of files or memory, or a failing disk or name service: errors of the system.
             Self::Lookup { source, .. } if source.raw_os_error().is_some() => Class::Retry,
             Self::Lookup { .. } | Self::Unknown { .. } | Self::NotRoot { .. } => Class::Fatal,
         }
     }
 }
 
-/// No more groups than a process can have (`NGROUPS_MAX`).
+/// The most groups that a process can have (`NGROUPS_MAX`).
 const GROUPS_MAX: usize = 65_536;
-/// No name service entry is longer than this many bytes.
+/// Limit for the length of a name service entry, in bytes.
 const ENTRY_LEN_MAX: usize = 1 << 20;
 
-/// Whom a task with this `user` becomes; none where it simply stays who the agent is.
+/// The credentials for a task with this `user`; `None` if the task keeps the agent's.
 ///
 /// # Errors
-/// When there is no such user, or the agent can't become it.
+/// If there is no such user, or the agent can't change to it.
 pub fn credentials(name: Option<&str>) -> Result<Option<Credentials>, UserError> {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
     find(name)?.unless_own(name)
 }
 
 impl Credentials {
-    /// The same, where the agent has to become this user; none where it is that user already.
+    /// `Some` if the agent has to change to this user, `None` if it is that user already. `name` is for the error.
     ///
     /// # Errors
-    /// When the agent can't become the user, which has this name.
+    /// If the agent can't change to the user.
     pub fn unless_own(self, name: &str) -> Result<Option<Self>, UserError> {
         let own = rustix::process::geteuid();
         if own.is_root() {
@@ -101,10 +99,10 @@ impl Credentials {
     }
 }
 
-/// Finds a user by name, or by number where no user has that name.
+/// Finds a user by name, or by number if no user has that name.
 ///
 /// # Errors
-/// When there is none, or the name services don't answer.
+/// If there is none, or the name services don't answer.
 pub fn find(name: &str) -> Result<Credentials, UserError> {
     let entry = lookup(name)?;
     let groups = groups(&entry.name, entry.gid).map_err(|source| failed(name, source))?;
@@ -113,7 +111,7 @@ pub fn find(name: &str) -> Result<Credentials, UserError> {
     Ok(Credentials { uid, gid, groups, login })
 }
 
-/// The same without its groups, for what is given to it.
+/// As [`find`], but only user and primary group.
 ///
 /// # Errors
 /// As [`find`].
@@ -166,10 +164,10 @@ fn entry(key: Key<'_>) -> std::io::Result<Option<Entry>> {
         };
         match errno {
             libc::ERANGE if buffer.len() < ENTRY_LEN_MAX => buffer.resize(buffer.len() * 2, 0),
-            // "Not found" is told by the missing entry; these errors mean the same in some name services (getpwnam(3)).
+            // A missing entry means "not found"; some name services return these errors instead (getpwnam(3)).
             0 | libc::ENOENT | libc::ESRCH if found.is_null() => return Ok(None),
             0 => {
-                // SAFETY: the entry was found, so its strings point into `buffer`, which lives on.
+                // SAFETY: the entry was found, so its strings point into `buffer`, which is still alive.
                 let (name, home, shell) = unsafe {
                     (CStr::from_ptr(passwd.pw_name), text_of(passwd.pw_dir), text_of(passwd.pw_shell))
                 };
@@ -192,7 +190,7 @@ unsafe fn text_of(text: *const libc::c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -203,7 +201,7 @@ fn groups(name: &CStr, gid: u32) -> std::io::Result<Vec<u32>> {
         // SAFETY: `groups` has room for `count` ids, and the name ends with a NUL byte.
         let fits = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
         if fits >= 0 {
-            // Only what was filled in: the rest are zeros, and 0 is a group, the worst one.
+            // Drops the unused tail of zeros: 0 is a group, root's.
             groups.truncate(usize::try_from(count).unwrap_or(0));
             return Ok(groups);
         }
@@ -240,7 +238,7 @@ mod tests {
         assert_eq!(credentials(None).unwrap(), None);
     }
 
-    // A machine that was out of files for a moment failed its tasks for good.
+    // A machine that was briefly out of files failed its tasks permanently.
     #[test]
     fn a_user_that_can_t_be_looked_up_just_now_is_no_stranger() {
         for errno in [libc::EMFILE, libc::ENFILE, libc::EIO, libc::ENOMEM] {

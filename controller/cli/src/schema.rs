@@ -142,7 +142,7 @@ mod tests {
             assert!(told.contains(part), "{part}: {told}");
         }
         let told = explain("spec.groups.restart.mode");
-        let columns = "\n    attempts  integer   Restarts allowed within `interval`\n    delay     duration  Wait before";
+        let columns = "\n    attempts  integer   Restarts allowed within `interval`\n    delay     duration  Delay before";
         assert!(explain("spec.groups.restart").contains(columns), "{}", explain("spec.groups.restart"));
         assert!(told.contains("Default: fail") && told.contains("Allowed: delay, fail"), "{told}");
         assert!(explain("spec.groups.tasks.kill_timeout").contains("Default: 5s"));

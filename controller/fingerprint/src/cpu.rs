@@ -1,29 +1,29 @@
-//! Processors by where they are, as servers from 1.7 on place by them.
+//! The CPU topology, which servers from 1.7 on use for placement.
 //!
-//! In: `/sys/devices/system`. Out: [`Topology`]; one flat node where the files make no whole of it.
+//! In: `/sys/devices/system`. Out: [`Topology`]; a single flat node if the files are incomplete or inconsistent.
 //!
-//! All processors are told, and all as [`disable`](Core::disable)d, which means that none may be given to one task alone (`resources.cores`):
-//! that isn't built. What this process may not use is told too, since servers before 1.10.1 look processors up by their numbers, and crash
-//! where there are too few.
+//! All cores are reported, and all as [`disable`](Core::disable)d, so that none is reserved for a single task
+//! (`resources.cores`), which is not implemented. Cores that this process may not use are reported too: servers before
+//! 1.10.1 look cores up by number, and crash if there are too few.
 //!
-//! Facts: `hashicorp/nomad:scheduler/numa_ce.go` (`Select`), `client/lib/numalib/topology.go` (`UsableCores`).
+//! Sources: `hashicorp/nomad:scheduler/numa_ce.go` (`Select`), `client/lib/numalib/topology.go` (`UsableCores`).
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 use herdlet_nomad::wire::resources::{Core, Topology};
 
-/// More than any machine has; one that claims more is lying.
+/// Larger than any machine; higher numbers are considered invalid.
 const CORES_MAX: usize = 4_096;
 
-/// The same where nothing is said of them but how many there are.
+/// The limit if only the number of cores is known.
 const FLAT_MAX: u16 = 4_096;
 
-/// The processors of this machine, each as fast as said.
+/// The cores of this machine, each with the given frequency.
 pub fn topology(mhz: u64) -> Topology {
     read(Path::new("/sys/devices/system"), mhz).unwrap_or_else(|| flat(super::cores().unwrap_or(1), mhz))
 }
 
-/// So many processors, all at one place.
+/// A topology of `count` cores in one node.
 fn flat(count: u64, mhz: u64) -> Topology {
     let count = u16::try_from(count).unwrap_or(u16::MAX).clamp(1, FLAT_MAX);
     let core = |id| Core { id, disable: true, guess_speed: mhz, ..Core::default() };
@@ -38,7 +38,7 @@ fn read(root: &Path, mhz: u64) -> Option<Topology> {
         // A kernel without NUMA.
         None => BTreeSet::from([0]),
     };
-    // Costs are looked up by the number of a node.
+    // Distances are indexed by node number.
     if nodes.is_empty() || nodes.iter().enumerate().any(|(at, node)| at != usize::from(*node)) {
         return None;
     }
@@ -65,7 +65,7 @@ fn read(root: &Path, mhz: u64) -> Option<Topology> {
     is_whole.then_some(Topology { nodes, distances, cores, ..Topology::default() })
 }
 
-/// A list as the kernel writes it: `0-3,8`.
+/// Parses a kernel list such as `0-3,8`.
 fn list(text: &str) -> Option<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {

@@ -1,6 +1,6 @@
-//! What this machine is, under Nomad's names: the attributes that constraints and `${attr.…}` name.
+//! The machine's attributes under Nomad's names, as used by constraints and `${attr.…}`.
 //!
-//! In: the kernel's word and the files that say what runs here, read once. Out: texts by name. What can't be found out is not there.
+//! In: system calls and system files, read once. Out: values by name. Unknown attributes are left out.
 
 mod cpu;
 mod netlink;
@@ -17,16 +17,16 @@ pub use netlink::{Interface, InterfaceChanges, interfaces};
 pub use network::{Network, NetworkError, Networks, SPEED, is_link_local, networks, speed_of};
 pub use rules::{Family, HostNetwork, NetworkRules};
 
-/// The release of Nomad's client as which we behave, and which servers go by. They call back whoever says at least 0.8, and place by it:
-/// services with checks need 1.4, cores by NUMA 1.6.3, schedules and transparent proxies 1.8; what of that we don't do fails by name.
-/// From 1.11 on they sign an identity of the node, and roll out system jobs by deployments only where all nodes say as much. 2.0 asks for
-/// nothing more by version.
+/// The release of Nomad's client that we emulate; servers decide by it. They call back clients of at least 0.8.
+/// Placement requires 1.4 for services with checks, 1.6.3 for cores by NUMA, 1.8 for schedules and transparent proxies;
+/// unsupported features among these fail with their name. From 1.11 on servers sign a node identity, and use
+/// deployments for system jobs only if all nodes have that version. 2.0 adds no version requirements.
 pub const NOMAD_VERSION: &str = "1.11.3";
 
 /// Attributes by name, without `attr.`.
 pub type Attributes = BTreeMap<String, String>;
 
-/// Looks at the machine, which has this much.
+/// Detects the attributes of the machine; `total` is its capacity.
 pub fn attributes(total: Room) -> Attributes {
     let mut found = Attributes::new();
     let mut set = |name: &str, value: Option<String>| {
@@ -71,7 +71,7 @@ pub fn attributes(total: Room) -> Attributes {
     found
 }
 
-/// Where cgroups are, and their version.
+/// The mount point and version of cgroups.
 fn cgroups() -> Option<(&'static str, u8)> {
     let is_there = |path: &str| Path::new(path).exists();
     if is_there("/sys/fs/cgroup/cgroup.controllers") {
@@ -81,7 +81,7 @@ fn cgroups() -> Option<(&'static str, u8)> {
     }
 }
 
-/// The disk on which a directory is.
+/// Attributes of the disk that contains a directory.
 pub fn storage(dir: &Path) -> Attributes {
     let mut found = Attributes::new();
     if let Ok(disk) = rustix::fs::statvfs(dir) {
@@ -97,7 +97,7 @@ pub fn storage(dir: &Path) -> Attributes {
     found
 }
 
-/// What is mounted where a directory is. Of two at one place the later covers the earlier.
+/// The device of the mount that contains a directory. Of several at one path the last covers the others.
 fn volume(mounts: &str, dir: &Path) -> Option<String> {
     let plain = |text: &str| text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
     let mounts = mounts.lines().filter_map(|line| {
@@ -108,8 +108,8 @@ fn volume(mounts: &str, dir: &Path) -> Option<String> {
     above.max_by_key(|(_, at)| Path::new(at).components().count()).map(|(volume, _)| volume)
 }
 
-/// What the machine has; endless where it doesn't tell. Of the disk, the one on which state is kept, it is what is free now, as in
-/// Nomad.
+/// The machine's capacity; unlimited if unknown. The disk is the one that contains the state; its capacity is the
+/// current free space, as in Nomad.
 pub fn room(state_dir: &Path) -> Room {
     let disk = rustix::fs::statvfs(state_dir).ok().and_then(|disk| disk.f_bavail.checked_mul(disk.f_frsize));
     let mib = |bytes: Option<u64>| bytes.map_or(u64::MAX, |bytes| bytes / MIB);
@@ -118,18 +118,17 @@ pub fn room(state_dir: &Path) -> Room {
 
 const MIB: u64 = 1024 * 1024;
 
-/// The machine's memory.
 fn memory_bytes() -> Option<u64> {
     let memory = rustix::system::sysinfo();
     memory.totalram.checked_mul(u64::from(memory.mem_unit))
 }
 
-/// So many MiB in bytes; where they are those of the machine, all of its bytes.
+/// MiB in bytes; if it equals the machine's memory, the exact number of bytes.
 fn exact_bytes(mib: u64, machine: Option<u64>) -> u64 {
     machine.filter(|bytes| bytes / MIB == mib).unwrap_or(mib.saturating_mul(MIB))
 }
 
-/// Numbers in their order as Nomad writes a set of them: `0-3,8`.
+/// Formats ordered numbers like Nomad's sets: `0-3,8`.
 fn ranges(numbers: impl Iterator<Item = u16>) -> String {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for number in numbers {
@@ -145,7 +144,8 @@ fn ranges(numbers: impl Iterator<Item = u16>) -> String {
     shown.collect::<Vec<_>>().join(",")
 }
 
-/// The version of what runs here. Debian tells its point release elsewhere, where Nomad's clients look: gopsutil's `host` package.
+/// The version of the operating system. Debian's point release is in another file, as Nomad's clients read it:
+/// gopsutil's `host` package.
 fn system_version(release: &str, debian: &str) -> Option<String> {
     let is_debian = field(release, '=', "ID").as_deref() == Some("debian");
     let point = debian.trim();
@@ -155,34 +155,34 @@ fn system_version(release: &str, debian: &str) -> Option<String> {
     field(release, '=', "VERSION_ID")
 }
 
-/// What all processors do together in MHz, as Nomad counts a machine's work.
+/// The total compute capacity of all cores in MHz, as in Nomad.
 fn total_compute_mhz() -> u64 {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let frequency = frequency_mhz(&highest_khz(), &processors).unwrap_or(FREQUENCY_MHZ);
     cores().unwrap_or(1).saturating_mul(frequency)
 }
 
-/// Of a processor that doesn't tell.
+/// The assumed frequency of an unknown CPU.
 const FREQUENCY_MHZ: u64 = 1_000;
 
-/// Processors that this process may use.
+/// The number of cores that this process may use.
 pub fn cores() -> Option<u64> {
     u64::try_from(std::thread::available_parallelism().ok()?.get()).ok()
 }
 
-/// What the kernel says of the highest frequency of the first processor; virtual machines often don't know it.
+/// The kernel's maximum frequency of the first core; often unknown in virtual machines.
 fn highest_khz() -> String {
     fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").unwrap_or_default()
 }
 
-/// The first processor's highest frequency, else its present one.
+/// The first core's maximum frequency, else its current one.
 fn frequency_mhz(highest_khz: &str, processors: &str) -> Option<u64> {
     let highest = highest_khz.trim().parse::<u64>().ok().map(|khz| khz / 1_000);
     let present = || field(processors, ':', "cpu MHz")?.split('.').next()?.parse().ok();
     highest.or_else(present).filter(|mhz| *mhz > 0)
 }
 
-/// Go's name for a processor's architecture, which Nomad uses.
+/// Go's name for a CPU architecture, as Nomad uses it.
 fn architecture(name: &str) -> &str {
     match name {
         "x86_64" => "amd64",

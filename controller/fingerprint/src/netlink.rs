@@ -1,6 +1,7 @@
-//! What the kernel knows of network interfaces, asked by rtnetlink (`man 7 rtnetlink`).
+//! Network interfaces, read from the kernel through rtnetlink (`man 7 rtnetlink`).
 //!
-//! In: nothing. Out: [`Interface`]s with their addresses, and [`InterfaceChanges`] whenever they are others. Must not know what they are good for.
+//! In: none. Out: [`Interface`]s with their addresses, and [`InterfaceChanges`] on every change. This module does not
+//! know their purpose.
 
 use std::{
     collections::BTreeMap,
@@ -25,18 +26,18 @@ use tokio::io::{Interest, unix::AsyncFd};
 pub struct Interface {
     /// Such as `eth0`.
     pub name: String,
-    /// Its hardware address, in hexadecimal with colons; empty where it has none.
+    /// Its hardware address in hexadecimal with colons; empty if it has none.
     pub mac: String,
     pub is_up: bool,
-    /// It leads nowhere but to this machine.
+    /// Whether it is a loopback interface.
     pub is_loopback: bool,
-    /// Through it goes what has no other way.
+    /// Whether it is the interface of the default route.
     pub is_default: bool,
-    /// Its addresses, each with the length of its network's prefix.
+    /// Its addresses with the prefix lengths of their networks.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
-// Of linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h and linux/netlink.h.
+// From linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h and linux/netlink.h.
 const GET_LINK: u16 = 18;
 const GET_ADDRESS: u16 = 22;
 const GET_ROUTE: u16 = 26;
@@ -56,22 +57,22 @@ const FLAG_LOOPBACK: u32 = 8;
 /// Multicast groups: links, and addresses and routes of IPv4 and IPv6.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// Changes that are taken as one: more of them are the next one, so that no flood holds up what else is to be done.
+/// The maximum number of messages combined into one change, so that a flood can't block other work.
 const TAKEN_MAX: usize = 256;
 
-/// The kernel answers at once.
+/// Time limit for the kernel's answer, which comes at once.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Bytes of an answer: more than a machine with thousands of interfaces says.
+/// The maximum size of an answer: enough for thousands of interfaces.
 const BYTES_MAX: usize = 16 << 20;
 
-/// The kernel's word that an interface, an address or a route has come, gone or changed.
+/// Reports changes of interfaces, addresses and routes.
 pub struct InterfaceChanges(AsyncFd<OwnedFd>);
 
 impl InterfaceChanges {
-    /// Listens from now on.
+    /// Starts listening.
     ///
     /// # Errors
-    /// When the kernel does not let us.
+    /// If the kernel refuses.
     pub fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
@@ -79,17 +80,17 @@ impl InterfaceChanges {
         Ok(Self(ready::register(socket, Interest::READABLE)?))
     }
 
-    /// Waits for the next one, and takes those that have been told by then as one.
+    /// Waits for the next change; all changes up to then count as one.
     ///
     /// # Errors
-    /// When nothing more will be heard.
+    /// If no further changes will be received.
     pub async fn next(&self) -> io::Result<()> {
         let mut ready = self.0.readable().await?;
-        // What it says is of no use here: it may be of the past by now.
+        // The content is not needed: it may already be outdated.
         let mut buffer = [0_u8; 4 << 10];
         for _ in 0..TAKEN_MAX {
             match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
-                // More has happened than was kept for us: a change in any case.
+                // The kernel has dropped messages: a change in any case.
                 Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     ready.clear_ready();
@@ -105,7 +106,7 @@ impl InterfaceChanges {
 /// All interfaces, in the kernel's order.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// If the kernel does not answer.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found = BTreeMap::new();
     for message in dump(GET_LINK, 16)? {
@@ -126,7 +127,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found.into_values().collect())
 }
 
-/// All that the kernel answers to a question, without the headers. `header`: bytes of what comes before attributes.
+/// The bodies of all messages in the answer to a request. `header`: length of the header before the attributes.
 fn dump(kind: u16, header: usize) -> io::Result<Vec<Vec<u8>>> {
     let flags = SocketFlags::CLOEXEC;
     // Protocol 0 is rtnetlink.
@@ -162,7 +163,7 @@ fn dump(kind: u16, header: usize) -> io::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// The first message: its type, its body and what comes behind it.
+/// Splits off the first message: its type, its body and the rest.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(word(bytes, 0)?).ok()?;
     let kind = u16::from_ne_bytes(*bytes.get(4..6)?.first_chunk()?);
@@ -170,7 +171,7 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// Attributes behind a header of so many bytes.
+/// The attributes after a header of this length.
 fn attributes(body: &[u8], header: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(header..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -213,13 +214,13 @@ fn read_address(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
     let Some(interface) = found.get_mut(&index) else { return };
     let of =
         |wanted: u16| attributes(body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, ip)| ip_of(ip));
-    // At the end of a tunnel the other one is the peer's.
+    // On a tunnel, `ADDRESS` is the peer's.
     if let Some(ip) = of(ADDRESS_LOCAL).or_else(|| of(ADDRESS)) {
         interface.addresses.push((ip, *prefix));
     }
 }
 
-/// Of a default route: whether it is for IPv6 only, its metric and its interface. The least one counts.
+/// Whether a default route is for IPv6 only, its metric and its interface. The smallest value wins.
 fn default_route(body: &[u8]) -> Option<(bool, u32, u32)> {
     let [family, destination, _, _, table, _, _, kind] = *body.first_chunk()?;
     if destination != 0 || table != TABLE_MAIN || kind != TYPE_UNICAST {

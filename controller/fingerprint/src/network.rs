@@ -1,6 +1,7 @@
-//! Addresses of the node, as Nomad's servers give ports of them out: by the names of host networks, `default` first of all.
+//! The node's addresses, from which Nomad's servers assign ports: by the names of host networks, most commonly
+//! `default`.
 //!
-//! In: the machine's interfaces and what the config says of networks. Out: networks as they are told to servers. No IO.
+//! In: the machine's interfaces and the network config. Out: networks as reported to servers. No IO.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -9,26 +10,25 @@ use herdlet_nomad::wire::resources::{NetworkResource, NodeAddress, NodeNetwork};
 use super::Interface;
 use crate::{Family, NetworkRules};
 
-/// Of an interface that does not tell, in Mbit/s, as Nomad has it.
+/// Default interface speed in Mbit/s, as in Nomad.
 pub const SPEED: u32 = 1_000;
 
-/// The name of the host network whose addresses ports have that name no other.
+/// The host network for ports that name no other.
 const DEFAULT: &str = "default";
 
-/// A network: an address and the length of the prefix.
+/// A network: an address and a prefix length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
     prefix: u8,
 }
 
-/// A text that is no network.
+/// An invalid network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a network such as 10.0.0.0/8, found \"{0}\"")]
 pub struct NetworkError(String);
 
 impl Network {
-    /// Whether an address is in it.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let bits = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => (u128::from(ip.to_bits()) << 96, 32),
@@ -59,7 +59,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Whether an address is of use on its own link only.
+/// Whether an address is link-local.
 pub fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -70,7 +70,7 @@ pub fn is_link_local(ip: IpAddr) -> bool {
 /// The node's networks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Networks {
-    /// Interfaces that have an address with a name.
+    /// Interfaces that have a named address.
     pub nodes: Vec<NodeNetwork>,
     /// The default interface, once for each address.
     pub resources: Vec<NetworkResource>,
@@ -78,7 +78,7 @@ pub struct Networks {
     pub ip: Option<IpAddr>,
 }
 
-/// What of the interfaces is told. `speed_of`: in Mbit/s, where an interface tells.
+/// Computes the networks to report. `speed_of`: an interface's speed in Mbit/s, if known.
 pub fn networks(
     interfaces: &[Interface],
     rules: &NetworkRules,
@@ -100,7 +100,7 @@ pub fn networks(
                 aliases.chain(own).map(|(alias, reserved_ports)| (*ip, address(*ip, alias, reserved_ports))),
             );
         }
-        // What is of use on the link only counts where there is nothing else, as in Nomad.
+        // Link-local addresses count only if there are no others, as in Nomad.
         if named.iter().any(|(ip, _)| !is_link_local(*ip)) || rules.disallow_link_local {
             named.retain(|(ip, _)| !is_link_local(*ip));
         }
@@ -146,7 +146,7 @@ fn resource(ip: IpAddr, device: &str, speed: u32) -> NetworkResource {
     }
 }
 
-/// What the kernel says of a link's speed, in Mbit/s. Virtual ones know none.
+/// The link speed in Mbit/s, from the kernel. Unknown for virtual links.
 pub fn speed_of(interface: &str) -> Option<u32> {
     let is_plain = !interface.contains('/') && interface != "..";
     let text =

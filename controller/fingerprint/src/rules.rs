@@ -1,6 +1,6 @@
-//! Which addresses of this machine ports are given out of.
+//! Rules for choosing the addresses that ports are assigned from.
 //!
-//! In: what the config says. Out: the same, in types. It reads no interface.
+//! In: the config. Out: typed rules. No interface is read.
 
 use std::{fmt, net::IpAddr};
 
@@ -9,52 +9,50 @@ use serde::Deserialize;
 
 use super::Network;
 
-/// Which addresses ports are given out of.
+/// Rules for the addresses that ports are assigned from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NetworkRules {
     /// The interface of the addresses named `default`; else that of the default route.
     pub interface: Option<String>,
-    /// Mbit/s, where an interface's own word is not right.
+    /// Speed in Mbit/s, which overrides an interface's own value.
     pub speed: Option<u32>,
     pub host_networks: Vec<HostNetwork>,
-    /// Which addresses come first.
+    /// The preferred address family.
     pub family: Option<Family>,
-    /// Whether addresses of use on one link only never count.
+    /// Whether link-local addresses never count.
     pub disallow_link_local: bool,
 }
 
-/// Addresses under a name.
+/// A named set of addresses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostNetwork {
     pub name: String,
-    /// Addresses in one of these; empty: all.
+    /// Networks that contain the addresses; empty for all.
     pub cidr: Vec<Network>,
-    /// Addresses of this interface; none: of any.
+    /// The interface of the addresses; `None` for any.
     pub interface: Option<String>,
-    /// Ports that are not given out, such as `22,80,8500-8600`.
+    /// Ports that are not assigned, such as `22,80,8500-8600`.
     pub reserved_ports: String,
 }
 
 impl HostNetwork {
-    /// Whether an address of an interface is one of these.
+    /// Whether an interface's address belongs to the set.
     pub fn has(&self, interface: &str, ip: IpAddr) -> bool {
         let by_network = self.cidr.is_empty() || self.cidr.iter().any(|network| network.contains(ip));
         by_network && self.interface.as_deref().is_none_or(|name| name == interface)
     }
 }
 
-/// A family of addresses.
+/// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// Of 32 bits.
     Ipv4,
-    /// Of 128 bits.
     Ipv6,
 }
 
 impl Family {
-    /// An address's.
+    /// The family of an address.
     pub fn of(ip: IpAddr) -> Self {
         if ip.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }

@@ -1,8 +1,8 @@
-//! Catalogues of services: the built-in one and a Consul agent, behind one face.
+//! The catalogues of services, behind one interface: the built-in one and a Consul agent.
 //!
-//! In: whose services, and the registrations that a catalogue should hold for them. Out: what was done or seen. Each
-//! registration stands for itself: a refused one delays no other. Results of Consul's checks and changes made behind our back
-//! come out as [`CatalogEvent`]s. It must not know when services are wanted.
+//! In: an owner, and the registrations that a catalogue should hold for it. Out: changes made, or the result of an
+//! inspection. Registrations are independent: a refused one delays no other. Results of Consul's checks, and external
+//! changes, are reported as [`CatalogEvent`]s. This module does not know when services are wanted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,26 +25,26 @@ pub use consul::{
 
 use crate::report::CheckReport;
 
-/// So long a Consul may take to answer whoever is to be told that there is none.
+/// How long to wait for Consul before reporting that none answers.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Whose services: a task's, or the group's where `task` is none.
+/// The owner of services: a task, or the group if `task` is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceOwner {
     pub alloc: AllocId,
     pub task: Option<String>,
 }
 
-/// Something happened in a catalogue.
+/// An event in a catalogue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CatalogEvent {
-    /// The catalogue no longer holds what it should for this owner: look.
+    /// The catalogue no longer holds what it should for this owner: inspect it.
     Changed(ServiceOwner),
-    /// A check that the catalogue makes has another result.
+    /// A check that the catalogue runs has a new result.
     Check(CheckReport),
 }
 
-/// Why a catalogue does not hold what it should. One line for each registration concerned.
+/// Why a catalogue does not hold what it should; one entry for each failed registration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .failures.iter().map(|failure| failure.why.as_str()).collect::<Vec<_>>().join("; "))]
 pub struct CatalogError {
@@ -54,14 +54,14 @@ pub struct CatalogError {
 /// One registration that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogFailure {
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     pub class: Class,
     /// A fragment that reads after "failed to".
     pub why: String,
 }
 
 impl CatalogError {
-    /// Whether trying again may help, for any of the registrations.
+    /// Whether a retry can help for any of the registrations.
     pub fn class(&self) -> Class {
         self.failures.iter().map(|failure| failure.class).min().unwrap_or(Class::Retry)
     }
@@ -70,21 +70,21 @@ impl CatalogError {
 /// All catalogues of this agent.
 #[derive(Debug, Clone)]
 pub struct Catalogs {
-    /// The built-in one.
     pub built_in: Arc<BuiltIn>,
-    /// The Consul agent. It is not spoken to before something is registered there.
+    /// The Consul agent. No request is sent before a service is registered there.
     pub consul: Arc<Consul>,
 }
 
 impl Catalogs {
-    /// What is to be said of jobs whose services go to a Consul that does not answer; nothing where it does, or none needs it.
+    /// A warning about jobs whose services need Consul, if Consul does not answer; `None` if it does or no job needs
+    /// it.
     pub async fn lacking(consul: &Consul, jobs: &[Job]) -> Option<String> {
         let wanting = jobs.iter().filter(|job| job.has_services_in(Provider::Consul));
         let names: Vec<String> = wanting.map(|job| job.key().to_string()).collect();
         if names.is_empty() {
             return None;
         }
-        // Whoever waits for the answer is told soon: one that takes longer is as good as none.
+        // The caller needs a quick answer, so a slow Consul counts as none.
         let asked = tokio::time::timeout(ANSWER_MAX, consul.ask());
         let why = match asked.await {
             Ok(Ok(())) => return None,
@@ -93,17 +93,18 @@ impl Catalogs {
         };
         let names = names.join(", ");
         Some(format!(
-            "{names}: services are to be registered in Consul, and no Consul answers ({why}). They are registered once one answers; until then \
-             the job does not converge. For the built-in catalogue write `provider: nomad`, in HCL provider = \"nomad\"; in \
+            "{names}: services must be registered in Consul, but no Consul answers ({why}). They will be registered once one answers; until then \
+             the job does not converge. To use the built-in catalogue, set `provider: nomad`, in HCL provider = \"nomad\"; in \
              Nomad's formats a service without `provider` is for Consul"
         ))
     }
 
-    /// Whether a Consul answers in which these are to be registered. Nothing of them is to be anywhere else until then.
+    /// Registers the services of the built-in catalogue, and checks that a Consul answers for the others, which are not
+    /// registered yet.
     ///
     /// # Errors
     ///
-    /// When Consul can't be asked.
+    /// If Consul can't be reached.
     pub async fn ask(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
         let (built_in, consul) = split(wanted);
         self.built_in.up(owner, built_in);
@@ -114,7 +115,7 @@ impl Catalogs {
     ///
     /// # Errors
     ///
-    /// Lists what could not be registered; the others are.
+    /// Lists the registrations that failed; the others succeeded.
     pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
         let (built_in, consul) = split(wanted);
         self.built_in.up(owner, built_in);
@@ -125,11 +126,11 @@ impl Catalogs {
         self.consul.up(owner, &consul).await
     }
 
-    /// Takes back all registrations of `owner` and makes sure that they are gone. None there is fine.
+    /// Removes all registrations of `owner` and verifies that they are gone. Succeeds if there are none.
     ///
     /// # Errors
     ///
-    /// When Consul can't be asked or refuses.
+    /// If Consul can't be reached or refuses.
     pub async fn down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
         let (_, consul) = split(known);
         self.built_in.down(owner);
@@ -144,7 +145,7 @@ impl Catalogs {
     ///
     /// # Errors
     ///
-    /// When Consul can't be asked.
+    /// If Consul can't be reached.
     pub async fn look(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
         let (built_in, consul) = split(wanted);
         let here = self.built_in.look(owner, &built_in);
@@ -154,7 +155,7 @@ impl Catalogs {
         let there = self.consul.look(owner, &consul).await?;
         Ok(match (here, there) {
             (Sight::Present, Sight::Present) => Sight::Present,
-            // Nothing is wanted on one side, so what is said about it says nothing about the whole.
+            // If nothing is wanted on one side, its result does not matter.
             (Sight::Present, other) if built_in.is_empty() => other,
             (Sight::Absent, Sight::Absent) => Sight::Absent,
             (Sight::Foreign { why } | Sight::Lost { why }, _)

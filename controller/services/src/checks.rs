@@ -1,15 +1,16 @@
-//! Checks that the agent itself makes: those of services in the built-in catalogue, and commands, which no Consul can run. One
-//! observer for each.
+//! Checks that the agent runs itself: those of services in the built-in catalogue, and commands, which Consul can't
+//! run. Each has its own observer.
 //!
-//! In: the registrations of a task or group. Out: [`Heard`] on a bounded channel, only when a check's status changes or
-//! (rarely) when a failing one says something new; a Consul hears of every run of a command. The first run follows soon after the
-//! start, each further one an interval after the end of the one before. A slow or hanging target holds up nobody but its own check.
-//! It must not know what a result is good for. All other checks of services in Consul are made by Consul.
+//! In: the registrations of a task or group. Out: [`Heard`] on a bounded channel, when a check's status changes or
+//! (rarely) when a failing check has new output; Consul gets the result of every run of a command. The first run
+//! follows soon after the start, each further one an interval after the end of the previous. A slow or hanging target
+//! delays only its own check. This module does not know the consequences of results. Consul runs all other checks of
+//! its services.
 //!
-//! - `probe`: one run of a check: HTTP, TCP, gRPC or a command; `request`: the requests among them.
-//! - `streak`: how many results in a row change a status.
-//! - `lanes`: how many runs are under way at a time.
-//! - `shortage`: runs that the agent could not make for want of something of its own, which are no results.
+//! - `probe`: one run of a check: HTTP, TCP, gRPC or a command; `request`: its requests.
+//! - `streak`: the number of consecutive results that change a status.
+//! - `lanes`: limits concurrent runs.
+//! - `shortage`: runs that failed for lack of the agent's own resources, which are no results.
 
 use std::{
     collections::BTreeMap,
@@ -45,7 +46,7 @@ use probe::{Probe, ProbeResult};
 pub use shortage::NoResult;
 use streak::Streak;
 
-/// News, and who tells them.
+/// A report, and the token of its check.
 #[derive(Debug)]
 pub struct Heard {
     report: CheckReport,
@@ -53,7 +54,7 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// The news; none where the check has ended meanwhile.
+    /// The report; `None` if the check has ended meanwhile.
     pub fn if_current(self) -> Option<CheckReport> {
         (!self.by.is_cancelled()).then_some(self.report)
     }
@@ -73,11 +74,11 @@ struct Shared {
     lanes: Lanes,
     consul: Arc<Consul>,
     shortages: shortage::Reporter,
-    /// From when slots are counted.
+    /// The start of the first slot.
     began: Instant,
 }
 
-/// A running observer; it ends when this is dropped.
+/// A running observer; dropping it ends the check.
 #[derive(Debug)]
 struct Observer {
     check: Arc<RegisteredCheck>,
@@ -86,15 +87,16 @@ struct Observer {
 }
 
 impl Checks {
-    /// Observers that report to `reports`, run commands by `scripts`, and tell `consul` what those of its services say.
+    /// Observers that send to `reports`, run commands with `scripts`, and report results of Consul services to
+    /// `consul`.
     pub fn new(reports: mpsc::Sender<Heard>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
         let (probe, lanes, began) = (Probe::new(scripts), Lanes::default(), Instant::now());
         let shared = Shared { probe, reports, lanes, consul, shortages: Default::default(), began };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
-    /// Makes exactly the checks of these registrations run for `owner`: what runs already goes on undisturbed, what is no
-    /// longer wanted ends. What others check is left out. Must be called inside a tokio runtime.
+    /// Runs exactly the checks of these registrations for `owner`: unchanged ones continue undisturbed, others end.
+    /// Ignores checks that Consul runs. Must be called inside a tokio runtime.
     pub fn up(&self, owner: &ServiceOwner, registrations: &[Registration]) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = running.remove(owner).unwrap_or_default();
@@ -114,7 +116,7 @@ impl Checks {
         }
     }
 
-    /// Ends all checks of `owner`, also one that is under way. None there is fine.
+    /// Ends all checks of `owner`, including running ones. Succeeds if there are none.
     pub fn down(&self, owner: &ServiceOwner) {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
     }
@@ -133,7 +135,7 @@ impl Checks {
         } else if observers.is_empty() {
             Sight::Absent
         } else {
-            Sight::foreign("other checks run than should")
+            Sight::foreign("the running checks differ from the wanted ones")
         }
     }
 
@@ -152,14 +154,14 @@ impl Checks {
             last: None,
             token: token.clone(),
         };
-        // Ended is what it becomes; there is nobody to tell.
+        // Nobody needs the result of the task.
         tokio::spawn(token.clone().run_until_cancelled_owned(Box::new(observation).observe()));
         Observer { check, pending, _end: token.drop_guard() }
     }
 }
 
 impl Observer {
-    /// Whether it makes this check. What its results are good for may differ.
+    /// Whether it runs this check. The consequences of results may differ.
     fn makes(&self, check: &RegisteredCheck) -> bool {
         let RegisteredCheck { on_update, check_restart, .. } = check;
         let mine = RegisteredCheck {
@@ -175,42 +177,43 @@ fn lock(pending: &Mutex<CheckResult>) -> MutexGuard<'_, CheckResult> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first result should not be long in coming: a start waits for it. (Nomad: half an interval.)
+/// The first result should come soon, because a start waits for it. (Nomad: half an interval.)
 const FIRST_AFTER_MAX: Duration = Duration::from_secs(1);
 
-/// Checks that are due within the same slot are made together: the processor wakes up once for them.
+/// Checks due within the same slot run together, so the CPU wakes up once for them.
 const SLOT: Duration = Duration::from_millis(100);
 
-/// How often a check that goes on failing in the same way may tell that it says something else: its output may hold the time.
+/// Minimum interval for reporting new output of a check that keeps failing the same way: its output may contain the
+/// time.
 const NEW_OUTPUT_EVERY: Duration = Duration::from_secs(30);
 
-/// Intervals and timeouts are at least a second by the manifest's rules; this is a bound for what comes another way.
+/// Manifests require intervals and timeouts of at least a second; this is a limit for other sources.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// Tokio's timers end after about two years.
 const INTERVAL_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Until a Consul that did not take what a command said is told again.
+/// Delay before repeating a result that Consul did not accept.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// Until a check that the agent could not make is made again, where its interval is longer.
+/// Delay before repeating a run that failed for lack of resources, if the interval is longer.
 const MAKE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 struct Observation {
     shared: Arc<Shared>,
     check: Arc<RegisteredCheck>,
-    /// What its results are made of: says also what they are good for, which may change.
+    /// Template for results; includes their consequences, which may change.
     pending: Arc<Mutex<CheckResult>>,
     alloc: AllocId,
     provider: Provider,
     streak: Streak,
-    /// Its last run took all the time it was given.
+    /// Whether the last run took all its time.
     was_slow: bool,
     last: Option<Last>,
-    /// Ended: what it has said and nobody has heard yet counts no more.
+    /// Cancelled at the end: results not yet delivered no longer count.
     token: CancellationToken,
 }
 
-/// What was reported last.
+/// The last report.
 struct Last {
     result: ProbeResult,
     /// When the status last changed.
@@ -218,7 +221,7 @@ struct Last {
     reported: Instant,
 }
 
-/// Nobody listens any more.
+/// The receiver is dropped.
 struct Ended;
 
 impl Drop for Observation {
@@ -233,20 +236,20 @@ impl Observation {
         if let Some(status) = self.check.initial_status {
             Box::pin(self.report_initial(status)).await?;
         }
-        // Checks that begin together drift apart: neither their first runs nor later ones come all at once.
+        // Checks that start together drift apart: neither their first runs nor later ones coincide.
         let share = f64::from(self.seed()) / f64::from(u32::MAX);
         let first = (interval / 2).min(FIRST_AFTER_MAX).mul_f64(0.5 + share / 2.0);
         tokio::time::sleep_until(self.slot(first)).await;
         let mut pause = interval.mul_f64(0.5 + share / 2.0);
         loop {
-            // On the heap: between two runs, which is most of the time, an observer takes little memory.
+            // On the heap: between two runs, which is most of the time, an observer uses little memory.
             let next = Box::pin(self.make(pause)).await?;
             tokio::time::sleep_until(next).await;
             pause = interval;
         }
     }
 
-    /// Makes it once and tells what came of it; when to make it again.
+    /// Runs the check once and reports the result; returns the time of the next run.
     async fn make(&mut self, pause: Duration) -> Result<Instant, Ended> {
         let result = match self.probe().await {
             Ok(result) => result,
@@ -264,7 +267,7 @@ impl Observation {
         Ok(next)
     }
 
-    /// When so much time is over, a little early where others are due.
+    /// The time after `pause`, slightly earlier if that is in the slot of other checks.
     fn slot(&self, pause: Duration) -> Instant {
         let due = Instant::now() + pause;
         if pause < 5 * SLOT {
@@ -275,23 +278,23 @@ impl Observation {
         due - Duration::from_nanos(early.try_into().unwrap_or_default())
     }
 
-    /// Waiting for a place is our slowness, not the target's: the timeout begins after it. Fails with a sentence where the agent lacked
-    /// what it takes.
+    /// Runs the check. Waiting for a lane is our delay, not the target's, so the timeout begins afterwards. Fails with
+    /// a sentence if the agent lacked resources.
     async fn probe(&self) -> Result<ProbeResult, String> {
         let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
         let probe = self.shared.probe.run(self.alloc, &self.check, timeout);
         let probe = AssertUnwindSafe(probe).catch_unwind();
         match self.shared.lanes.run(self.was_slow, tokio::time::timeout(timeout, probe)).await {
             Ok(Ok(result)) => result,
-            // Checked no more, it would be healthy or not for ever.
+            // Without further runs its status would never change.
             Ok(Err(_)) => {
-                Ok(ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned()))
+                Ok(ProbeResult::failure("nomad: the check panicked; this is a bug in the agent".to_owned()))
             }
             Err(_) => Ok(ProbeResult::timed_out(timeout)),
         }
     }
 
-    /// Until it takes it, or the next run is due.
+    /// Repeats until Consul accepts the result, or the next run is due.
     async fn tell_consul(&self, result: &ProbeResult, until: Instant) {
         if self.provider != Provider::Consul {
             return;
@@ -302,11 +305,11 @@ impl Observation {
             while let Err(failure) =
                 consul.update_check(&service, &self.check.id, result.status, &result.output).await
             {
-                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+                tracing::debug!(why = %failure.why, "failed to report a check result to Consul");
                 tokio::time::sleep(TELL_AGAIN_AFTER).await;
             }
         };
-        // Late by an interval it is no news any more.
+        // A result that is late by an interval is outdated.
         let _ = tokio::time::timeout_at(until, telling).await;
     }
 
@@ -337,7 +340,8 @@ impl Observation {
         self.send(report).await
     }
 
-    /// What holds until the check is made. It was not made, so it restarts nothing, and what is known from before counts more.
+    /// Reports the status before the first run. It is stale, so it restarts nothing, and earlier results take
+    /// precedence.
     async fn report_initial(&mut self, status: InitialStatus) -> Result<(), Ended> {
         let ProbeResult { status, output, .. } = ProbeResult::initial(status);
         let result =
@@ -350,7 +354,7 @@ impl Observation {
         self.shared.reports.send(heard).await.map_err(|_| Ended)
     }
 
-    /// Of its id: the same for the same check.
+    /// Depends only on the check's id.
     fn seed(&self) -> u32 {
         // FNV-1a.
         let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
@@ -358,7 +362,7 @@ impl Observation {
     }
 }
 
-/// Checks that are ours to make.
+/// The checks that the agent runs.
 fn ours(registrations: &[Registration]) -> impl Iterator<Item = (&Registration, &RegisteredCheck)> {
     let all = registrations
         .iter()

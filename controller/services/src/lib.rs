@@ -1,6 +1,7 @@
-//! Where services are registered, and the checks that say whether they work.
+//! Service registration, and the checks of services.
 //!
-//! In: registrations, checks. Out: catalogues that agree with them, results. It does not know what a result changes.
+//! In: registrations, checks. Out: catalogues that match them, results. This crate does not know the consequences of
+//! results.
 
 pub mod catalog;
 pub mod checks;

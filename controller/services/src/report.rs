@@ -1,11 +1,11 @@
-//! News of a check, whoever makes it: this agent or Consul.
+//! Reports of check results from this agent or Consul.
 
 use herdlet_api_types::{AllocId, service::CheckResult};
 
-/// News of a check.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReport {
-    /// The allocation it belongs to.
+    /// The allocation of the check.
     pub alloc: AllocId,
     pub result: CheckResult,
 }

@@ -1,8 +1,8 @@
-//! Creating a process or thread on a stack of its own, which neither `std` nor libc offers for `clone3`.
+//! Creates a process or thread on its own stack, which neither `std` nor libc offers for `clone3`.
 //!
-//! In: clone(2) flags, a stack, a function. Out: the new pid, or an errno. Shared by the shim (which has no libc) and the
-//! agent: with `CLONE_VM | CLONE_VFORK` no page table is copied, however large the caller is (clone without them costs
-//! about 50 ms at 1 GB). It knows nothing of what is started.
+//! In: clone(2) flags, a stack, a function. Out: the new pid, or an errno. Used by the shim (which has no libc) and the
+//! agent: with `CLONE_VM | CLONE_VFORK` no page table is copied, however large the caller is (without them, clone takes
+//! about 50 ms at 1 GB). This module does not know what it starts.
 
 #![expect(unsafe_code, reason = "the system call returns twice, once on another stack")]
 
@@ -11,13 +11,13 @@ use core::ffi::c_void;
 
 /// `CLONE_VM`: share memory.
 pub const CLONE_VM: u64 = 0x100;
-/// `CLONE_FILES`: share the table of descriptors.
+/// `CLONE_FILES`: share the file descriptor table.
 pub const CLONE_FILES: u64 = 0x400;
 /// `CLONE_VFORK`: suspend the calling thread until the child executes a program or ends.
 pub const CLONE_VFORK: u64 = 0x4000;
-/// `CLONE_PIDFD`: hand out a pidfd.
+/// `CLONE_PIDFD`: return a pidfd.
 pub const CLONE_PIDFD: u64 = 0x1000;
-/// `CLONE_INTO_CGROUP`: be born in the v2 cgroup of [`Birth::cgroup`] (`clone3` only, Linux 5.7).
+/// `CLONE_INTO_CGROUP`: create the child in the v2 cgroup [`Birth::cgroup`] (`clone3` only, Linux 5.7).
 pub const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 #[cfg(target_arch = "x86_64")]
@@ -26,16 +26,16 @@ const CLONE: usize = 56;
 const CLONE: usize = 220;
 const CLONE3: usize = 435;
 
-/// What to create.
+/// Parameters of the new process or thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
     /// clone(2) flags without the exit signal.
     pub flags: u64,
-    /// Signal the parent gets when the child ends; 0 for threads.
+    /// The signal for the parent when the child ends; 0 for threads.
     pub exit_signal: u64,
-    /// Where the kernel puts the pidfd or the thread id, or 0 (`CLONE_PIDFD`, `CLONE_PARENT_SETTID`).
+    /// The address for the pidfd or thread id, or 0 (`CLONE_PIDFD`, `CLONE_PARENT_SETTID`).
     pub parent_word: u64,
-    /// Word that is cleared when the thread ends, or 0 (`CLONE_CHILD_CLEARTID`).
+    /// The address of a word to clear when the thread ends, or 0 (`CLONE_CHILD_CLEARTID`).
     pub child_word: u64,
     /// Descriptor of the v2 cgroup (`CLONE_INTO_CGROUP`).
     pub cgroup: u64,
@@ -56,12 +56,12 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Creates the child through `clone3` if it goes into a cgroup, else through the older `clone`, which every sandbox
-/// allows. It runs `entry(argument)` on the given stack. Returns its pid or a negative errno.
+/// Creates the child with `clone3` if it goes into a cgroup, else with the older `clone`, which every sandbox allows.
+/// The child runs `entry(argument)` on the given stack. Returns its pid or a negative errno.
 ///
 /// # Safety
-/// The stack must be writable, large enough for `entry` and left alone until the child is done with it. With `CLONE_VM`
-/// `entry` shares the caller's memory: it must not allocate, lock or unwind, and `argument` must outlive it.
+/// The stack must be writable, large enough for `entry` and not used otherwise until the child has left it. With
+/// `CLONE_VM` `entry` shares the caller's memory: it must not allocate, lock or unwind, and `argument` must outlive it.
 pub unsafe fn clone_onto(
     birth: &Birth,
     stack: &mut [u8],
@@ -70,7 +70,7 @@ pub unsafe fn clone_onto(
 ) -> isize {
     let base = stack.as_mut_ptr() as usize;
     let top = ((base + stack.len()) & !15) - 16;
-    // SAFETY: the two words lie within the caller's exclusive stack; the asm below takes them from there.
+    // SAFETY: the two words are within the caller's exclusive stack; the assembly below reads them from there.
     unsafe {
         let words = top as *mut usize;
         words.write(argument as usize);
@@ -83,7 +83,7 @@ pub unsafe fn clone_onto(
         let arguments = [flags, top, parent_word, child_word, 0];
         #[cfg(target_arch = "aarch64")]
         let arguments = [flags, top, parent_word, 0, child_word];
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         return unsafe { call_onto(CLONE, arguments) };
     }
     let args = CloneArgs {
@@ -99,15 +99,15 @@ pub unsafe fn clone_onto(
         set_tid_size: 0,
         cgroup: birth.cgroup,
     };
-    // SAFETY: as promised by the caller; the argument block is only read before the call returns.
+    // SAFETY: guaranteed by the caller; the argument block is only read before the call returns.
     unsafe { call_onto(CLONE3, [&raw const args as usize, size_of::<CloneArgs>(), 0, 0, 0]) }
 }
 
-/// The parent gets the result; the child finds argument and function on its new stack and never comes back.
+/// Returns the result in the parent; the child pops argument and function from its new stack and never returns.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call_onto(number: usize, arguments: [usize; 5]) -> isize {
     let result: isize;
-    // SAFETY: the parent's registers are kept as declared; the child leaves into the function and never returns.
+    // SAFETY: the parent's registers are preserved as declared; the child jumps to the function and never returns.
     unsafe {
         asm!(
             "syscall",
@@ -132,11 +132,11 @@ unsafe fn call_onto(number: usize, arguments: [usize; 5]) -> isize {
     result
 }
 
-/// The parent gets the result; the child finds argument and function on its new stack and never comes back.
+/// Returns the result in the parent; the child pops argument and function from its new stack and never returns.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call_onto(number: usize, arguments: [usize; 5]) -> isize {
     let result: isize;
-    // SAFETY: the parent's registers are kept as declared; the child leaves into the function and never returns.
+    // SAFETY: the parent's registers are preserved as declared; the child jumps to the function and never returns.
     unsafe {
         asm!(
             "svc #0",

@@ -1,7 +1,7 @@
-//! The attempt record: 64 bytes in the runtime directory, from which everyone learns how a task attempt fares.
+//! The attempt record: 64 bytes in the runtime directory with the state of a task attempt.
 //!
-//! In: what the shim (or an agent that lays a tombstone) knows. Out: exactly [`RECORD_LEN`] bytes, written by one
-//! `pwrite` at offset 0, and back. It knows no file and no clock.
+//! In: a state from the shim (or an agent that writes a tombstone). Out: exactly [`RECORD_LEN`] bytes, written by one
+//! `pwrite` at offset 0, and the state parsed from them. This module accesses no files and no clock.
 //!
 //! ```text
 //!            ┌─► start_failed                 (final)
@@ -10,7 +10,7 @@
 //! tombstone                                   (final; the attempt was cancelled before its shim came)
 //! ```
 //!
-//! Layout, little endian. Fields are only ever added in the reserved places; a change of meaning is a new magic.
+//! The layout is little endian. New fields use only the reserved bytes; a change of meaning requires a new magic.
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -38,51 +38,51 @@ pub const RECORD_LEN: usize = 64;
 const MAGIC: [u8; 4] = *b"hrd1";
 const FLAG_CORE: u8 = 1;
 
-/// What is known of one task attempt.
+/// The state of one task attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// How far the attempt got.
+    /// The attempt's progress.
     pub state: State,
     /// The supervising process; all zero in a tombstone.
     pub shim: Process,
-    /// The task's main process; all zero before it was started.
+    /// The task's main process; all zero before its start.
     pub task: Process,
-    /// Bytes of the task's output that could not be kept.
+    /// Bytes of the task's output that were dropped.
     pub dropped_bytes: u64,
 }
 
-/// How far an attempt got. It only moves forward.
+/// The progress of an attempt. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The shim holds the attempt; the task isn't running yet.
+    /// The shim has claimed the attempt; the task isn't running yet.
     Created,
-    /// The task's program was executed.
+    /// The task's program is running.
     Running,
     /// The task's program could not be started. Final.
     StartFailed {
-        /// What failed.
+        /// The failed step.
         step: Step,
-        /// Why, as a Linux errno; 0 when no system call was involved (a bad launch spec).
+        /// The Linux errno; 0 if no system call failed (an invalid launch spec).
         errno: u16,
-        /// When, in nanoseconds since the Unix epoch.
+        /// The time of the failure, in nanoseconds since the Unix epoch.
         at_unix_ns: u64,
     },
     /// The task's main process ended. Final.
     Exited(Exit),
-    /// Somebody cancelled the attempt before its shim came; the shim will do nothing. Final.
+    /// The attempt was cancelled before its shim started; the shim will do nothing. Final.
     Tombstone,
 }
 
 /// How the main process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// Exit code; 0 when a signal ended the process.
+    /// Exit code; 0 if a signal ended the process.
     pub code: u8,
-    /// Number of the signal that ended it, or 0.
+    /// The signal that ended it, or 0.
     pub signal: u8,
-    /// What the kernel says about a core dump.
+    /// Whether the kernel dumped core.
     pub core: Core,
-    /// When it was reaped, in nanoseconds since the Unix epoch.
+    /// The time of reaping, in nanoseconds since the Unix epoch.
     pub at_unix_ns: u64,
 }
 
@@ -95,12 +95,12 @@ pub enum Core {
     Dumped,
 }
 
-/// A process, told apart from a later one with the same pid by its start time.
+/// A process; the start time distinguishes it from a later one with the same pid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Process {
-    /// Process id as seen by the shim; 0 means none.
+    /// Process id in the shim's namespace; 0 means none.
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat` (proc(5)): clock ticks since boot; 0 means that it could not be read.
+    /// Field 22 of `/proc/PID/stat` (proc(5)): clock ticks since boot; 0 if it could not be read.
     pub start_ticks: u64,
 }
 
@@ -116,7 +116,7 @@ pub enum Step {
     Cgroup = 3,
     /// Creating the process.
     Clone = 4,
-    /// Beginning a session of its own.
+    /// Starting a session.
     Session = 5,
     /// Entering a v1 cgroup.
     TasksFile = 6,
@@ -124,9 +124,9 @@ pub enum Step {
     OomScore = 7,
     /// Limiting the number of open files.
     OpenFiles = 8,
-    /// Laying out stdin, stdout and stderr.
+    /// Setting up stdin, stdout and stderr.
     Stdio = 9,
-    /// Taking the terminal.
+    /// Taking the controlling terminal.
     Terminal = 10,
     /// Setting the supplementary groups.
     Groups = 11,
@@ -147,12 +147,12 @@ const STEPS: [(Step, &str); 16] = [
     (Step::Prepare, "prepare pipes and memory"),
     (Step::Cgroup, "enter the cgroup"),
     (Step::Clone, "create the process"),
-    (Step::Session, "begin a session"),
+    (Step::Session, "start a session"),
     (Step::TasksFile, "enter a v1 cgroup"),
     (Step::OomScore, "set the OOM score adjustment"),
     (Step::OpenFiles, "limit the number of open files"),
-    (Step::Stdio, "lay out the standard streams"),
-    (Step::Terminal, "take the terminal"),
+    (Step::Stdio, "set up the standard streams"),
+    (Step::Terminal, "take the controlling terminal"),
     (Step::Groups, "set the supplementary groups"),
     (Step::Gid, "set the group id"),
     (Step::Uid, "set the user id"),
@@ -186,11 +186,11 @@ impl fmt::Display for Step {
 pub enum RecordError {
     /// Not [`RECORD_LEN`] bytes.
     Length(usize),
-    /// Another format or a newer one.
+    /// Another format, or a newer one.
     Magic,
-    /// Damaged, or read while it was being written.
+    /// Damaged, or read during a write.
     Checksum,
-    /// A state or step this version doesn't know.
+    /// An unknown state or step.
     Unknown(u8),
 }
 
@@ -208,15 +208,15 @@ impl fmt::Display for RecordError {
 impl core::error::Error for RecordError {}
 
 impl Record {
-    /// A record of an attempt that somebody holds, with nothing known yet.
+    /// The record of a claimed attempt without further information.
     ///
-    /// An *empty* file reads as this one: its creator is about to write it, or died in that very moment.
+    /// An *empty* file counts as this record: its creator is about to write it, or died before doing so.
     #[must_use]
     pub const fn claimed() -> Self {
         Self::blank(State::Created)
     }
 
-    /// The record that cancels an attempt whose shim hasn't come yet.
+    /// The record that cancels an attempt before its shim starts.
     #[must_use]
     pub const fn tombstone() -> Self {
         Self::blank(State::Tombstone)
@@ -227,7 +227,7 @@ impl Record {
         Self { state, shim: nobody, task: nobody, dropped_bytes: 0 }
     }
 
-    /// Whether no later state can come.
+    /// Whether the state can't change any more.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         match self.state {
@@ -236,7 +236,7 @@ impl Record {
         }
     }
 
-    /// The record as it stands in its file.
+    /// Encodes the record.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; RECORD_LEN] {
         let mut out = [0; RECORD_LEN];
@@ -269,11 +269,11 @@ impl Record {
         out
     }
 
-    /// Reads a record back.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// When the bytes are not a whole record of a known format. [`RecordError::Checksum`] may also mean that a write
-    /// happened at the same time; reading again then helps.
+    /// If the bytes are not a complete record of a known format. [`RecordError::Checksum`] may also mean a concurrent
+    /// write; a retry then helps.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordError> {
         let b: &[u8; RECORD_LEN] = bytes.try_into().map_err(|_| RecordError::Length(bytes.len()))?;
         if b[0..4] != MAGIC {
@@ -307,7 +307,7 @@ impl Record {
 }
 
 impl Exit {
-    /// The exit as waitpid(2) encodes it.
+    /// Decodes a wait status of waitpid(2).
     #[must_use]
     pub const fn of_wait_status(status: u32, at_unix_ns: u64) -> Self {
         let signal = (status & 0x7f) as u8;
@@ -317,8 +317,8 @@ impl Exit {
     }
 }
 
-/// The start time in the text of `/proc/PID/stat`: field 22, counted after the last `)` because a process may name itself
-/// anything.
+/// The start time in the text of `/proc/PID/stat`: field 22, counted after the last `)`, because process names are
+/// arbitrary.
 #[must_use]
 pub fn start_ticks(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;

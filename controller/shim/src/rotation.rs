@@ -1,40 +1,41 @@
-//! Rules of the rotated log files: names, and where to cut between one file and the next.
+//! Rules for rotated log files: names, and where to split the stream between files.
 //!
-//! In: names found in a directory, sizes, bytes to write. Out: indexes and decisions. It opens nothing. The names and the
-//! rule of the last 32 KiB are Nomad's (`client/lib/fifo`, `client/logmon/logging/rotator.go`), so that its readers work.
+//! In: names in a directory, sizes, bytes to write. Out: indexes and decisions. Opens no files. The names and the rule
+//! of the last 32 KiB are Nomad's (`client/lib/fifo`, `client/logmon/logging/rotator.go`), so that its readers work.
 //!
-//! The task can write to the directory too, and give a file of its own any index. Which files are the log's is decided by the marks that
-//! the supervisor lays beside them ([`crate::times`]), and by indexes following each other.
+//! The task can write to the directory too, and create files with any index. The log's files are identified by the
+//! marks that the supervisor writes beside them ([`crate::times`]), and by consecutive indexes.
 
 use crate::spec::STEM_LEN_MAX;
 use crate::times::SUFFIX;
 use core::ffi::CStr;
 
-/// The highest index in use. A task can plant any name in its log directory; beyond this one it is not taken for ours.
+/// The highest index in use. A task can create any name in its log directory; higher indexes are never ours.
 pub const INDEX_MAX: u32 = 999_999_999;
 
-/// How close to its limit a file is cut at a line end rather than filled to the last byte, in bytes.
+/// Distance from the limit, in bytes, within which a file is ended at a line end instead of being filled completely.
 const WINDOW_LEN: usize = 32 * 1024;
 
-/// Indexes that differ by more don't belong to one log: as files come and go one by one, those that are left are close together.
+/// A larger difference separates two logs: files are created and removed one by one, so the indexes of a log stay close
+/// together.
 const GAP_MAX: u32 = 1024;
-/// So many series of indexes are looked at, so many gaps in each, and so many files without marks on either side: names can be planted
-/// in any number, and all of them are gone through at most about a hundred times.
+/// Limits for the series of indexes, the gaps in each, and the files without marks on either side: a task can create any
+/// number of names, and all of them are listed at most about a hundred times.
 const SERIES_MAX: u32 = 4;
 const GAPS_MAX: u32 = 8;
 const UNMARKED_MAX: u32 = 64;
 
-/// A name in the log directory that says something of a stream.
+/// A name in the log directory that belongs to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Name {
-    /// What has the name of a log file, with its index.
+    /// The name of a log file, with its index.
     Log(u32),
-    /// What has the name of marks, with the index of the log file that they are of.
+    /// The name of a marks file, with the index of its log file.
     Marks(u32),
 }
 
 impl Name {
-    /// What this name says of the stream with this stem.
+    /// Parses a name for the stream with this stem.
     #[must_use]
     pub fn of(name: &[u8], stem: &[u8]) -> Option<Self> {
         match name.strip_suffix(SUFFIX.as_bytes()) {
@@ -58,14 +59,15 @@ impl Name {
     }
 }
 
-/// The oldest and the newest index of a stream's own files; what lies outside was laid there by somebody else.
+/// The oldest and the newest index of a stream's own files; others were created by somebody else.
 ///
-/// `each` tells all names, in any order, and is asked several times. Files with marks are the log's; where those are in several places, the
-/// longest series is. So are files without marks that follow one after the other on either side: marks can't always be stored. Where there
-/// are none at all, an older supervisor wrote the log: then it is the longest series of files, the lowest of several.
+/// `each` visits all names, in any order, and is called several times. Files with marks belong to the log; if they form
+/// several series, the longest counts. Consecutive files without marks on either side belong to it too, because marks
+/// can't always be stored. Without any marks, an older supervisor wrote the log: then the longest series of files
+/// counts, the lowest of several.
 ///
 /// # Errors
-/// Those of `each`.
+/// The errors of `each`.
 pub fn own<E>(mut each: impl FnMut(&mut dyn FnMut(Name)) -> Result<(), E>) -> Result<Option<(u32, u32)>, E> {
     if let Some((mut first, mut last)) = longest(&mut each, Name::marks)? {
         for _ in 0..UNMARKED_MAX {
@@ -87,7 +89,7 @@ pub fn own<E>(mut each: impl FnMut(&mut dyn FnMut(Name)) -> Result<(), E>) -> Re
     longest(&mut each, Name::log)
 }
 
-/// The series with the most indexes, the lowest of several; none where there is no index at all.
+/// The series with the most indexes, the lowest of several; `None` if there is no index.
 fn longest<E>(
     each: &mut impl FnMut(&mut dyn FnMut(Name)) -> Result<(), E>,
     index_of: fn(Name) -> Option<u32>,
@@ -135,18 +137,18 @@ fn lowest<E>(
     Ok(lowest)
 }
 
-/// What to do with the next bytes of a stream.
+/// Instruction for the next bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Write that many bytes, the file stays.
+    /// Write this many bytes and keep the file.
     Write(usize),
-    /// Write that many bytes (maybe none), then go to the next file.
+    /// Write this many bytes (possibly none), then continue in the next file.
     WriteAndRotate(usize),
 }
 
-/// Decides how much of `data` goes into a file that holds `size` of at most `size_max` bytes.
+/// Decides how much of `data` goes into a file that has `size` of at most `size_max` bytes.
 ///
-/// Never goes beyond `size_max`. Lines that are shorter than the window stay whole; a fresh file always takes something.
+/// Never exceeds `size_max`. Lines shorter than the window stay whole; an empty file always takes some bytes.
 #[must_use]
 pub fn cut(data: &[u8], size: u64, size_max: u64) -> Cut {
     if fits_whatever_it_is(data.len(), size, size_max) {
@@ -165,14 +167,14 @@ pub fn cut(data: &[u8], size: u64, size_max: u64) -> Cut {
     } else if fits {
         Cut::Write(data.len())
     } else if size == 0 || room > window {
-        // A line that is too long to be kept whole.
+        // A line too long to be kept whole.
         Cut::WriteAndRotate(room)
     } else {
         Cut::WriteAndRotate(0)
     }
 }
 
-/// Whether so many bytes go into the file without anybody having to look at them: its end is far enough.
+/// Whether this many bytes fit, whatever their content: the file's limit is far enough away.
 #[must_use]
 pub fn fits_whatever_it_is(len: usize, size: u64, size_max: u64) -> bool {
     room(size, size_max).checked_sub(len).is_some_and(|left| left > window(size_max))
@@ -203,7 +205,7 @@ pub fn index_of(name: &[u8], stem: &[u8]) -> Option<u32> {
     Some(index)
 }
 
-/// A short NUL-terminated text without an allocator; what doesn't fit is cut off.
+/// A short NUL-terminated string without an allocator; longer text is truncated.
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
     bytes: [u8; TEXT_LEN],
@@ -213,13 +215,13 @@ pub struct Text {
 const TEXT_LEN: usize = STEM_LEN_MAX + 24;
 
 impl Text {
-    /// An empty text.
+    /// An empty string.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: [0; TEXT_LEN], len: 0 }
     }
 
-    /// The same text with `more` at its end.
+    /// Appends `more`.
     #[must_use]
     pub fn with(mut self, more: &[u8]) -> Self {
         for byte in more {
@@ -231,7 +233,7 @@ impl Text {
         self
     }
 
-    /// The same text with a decimal number at its end.
+    /// Appends a decimal number.
     #[must_use]
     pub fn with_number(self, mut number: u64) -> Self {
         let mut digits = [0; 20];
@@ -253,7 +255,7 @@ impl Text {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// For the kernel.
+    /// As a C string.
     #[must_use]
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
@@ -358,7 +360,7 @@ mod tests {
             (vec![], None),
             (written(0..=0), Some((0, 0))),
             (written(3..=12), Some((3, 12))),
-            // A number beyond all others, or below them.
+            // A number above all others, or below them.
             ([written(0..=0), vec![Log(999_999)]].concat(), Some((0, 0))),
             ([written(0..=0), vec![Log(7)]].concat(), Some((0, 0))),
             ([written(100..=109), vec![Log(0)]].concat(), Some((100, 109))),
@@ -367,9 +369,9 @@ mod tests {
                 Some((5_000, 5_009)),
             ),
             ([written(0..=0), written(INDEX_MAX..=INDEX_MAX)].concat(), Some((0, 0))),
-            // Marks that could not be stored, and what an older supervisor wrote.
+            // Files whose marks could not be stored, and files of an older supervisor.
             ([written(3..=4), vec![Log(5), Log(6), Log(2), Log(8)]].concat(), Some((2, 6))),
-            // One that somebody removed.
+            // With a removed file.
             ([written(3..=4), written(6..=7)].concat(), Some((3, 7))),
             (vec![Log(4), Log(5), Log(6), Log(999_999)], Some((4, 6))),
             (vec![Log(0), Log(999_999)], Some((0, 0))),

@@ -1,80 +1,81 @@
-//! The launch spec: everything a shim has to know to start one task or one exec session, as one flat blob.
+//! The launch spec: everything a shim needs to start a task or an exec session, as a flat binary blob.
 //!
-//! In: a list of [`Field`]s from the agent, who writes the blob into a sealed memfd. Out: a [`Spec`] that borrows from
-//! the mapped blob, so that the shim needs no allocator. It knows no file, no process and no policy.
+//! In: a list of [`Field`]s from the agent, which writes the blob to a sealed memfd. Out: a [`Spec`] that borrows from
+//! the mapped blob, so that the shim needs no allocator. This module knows no files, processes or policies.
 //!
-//! The format is a magic word and then entries of tag (u16), length (u32) and value, little endian, closed by an empty
-//! entry with tag 0 which must be the last. Strings carry their terminating NUL byte, so that the kernel may read them in
-//! place. Decoding is total: whatever the bytes, there is a `Spec` or a [`SpecError`]. Unknown tags are errors: both sides
-//! come from the same build, a spec never outlives a start.
+//! The format is a magic number followed by entries of tag (u16), length (u32) and value, little endian. An empty entry
+//! with tag 0 must be the last. Strings include a terminating NUL byte, so that system calls can use them in place.
+//! Decoding is total: any bytes give a `Spec` or a [`SpecError`]. Unknown tags are errors: both sides come from the
+//! same build, and a spec never outlives a start.
 
 mod decode;
 
 use core::fmt;
 pub use decode::Spec;
 
-/// The largest blob, in bytes. It covers what Linux accepts as arguments and environment with the default stack limit.
+/// The maximum size of a blob, in bytes. It covers the arguments and environment that Linux accepts with the default
+/// stack limit.
 pub const SPEC_LEN_MAX: usize = 2 * 1024 * 1024;
-/// The longest log file stem, in bytes: `.4294967295` must still fit into a file name.
+/// The maximum length of a log file stem, in bytes: `.4294967295` must still fit into a file name.
 pub const STEM_LEN_MAX: usize = 240;
-/// The longest record name, in bytes.
+/// The maximum length of a record name, in bytes.
 pub const RECORD_NAME_LEN_MAX: usize = 255;
-/// The longest name in a directory, in bytes.
+/// The maximum length of a name in a directory, in bytes.
 const ENTRY_LEN_MAX: usize = 255;
 
 const MAGIC: [u8; 4] = *b"hls1";
 const HEADER_LEN: usize = 6;
 
-/// One thing to know about a start. Single fields given twice are an error, the list fields may repeat.
+/// One parameter of a start. Repeating a single field is an error; list fields may repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'a> {
     /// File name of the attempt's record. Must be the first field (`run` only).
     Record(&'a [u8]),
-    /// Path of the program, resolved: it is executed as it stands, relative to the working directory.
+    /// Resolved path of the program: executed as it is, relative to the working directory.
     Program(&'a [u8]),
-    /// One argument; the first is the program's name for itself (list).
+    /// An argument; the first is the program's own name (list).
     Argument(&'a [u8]),
-    /// One `NAME=value` of the environment (list).
+    /// An environment variable `NAME=value` (list).
     Variable(&'a [u8]),
-    /// Working directory. Without it the agent's own one stays.
+    /// Working directory. Without it the agent's is kept.
     Directory(&'a [u8]),
-    /// User and group to become. Without it ids and supplementary groups stay as they are.
+    /// User and group to become. Without it, ids and supplementary groups are kept.
     User {
         /// User id.
         uid: u32,
         /// Group id.
         gid: u32,
     },
-    /// One supplementary group; with [`Field::User`] the list is exact, an empty one means none (list).
+    /// A supplementary group; with [`Field::User`] the list is exact, an empty one means none (list).
     Group(u32),
     /// File mode creation mask; 0o022 if absent.
     Umask(u32),
-    /// Soft and hard limit of open files. Where the hard limit can't be raised, what is allowed is taken.
+    /// Soft and hard limit of open files, reduced to the current hard limit if that can't be raised.
     OpenFiles(u64),
-    /// OOM score adjustment, -1000 to 1000. Lowering without the right to do so is passed over.
+    /// OOM score adjustment, -1000 to 1000. Lowering it without the right to do so is silently skipped.
     OomScoreAdj(i16),
     /// Set no_new_privs.
     NoNewPrivs,
-    /// Directory of the v2 cgroup to be born in; must never have been killed through `cgroup.kill`.
+    /// Directory of the v2 cgroup to create the task in; must never have been killed through `cgroup.kill`.
     Cgroup(&'a [u8]),
-    /// A v1 `tasks` file into which the child writes itself (list).
+    /// A v1 `tasks` file to which the child writes itself (list).
     TasksFile(&'a [u8]),
-    /// Stem of the files that keep stdout: `<stem>.0`, `<stem>.1`, … Without it stdout is /dev/null.
+    /// Stem of the stdout files: `<stem>.0`, `<stem>.1`, … Without it stdout is /dev/null.
     Stdout(&'a [u8]),
-    /// Stem of the files that keep stderr. Without it stderr is /dev/null.
+    /// Stem of the stderr files. Without it stderr is /dev/null.
     Stderr(&'a [u8]),
-    /// How many files of each stream are kept, at least 1.
+    /// The number of files kept for each stream, at least 1.
     LogFiles(u32),
-    /// Bytes after which a file is full, at least 1.
+    /// The maximum size of a file in bytes, at least 1.
     LogFileSize(u64),
     /// Make the task wait for the disk instead of dropping output.
     LogBlock,
-    /// Kill everything when the pipe at fd 4 hangs up (`enter` always does).
+    /// Kill everything when the pipe at fd 4 closes (`enter` always does).
     Leash,
-    /// Fd 0 is a terminal that becomes the controlling one (`enter` only).
+    /// Fd 0 is a terminal that becomes the controlling terminal (`enter` only).
     Terminal,
-    /// Name of the program in the directory at fd 5. It is executed there, whatever the path leads to by then; the path is used where the
-    /// kernel passes one on, as to the interpreter of a script.
+    /// Name of the program in the directory at fd 5. It is executed there, wherever the path leads by then; the path is
+    /// used where the kernel passes one on, as to a script's interpreter.
     Entry(&'a [u8]),
 }
 
@@ -130,20 +131,20 @@ const TAGS: [Tag; 22] = [
     Tag::Entry,
 ];
 
-/// Why something is not a launch spec.
+/// Why bytes are not a launch spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecError {
     /// Larger than [`SPEC_LEN_MAX`].
     TooLong,
     /// Not a launch spec, or one of another version.
     Magic,
-    /// The blob ends within an entry, or goes on after its end.
+    /// The blob ends within an entry, or continues after the end.
     Truncated,
     /// An unknown tag.
     Unknown(u16),
-    /// A value of the wrong size, with a NUL byte in it, out of its range, or given twice. Holds the tag.
+    /// A value of the wrong size, with a NUL byte, out of range, or repeated. Contains the tag.
     Value(u16),
-    /// A required field is missing. Holds the tag.
+    /// A required field is missing. Contains the tag.
     Missing(u16),
 }
 
@@ -167,10 +168,10 @@ impl fmt::Display for SpecError {
 
 impl core::error::Error for SpecError {}
 
-/// Appends a spec to `out` (a `Vec<u8>`, say).
+/// Appends a spec to `out` (for instance a `Vec<u8>`).
 ///
 /// # Errors
-/// When a string has a NUL byte in it, or the whole is too long. What was appended until then is useless.
+/// If a string contains a NUL byte, or the spec is too long. `out` then contains a useless prefix.
 pub fn encode<'a>(
     fields: impl IntoIterator<Item = Field<'a>>,
     out: &mut impl Extend<u8>,
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(with(Field::Umask(0o1000)), Some(SpecError::Value(8)));
         assert_eq!(with(Field::OomScoreAdj(1001)), Some(SpecError::Value(10)));
         assert_eq!(Spec::decode(&blob(&minimal[..1])).err(), Some(SpecError::Missing(3)));
-        // A flag with a value was taken for one that is not set: no_new_privs was lost in silence.
+        // A flag with a value counted as not set, and no_new_privs was silently lost.
         let mut flag = blob(&[minimal[0], minimal[1], Field::NoNewPrivs]);
         let at = flag.len() - 2 * HEADER_LEN;
         flag[at + 2] = 1;

@@ -1,36 +1,36 @@
-//! When a log was written: beside a log file lies one of marks, each a moment and how long the log was then.
+//! Times of log output: beside each log file is a file of marks, each a time and the log's length at that time.
 //!
-//! In: the time, and how long a log file is. Out: whether that deserves a mark, and a mark's bytes. It opens nothing.
+//! In: the time, and the length of a log file. Out: whether a mark is needed, and a mark's bytes. Opens no files.
 
-/// What a log file's name is followed by in the name of its marks: `web.stdout.3.times`.
+/// The suffix of a marks file after its log file's name: `web.stdout.3.times`.
 pub const SUFFIX: &str = ".times";
-/// A mark in bytes: two numbers of 8, the lowest byte first.
+/// The size of a mark in bytes: two little-endian 8-byte numbers.
 pub const MARK_LEN: usize = 16;
-/// What is written later than this, in seconds, has a later mark.
+/// Output this many seconds after the last mark gets a new one.
 pub const SPAN_S: u64 = 10;
-/// Of so many bytes each has a mark of its own second.
+/// After this many bytes since the last mark, the next second gets a new one.
 const DENSE_LEN: u64 = 256;
 
-/// What the log has from `offset` on was written at `at_s` or later.
+/// Output from `offset` on was written at `at_s` or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Seconds since 1970.
     pub at_s: u64,
-    /// Bytes.
+    /// In bytes.
     pub offset: u64,
 }
 
 impl Mark {
-    /// Whether what is written now, to a file of `size` bytes, needs a mark after this one.
+    /// Whether output written now, to a file of `size` bytes, needs a new mark.
     #[must_use]
     pub fn is_over(&self, now_s: u64, size: u64) -> bool {
-        // A clock that was set back begins anew.
+        // A clock that was set back needs a new one.
         now_s.checked_sub(self.at_s).is_none_or(|passed| {
             passed >= SPAN_S || (passed > 0 && size.saturating_sub(self.offset) >= DENSE_LEN)
         })
     }
 
-    /// As it is stored.
+    /// Encodes the mark.
     #[must_use]
     pub fn to_bytes(self) -> [u8; MARK_LEN] {
         let mut bytes = [0; MARK_LEN];
@@ -40,7 +40,7 @@ impl Mark {
         bytes
     }
 
-    /// As it was stored; none of fewer bytes than a mark has.
+    /// Decodes a mark; `None` if there are too few bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (at, rest) = bytes.split_first_chunk()?;
@@ -70,7 +70,7 @@ mod tests {
             (109, 1001, false),
             (110, 1001, true),
             (99, 1001, true),
-            // Somebody has cut it short.
+            // The file was truncated.
             (101, 10, false),
         ] {
             assert_eq!(mark.is_over(now_s, size), over, "{now_s} {size}");

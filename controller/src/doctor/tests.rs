@@ -134,7 +134,7 @@ fn tokens_of_services_that_can_not_be_used_are_told() {
     assert!(
         told.len() == 2
             && told[0].contains("/empty: it holds no token")
-            && told[1].contains("open to everybody"),
+            && told[1].contains("everybody can access it"),
         "{told:?}"
     );
     assert!(unfit_tokens(Path::new("/nowhere"))[0].contains("can't be read"));

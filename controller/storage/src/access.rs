@@ -1,25 +1,27 @@
-//! Who may enter an allocation's directories: the users of its tasks, by access control lists, and nobody else.
+//! Restricts an allocation's directories to the users of its tasks, by access control lists.
 //!
-//! In: the names of users, an open directory. Out: rights that are given to it, or how its own differ. The lists name each user, so that a
-//! running task gains no group and an allocation of an older agent is closed around tasks that run in it. Everything here blocks.
+//! In: user names, an open directory. Out: the rights set on it, or how its rights differ. The lists name each user, so
+//! a running task gains no group, and an older agent's allocation can be closed around its running tasks. All calls
+//! block.
 //!
 //! | directory | owner | task users of the allocation | without lists |
 //! | --- | --- | --- | --- |
 //! | ALLOC | agent | enter, list | 0711 |
 //! | `alloc` | agent, sticky | everything | 0711 |
 //! | `alloc/logs` | agent, sticky | everything | 0700 |
-//! | `alloc/tmp`, `alloc/data` | agent (`tmp` sticky) | everything | 0700 of the one user, or of the agent where there are several |
+//! | `alloc/tmp`, `alloc/data` | agent (`tmp` sticky) | everything | 0700 of the only user, or of the agent if there are several |
 //! | TASKDIR | agent, sticky | its own everything, others enter and list | 0700 of its own |
 //! | `local`, `tmp` | its own | its own everything, others enter and list | 0700 of its own |
 //! | `secrets` | its own | its own alone | 0700 of its own |
 //! | `private` | agent | nobody | 0700 |
 //!
-//! What a directory would hand on to all that is made in it (its default list, inherited from the one around it) is removed where the directory
-//! is the agent's. Where a list can't be written, as on a full disk, the mode closes the directory to all but its owner until it can.
+//! A default list, inherited from the parent directory, is removed from the agent's directories, because new entries
+//! would inherit it. If a list can't be written, as on a full disk, the mode closes the directory to all but its owner
+//! until it can.
 //!
-//! A file system without lists has one owner and one group for each directory, and a group has members that no job names. So it keeps
-//! strangers out by owners alone: every user gets what is its own, and what several would share stays closed to all of them. ALLOC is no
-//! task's there, because whoever owns it could replace `alloc.json`, from which a lost database is rebuilt.
+//! Without lists a directory has one owner and one group, and a group may have members that no job names. There, access
+//! is by owner alone: each user gets its own directories, and shared ones stay closed to all users. No task owns ALLOC
+//! there, because its owner could replace `alloc.json`, from which a lost database is rebuilt.
 
 use std::{
     collections::BTreeSet,
@@ -34,12 +36,12 @@ use herdlet_base::{
     user::{self, Ids, UserError},
 };
 
-/// The users who may enter the directories of one allocation. Root and the agent's own need no mention.
+/// The users who may enter the directories of one allocation. Root and the agent's own user are implied.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskUsers {
-    /// Those whom tasks run as.
+    /// Users of tasks.
     users: Vec<Ids>,
-    /// Those who may enter every allocation.
+    /// Users who may enter every allocation.
     guests: Vec<Ids>,
     known: Known,
     own: Own,
@@ -50,7 +52,7 @@ pub struct TaskUsers {
 enum Known {
     #[default]
     All,
-    /// Those who have access already may be the ones that were not found: they keep it.
+    /// Users with existing access may be the ones that were not found: they keep it.
     Some,
 }
 
@@ -68,17 +70,17 @@ impl TaskUsers {
     /// Looks up these users. An unknown user is omitted; its task fails to start and reports it.
     ///
     /// # Errors
-    /// When the name services don't answer.
+    /// If the name services don't answer.
     pub fn find<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
         let mut found = Self::default();
         found.users = found.look_up(names)?;
         Ok(found)
     }
 
-    /// The same, with users who may enter every allocation.
+    /// Adds users who may enter every allocation.
     ///
     /// # Errors
-    /// When the name services don't answer.
+    /// If the name services don't answer.
     pub fn and_guests<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
         self.guests = self.look_up(names)?;
         Ok(self)
@@ -100,15 +102,15 @@ impl TaskUsers {
         Ok(found)
     }
 
-    /// Where the name services don't answer: nobody is named, and every user keeps its rights.
+    /// For name services that don't answer: names nobody, and every user keeps its rights.
     pub fn unknown() -> Self {
         Self { known: Known::Some, own: Own::Unknown, ..Self::default() }
     }
 
-    /// The same, for the directory of the task that runs as `name`.
+    /// For the directory of the task that runs as `name`.
     ///
     /// # Errors
-    /// When the name services don't answer.
+    /// If the name services don't answer.
     pub fn of_task(mut self, name: Option<&str>) -> Result<Self, UserError> {
         let Some(name) = name.filter(|name| !name.is_empty() && rustix::process::geteuid().is_root()) else {
             return Ok(self);
@@ -142,7 +144,7 @@ impl TaskUsers {
         self.data().sticky()
     }
 
-    /// `alloc/data`: without the sticky bit, so that tasks may change and replace what others of them wrote.
+    /// `alloc/data`: without the sticky bit, so that tasks may change and replace each other's files.
     pub(crate) fn data(&self) -> Access {
         let plain = match (&self.users[..], self.known) {
             ([one], Known::All) => Plain::Of(*one),
@@ -151,7 +153,7 @@ impl TaskUsers {
         self.agents(Perm::ALL, plain)
     }
 
-    /// TASKDIR: not the task's, so that nobody but the agent can replace `private` and what else is the agent's in it.
+    /// TASKDIR: owned by the agent, so that only the agent can replace `private` and its other files in it.
     pub(crate) fn task(&self) -> Access {
         let mut access = self.agents(Perm::READ_EXECUTE, Plain::Closed).sticky();
         if let Own::User(own) = self.own {
@@ -189,19 +191,19 @@ impl TaskUsers {
 /// Owner, list and mode of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// None: the owner is not changed.
+    /// `None`: the owner is not changed.
     owner: Option<Ids>,
     acl: Acl,
-    /// Bits of the mode that no list has.
+    /// Mode bits that no list has.
     special: u32,
     plain: Plain,
     known: Known,
 }
 
-/// What stands for a list where the file system has none.
+/// The replacement for a list on a file system without lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plain {
-    /// Everybody may pass and nobody list; what is in it is closed.
+    /// Everybody may pass through but not list; the contents are closed.
     Passage,
     Closed,
     Of(Ids),
@@ -210,7 +212,7 @@ enum Plain {
 /// One change of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    /// Removes the default list, which a directory inherits from the one that it is made in.
+    /// Removes the default list, which a directory inherits from its parent.
     NoDefault,
     Owner(Ids),
     List(Acl),
@@ -228,12 +230,12 @@ impl Step {
     }
 }
 
-/// What a directory has.
+/// The current state of a directory.
 struct Found {
     device: u64,
     uid: u32,
     mode: u32,
-    /// None where the file system has no lists.
+    /// `None` if the file system has no lists.
     acl: Option<Acl>,
     has_default: bool,
 }
@@ -257,16 +259,16 @@ impl Access {
                 self.acl = Acl::of_users(Perm::ALL, std::mem::take(&mut self.acl.users));
                 (self.owner, self.plain) = (Some(own), Plain::Of(own));
             }
-            // It can't be given away, but opened.
+            // It can't be given away, only opened.
             (Own::User(own), Ownership::OwnOnly) => self.name(own.uid, Perm::ALL),
         }
         self
     }
 
-    /// Gives a directory these rights, where it hasn't them already.
+    /// Sets these rights on a directory, if they differ.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If a system call fails.
     pub(crate) fn apply(&self, dir: &Dir) -> Result<(), FsError> {
         let found = Found::of(dir)?;
         let Some(acl) = &found.acl else {
@@ -285,10 +287,11 @@ impl Access {
         Ok(())
     }
 
-    /// Where no list can be written: a mode takes no room on a disk. It closes the directory to all but its owner until a later try succeeds.
+    /// Fallback if no list can be written: changing a mode takes no disk space. Closes the directory to all but its
+    /// owner until a later try succeeds.
     ///
     /// # Errors
-    /// Why the list can't be written, unless it is because the file system has none after all.
+    /// Why the list can't be written, unless the file system turns out to have none.
     fn close_without_list(&self, dir: &Dir, found: &Found, why: FsError) -> Result<(), FsError> {
         if why.is_unsupported() {
             without_lists().insert(found.device);
@@ -300,15 +303,15 @@ impl Access {
         Err(why)
     }
 
-    /// What is to be changed of a directory with a list, in an order in which no step opens it to anybody, also where it is the last one that
-    /// was taken: a directory that everybody may write to keeps its sticky bit until it is closed.
+    /// The changes for a directory with a list. Their order keeps every intermediate state closed, even if the agent is
+    /// killed after any of them: a world-writable directory keeps its sticky bit until it is closed.
     fn steps(&self, found: &Found, present: &Acl) -> Vec<Step> {
         let wanted = self.wanted(present);
         let mut steps = Vec::new();
         if self.has_wrong_default(found) {
             steps.push(Step::NoDefault);
         }
-        // The bits of the group are the list's mask: they stay as they are until the list itself is written.
+        // The group bits are the list's mask: they stay unchanged until the list itself is written.
         if self.special & !found.mode != 0 {
             steps.push(Step::Mode(found.mode | self.special));
         }
@@ -323,10 +326,10 @@ impl Access {
         steps
     }
 
-    /// How a directory's rights are others than these, as a sentence without a full stop.
+    /// How a directory's rights differ from these, as a sentence without a full stop.
     ///
     /// # Errors
-    /// When they can't be read.
+    /// If they can't be read.
     pub(crate) fn difference(&self, dir: &Dir) -> Result<Option<String>, FsError> {
         let found = Found::of(dir)?;
         let here = dir.path().display();
@@ -341,22 +344,25 @@ impl Access {
             return Ok(Some(format!("{here} belongs to user {}, not to {}", found.uid, owner.unwrap_or(0))));
         }
         if self.has_wrong_default(&found) {
-            return Ok(Some(format!("{here} gives rights to others on what is made in it")));
+            return Ok(Some(format!(
+                "{here} has a default access list that gives others access to new files"
+            )));
         }
         let present = found.acl.unwrap_or_else(|| Acl::from_mode(found.mode));
         if present != acl || found.mode & SPECIAL != mode.unwrap_or(self.special) {
-            return Ok(Some(format!("{here} has other rights than it should")));
+            return Ok(Some(format!("{here} has the wrong permissions")));
         }
         Ok(None)
     }
 
-    /// Whether its default list is to go. What a user has set on its own directory stays, and what one has inherited that becomes its does not.
+    /// Whether its default list must be removed. A user's own list on its own directory stays; an inherited one on a
+    /// directory that becomes the user's does not.
     fn has_wrong_default(&self, found: &Found) -> bool {
         let is_wrong = |owner: Ids| owner.uid == us().uid || owner.uid != found.uid;
         found.has_default && self.owner.is_some_and(is_wrong)
     }
 
-    /// The list that a directory should have that has `present`.
+    /// The list for a directory that currently has `present`.
     fn wanted(&self, present: &Acl) -> Acl {
         match self.known {
             Known::All => self.acl.clone(),
@@ -368,13 +374,13 @@ impl Access {
         }
     }
 
-    /// The rights of a directory that has `present` as its mode.
+    /// The rights for a directory whose mode is `present`.
     fn without_list(&self, present: u32) -> Rights {
         let is_shared = !self.acl.users.is_empty();
         let (mode, owner) = match (self.plain, self.known) {
             (Plain::Of(one), _) => (0o700, Some(one)),
             (Plain::Passage, _) if is_shared => (0o711, self.owner),
-            // Who was not found may be the one that it is open to, or whose it is: it is closed to strangers and stays as it is otherwise.
+            // The missing user may be the one with access, or the owner: close it to strangers and change nothing else.
             (Plain::Passage, Known::Some) => (present & (SPECIAL | 0o711), None),
             (Plain::Closed, Known::Some) => (present & (SPECIAL | 0o700), None),
             (Plain::Closed, Known::All) if is_shared => (0o700, self.owner),
@@ -399,10 +405,10 @@ impl Found {
     }
 }
 
-/// How directories are made that get their rights next.
+/// Rights of a new directory until its final ones are set.
 pub(crate) const UNOPENED: Rights = Rights::Masked { mode: 0o700 };
 
-/// File systems that let lists be read, and refuse to take one: as if they had none.
+/// File systems that allow reading lists but not writing them: treated as without lists.
 fn without_lists() -> MutexGuard<'static, BTreeSet<u64>> {
     static DEVICES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -413,7 +419,7 @@ fn refused(dir: &Dir, error: AclError) -> FsError {
 }
 
 const STICKY: u32 = 0o1000;
-/// Bits of a mode that are no permissions.
+/// Mode bits that are not permissions.
 const SPECIAL: u32 = 0o7000;
 
 fn us() -> Ids {
@@ -425,7 +431,7 @@ fn warn_once(dir: &Dir) {
     WARNED.call_once(|| {
         tracing::warn!(
             dir = %dir.path().display(),
-            "the file system has no access control lists: tasks of other users get directories of their own, and what several of them share stays closed"
+            "the file system has no access control lists: each task user gets private directories, and directories shared by several users stay closed to all of them"
         );
     });
 }

@@ -1,20 +1,20 @@
-//! An allocation's directory (Nomad's ALLOC) and what all its tasks share in it.
+//! An allocation's directory (Nomad's ALLOC) and the directories in it that all its tasks share.
 //!
 //! | path | what |
 //! | --- | --- |
-//! | ALLOC | the barrier: only the users of this allocation's tasks may enter |
-//! | `.staging` | where artifacts are made ready; the agent's alone |
+//! | ALLOC | only the users of this allocation's tasks may enter it |
+//! | `.staging` | artifacts in preparation; only for the agent |
 //! | `alloc.json` | the allocation's specification, from which a lost database is rebuilt; 0600 |
-//! | `alloc`, `alloc/logs`, `alloc/tmp` | shared by the tasks, each keeps what it put there |
-//! | `alloc/data` | shared by the tasks, which may replace what others wrote |
+//! | `alloc`, `alloc/logs`, `alloc/tmp` | shared by the tasks; each keeps its own files |
+//! | `alloc/data` | shared by the tasks, which may replace each other's files |
 //!
-//! Who may do what is in [`crate::access`].
+//! [`crate::access`] sets the rights.
 //!
-//! What it takes over of the disk of another allocation comes with it: [`heritage`].
+//! [`heritage`] moves data from a predecessor's disk into it.
 //!
-//! In: the directory of all allocations, an id, what we may do. Out: what was made or seen. Removal renames the directory
-//! to `.gone-<id>` first, so that a directory under its own name is never half removed; [`sweep`] finishes what a
-//! crash left. Everything here blocks.
+//! In: the directory of all allocations, an id, privileges. Out: directories created, or the result of an inspection.
+//! Removal first renames the directory to `.gone-<id>`, so that a directory under its own name is never partly removed;
+//! [`sweep`] finishes interrupted removals. All calls block.
 
 pub mod heritage;
 
@@ -39,7 +39,6 @@ use crate::{
     task_dir::unmount_tmpfs,
 };
 
-/// One allocation's directory.
 #[derive(Debug, Clone)]
 pub struct AllocDir {
     allocs: PathBuf,
@@ -48,24 +47,23 @@ pub struct AllocDir {
     heritage: Option<Heritage>,
 }
 
-/// Why an allocation directory is not as it should be.
+/// Errors of allocation directories.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocDirError {
-    /// It can't be made or kept.
-    #[error("build allocation directory of {id}: {source}")]
+    /// It can't be created or completed.
+    #[error("create allocation directory of {id}: {source}")]
     Up {
         id: AllocId,
         /// The step that failed.
         source: FsError,
     },
-    /// It can't be looked at.
-    #[error("look at allocation directory of {id}: {source}")]
+    /// It can't be inspected.
+    #[error("inspect allocation directory of {id}: {source}")]
     Look {
         id: AllocId,
         /// The step that failed.
         source: FsError,
     },
-    /// It can't be removed.
     #[error("remove allocation directory of {id}: {source}")]
     Down {
         id: AllocId,
@@ -75,11 +73,11 @@ pub enum AllocDirError {
 }
 
 impl AllocDirError {
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> Class {
         match self {
             Self::Up { source, .. } | Self::Look { source, .. } => source.class(),
-            // There is no other way to be rid of it.
+            // There is no other way to remove it.
             Self::Down { .. } => Class::Retry,
         }
     }
@@ -91,51 +89,52 @@ impl AllocDir {
         Self { allocs: paths.allocs(), id, users: TaskUsers::default(), heritage: None }
     }
 
-    /// The same of one whose tasks are run by these users.
+    /// Sets the users of the tasks.
     #[must_use]
     pub fn used_by(self, users: TaskUsers) -> Self {
         Self { users, ..self }
     }
 
-    /// The same of one that takes over the disk of another.
+    /// Sets the predecessor whose disk it takes over.
     #[must_use]
     pub fn inheriting(self, heritage: Option<Heritage>) -> Self {
         Self { heritage, ..self }
     }
 
-    /// Makes it, or what is missing of it, and keeps `spec` in it. Done again with the same `spec` it writes nothing.
+    /// Creates the directory, or missing parts of it, and keeps `spec` in it. Repeating it with the same `spec` writes
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// When something else stands in its place or the system refuses.
+    /// If something else is in its place or a system call fails.
     pub fn up(&self, spec: &[u8]) -> Result<(), AllocDirError> {
         self.make(spec).map_err(|source| AllocDirError::Up { id: self.id, source })
     }
 
-    /// Whether all of it is there.
+    /// Whether the directory is complete.
     ///
     /// # Errors
     ///
-    /// When that can't be told.
+    /// If it can't be inspected.
     pub fn look(&self) -> Result<Sight, AllocDirError> {
         self.see().map_err(|source| AllocDirError::Look { id: self.id, source })
     }
 
-    /// Unmounts all that is mounted at or below it and removes it with all that is in it. Nothing there is fine.
+    /// Unmounts everything at or below it and removes it recursively. Succeeds if it does not exist.
     ///
     /// # Errors
     ///
-    /// When something can't be unmounted or removed; what could be is gone, and doing it again goes on from there.
+    /// If something can't be unmounted or removed; a repeated call continues.
     pub fn down(&self) -> Result<(), AllocDirError> {
         self.remove().map_err(|source| AllocDirError::Down { id: self.id, source })
     }
 
-    /// The same for what is left of an allocation that was forgotten. Its mounts had gone before that: what is mounted there now,
-    /// but for memory file systems of ours, is somebody else's and keeps it all where it is.
+    /// As [`AllocDir::down`], for the remains of a forgotten allocation. Its own mounts were gone before that, so a
+    /// mount that is not our tmpfs belongs to somebody else and keeps the directory in place.
     ///
     /// # Errors
     ///
-    /// As [`AllocDir::down`], and [`FsError::Mounted`] where somebody has mounted something.
+    /// As [`AllocDir::down`], and [`FsError::Mounted`] for a foreign mount.
     pub fn down_without_others_mounts(&self) -> Result<(), AllocDirError> {
         let removed = self.check_mounts().and_then(|()| self.remove());
         removed.map_err(|source| AllocDirError::Down { id: self.id, source })
@@ -152,7 +151,7 @@ impl AllocDir {
     }
 
     fn make(&self, spec: &[u8]) -> Result<(), FsError> {
-        // 0711: tasks of any user must be able to pass.
+        // 0711: tasks of any user must be able to pass through.
         let allocs = Dir::open_or_make(&self.allocs, 0o711)?;
         let alloc = allocs.make(&self.name(), UNOPENED)?;
         self.users.entrance().apply(&alloc)?;
@@ -166,7 +165,7 @@ impl AllocDir {
             self.access(name).apply(&shared.make(OsStr::new(name), UNOPENED)?)?;
         }
         if kept.as_deref() != Some(spec) {
-            // What it is for, the tasks that run, a power cut ends too.
+            // After a power cut no task runs that needs the file.
             let rights = Rights::Exact { mode: 0o600, owner: None };
             alloc.write_file(OsStr::new(SPEC), spec, rights, Outlives::Processes)?;
         }
@@ -176,7 +175,7 @@ impl AllocDir {
         Ok(())
     }
 
-    /// Of what the tasks share.
+    /// Rights of a shared directory.
     fn access(&self, name: &str) -> Access {
         match name {
             DATA => self.users.data(),
@@ -191,7 +190,7 @@ impl AllocDir {
             Ok(Some(alloc)) => alloc,
             Ok(None) if allocs.stat_name(&gone_name(self.id))?.is_some() => {
                 return Ok(Sight::foreign(format!(
-                    "{} is half removed",
+                    "{} is partly removed",
                     allocs.path().join(gone_name(self.id)).display()
                 )));
             }
@@ -225,12 +224,12 @@ impl AllocDir {
             allocs.remove_tree(&name)?;
         }
         let gone = gone_name(self.id);
-        // What an earlier removal left; the rename below needs the name.
+        // Finish an earlier removal, because the rename below needs the name.
         if allocs.stat_name(&gone)?.is_some() {
             remove_all(&allocs, &gone)?;
         }
         if allocs.stat_name(&self.name())?.is_some() {
-            // A place where something is mounted can't be renamed.
+            // A mount point can't be renamed.
             kernel::unmount_at_name(&allocs, &self.name())?;
             allocs.rename(&self.name(), &gone)?;
             remove_all(&allocs, &gone)?;
@@ -243,12 +242,12 @@ impl AllocDir {
     }
 }
 
-/// Removes what interrupted removals left, what was on its way from other nodes, and artifacts that were not ready. Returns how many
-/// directories of allocations there were.
+/// Removes the remains of interrupted removals, incomplete transfers from other nodes, and unfinished artifacts.
+/// Returns the number of allocation directories removed.
 ///
 /// # Errors
 ///
-/// When one of them can't be removed.
+/// If one of them can't be removed.
 pub fn sweep(paths: &Paths) -> Result<usize, FsError> {
     let Some(allocs) = open(&paths.allocs())? else { return Ok(0) };
     let mut removed = 0;
@@ -266,11 +265,12 @@ pub fn sweep(paths: &Paths) -> Result<usize, FsError> {
     Ok(removed)
 }
 
-/// Removes what has come from other nodes for allocations that take it over no more: those that are not known, or have it.
+/// Removes data from other nodes for allocations that no longer take it over: unknown ones, and those that have it
+/// already.
 ///
 /// # Errors
 ///
-/// When one of them can't be removed.
+/// If one of them can't be removed.
 pub fn sweep_came(paths: &Paths, is_known: impl Fn(&AllocId) -> bool) -> Result<(), FsError> {
     let Some(allocs) = open(&paths.allocs())? else { return Ok(()) };
     for name in allocs.names()? {
@@ -286,12 +286,12 @@ pub fn sweep_came(paths: &Paths, is_known: impl Fn(&AllocId) -> bool) -> Result<
     Ok(())
 }
 
-/// Closes the directory of an allocation in which nothing runs, where an older agent left it open to every user. A start opens it to the
-/// users of its tasks again.
+/// Closes the directory of an allocation without running tasks that an older agent left open to every user. A start
+/// opens it to the users of its tasks again.
 ///
 /// # Errors
 ///
-/// When its mode can't be read or changed.
+/// If its mode can't be read or changed.
 pub fn close_unused(paths: &Paths, id: AllocId) -> Result<(), FsError> {
     match left_open(paths, id)? {
         Some(LeftOpen(alloc)) => alloc.set_rights(Rights::Exact { mode: 0o700, owner: None }),
@@ -299,27 +299,27 @@ pub fn close_unused(paths: &Paths, id: AllocId) -> Result<(), FsError> {
     }
 }
 
-/// The directory of an allocation, where others than its users may enter it.
+/// The directory of an allocation, if users other than its own may enter it.
 ///
 /// # Errors
 ///
-/// When its mode can't be read.
+/// If its mode can't be read.
 pub fn left_open(paths: &Paths, id: AllocId) -> Result<Option<LeftOpen>, FsError> {
     let Some(allocs) = open(&paths.allocs())? else { return Ok(None) };
     let Some(alloc) = allocs.find(id.to_string().as_ref())? else { return Ok(None) };
     Ok((alloc.stat()?.st_mode & OTHERS != 0).then_some(LeftOpen(alloc)))
 }
 
-/// A directory that is open to every user. Without access control lists every one is that has users.
+/// A directory that is open to every user. Without access control lists, that is every directory with users.
 #[derive(Debug)]
 pub struct LeftOpen(Dir);
 
 impl LeftOpen {
-    /// What is kept in it of its allocation.
+    /// The allocation's specification in it.
     ///
     /// # Errors
     ///
-    /// When it can't be read.
+    /// If it can't be read.
     pub fn spec(&self) -> Result<Vec<u8>, FsError> {
         let missing = || FsError::io("open", self.0.path().join(SPEC), Errno::NOENT);
         self.0.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?.ok_or_else(missing)
@@ -329,23 +329,23 @@ impl LeftOpen {
     ///
     /// # Errors
     ///
-    /// When the system refuses. Where it is for want of room on the disk, it is closed to the users too.
+    /// If a system call fails. On a full disk it is closed to the users too.
     pub fn close_around(&self, users: &TaskUsers) -> Result<(), FsError> {
         users.entrance().apply(&self.0)
     }
 }
 
-/// Bits of a mode that give every user something.
+/// Mode bits that give every user access.
 const OTHERS: u32 = 0o007;
 
-/// What tasks keep in it; all else can be made anew.
+/// The directory with the tasks' data; all others can be created again.
 pub const DATA: &str = "data";
 pub const SHARED_DIRS: [&str; 3] = [LOGS, "tmp", DATA];
 const LOGS: &str = "logs";
 pub const SPEC: &str = "alloc.json";
 const GONE: &str = ".gone-";
 
-/// Far beyond any job, well below what hurts.
+/// Larger than any job, and still harmless.
 const SPEC_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 fn gone_name(id: AllocId) -> OsString {
@@ -361,7 +361,7 @@ fn open(allocs: &Path) -> Result<Option<Dir>, FsError> {
 }
 
 fn remove_all(allocs: &Dir, name: &OsStr) -> Result<(), FsError> {
-    // What every task has mounted. What else there is stands in the way of the removal then, and is found by it.
+    // Unmounts what every task has mounted. Other mounts make the removal fail, which then unmounts them.
     if let Ok(Some(alloc)) = allocs.find(name) {
         for task in alloc.names()? {
             if let Ok(Some(task)) = alloc.find(&task) {

@@ -1,15 +1,17 @@
-//! Artifacts: what is fetched by http(s) into a task's directory before the task starts.
+//! Fetches artifacts by http(s) into a task's directory before the task starts.
 //!
-//! In: artifacts with their variables replaced, the task's directories, its user. Out: files, whole or not at all, and a mark that tells of
-//! each that has been fetched: what is marked is not fetched again. Whatever is interrupted leaves nothing that is taken for done, and what
-//! it leaves goes with the next try. Errors, logs and `Debug` tell no secrets: of an address neither user nor query, of headers no value.
+//! In: artifacts with their variables replaced, the task's directories, its user. Out: files, complete or absent, and a
+//! mark for each artifact fetched: marked ones are not fetched again. An interrupted fetch leaves nothing that counts
+//! as done, and the next try removes its remains. Errors, logs and `Debug` contain no secrets: neither user nor query
+//! of an address, and no header values.
 //!
-//! - [`source`]: addresses, in the form of go-getter; [`format`]: what is taken for an archive; [`checksum`].
-//! - [`place`]: where it goes; [`staging`]: where it is made ready, and how files come to stand in their places; [`marker`]: what has been
+//! - [`source`]: addresses in go-getter's form; [`format`]: archive formats; [`checksum`].
+//! - [`place`]: destinations; [`staging`]: preparing and publishing files; [`marker`]: which artifacts have been
 //!   fetched.
-//! - [`download`]: http. [`unpack`]: archives, in a process of its own.
+//! - [`download`]: http. [`unpack`]: archives, in a separate process.
 //!
-//! Facts: `hashicorp/go-getter:client.go`; `hashicorp/nomad:client/allocrunner/taskrunner/artifact_hook.go`, `getter/`.
+//! Sources: `hashicorp/nomad:client/allocrunner/taskrunner/artifact_hook.go`, `getter/`;
+//! `hashicorp/go-getter:client.go`.
 
 pub mod download;
 pub mod marker;
@@ -48,7 +50,6 @@ use self::{
     unpack::{Order, UnpackError, Unpacker},
 };
 
-/// Fetches artifacts.
 #[derive(Debug)]
 pub struct Fetcher {
     limits: Limits,
@@ -56,19 +57,19 @@ pub struct Fetcher {
     unpacking: Semaphore,
 }
 
-/// An artifact whose variables are replaced.
+/// An artifact with its variables replaced.
 pub struct Resolved {
-    /// Tells this specification from all others, as it is written.
+    /// Digest of the specification as written; identifies it.
     pub digest: String,
-    /// What it says now.
+    /// The artifact with current values.
     pub artifact: Artifact,
 }
 
-/// For whom something is fetched.
+/// The task that an artifact is fetched for.
 #[derive(Debug, Clone)]
 pub struct Recipient {
     pub dirs: Dirs,
-    /// The task's user, where files can be given to it.
+    /// The task's user, if files can be given to it.
     pub user: Option<Credentials>,
 }
 
@@ -79,79 +80,77 @@ impl Recipient {
     }
 }
 
-/// Why an artifact can't be had.
+/// Errors of artifacts.
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
-    /// Its address makes no sense.
+    /// The address is invalid.
     #[error("fetch an artifact: its source {0}")]
     Source(#[from] SourceError),
-    /// Its destination is none of the task's.
+    /// The destination is outside the task's directories.
     #[error("fetch an artifact: {0}")]
     Outside(#[from] Outside),
-    /// It was not given.
+    /// The download failed.
     #[error("fetch {what}: {source}")]
     Download {
-        /// Its address, as others may know it.
+        /// The address without secrets.
         what: String,
         source: DownloadError,
     },
-    /// It takes too long.
-    #[error("fetch {what}: it takes longer than {} s", limit.as_secs())]
+    #[error("fetch {what}: it took longer than {} s", limit.as_secs())]
     Slow {
-        /// Its address, as others may know it.
+        /// The address without secrets.
         what: String,
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
     },
-    /// It is not what it should be.
+    /// The checksum does not match.
     #[error("fetch {what}: {why}")]
     Checksum {
-        /// Its address, as others may know it.
+        /// The address without secrets.
         what: String,
         why: String,
     },
-    /// It is no archive, or a bad one.
+    /// The archive is invalid or was refused.
     #[error("fetch {what}: {source}")]
     Unpack {
-        /// Its address, as others may know it.
+        /// The address without secrets.
         what: String,
         source: UnpackError,
     },
-    /// `mode = "dir"` wants an archive.
+    /// `mode = "dir"` requires an archive.
     #[error(
-        "fetch {what}: mode `dir` is for archives, which this is not by its name; name its format by `archive`"
+        "fetch {what}: mode `dir` requires an archive, but the name has no archive extension; set its format with the option `archive`"
     )]
     NoArchive {
-        /// Its address, as others may know it.
+        /// The address without secrets.
         what: String,
     },
-    /// It can't be put where it belongs.
+    /// The files can't be written.
     #[error("fetch an artifact: {0}")]
     Fs(#[from] FsError),
-    /// No client can be made.
     #[error("fetch an artifact: prepare for https: {0}")]
     Client(String),
-    /// The machine lacks something.
+    /// A resource of the machine is missing.
     #[error("fetch an artifact: {0}")]
     Machine(String),
-    /// Nobody wants it any more.
-    #[error("fetch an artifact: it was taken back")]
+    /// The fetch was cancelled.
+    #[error("fetch an artifact: it was cancelled")]
     Cancelled,
 }
 
-/// What may follow a failure.
+/// How to react to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was not the artifact's fault.
+    /// The artifact is not the cause: retry.
     TryAgain,
-    /// Whether it is tried again is for the task's restart policy to say.
+    /// The task's restart policy decides about another try.
     Failed,
-    /// It never works.
+    /// No retry can help.
     Never,
 }
 
 impl ArtifactError {
-    /// What may follow.
+    /// How to react.
     pub fn verdict(&self) -> Verdict {
         match self {
             Self::Source(_) | Self::Outside(_) | Self::Fs(FsError::Escapes { .. }) => Verdict::Never,
@@ -172,19 +171,19 @@ impl ArtifactError {
     }
 }
 
-/// So many of a task are fetched at the same time, as in Nomad.
+/// Concurrent downloads per task, as in Nomad.
 const AT_ONCE: usize = 3;
 
-/// So many are unpacked at the same time, of all tasks: that takes processors, which downloads don't.
+/// Concurrent unpacking processes of all tasks: unlike downloads they use the CPU.
 const UNPACKED_AT_ONCE: usize = 4;
 
-/// A list of checksums.
+/// The maximum size of a checksum list.
 const LIST_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// More than the ten of Go's client would be a circle.
+/// The limit of Go's client.
 const REDIRECTS_MAX: usize = 10;
 
-/// Tells a specification from all others.
+/// Identifies a specification.
 pub fn digest_of(artifact: &Artifact) -> String {
     // Plain data always has a JSON form.
     let text = serde_json::to_vec(artifact).unwrap_or_default();
@@ -194,12 +193,12 @@ pub fn digest_of(artifact: &Artifact) -> String {
 /// Whether all of them have been fetched.
 ///
 /// # Errors
-/// When it can't be told.
+/// If the marks can't be read.
 pub fn look(artifacts: &[Resolved], dirs: &Dirs) -> Result<bool, ArtifactError> {
     Ok(missing(artifacts, dirs)?.is_empty())
 }
 
-/// Those that have not been fetched, each once.
+/// The artifacts that have not been fetched, without duplicates.
 fn missing<'a>(artifacts: &'a [Resolved], dirs: &Dirs) -> Result<Vec<(&'a Resolved, Place)>, ArtifactError> {
     let places =
         artifacts.iter().map(|resolved| Ok((resolved, Place::of(&resolved.artifact.destination, dirs)?)));
@@ -217,7 +216,7 @@ fn missing<'a>(artifacts: &'a [Resolved], dirs: &Dirs) -> Result<Vec<(&'a Resolv
     Ok(places.into_iter().filter(|(resolved, _)| done.insert(resolved.digest.clone())).collect())
 }
 
-/// Where the mark of an artifact is: where it goes when the artifact goes.
+/// The place of an artifact's mark: it disappears together with the artifact.
 fn marked_in(place: &Place) -> Base {
     match place.base() {
         Base::Secrets => Base::Secrets,
@@ -226,21 +225,21 @@ fn marked_in(place: &Place) -> Base {
 }
 
 impl Fetcher {
-    /// Keeps to these limits.
+    /// A fetcher with these limits.
     pub fn new(limits: Limits) -> Self {
         Self::with(limits, Unpacker::default())
     }
 
-    /// Unpacks by another program.
+    /// A fetcher with another unpacking program.
     pub fn with(limits: Limits, unpacker: Unpacker) -> Self {
         Self { limits, unpacker, unpacking: Semaphore::new(UNPACKED_AT_ONCE) }
     }
 
-    /// Fetches those that have not been fetched yet. One that fails does not keep the others from being fetched. When this returns, also
-    /// because it was cancelled, nothing of it is under way.
+    /// Fetches the missing artifacts. A failure does not keep the others from being fetched. When this returns, also
+    /// after cancellation, nothing is in progress any more.
     ///
     /// # Errors
-    /// The first failure, which was told before any other that came after it.
+    /// The first failure in time.
     pub async fn up(
         self: &Arc<Self>,
         artifacts: Vec<Resolved>,
@@ -257,7 +256,7 @@ impl Fetcher {
             };
             let missing: Vec<_> = missing(&artifacts, &recipient.dirs)?.into_iter().filter_map(at).collect();
             if !missing.is_empty() {
-                // What an agent left that was killed.
+                // The remains of a killed agent.
                 staging::clear(&recipient.dirs)?;
             }
             Ok(missing)
@@ -266,7 +265,7 @@ impl Fetcher {
         if missing.is_empty() {
             return Ok(());
         }
-        // One at a time puts its files in their places.
+        // Artifacts are published one at a time.
         let turn = Mutex::new(());
         let fetches = missing.into_iter().filter_map(|(index, place)| {
             let resolved = artifacts.get(index)?;
@@ -298,7 +297,7 @@ impl Fetcher {
         let id: String = resolved.digest.chars().take(16).collect();
         let (dirs, staged, staged_for) = (recipient.dirs.clone(), target.clone(), owner.clone());
         let (staging, body) = blocking(move || {
-            // Told before anything is fetched: that it can't go there.
+            // Fails before the download if the destination is not possible.
             staged.open(&dirs, staged_for.as_ref())?;
             let staging = Staging::make(staged.place.base(), &dirs, &id, staged_for)?;
             let body = staging.body()?;
@@ -336,7 +335,7 @@ impl Fetcher {
         .await
     }
 
-    /// Fetches it, verifies it, unpacks it.
+    /// Downloads, verifies and unpacks an artifact.
     async fn make(
         &self,
         resolved: &Resolved,
@@ -405,7 +404,7 @@ impl Fetcher {
                     .and_then(|url| {
                         Url::parse(url).map_err(|error| SourceError::Invalid { why: error.to_string() })
                     })
-                    .map_err(|error| wrong(format!("the address of its checksums {error}")))?;
+                    .map_err(|error| wrong(format!("the address of its checksum list {error}")))?;
                 let (client, bytes_max) = (client(&url)?, LIST_BYTES_MAX);
                 let wanted = Wanted { client: &client, url: &url, headers: &headers, bytes_max };
                 let list = download::text(&wanted)
@@ -421,27 +420,27 @@ impl Fetcher {
         let (body, computed) = download::into_file(&wanted, body, hasher).await.map_err(failed)?;
         match (checksum, computed) {
             (Some(checksum), Some(computed)) if !checksum.is(&computed) => {
-                Err(wrong(format!("its {} is {computed}, which is not as written", checksum.name())))
+                Err(wrong(format!("its {} is {computed}, which is not the expected one", checksum.name())))
             }
             (Some(_) | None, _) => Ok(body),
         }
     }
 
-    /// A client of its own for each: connections are not kept, and what the system trusts is read when it is needed.
+    /// A new client for each request: no connections are kept, and trusted certificates are loaded only when needed.
     fn client(&self, url: &Url, insecure: bool) -> Result<Client, ArtifactError> {
         let build =
             |tls| http_client::builder(tls).redirect(redirect::Policy::limited(REDIRECTS_MAX)).build();
         let built = match (insecure, Tls::of(url.as_str())) {
             (true, _) => build(Tls::Unverified),
             (false, Tls::Verified | Tls::Unverified) => build(Tls::Verified),
-            // It may be sent on to https, where this machine trusts anybody.
+            // It may redirect to https, so certificates are loaded if this machine has any.
             (false, Tls::None) => build(Tls::Verified).or_else(|_| build(Tls::None)),
         };
         built.map_err(|error| ArtifactError::Client(herdlet_base::error::in_full(&error.without_url())))
     }
 }
 
-/// Where it goes.
+/// The destination of an artifact.
 #[derive(Debug, Clone)]
 struct Target {
     place: Place,
@@ -450,7 +449,7 @@ struct Target {
 }
 
 impl Target {
-    /// The directory in which something comes to stand, and the name of a file there.
+    /// The directory for the files, and the name for a single file there.
     fn open(&self, dirs: &Dirs, owner: Option<&FileOwner>) -> Result<(Dir, std::ffi::OsString), FsError> {
         match self.mode {
             ArtifactMode::File => self.place.file(dirs, owner),
@@ -461,7 +460,7 @@ impl Target {
     }
 }
 
-/// What was fetched, ready to be put in its place.
+/// A fetched artifact, ready to be published.
 enum Made {
     File(File),
     Tree(Dir, Format),

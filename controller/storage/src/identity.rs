@@ -1,8 +1,8 @@
-//! Workload identities: the node's own signing key, and the tokens it signs for tasks (JWTs, EdDSA over Ed25519, RFC 8037).
+//! Workload identities: the node's signing key, and the tokens it signs for tasks (JWTs, EdDSA over Ed25519, RFC 8037).
 //!
-//! In: the directory of keys, claims, where tokens are wanted, tokens that servers have signed. Out: signed
-//! tokens, token files in the task's `secrets` or where else in its directory they are wanted, and the public key as a JWK set with which
-//! others check them. Keys and tokens never appear in `Debug` output and are wiped when dropped. Everything here blocks.
+//! In: the directory of keys, claims, the files to write, tokens signed by servers. Out: signed tokens, token files in
+//! the task's `secrets` or elsewhere in its directory, and the public key as a JWK set for verification. Keys and
+//! tokens never appear in `Debug` output and are wiped when dropped. All calls block.
 
 use std::{ffi::OsStr, fmt, path::Path};
 
@@ -33,41 +33,41 @@ pub struct Signer {
     public: DecodingKey,
 }
 
-/// A signed token. Its text is shown to nobody but the task.
+/// A signed token. Only the task may see its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Zeroizing<String>);
 
-/// Why a key or token could not be made, kept or trusted.
+/// Errors of keys and tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The key file can't be read or written.
-    #[error("load or keep the signing key: {0}")]
+    #[error("load or store the signing key: {0}")]
     Key(#[source] FsError),
-    /// No key could be made.
-    #[error("make a signing key: the system gave no randomness")]
+    /// A key can't be generated.
+    #[error("generate a signing key: the system provided no random data")]
     Generate,
-    /// The key is no Ed25519 key.
+    /// The file does not contain an Ed25519 key.
     #[error("load the signing key: it is damaged")]
     Damaged,
-    /// Claims could not be signed.
+    /// Signing failed.
     #[error("sign a token: {0}")]
     Sign(#[source] jsonwebtoken::errors::Error),
-    /// A token that this key did not sign.
+    /// This key did not sign the token.
     #[error("verify a token: {0}")]
     Verify(#[source] jsonwebtoken::errors::Error),
-    /// There is no `secrets` of the task to write to, or with a `filepath` no directory of the task at all.
+    /// The task has no `secrets` directory or, with a `filepath`, no directory at all.
     #[error("write tokens of task {task}: its directory, or `secrets` in it, is missing")]
     NoDir { task: String },
     /// A token file can't be written, read or removed.
-    #[error("keep tokens of task {task}: {source}")]
+    #[error("access the tokens of task {task}: {source}")]
     File { task: String, source: FsError },
     /// The task directory can't be entered.
-    #[error("keep tokens of task {task}: {source}")]
+    #[error("access the tokens of task {task}: {source}")]
     TaskDir { task: String, source: crate::task_dir::TaskDirError },
 }
 
 impl IdentityError {
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> Class {
         match self {
             Self::Key(source) | Self::File { source, .. } => source.class(),
@@ -79,12 +79,12 @@ impl IdentityError {
 }
 
 impl Signer {
-    /// Reads the key kept in `keys`, or makes one and keeps it there. A damaged key file is set aside under another name and
-    /// replaced: tokens signed by it are no longer known then, and new ones are issued.
+    /// Loads the key from `keys`, or generates and keeps a new one. A damaged key file is renamed and replaced: tokens
+    /// signed by it become invalid, and new ones are issued.
     ///
     /// # Errors
     ///
-    /// When the key can't be read, made or kept.
+    /// If the key can't be read, generated or kept.
     pub fn load_or_create(keys: &Path) -> Result<Self, IdentityError> {
         let dir = Dir::open_or_make(keys, 0o700).map_err(IdentityError::Key)?;
         dir.set_rights(Rights::Exact { mode: 0o700, owner: None }).map_err(IdentityError::Key)?;
@@ -93,7 +93,7 @@ impl Signer {
         match kept.as_deref().map(|bytes| Self::from_pkcs8(bytes)) {
             Some(Ok(signer)) => return Ok(signer),
             Some(Err(_)) => {
-                tracing::error!(path = %keys.join(KEY_FILE).display(), "the signing key is damaged; it is set aside and a new one made");
+                tracing::error!(path = %keys.join(KEY_FILE).display(), "the signing key is damaged; it is set aside and a new one is generated");
                 dir.rename(name, OsStr::new(DAMAGED_FILE)).map_err(IdentityError::Key)?;
             }
             None => {}
@@ -110,7 +110,7 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If it is not one.
     pub fn from_pkcs8(document: &[u8]) -> Result<Self, IdentityError> {
         let pair = Ed25519KeyPair::from_pkcs8(document).map_err(|_| IdentityError::Damaged)?;
         let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
@@ -131,7 +131,7 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// When they can't be written as JSON.
+    /// If they can't be serialized as JSON.
     pub fn sign(&self, claims: &impl Serialize) -> Result<Token, IdentityError> {
         let mut header = Header::new(Algorithm::EdDSA);
         header.kid = Some(self.kid.clone());
@@ -139,11 +139,11 @@ impl Signer {
         Ok(Token(Zeroizing::new(text)))
     }
 
-    /// Checks a token's signature and returns its claims. Time and audience are for the caller to judge.
+    /// Checks a token's signature and returns its claims. The caller must check time and audience.
     ///
     /// # Errors
     ///
-    /// When this key did not sign it.
+    /// If this key did not sign it.
     pub fn verify(&self, token: &str) -> Result<serde_json::Value, IdentityError> {
         let mut rules = Validation::new(Algorithm::EdDSA);
         rules.required_spec_claims.clear();
@@ -169,12 +169,12 @@ impl fmt::Debug for Signer {
 }
 
 impl Token {
-    /// A token that somebody else has signed.
+    /// A token that a server has signed.
     pub fn given(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// The token itself, for the task's eyes only.
+    /// The token's text, for the task only.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -192,7 +192,7 @@ const DAMAGED_FILE: &str = "identity.p8.damaged";
 /// An Ed25519 key pair takes about 90 bytes.
 const KEY_BYTES_MAX: u64 = 4096;
 
-/// RFC 7638 §3 with the members that RFC 8037 §2 names, in their lexicographic order.
+/// RFC 7638 §3 with the members from RFC 8037 §2, in lexicographic order.
 fn thumbprint(x: &str) -> String {
     let canonical = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
     URL_SAFE_NO_PAD.encode(Sha256::digest(canonical.as_bytes()))

@@ -1,7 +1,7 @@
-//! What lies on disk for an allocation: directories, mounts, volumes, artifacts, payloads, tokens.
+//! An allocation's data on disk: directories, mounts, volumes, artifacts, payloads, tokens.
 //!
-//! In: ids, specifications, users. Out: what was made, found or removed. Every operation is idempotent, follows no link of a task and acts on
-//! directories that it holds open.
+//! In: ids, specifications, users. Out: files created, found or removed. Every operation is idempotent, follows no link
+//! of a task and works on open directories.
 
 pub mod access;
 pub mod alloc_dir;

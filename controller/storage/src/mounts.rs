@@ -1,9 +1,9 @@
-//! Volumes in a task's directory: a private bind mount where mounting is possible, a symbolic link elsewhere.
+//! Volumes in a task's directory: private bind mounts or, without the right to mount, symbolic links.
 //!
-//! In: the volume's directory, where the task wants it (relative to its directory), and whether it may write. Out: what was
-//! made or seen. A bind mount is made in the agent's own mount namespace, so that a task without a namespace of its own
-//! sees it at once. A link can't be read-only: without mounting that is not enforced, and said in the log.
-//! It must not know what a volume is or which task this is. Everything but [`MountWatch`] and [`MountBell`] blocks.
+//! In: the volume's directory, its destination (relative to the task's directory), and whether the task may write. Out:
+//! mounts created, or the result of an inspection. A bind mount is in the agent's own mount namespace, so a task
+//! without a separate namespace sees it at once. A link can't be read-only; that is logged. This module does not know
+//! volumes or tasks. All calls except [`MountWatch`] and [`MountBell`] block.
 
 use std::{
     ffi::OsStr,
@@ -21,60 +21,60 @@ use herdlet_base::{
     sight::{Class, Sight},
 };
 
-/// A volume as one task wants it.
+/// A volume mounted for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
     pub source: PathBuf,
     pub destination: Destination,
-    /// Whether the task may write.
     pub access: Access,
 }
 
-/// A path relative to the task directory, checked: no part goes up, and it is none of the directories that every task has.
+/// A checked path relative to the task directory: it never leaves it and is not one of the directories that every task
+/// has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination(PathBuf);
 
-/// Why volumes are not where a task wants them.
+/// Errors of a task's volumes.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// There is no task directory.
+    /// The task directory does not exist.
     #[error("mount volumes in {path}: the task directory is gone")]
     NoTaskDir { path: PathBuf },
-    /// Absolute, but the driver has no file system of its own.
+    /// The path is absolute, but the driver has no file system isolation.
     #[error(
-        "mount a volume at {destination}: the path is absolute, and a task without a file system of its own can't have \
-         that; write it relative to the task directory, for instance local/{}",
+        "mount a volume at {destination}: the path is absolute, which a task without file system isolation can't \
+         have; make it relative to the task directory, for instance local/{}",
         last_part(destination)
     )]
     Absolute { destination: String },
-    /// It would leave the task directory.
+    /// The path would leave the task directory.
     #[error("mount a volume at {destination:?}: the path is empty or leaves the task directory")]
     Leaves { destination: String },
-    /// It is one of the task's own directories.
+    /// The path is one of the task's own directories.
     #[error("mount a volume at {destination}: {reason}")]
     Reserved { destination: String, reason: &'static str },
-    /// Two volumes want the same place, or one lies inside the other.
+    /// Two volumes have the same destination, or one is inside the other.
     #[error("mount a volume at {inner}: another volume is mounted at {outer}")]
     Overlap { inner: String, outer: String },
-    /// Something stands at the destination that is not ours to remove.
-    #[error("mount a volume at {path}: {what} stands in the way")]
+    /// Something is at the destination that we may not remove.
+    #[error("mount a volume at {path}: {what} is in the way")]
     Obstacle { path: PathBuf, what: &'static str },
-    /// The volume's directory is not there.
+    /// The volume's directory does not exist.
     #[error(
-        "mount the volume at {path}: there is no directory; put it back where it was, and it is mounted again. What has it \
-         mounted keeps what it has"
+        "mount the volume at {path}: the directory does not exist; restore it, and it will be mounted again. Tasks that have it \
+         mounted keep their mount"
     )]
     NoSource { path: PathBuf },
     /// The mount table can't be read.
     #[error("read the mount table: {0}")]
     Table(#[source] std::io::Error),
-    /// A step on the way failed.
+    /// A file system operation failed.
     #[error(transparent)]
     Fs(#[from] FsError),
 }
 
 impl MountError {
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> Class {
         match self {
             Self::NoTaskDir { .. } | Self::NoSource { .. } | Self::Table(_) => Class::Retry,
@@ -93,7 +93,7 @@ impl Destination {
     ///
     /// # Errors
     ///
-    /// When it is absolute, leaves the task directory, or is or lies in a directory that has another use.
+    /// If it is absolute, leaves the task directory, or is in a directory with another use.
     pub fn parse(destination: &str) -> Result<Self, MountError> {
         let owned = || destination.to_owned();
         let path = below(destination).map_err(|why| match why {
@@ -104,16 +104,16 @@ impl Destination {
         let first = parts.next().unwrap_or_default().to_string_lossy();
         let reserved = |reason| Err(MountError::Reserved { destination: owned(), reason });
         match (first.as_ref(), parts.next()) {
-            ("secrets" | "private", _) => reserved("secrets lie there"),
+            ("secrets" | "private", _) => reserved("it is reserved for secrets"),
             ("alloc", _) => reserved("the allocation's shared directory has that name"),
             ("local" | "tmp", None) => {
-                reserved("every task has a directory of its own there; mount below it")
+                reserved("every task already has its own directory there; mount below it")
             }
             _ => Ok(Self(path)),
         }
     }
 
-    /// The path, relative to the task directory.
+    /// The path relative to the task directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -135,17 +135,17 @@ pub struct TaskMounts {
 }
 
 impl TaskMounts {
-    /// Of the task whose directory is `task_dir`.
+    /// Mounts in the directory `task_dir`.
     pub fn new(task_dir: PathBuf, privileges: Privileges) -> Self {
         Self { task_dir, privileges }
     }
 
-    /// Makes every volume appear where it should. What covers one of our mounts at exactly its place is unmounted; what is
-    /// right already is left alone.
+    /// Mounts every volume. A mount that covers one of ours at exactly its place is unmounted; correct mounts are left
+    /// unchanged.
     ///
     /// # Errors
     ///
-    /// When a volume's directory is missing, something stands in the way, or the system refuses.
+    /// If a volume's directory is missing, something is in the way, or a system call fails.
     pub fn up(&self, bindings: &[Binding]) -> Result<(), MountError> {
         check_overlap(bindings)?;
         let task = self.open()?.ok_or_else(|| MountError::NoTaskDir { path: self.task_dir.clone() })?;
@@ -158,11 +158,11 @@ impl TaskMounts {
         Ok(())
     }
 
-    /// Whether every volume is where it should be: the right directory, with the right access, and nothing over it.
+    /// Whether every volume is mounted: the right directory with the right access, and nothing over it.
     ///
     /// # Errors
     ///
-    /// When that can't be told.
+    /// If it can't be inspected.
     pub fn look(&self, bindings: &[Binding]) -> Result<Sight, MountError> {
         let Some(task) = self.open()? else { return Ok(Sight::Absent) };
         let mut absent = 0;
@@ -184,11 +184,11 @@ impl TaskMounts {
         })
     }
 
-    /// Takes all volumes away; data in them stays. The empty directories they were mounted on stay too.
+    /// Unmounts all volumes; their data stays. The empty mount points stay too.
     ///
     /// # Errors
     ///
-    /// When something can't be unmounted or removed.
+    /// If something can't be unmounted or removed.
     pub fn down(&self, bindings: &[Binding]) -> Result<(), MountError> {
         let Some(task) = self.open()? else { return Ok(()) };
         for binding in bindings {
@@ -220,7 +220,7 @@ impl TaskMounts {
     }
 }
 
-/// Making the inner mount's place would write into the outer volume.
+/// The mount point of the inner volume would be created inside the outer one.
 fn check_overlap(bindings: &[Binding]) -> Result<(), MountError> {
     for (i, a) in bindings.iter().enumerate() {
         for b in bindings.iter().skip(i + 1) {
@@ -245,7 +245,7 @@ fn last_part(destination: &str) -> &str {
     destination.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
 }
 
-/// Of what is made on the way to a destination: it is the task's, as its `local` is.
+/// Rights for directories on the way to a destination: they belong to the task, like its `local`.
 fn parents(task: &Dir) -> Result<Rights, FsError> {
     let local = task.stat_name(OsStr::new("local"))?;
     Ok(Rights::Exact { mode: 0o755, owner: local.map(|stat| (stat.st_uid, stat.st_gid)) })

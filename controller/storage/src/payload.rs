@@ -1,7 +1,7 @@
-//! The payload that a job was dispatched with, as a file in a task's `local`.
+//! The payload of a dispatched job, as a file in a task's `local`.
 //!
-//! In: the task directory, the path, the bytes. Out: the file, whole or not at all, owned by the task's user. What a task has put on the
-//! way there (a link for instance) is not followed. Everything here blocks.
+//! In: the task directory, the path, the bytes. Out: the file, complete or absent, owned by the task's user. Obstacles
+//! that a task has put on the way (a link, for instance) are not followed. All calls block.
 
 use std::{
     ffi::OsStr,
@@ -16,25 +16,22 @@ use herdlet_base::{
 
 use super::task_dir::{TaskDir, TaskDirError};
 
-/// Why a payload can't be written.
+/// Errors of writing a payload.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
-    /// The task directory is missing, or can't be opened.
     #[error("write the payload: {0}")]
     TaskDir(#[from] TaskDirError),
-    /// It is not there.
     #[error("write the payload: the task directory is missing")]
     NoTaskDir,
-    /// The path is none below `local`.
-    #[error("write the payload to {}: it is no path inside the task's local", path.display())]
+    /// The path is not below `local`.
+    #[error("write the payload to {}: it is not a path inside the task's `local`", path.display())]
     Outside { path: PathBuf },
-    /// The file can't be written.
     #[error("write the payload: {0}")]
     Fs(#[from] FsError),
 }
 
 impl PayloadError {
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> Class {
         match self {
             Self::TaskDir(error) => error.class(),
@@ -45,10 +42,11 @@ impl PayloadError {
     }
 }
 
-/// Writes `bytes` to the file `path` below `local`, with the directories on the way. Done again it puts the same there again.
+/// Writes `bytes` to the file `path` below `local`, and creates missing directories. Repeating the call writes the same
+/// file again.
 ///
 /// # Errors
-/// When something else is in the way, or the system refuses.
+/// If something else is in the way, or a system call fails.
 pub fn write(
     task: &TaskDir,
     path: &Path,
@@ -63,7 +61,7 @@ pub fn write(
         Ownership::OwnOnly => None,
     };
     let local = task.local()?.ok_or(PayloadError::NoTaskDir)?;
-    // `./a` is `a`; anything else that is no name is refused by what makes it.
+    // `./a` equals `a`; `make_all_for` refuses all other invalid names.
     let parents: PathBuf = path
         .parent()
         .into_iter()
@@ -101,7 +99,7 @@ mod tests {
             let error = put(path).unwrap_err();
             assert!(matches!(error.class(), Class::Fatal), "{path}: {error}");
         }
-        // Put there by a task that was dispatched with `link/in`.
+        // As put there by a task that was dispatched with `link/in`.
         std::os::unix::fs::symlink("/tmp", task.join("local/link")).unwrap();
         assert!(matches!(put("link/in"), Err(PayloadError::Fs(FsError::Link { .. }))));
         assert!(!task.join("out").exists() && !ground.path().join("out").exists());

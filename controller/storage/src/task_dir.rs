@@ -2,16 +2,18 @@
 //!
 //! | path | what |
 //! | --- | --- |
-//! | TASKDIR | the task's working directory; the agent's, and the task's user may add to it |
+//! | TASKDIR | the task's working directory; the agent's, but the task's user may add to it |
 //! | `local` | the task's own files |
-//! | `tmp` | the same, for what it needs no more |
+//! | `tmp` | the same, for temporary files |
 //! | `secrets` | tmpfs of 1 MiB, no exec, suid or devices; closed to all but the task's user; token files in it are 0600 |
-//! | `private` | the same, for what the task itself must not see; 0700 |
+//! | `private` | the same, but hidden from the task; 0700 |
 //!
-//! Who may do what is in [`crate::access`]. Where mounting is not possible, `secrets` and `private` are plain directories on disk.
+//! [`crate::access`] sets the rights. Without the right to mount, `secrets` and `private` are plain directories on
+//! disk.
 //!
-//! In: the path and what we may do. Out: what was made or seen. Looking never makes anything: a deleted directory is
-//! [`Sight::Absent`], and whether the task survives that is decided elsewhere. Everything here blocks.
+//! In: the path and privileges. Out: directories created, or the result of an inspection. An inspection creates
+//! nothing: a deleted directory is [`Sight::Absent`], and other modules decide whether the task survives that. All
+//! calls block.
 
 use std::{
     ffi::OsStr,
@@ -33,10 +35,9 @@ use crate::{
     artifact,
 };
 
-/// Size of `secrets` and of `private`: Nomad's.
+/// Size of `secrets` and of `private`, as in Nomad.
 pub const SECRETS_SIZE_BYTES: u64 = 1024 * 1024;
 
-/// One task's directory.
 #[derive(Debug, Clone)]
 pub struct TaskDir {
     path: PathBuf,
@@ -44,21 +45,20 @@ pub struct TaskDir {
     users: TaskUsers,
 }
 
-/// Why a task directory is not as it should be.
+/// Errors of task directories.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskDirError {
-    /// The allocation directory, in which it lies, is missing.
-    #[error("build task directory {path}: the allocation directory is missing")]
+    /// The allocation directory, its parent, is missing.
+    #[error("create task directory {path}: the allocation directory is missing")]
     NoAllocDir { path: PathBuf },
-    /// The mount table can't be read.
     #[error("read the mount table: {0}")]
     Table(#[source] std::io::Error),
-    #[error("build or remove task directory: {0}")]
+    #[error("access the task directory: {0}")]
     Fs(#[from] FsError),
 }
 
 impl TaskDirError {
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> Class {
         match self {
             Self::NoAllocDir { .. } | Self::Table(_) => Class::Retry,
@@ -73,25 +73,25 @@ impl TaskDir {
         Self { path, privileges, users: TaskUsers::default() }
     }
 
-    /// The same of a task that one of these users runs, beside those of the others.
+    /// Sets the user of the task, and the users of the allocation's other tasks.
     #[must_use]
     pub fn used_by(self, users: TaskUsers) -> Self {
         Self { users, ..self }
     }
 
-    /// Makes it, or what is missing of it. Mounts `secrets` and `private` where they are not mounted, as after a reboot;
-    /// they are empty then.
+    /// Creates the directory, or missing parts of it. Mounts `secrets` and `private` if they are not mounted, as after
+    /// a reboot; they are empty then.
     ///
     /// # Errors
     ///
-    /// When something else stands in a directory's place or the system refuses.
+    /// If something else is in a directory's place or a system call fails.
     pub fn up(&self) -> Result<(), TaskDirError> {
         let missing = || TaskDirError::NoAllocDir { path: self.path.clone() };
         let alloc = self.alloc()?.ok_or_else(missing)?;
         let task = alloc.make(self.name(), UNOPENED)?;
         self.users.task().apply(&task)?;
         if task.find(OsStr::new("local"))?.is_none() {
-            // What was fetched into it has gone with it.
+            // The artifacts in it are gone too.
             task.unlink(OsStr::new(artifact::marker::FILE))?;
         }
         for name in ["local", "tmp"] {
@@ -108,11 +108,11 @@ impl TaskDir {
         Ok(())
     }
 
-    /// Whether all of it is there and mounted.
+    /// Whether the directory is complete and everything is mounted.
     ///
     /// # Errors
     ///
-    /// When that can't be told.
+    /// If it can't be inspected.
     pub fn look(&self) -> Result<Sight, TaskDirError> {
         let Some(alloc) = self.alloc()? else { return Ok(Sight::Absent) };
         let task = match alloc.find(self.name()) {
@@ -124,7 +124,7 @@ impl TaskDir {
         for name in DIRS {
             match task.find(OsStr::new(name)) {
                 Ok(Some(dir)) => open.push(self.access(name).difference(&dir)?),
-                // The task's own files; all else can be made anew.
+                // The task's own files; all others can be created again.
                 Ok(None) if name == "local" => {
                     return Ok(Sight::Lost { why: format!("{} is gone", task.path().join(name).display()) });
                 }
@@ -157,14 +157,14 @@ impl TaskDir {
         Ok(open.into_iter().flatten().next().map_or(Sight::Present, Sight::foreign))
     }
 
-    /// Unmounts all that is mounted below and removes it. Nothing there is fine.
+    /// Unmounts everything below and removes the directory. Succeeds if it does not exist.
     ///
     /// # Errors
     ///
-    /// When something can't be unmounted or removed.
+    /// If something can't be unmounted or removed.
     pub fn down(&self) -> Result<(), TaskDirError> {
         let Some(alloc) = self.alloc()? else { return Ok(()) };
-        // A link in its place is removed as it is.
+        // A link in its place is removed, not followed.
         if let Ok(Some(task)) = alloc.find(self.name()) {
             unmount_tmpfs(&task)?;
         }
@@ -175,7 +175,7 @@ impl TaskDir {
     ///
     /// # Errors
     ///
-    /// When it is not there or something else stands in its place.
+    /// If it can't be opened, for instance because it is not a directory.
     pub fn secrets(&self) -> Result<Option<Dir>, TaskDirError> {
         self.part("secrets")
     }
@@ -184,7 +184,7 @@ impl TaskDir {
     ///
     /// # Errors
     ///
-    /// When it is not there or something else stands in its place.
+    /// If it can't be opened, for instance because it is not a directory.
     pub fn root(&self) -> Result<Option<Dir>, TaskDirError> {
         let Some(alloc) = self.alloc()? else { return Ok(None) };
         Ok(alloc.find(self.name())?)
@@ -194,7 +194,7 @@ impl TaskDir {
     ///
     /// # Errors
     ///
-    /// When it is not there or something else stands in its place.
+    /// If it can't be opened, for instance because it is not a directory.
     pub fn local(&self) -> Result<Option<Dir>, TaskDirError> {
         self.part("local")
     }
@@ -205,7 +205,7 @@ impl TaskDir {
         Ok(task.find(OsStr::new(name))?)
     }
 
-    /// Opens the directory in which it lies; tasks can't replace that one.
+    /// Opens the parent directory; tasks can't replace it.
     fn alloc(&self) -> Result<Option<Dir>, FsError> {
         match Dir::open(self.path.parent().unwrap_or(Path::new("/"))) {
             Ok(dir) => Ok(Some(dir)),
@@ -218,7 +218,7 @@ impl TaskDir {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// Of one of [`DIRS`].
+    /// Rights of one of [`DIRS`].
     fn access(&self, name: &str) -> Access {
         match name {
             "secrets" => self.users.secret(self.privileges),
@@ -241,28 +241,28 @@ impl TaskDir {
             match at(&mounts, &point).as_slice() {
                 [] => break,
                 [one] if one.is_ours() => return Ok(()),
-                // Whatever covers our place, ours below it appears again.
+                // Remove the covering mount: ours below appears again.
                 _ => kernel::unmount_top(task, name)?,
             }
         }
-        // Beneath the mount nobody but us: should it be unmounted, no secret lands on disk.
+        // Only we may enter the directory below the mount: if it is unmounted, no secret ends up on disk.
         let target = task.make(name, Rights::Exact { mode: 0o700, owner: None })?;
         kernel::mount_tmpfs(&target, SECRETS_SIZE_BYTES, 0o700)?;
         Ok(())
     }
 }
 
-/// What is made in it.
+/// The directories in it.
 pub const DIRS: [&str; 4] = ["local", "tmp", "secrets", "private"];
 
-/// What lies in memory.
+/// The directories in memory.
 const TMPFS: [&str; 2] = ["secrets", "private"];
 
-/// Unmounts what [`TaskDir::up`] has mounted in `task`.
+/// Unmounts the mounts of [`TaskDir::up`] in `task`.
 ///
 /// # Errors
 ///
-/// When it can't be unmounted.
+/// If one can't be unmounted.
 pub(crate) fn unmount_tmpfs(task: &Dir) -> Result<(), FsError> {
     TMPFS.iter().try_for_each(|name| kernel::unmount_at_name(task, OsStr::new(name)))
 }

@@ -1,10 +1,10 @@
-//! Host volumes: a directory of the host, which must exist, or one that we make under the state directory (Nomad's plugin
+//! Host volumes: an existing directory of the host, or one that we create below the state directory (Nomad's plugin
 //! `mkdir`).
 //!
-//! In: the directory of all volumes, a volume, what we may do. Out: where its data is. A directory we make appears under
-//! its name only when its mode and owner are right, and disappears from it before its data is removed; what a
-//! crash leaves in between has a name with a dot and is removed by [`HostVolumes::sweep`]. A directory that exists is never changed: its
-//! mode may be the task's own doing. Everything here blocks.
+//! In: the directory of all volumes, a volume, privileges. Out: the path of its data. A new directory gets its final
+//! name only when its mode and owner are right, and loses it before its data is removed. The remains of a crash have a
+//! name that begins with a dot; [`HostVolumes::sweep`] removes them. An existing directory is never changed, because
+//! the task may have set its mode. All calls block.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -28,39 +28,29 @@ pub struct HostVolumes {
     privileges: Privileges,
 }
 
-/// Why a volume is not there, or still is.
+/// Errors of volumes.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// `host_path` names nothing.
+    /// `host_path` does not exist.
     #[error("use {path} for volume {name}: the directory does not exist")]
-    Missing {
-        name: String,
-        /// Its `host_path`.
-        path: PathBuf,
-    },
-    /// `host_path` names something else.
+    Missing { name: String, path: PathBuf },
+    /// `host_path` is not a directory.
     #[error("use {path} for volume {name}: it is not a directory")]
-    NotADirectory {
-        name: String,
-        /// Its `host_path`.
-        path: PathBuf,
-    },
+    NotADirectory { name: String, path: PathBuf },
     /// `host_path` is relative.
     #[error("use {path} for volume {name}: host_path must be absolute")]
-    Relative {
-        name: String,
-        /// Its `host_path`.
-        path: PathBuf,
-    },
-    /// An owner is wanted that only root can give.
-    #[error("make volume {name}: only root can make a directory that belongs to user {uid:?}, group {gid:?}")]
+    Relative { name: String, path: PathBuf },
+    /// Only root can set the wanted owner.
+    #[error(
+        "create volume {name}: only root can create a directory that belongs to user {uid:?}, group {gid:?}"
+    )]
     Owner { name: String, uid: Option<u32>, gid: Option<u32> },
-    #[error("make, look at or remove volume {name}: {source}")]
+    #[error("create, inspect or remove volume {name}: {source}")]
     Fs { name: String, source: FsError },
 }
 
 impl VolumeError {
-    /// Whether trying again may help. A missing directory may appear.
+    /// Whether a retry can help. A missing directory may appear.
     pub fn class(&self) -> Class {
         match self {
             Self::Missing { .. } | Self::NotADirectory { .. } => Class::Retry,
@@ -71,27 +61,26 @@ impl VolumeError {
 }
 
 impl HostVolumes {
-    /// Those of this state directory.
     pub fn new(paths: Paths, privileges: Privileges) -> Self {
         Self { paths, privileges }
     }
 
-    /// Makes sure that the volume is there and returns where.
+    /// Creates the volume if it is missing, and returns its path.
     ///
     /// # Errors
     ///
-    /// When a host path is missing, or a directory can't be made.
+    /// If a host path is missing, or a directory can't be created.
     pub fn up(&self, volume: &Volume) -> Result<PathBuf, VolumeError> {
         match &volume.kind {
             VolumeKind::HostPath { path } => {
                 let found = check_host_path(&volume.name, Path::new(path))?;
-                // Mounted all the same: whose directories are on the way is the operator's choice.
+                // Mounted anyway: the operator chooses whose directories are on the way.
                 if let Err(error) = ownership::check_way(&found) {
                     let error = herdlet_base::error::in_full(&error);
                     tracing::warn!(
                         volume = volume.name,
                         error,
-                        "another user can redirect the path of a host volume, which is mounted all the same; `herdlet doctor` lists all such paths"
+                        "another user can redirect the path of a host volume, which is mounted anyway; `herdlet doctor` lists all such paths"
                     );
                 }
                 Ok(found)
@@ -104,11 +93,11 @@ impl HostVolumes {
         }
     }
 
-    /// Whether the volume is there.
+    /// Whether the volume exists.
     ///
     /// # Errors
     ///
-    /// When that can't be told.
+    /// If it can't be inspected.
     pub fn look(&self, volume: &Volume) -> Result<Sight, VolumeError> {
         match &volume.kind {
             VolumeKind::HostPath { path } => match check_host_path(&volume.name, Path::new(path)) {
@@ -125,7 +114,7 @@ impl HostVolumes {
         }
     }
 
-    /// Where the data of a volume is, whether or not it is there now.
+    /// The path of a volume's data, even if it does not exist now.
     pub fn path(&self, volume: &Volume) -> PathBuf {
         match &volume.kind {
             VolumeKind::HostPath { path } => PathBuf::from(path),
@@ -133,11 +122,11 @@ impl HostVolumes {
         }
     }
 
-    /// Removes the data of a directory we made. A host path is left as it is. Nothing there is fine.
+    /// Removes the data of a directory that we created. Leaves host paths unchanged. Succeeds if it does not exist.
     ///
     /// # Errors
     ///
-    /// When something can't be removed; doing it again goes on from there.
+    /// If something can't be removed; a repeated call continues.
     pub fn purge(&self, volume: &Volume) -> Result<(), VolumeError> {
         match &volume.kind {
             VolumeKind::HostPath { .. } => Ok(()),
@@ -147,11 +136,11 @@ impl HostVolumes {
         }
     }
 
-    /// Removes what interrupted operations left. Call it before the first one.
+    /// Removes the remains of interrupted operations. Must be called before the first operation.
     ///
     /// # Errors
     ///
-    /// When something can't be removed.
+    /// If something can't be removed.
     pub fn sweep(&self) -> Result<(), FsError> {
         let Some(volumes) = self.open()? else { return Ok(()) };
         for name in volumes.names()? {
@@ -189,7 +178,7 @@ impl HostVolumes {
         match volumes.find(part(&path)) {
             Ok(Some(_)) => Ok(Sight::Present),
             Ok(None) if volumes.stat_name(&marked(GONE, part(&path)))?.is_some() => {
-                Ok(Sight::foreign(format!("{} is half removed", path.display())))
+                Ok(Sight::foreign(format!("{} is partly removed", path.display())))
             }
             Ok(None) => Ok(Sight::Absent),
             Err(error) => error.into_sight(),
@@ -207,7 +196,7 @@ impl HostVolumes {
             volumes.rename(own, &gone)?;
             volumes.remove_tree(&gone)?;
         }
-        // A power cut must not bring it back: a new volume of that name would have the old one's data.
+        // A power cut must not restore it: a new volume with the same name would get the old data.
         volumes.sync()
     }
 

@@ -240,7 +240,7 @@ fn a_replaced_volume_directory_is_mounted_again_without_touching_the_task() {
     let old = agent.home.path().join("old");
     fs::rename(&data, &old).unwrap();
     wait::until_true("it is told what to do", || {
-        agent.cli(&["explain", "drift"]).stdout.contains("put it back")
+        agent.cli(&["explain", "drift"]).stdout.contains("restore it")
     });
     assert!(is_ours(&point), "the task keeps what it has");
     fs::create_dir(&data).unwrap();

@@ -149,7 +149,7 @@ fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything()
     let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
     let before = getrlimit(Resource::Nofile);
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(12), ..before }).unwrap();
-    wait::until_true("a check could not be made", || agent.log().contains("a check could not be made"));
+    wait::until_true("a check could not run", || agent.log().contains("a check could not run"));
     // Long enough for several runs of each; a shorter pause would prove less and fail nothing.
     wait::pause(std::time::Duration::from_secs(5));
     prlimit(pid, Resource::Nofile, before).unwrap();
@@ -157,7 +157,7 @@ fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything()
     assert_eq!(alloc.restarts("t"), 0, "{}", agent.log_tail());
     assert_eq!(agent.single("checked.g[0]", "t"), member);
     assert!(is_listed(), "its checks count as before");
-    assert_eq!(agent.log().matches("a check could not be made").count(), 1);
+    assert_eq!(agent.log().matches("a check could not run").count(), 1);
     drop(listener);
     // They are made again.
     wait::until_true("the check fails that has nobody to ask", || {

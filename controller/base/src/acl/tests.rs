@@ -5,7 +5,7 @@ use std::{fs::File, os::unix::fs::MetadataExt as _, os::unix::fs::PermissionsExt
 use super::*;
 use crate::test_ground::leave_out;
 
-/// An open directory on a file system that has lists; left out aloud where the temporary directory's has none.
+/// An open directory on a file system with lists; reports the test as skipped if the temporary directory's has none.
 fn ground() -> Option<(tempfile::TempDir, File)> {
     let temp = tempfile::tempdir().unwrap();
     let dir = File::open(temp.path()).unwrap();
@@ -42,7 +42,7 @@ fn what_is_written_is_read_and_seen_in_the_mode() {
     assert_eq!((mode(), acl.mode()), (0o1770, 0o770), "the sticky bit stays");
     let path = rustix::fs::open(temp.path(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
     assert_eq!(Acl::read(&path).unwrap(), acl);
-    // Without named entries nothing is left of it but the mode.
+    // Without named entries only the mode remains.
     Acl::from_mode(0o700).write(&dir).unwrap();
     assert_eq!((Acl::read(&dir).unwrap(), mode()), (Acl::from_mode(0o700), 0o1700));
 }
@@ -105,7 +105,7 @@ fn the_encoding_is_the_kernel_s_and_all_else_is_refused() {
 
 #[test]
 fn a_file_system_without_lists_is_told_apart() {
-    // No list is possible on a file of proc.
+    // Files in proc can't have lists.
     let file = File::open("/proc/self/status").unwrap();
     assert!(matches!(Acl::read(&file), Err(AclError::Unsupported)));
     assert!(matches!(example().write(&file), Err(AclError::Unsupported)));

@@ -1,35 +1,35 @@
-//! Checksums of what is fetched: `sha256:HEX`, `HEX` alone, `file:URL`.
+//! Checksums of downloads: `sha256:HEX`, `HEX` alone, `file:URL`.
 //!
-//! In: what is written, bytes, the text of a list of checksums. Out: whether they agree.
+//! In: the specification, bytes, the text of a checksum list. Out: whether they agree.
 
 use std::fmt::Write as _;
 
 use aws_lc_rs::digest;
 use md5::Digest as _;
 
-/// What a checksum must be.
+/// An expected checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checksum {
     kind: Kind,
     hex: String,
 }
 
-/// How a checksum is told.
+/// How a job gives a checksum.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Written {
     Value(Checksum),
-    /// By a list of checksums at this address.
+    /// In a checksum list at this URL.
     List(String),
 }
 
-/// Why a checksum makes no sense.
+/// Errors in checksums.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
-    /// It is none.
+    /// Not a checksum.
     #[error("must be md5:HEX, sha1:HEX, sha256:HEX, sha512:HEX or file:URL")]
     Form,
-    /// The list does not name the file.
-    #[error("the list of checksums has none of {file_name}")]
+    /// The list does not contain the file.
+    #[error("the checksum list has no entry for {file_name}")]
     NotListed { file_name: String },
 }
 
@@ -49,7 +49,7 @@ const KINDS: [(&str, Kind, usize); 4] = [
 ];
 
 impl Written {
-    /// What is written.
+    /// Parses the specification.
     ///
     /// # Errors
     /// [`ChecksumError::Form`].
@@ -66,7 +66,8 @@ impl Written {
 }
 
 impl Checksum {
-    /// The checksum of a file in a list: lines as `sha256sum` writes them, with `--tag` too, or nothing but one checksum.
+    /// Finds the checksum of a file in a list: lines as `sha256sum` writes them (also with `--tag`), or a single bare
+    /// checksum.
     ///
     /// # Errors
     /// [`ChecksumError::NotListed`].
@@ -89,19 +90,18 @@ impl Checksum {
         found.or_else(alone).ok_or_else(|| ChecksumError::NotListed { file_name: file_name.to_owned() })
     }
 
-    /// Its kind is told by its length.
+    /// The length determines the kind.
     fn of_hex(hex: &str) -> Option<Self> {
         let (_, kind, _) = KINDS.iter().find(|(_, _, len)| *len == hex.len())?;
         let is_hex = hex.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_hex.then(|| Self { kind: *kind, hex: hex.to_ascii_lowercase() })
     }
 
-    /// The name of its kind.
     pub fn name(&self) -> &'static str {
         KINDS.iter().find(|(_, kind, _)| *kind == self.kind).map_or("", |(name, ..)| name)
     }
 
-    /// Begins to compute one of this kind.
+    /// Starts a computation of the same kind.
     pub fn begin(&self) -> Hasher {
         match self.kind {
             Kind::Md5 => Hasher::Md5(md5::Md5::new()),
@@ -111,21 +111,19 @@ impl Checksum {
         }
     }
 
-    /// Whether it is this.
     pub fn is(&self, computed: &str) -> bool {
         self.hex == computed
     }
 }
 
-/// A checksum in the making.
+/// A checksum being computed.
 pub enum Hasher {
-    /// MD5, which is still published and proves nothing but that nothing was garbled.
+    /// MD5, which is still published; it detects corruption, not tampering.
     Md5(md5::Md5),
     Other(digest::Context),
 }
 
 impl Hasher {
-    /// Takes more bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Md5(md5) => md5.update(bytes),
@@ -133,7 +131,7 @@ impl Hasher {
         }
     }
 
-    /// The checksum, in hexadecimal.
+    /// The checksum in hexadecimal.
     pub fn finish(self) -> String {
         match self {
             Self::Md5(md5) => hex(&md5.finalize()),
@@ -142,7 +140,7 @@ impl Hasher {
     }
 }
 
-/// `./dir/name` names `name`.
+/// Lists may give paths: `./dir/name` matches `name`.
 fn is_it(named: &str, file_name: &str) -> bool {
     named.rsplit('/').next() == Some(file_name)
 }
@@ -150,7 +148,7 @@ fn is_it(named: &str, file_name: &str) -> bool {
 /// Bytes in hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // A string takes everything.
+        // Writing to a string can't fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

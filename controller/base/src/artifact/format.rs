@@ -1,20 +1,20 @@
-//! Formats of archives, by their names.
+//! Archive formats and their names.
 //!
-//! In: the path of an address, or a name. Out: a format. It must not know how one is read.
+//! In: the path of a URL, or a name. Out: a format. This module does not read archives.
 
 use serde::{Deserialize, Serialize};
 
-/// What something that was fetched is taken for.
+/// The format of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Format {
-    /// Files in a tar, compressed or not.
+    /// Files in a tar, compressed or uncompressed.
     Tar(Codec),
     /// Files in a zip.
     Zip,
     One(Codec),
 }
 
-/// How bytes are compressed.
+/// Compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Codec {
     Plain,
@@ -45,24 +45,22 @@ const NAMES: [(&str, Format); 14] = [
 ];
 
 impl Format {
-    /// The format of that name.
     pub fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
-    /// The names of all.
     pub fn names() -> [&'static str; 14] {
         NAMES.map(|(name, _)| name)
     }
 
-    /// What a path ends in; the longest ending counts.
+    /// The format by the path's extension; the longest match wins.
     pub fn of_path(path: &str) -> Option<Self> {
         let ends =
             |(name, _): &&(&str, Self)| path.strip_suffix(name).is_some_and(|stem| stem.ends_with('.'));
         NAMES.iter().filter(ends).max_by_key(|(name, _)| name.len()).map(|(_, format)| *format)
     }
 
-    /// The name of a file of this format once it is no longer compressed.
+    /// The file name after decompression.
     pub fn stem_of(self, file_name: &str) -> &str {
         let names = NAMES.iter().filter(|(_, format)| *format == self);
         let stems = names.filter_map(|(name, _)| file_name.strip_suffix(name)?.strip_suffix('.'));

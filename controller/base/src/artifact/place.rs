@@ -1,7 +1,8 @@
-//! Where an artifact goes.
+//! Destinations of artifacts.
 //!
-//! In: the task's directories, a destination with its variables replaced. Out: a held directory below one of them. No link on the way is
-//! followed, whoever put it there, and no directory is entered that somebody may have put in the place of another. Everything here blocks.
+//! In: the task's directories, a destination with variables replaced. Out: an open directory below one of them. No link
+//! on the way is followed, no matter who created it, and no directory is entered that another process may have swapped
+//! in. All calls block.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,43 +13,43 @@ use rustix::io::Errno;
 
 use crate::safe_fs::{Dir, FileOwner, FsError, Rights};
 
-/// The directories of a task, as its variables name them.
+/// The directories of a task, as its environment variables name them.
 #[derive(Debug, Clone)]
 pub struct Dirs {
     pub task: PathBuf,
-    /// What all tasks of the allocation share.
+    /// The directory shared by all tasks of the allocation.
     pub shared: PathBuf,
 }
 
-/// A place below one of these.
+/// A location below one of [`Dirs`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     base: Base,
     path: PathBuf,
 }
 
-/// On which file system a place is.
+/// The file system of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// With the task's directory.
+    /// The task directory's.
     Task,
-    /// With its `secrets`, which are in memory where that can be.
+    /// That of `secrets`, in memory where possible.
     Secrets,
-    /// With what its allocation shares, which is where the task's directory is.
+    /// That of the shared directory, which the task's directory is on too.
     Shared,
 }
 
-/// It lies neither in the task's directory nor in the shared one.
+/// The destination is in neither the task's directory nor the shared one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "put it at {destination}: that is neither in the task's directory nor in the allocation's shared one"
+    "write to {destination}: it is neither in the task's directory nor in the allocation's shared directory"
 )]
 pub struct Outside {
     destination: String,
 }
 
 impl Place {
-    /// The place that a destination names.
+    /// Resolves a destination.
     ///
     /// # Errors
     /// [`Outside`].
@@ -72,23 +73,22 @@ impl Place {
         })
     }
 
-    /// On which file system it is.
     pub fn base(&self) -> Base {
         self.base
     }
 
-    /// The directory that it is, made where it is missing.
+    /// Opens the place as a directory and creates it if it is missing.
     ///
     /// # Errors
-    /// When something else stands there, or on the way.
+    /// If something else is there or on the way.
     pub fn directory(&self, dirs: &Dirs, owner: Option<&FileOwner>) -> Result<Dir, FsError> {
         self.base.open(dirs)?.make_all_for(&self.path, rights(0o755, owner), owner)
     }
 
-    /// The directory of the file that it is, made where it is missing, and the file's name in it.
+    /// Opens the directory that contains the file, creating it if it is missing, and returns the file's name too.
     ///
     /// # Errors
-    /// When it is no place for a file, or something else stands on the way.
+    /// If the place can't be a file, or something else is on the way.
     pub fn file(&self, dirs: &Dirs, owner: Option<&FileOwner>) -> Result<(Dir, OsString), FsError> {
         let escapes = || FsError::Escapes { path: self.path.clone() };
         let name = self.path.file_name().ok_or_else(escapes)?;
@@ -98,10 +98,10 @@ impl Place {
 }
 
 impl Base {
-    /// Opens it.
+    /// Opens the base directory.
     ///
     /// # Errors
-    /// When it is not there.
+    /// If it does not exist.
     pub fn open(self, dirs: &Dirs) -> Result<Dir, FsError> {
         match self {
             Self::Shared => Dir::open(&dirs.shared),
@@ -114,7 +114,7 @@ impl Base {
     }
 }
 
-/// The path without `.` and `..`; none that begins above the root.
+/// Removes `.` and `..`; `None` if the path goes above the root.
 fn clean(path: &Path) -> Option<PathBuf> {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -127,7 +127,7 @@ fn clean(path: &Path) -> Option<PathBuf> {
     Some(clean)
 }
 
-/// These permissions, for this owner where files can be given away.
+/// Rights with this mode, and this owner where files can be given away.
 pub fn rights(mode: u32, owner: Option<&FileOwner>) -> Rights {
     Rights::Exact { mode, owner: owner.map(FileOwner::pair) }
 }

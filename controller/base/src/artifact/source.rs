@@ -1,9 +1,9 @@
-//! Where an artifact is, in the form of go-getter: `[http::]https://host/path.tgz[//folder][?checksum=…&archive=…&filename=…]`.
+//! Artifact addresses in go-getter's form: `[http::]https://host/path.tgz[//folder][?checksum=…&archive=…&filename=…]`.
 //!
-//! In: the text and the options, with their variables replaced. Out: an address, what to do with what it gives. Nothing is fetched. An
-//! address may hold secrets: only [`Source::told`] is for other eyes, and no error says more.
+//! In: the source and options, with variables replaced. Out: a URL, and how to process the response. Nothing is
+//! fetched. An address may contain secrets: only [`Source::told`] may be shown, and errors show no more than that.
 //!
-//! Facts: `hashicorp/go-getter:client.go`, `source.go`, `detect.go`.
+//! Sources: `hashicorp/go-getter:client.go`, `source.go`, `detect.go`.
 
 use std::{
     collections::BTreeMap,
@@ -14,26 +14,26 @@ use reqwest::Url;
 
 use super::format::Format;
 
-/// An artifact's address, taken apart.
+/// A parsed artifact address.
 pub struct Source {
-    /// What is asked of the server.
+    /// The URL to request.
     pub url: Url,
-    /// The archive that it is taken for; none where it is a plain file.
+    /// The archive format; `None` for a plain file.
     pub format: Option<Format>,
-    /// What its checksum must be, as written.
+    /// The expected checksum, as written.
     pub checksum: Option<String>,
-    /// The name of the file that it becomes.
+    /// The name of the resulting file.
     pub file_name: String,
-    /// The name by which lists of checksums know it.
+    /// The file name to find in checksum lists.
     pub remote_name: String,
-    /// The folder of the archive that is wanted; empty for all of it.
+    /// The folder to take from the archive; empty for all of it.
     pub folder: PathBuf,
 }
 
-/// Why an address makes no sense.
+/// Errors in addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// Nomad knows it, we don't.
+    /// A scheme that Nomad supports and herdlet does not.
     #[error("`{scheme}` is known from Nomad, but not built in this release; there are `http`, `https`")]
     NotBuilt {
         /// What it is called.
@@ -41,26 +41,26 @@ pub enum SourceError {
     },
     #[error("must be an address that begins with http:// or https://")]
     Unknown,
-    /// It is none.
+    /// Not a valid address.
     #[error("is no valid address: {why}")]
     Invalid { why: String },
-    /// An option says something that makes no sense.
+    /// An option with an invalid value.
     #[error("`{option}` {why}")]
     Option {
         option: &'static str,
-        /// Reads after its name.
+        /// Reads after the option's name.
         why: String,
     },
 }
 
-/// Options that say what to do, and are not for the server.
+/// Options for the fetcher, which are not sent to the server.
 const OURS: [&str; 3] = ["checksum", "archive", "filename"];
 
-/// Ways to fetch of which Nomad has more.
+/// Schemes that only Nomad supports.
 const NOT_BUILT: [&str; 5] = ["git", "hg", "s3", "gcs", "file"];
 
 impl Source {
-    /// Takes an address apart.
+    /// Parses an address.
     ///
     /// # Errors
     /// [`SourceError`].
@@ -69,13 +69,13 @@ impl Source {
         let (address, folder) = split_folder(address);
         let folder = PathBuf::from(folder);
         if !folder.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            let why = "what stands after `//` must be a folder of the archive".to_owned();
+            let why = "the part after `//` must be a folder of the archive".to_owned();
             return Err(SourceError::Invalid { why });
         }
         let mut url =
             Url::parse(&address).map_err(|error| SourceError::Invalid { why: error.to_string() })?;
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(SourceError::Invalid { why: "it names no host".to_owned() });
+            return Err(SourceError::Invalid { why: "it has no host".to_owned() });
         }
         let mut ours: BTreeMap<String, String> =
             url.query_pairs().filter(|(key, _)| is_ours(key)).map(|(k, v)| (k.into(), v.into())).collect();
@@ -100,22 +100,22 @@ impl Source {
         Ok(Self { url, format, checksum, file_name, remote_name, folder })
     }
 
-    /// The address for other eyes: without a user, a password and the query.
+    /// The address without user, password and query, for logs and errors.
     pub fn told(&self) -> String {
         told(&self.url)
     }
 }
 
-/// An address for other eyes.
+/// The address without user, password and query, for logs and errors.
 pub fn told(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
 }
 
-/// The address without the way to fetch that is written before it.
+/// Returns the address without a `http::` or `https::` prefix.
 ///
 /// # Errors
-/// Where it is none of ours.
+/// If the scheme is not `http` or `https`.
 pub fn check_scheme(text: &str) -> Result<&str, SourceError> {
     let known = |scheme: &str| matches!(scheme, "http" | "https");
     let refused = |scheme: &str| match NOT_BUILT.contains(&scheme) {
@@ -138,7 +138,7 @@ pub fn check_scheme(text: &str) -> Result<&str, SourceError> {
             "ssh" => "git",
             other => other,
         })),
-        // The short forms that go-getter makes addresses of.
+        // The short forms that go-getter expands to addresses.
         None => Err(refused(match address {
             address if address.starts_with("git@") => "git",
             address
@@ -173,7 +173,7 @@ fn is_ours(key: &str) -> bool {
     OURS.contains(&key)
 }
 
-/// Takes fields out of a query and leaves the others as they are written: they may be signed.
+/// Removes fields from a query. The others keep their exact spelling, because the URL may be signed.
 fn drop_from_query(url: &mut Url, drops: impl Fn(&str) -> bool) {
     let Some(query) = url.query() else { return };
     let key_of = |pair: &str| {
@@ -186,14 +186,14 @@ fn drop_from_query(url: &mut Url, drops: impl Fn(&str) -> bool) {
     url.set_query(Some(&kept).filter(|kept| !kept.is_empty()).map(String::as_str));
 }
 
-/// The last part of the path.
+/// The last non-empty segment of the path.
 fn file_name_of(url: &Url) -> String {
     let last = url.path_segments().and_then(|mut segments| segments.rfind(|part| !part.is_empty()));
     let last = last.map(decoded).filter(|name| is_name(name));
     last.unwrap_or_else(|| "artifact".to_owned())
 }
 
-/// `%20` is a space; what makes no text stays as written.
+/// Decodes `%20` to a space; text that isn't valid UTF-8 afterwards stays as written.
 fn decoded(part: &str) -> String {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();

@@ -1,6 +1,6 @@
-//! The process's one inotify queue, read by a thread of its own, so that it belongs to no runtime.
+//! The process's only inotify queue. A dedicated thread reads it, so it belongs to no runtime.
 //!
-//! In: subscriptions. Out: calls to whoever subscribed. Several subscribers of one directory share the kernel's watch of it.
+//! In: subscriptions. Out: calls to subscribers. Subscribers of the same directory share one kernel watch.
 
 use std::{
     collections::BTreeMap,
@@ -25,10 +25,10 @@ use rustix::fs::{
 
 use super::Interests;
 
-/// Room for events of one read; more come with the next.
+/// Buffer for the events of one read; the next read returns further ones.
 const EVENTS_LEN: usize = 16 * 1024;
 
-/// A subscriber of one directory; it ends with this value.
+/// A subscription to one directory; dropping it unsubscribes.
 pub struct Subscription {
     hub: Arc<Hub>,
     watch: i32,
@@ -37,20 +37,20 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Calls `told` after each change of `path` that is of interest, and once when it is gone. It is called on the reader's
-    /// thread and must not wait.
+    /// Calls `told` after each change of `path` that matches `interests`, and once when it is gone. The call runs on
+    /// the reader's thread and must not block.
     ///
     /// # Errors
-    /// When the directory doesn't exist, or the kernel has no more watches or queues.
+    /// If the directory doesn't exist, or the kernel has no watches or queues left.
     pub fn new(path: &Path, interests: Interests, told: impl Fn() + Send + 'static) -> io::Result<Self> {
         Hub::get()?.subscribe(path, None, interests, Box::new(told))
     }
 
-    /// Calls `told` when the entry at `path` comes or goes. The directory that it is in is watched: the kernel doesn't tell of
-    /// the end of what is still in use.
+    /// Calls `told` when the entry at `path` is created, removed or renamed. Watches the parent directory, because the
+    /// kernel does not report the removal of a file that is still in use.
     ///
     /// # Errors
-    /// As [`Subscription::new`], of the directory that it is in.
+    /// As [`Subscription::new`], for the parent directory.
     pub fn of_entry(path: &Path, told: impl Fn() + Send + 'static) -> io::Result<Self> {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -58,7 +58,7 @@ impl Subscription {
         Hub::get()?.subscribe(dir, Some(name.to_owned()), Interests::Names, Box::new(told))
     }
 
-    /// Whether the directory is gone, so that nothing will be told any more.
+    /// Whether the directory is gone, so that no further notification follows.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -71,7 +71,7 @@ impl Drop for Subscription {
         subscribers.retain(|subscriber| subscriber.id != self.id);
         if subscribers.is_empty() {
             watched.remove(&self.watch);
-            // Gone already where the directory is.
+            // The kernel has already removed the watch if the directory is gone.
             let _ = inotify::remove_watch(&self.hub.queue, self.watch);
         }
     }
@@ -84,7 +84,7 @@ struct Hub {
 
 struct Subscriber {
     id: u64,
-    /// The only entry of interest.
+    /// Restricts notifications to this entry.
     name: Option<OsString>,
     interests: ReadFlags,
     over: Arc<AtomicBool>,
@@ -92,7 +92,7 @@ struct Subscriber {
 }
 
 impl Hub {
-    /// The process's hub; made at the first call that can have one.
+    /// The process's hub, created by the first call that succeeds.
     fn get() -> io::Result<Arc<Self>> {
         static HUB: Mutex<Option<Arc<Hub>>> = Mutex::new(None);
         let mut hub = HUB.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,11 +115,11 @@ impl Hub {
         told: Box<dyn Fn() + Send>,
     ) -> io::Result<Subscription> {
         let flags = interests.flags();
-        // Opened before the lock is taken: a path may lead to a disk that hangs.
+        // Opened before the lock is taken: the path may be on a disk that hangs.
         let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, open, Mode::empty())?;
         let place = format!("/proc/self/fd/{}", dir.as_raw_fd());
-        // The lock is held meanwhile, so that no event of the new watch comes before its subscriber.
+        // The lock is held until the subscriber is added, so that it misses no event of the new watch.
         let mut watched = self.watched();
         let add = flags | WatchFlags::ONLYDIR | WatchFlags::MASK_ADD;
         let watch = inotify::add_watch(&self.queue, place, add)?;
@@ -132,7 +132,7 @@ impl Hub {
         Ok(Subscription { hub: self, watch, id, over })
     }
 
-    /// Reads for ever: the thread ends with the process.
+    /// Reads until the process ends or reading fails.
     fn read(&self) {
         let mut buffer = vec![MaybeUninit::uninit(); EVENTS_LEN];
         let mut events = inotify::Reader::new(&self.queue, &mut buffer);
@@ -144,7 +144,7 @@ impl Hub {
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "failed to read events of directories; they are told no more");
+                    tracing::error!(%error, "failed to read directory events; changes of directories go unnoticed until a restart");
                     return;
                 }
             }
@@ -154,10 +154,10 @@ impl Hub {
     fn tell(&self, watch: i32, name: Option<&OsStr>, what: ReadFlags) {
         let mut watched = self.watched();
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-            // Anything may have happened.
+            // Events were lost: anything may have changed.
             watched.values().flatten().for_each(|subscriber| (subscriber.told)());
         } else if what.contains(ReadFlags::IGNORED) {
-            // The directory is gone, or (and then nobody is left here) nobody wanted to know any more.
+            // The directory is gone, or the last subscriber removed the watch; then the list is empty.
             for subscriber in watched.remove(&watch).unwrap_or_default() {
                 subscriber.over.store(true, Ordering::Release);
                 (subscriber.told)();
@@ -166,7 +166,7 @@ impl Hub {
             let interested = subscribers.iter().filter(|subscriber| {
                 let is_meant = match (&subscriber.name, name) {
                     (Some(wanted), Some(name)) => wanted == name,
-                    // Of the directory itself.
+                    // The event is about the directory itself.
                     (Some(_), None) | (None, _) => true,
                 };
                 is_meant && subscriber.interests.intersects(what)

@@ -7,14 +7,14 @@ use std::{
 
 use super::*;
 
-/// How long anything may take before a test fails.
+/// Time limit for any wait before a test fails.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 async fn changed(watch: &DirectoryWatch) -> io::Result<()> {
     tokio::time::timeout(DEADLINE, watch.changed()).await.unwrap()
 }
 
-// Each followed log took one of the 128 inotify instances that a user has.
+// Each followed log used to take one of the 128 inotify instances of a user.
 #[tokio::test]
 async fn a_thousand_watches_take_one_queue() {
     let dir = tempfile::tempdir().unwrap();
@@ -46,7 +46,7 @@ async fn each_is_told_what_it_asked_for_until_the_directory_is_gone() {
     let names = DirectoryWatch::open(&path, Interests::Names).unwrap();
     fs::write(&file, "more").unwrap();
     changed(&writes).await.unwrap();
-    // One that is dropped takes nothing from the other.
+    // Dropping one subscriber does not affect the other.
     drop(writes);
     fs::remove_file(&file).unwrap();
     changed(&names).await.unwrap();

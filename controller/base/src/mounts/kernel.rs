@@ -1,6 +1,6 @@
-//! Mounting and unmounting through held directories, so that nobody can turn a mount elsewhere by renaming or linking.
+//! Mounts and unmounts through open directories, so that renames and links can't redirect a mount.
 //!
-//! In: open directories and names in them. Out: mounts made or gone. It must not know what is mounted for whom.
+//! In: open directories and names in them. Out: mounts made or removed. This module does not know their purpose.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,18 +20,18 @@ use rustix::{
 use super::table::{Mount, OWNER_MARK, mounts_below_now, will_mount};
 use crate::safe_fs::{Crossing, Dir, FsError};
 
-/// Mounts a fresh tmpfs on `target`: nothing in it can be executed, is a device or gives rights.
+/// Mounts a new tmpfs on `target` with `noexec`, `nosuid` and `nodev`.
 ///
 /// # Errors
 ///
-/// When the system refuses.
+/// If the system call fails.
 pub fn mount_tmpfs(target: &Dir, size_bytes: u64, mode: u32) -> Result<(), FsError> {
     let refused = |errno: Errno| FsError::io("mount a tmpfs on", target.path(), errno);
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(refused)?;
     fsconfig_set_string(&context, "source", OWNER_MARK).map_err(refused)?;
     fsconfig_set_string(&context, "size", size_bytes.to_string()).map_err(refused)?;
     fsconfig_set_string(&context, "mode", format!("{mode:o}")).map_err(refused)?;
-    // Secrets should not reach a disk by way of swap; kernels before 6.4 don't know the option.
+    // Keeps secrets out of swap; kernels before 6.4 don't know the option.
     let _ = fsconfig_set_flag(&context, "noswap");
     fsconfig_create(&context).map_err(refused)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOEXEC
@@ -41,12 +41,12 @@ pub fn mount_tmpfs(target: &Dir, size_bytes: u64, mode: u32) -> Result<(), FsErr
     attach(&tree, target).map_err(refused)
 }
 
-/// Makes the tree at `source` appear on `target` too, with what is mounted below it. What is mounted at one side later
-/// does not appear on the other.
+/// Makes the tree at `source` appear on `target` too, including mounts below it. Later mounts on one side do not appear
+/// on the other.
 ///
 /// # Errors
 ///
-/// When the source is no directory or the system refuses.
+/// If the source is not a directory or a system call fails.
 pub fn bind(source: &Path, target: &Dir, access: Access) -> Result<(), FsError> {
     let refused = |errno: Errno| FsError::io("mount a volume on", target.path(), errno);
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -54,16 +54,16 @@ pub fn bind(source: &Path, target: &Dir, access: Access) -> Result<(), FsError> 
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = open_tree(&open_source(source)?, "", flags).map_err(refused)?;
-    // Read-only before anybody can see it.
+    // Set before the mount is visible.
     set_attributes(tree.as_fd(), access).map_err(refused)?;
     attach(&tree, target).map_err(refused)
 }
 
-/// Opens a volume's directory, following links: whoever wrote its path meant what they lead to.
+/// Opens a volume's directory and follows links: the author of its path meant their target.
 ///
 /// # Errors
 ///
-/// When it is not there or no directory.
+/// If it does not exist or is not a directory.
 pub fn open_source(source: &Path) -> Result<OwnedFd, FsError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, source, flags, Mode::empty()).map_err(|errno| match errno {
@@ -72,12 +72,12 @@ pub fn open_source(source: &Path) -> Result<OwnedFd, FsError> {
     })
 }
 
-/// Unmounts everything at or below `name` in `parent`, deepest first. What is still in use is detached: it is gone for
-/// all who look, and the kernel frees it with its last user.
+/// Unmounts everything at or below `name` in `parent`, deepest first. A mount in use is detached: it disappears from
+/// every path, and the kernel frees it with its last user.
 ///
 /// # Errors
 ///
-/// When something can't be unmounted.
+/// If a mount can't be unmounted.
 pub fn unmount_below(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     let top = parent.real_path()?.join(name);
     repeat(parent, &top, || {
@@ -87,24 +87,24 @@ pub fn unmount_below(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     })
 }
 
-/// Unmounts the topmost mount at exactly `name` in `parent`; nothing there is fine.
+/// Unmounts the topmost mount at exactly `name` in `parent`. Succeeds if there is none.
 ///
 /// # Errors
 ///
-/// When it can't be unmounted.
+/// If it can't be unmounted.
 pub fn unmount_top(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     unmount_one(parent, name).map(drop)
 }
 
-/// Unmounts all that is mounted at exactly `name` in `parent`, with what is mounted within. It needs no mount table, whose
-/// length is the machine's business.
+/// Unmounts everything mounted at exactly `name` in `parent`, including mounts within. It avoids the mount table, which
+/// may be long on a busy machine.
 ///
 /// # Errors
 ///
-/// When something can't be unmounted.
+/// If a mount can't be unmounted.
 pub fn unmount_at_name(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     for _ in 0..ROUNDS_MAX {
-        // Asked first: who may not unmount is refused whether there is a mount or not.
+        // Checked first: without the right to unmount, the kernel refuses even if there is no mount.
         if !may_be_mounted(parent, name)? {
             return Ok(());
         }
@@ -116,14 +116,14 @@ pub fn unmount_at_name(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     Err(FsError::Mounted { path: parent.path().join(name) })
 }
 
-/// Removes `name` in `parent` with all that is in it, unmounting what stands in the way.
+/// Removes `name` in `parent` with all its contents, unmounting as necessary.
 ///
 /// # Errors
 ///
-/// When something can't be unmounted or removed.
+/// If something can't be unmounted or removed.
 pub fn remove_with_mounts(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     match parent.remove_tree(name) {
-        // No mount was entered.
+        // Removal entered no mount.
         Err(FsError::Mounted { .. }) => {
             unmount_below(parent, name)?;
             parent.remove_tree(name)
@@ -132,12 +132,12 @@ pub fn remove_with_mounts(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     }
 }
 
-/// Whether something may be mounted at exactly `name` in `parent`: whether it is worth reading the mount table. Before
-/// Linux 5.8 that can't be told, and is always so.
+/// Whether something may be mounted at exactly `name` in `parent`, and reading the mount table is worth it. Always true
+/// before Linux 5.8, which doesn't report it.
 ///
 /// # Errors
 ///
-/// When the system refuses to tell.
+/// If the system call fails.
 pub fn may_be_mounted(parent: &Dir, name: &OsStr) -> Result<bool, FsError> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     match statx(parent, name, flags, StatxFlags::empty()) {
@@ -150,7 +150,7 @@ pub fn may_be_mounted(parent: &Dir, name: &OsStr) -> Result<bool, FsError> {
     }
 }
 
-/// How often the table is read again because mounts moved, lay on top of each other or came while we worked.
+/// Limit for rereading the table because mounts moved, were stacked or appeared during the work.
 const ROUNDS_MAX: u32 = 256;
 
 fn repeat(parent: &Dir, top: &Path, list: impl Fn() -> std::io::Result<Vec<Mount>>) -> Result<(), FsError> {
@@ -188,7 +188,7 @@ fn unmount_at(parent: &Dir, base: &Path, point: &Path) -> Result<Unmounted, FsEr
     let Ok(relative) = above.strip_prefix(base) else { return Ok(Unmounted::Nothing) };
     match parent.open_below(relative, Crossing::Mounts) {
         Ok(dir) => unmount_one(&dir, name),
-        // Moved, or hidden under another mount: the next round sees where it is then.
+        // Moved, or hidden under another mount: the next round finds its new place.
         Err(error) if error.is_missing() => Ok(Unmounted::Nothing),
         Err(error) => Err(error),
     }
@@ -211,11 +211,11 @@ fn attach(tree: &OwnedFd, target: &Dir) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     will_mount(target.path());
     move_mount(tree, "", target, "", flags)?;
-    // A mount on a shared one (systemd shares `/`) becomes shared itself; ours are private.
+    // A mount below a shared mount (systemd shares `/`) becomes shared too; ours are private.
     set_attributes(tree.as_fd(), Access::ReadWrite)
 }
 
-/// Makes a tree of mounts private and, where asked, read-only.
+/// Makes a tree of mounts private and, if requested, read-only.
 #[expect(unsafe_code, reason = "rustix has no mount_setattr(2)")]
 fn set_attributes(tree: BorrowedFd<'_>, access: Access) -> Result<(), Errno> {
     let attributes = libc::mount_attr {

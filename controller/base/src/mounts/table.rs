@@ -1,8 +1,8 @@
-//! The kernel's mount table: a fast reader of `/proc/self/mountinfo`, and a watch that tells what changed below one
-//! directory without ever asking on a timer (proc(5): the file polls with `POLLPRI` when the namespace's mounts change).
+//! The kernel's mount table: a fast reader of `/proc/self/mountinfo`, and a watch that reports changes below one
+//! directory without a timer (proc(5): the file polls with `POLLPRI` when the namespace's mounts change).
 //!
-//! In: a directory, as the kernel writes it (without links). Out: the mounts at or below it. It must not know whose
-//! directories these are.
+//! In: a directory as the kernel writes it, without links. Out: the mounts at or below it. This module does not know
+//! the purpose of the directories.
 
 use std::{
     borrow::Cow,
@@ -29,47 +29,46 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Unique while it is mounted.
+    /// Unique while the mount exists.
     pub id: u64,
-    /// Id of the mount it is mounted on.
+    /// Id of the mount that it is mounted on.
     pub parent: u64,
-    /// Where it is mounted.
     pub point: PathBuf,
-    /// The mount itself is read-only, whatever its file system allows.
+    /// The mount itself is read-only, independent of its file system.
     pub read_only: bool,
     /// For instance `tmpfs`.
     pub fs_type: String,
-    /// What was mounted; a name of our choice for tmpfs.
+    /// What is mounted; for a tmpfs a name of the mounter's choice.
     pub source: String,
 }
 
 impl Mount {
-    /// A tmpfs that an agent has made: `herdlet` is its source.
+    /// Whether an agent made this mount: a tmpfs with the source `herdlet`.
     pub fn is_ours(&self) -> bool {
         self.fs_type == "tmpfs" && self.source == OWNER_MARK
     }
 }
 
-/// What mounts of ours that have no source of their own are called in the mount table.
+/// The source of our mounts that have none of their own, as the mount table shows it.
 pub(crate) const OWNER_MARK: &str = "herdlet";
 
-/// All mounts at or below `base` as the table says now, ordered by place: of mounts at the same place the last one is what is
-/// seen there.
+/// All mounts at or below `base` from a fresh reading, ordered by path. Of several mounts at one path the last is the
+/// visible one.
 ///
 /// # Errors
 ///
-/// When `/proc` can't be read.
+/// If `/proc` can't be read.
 pub fn mounts_below_now(base: &Path) -> io::Result<Vec<Mount>> {
     Ok(Table::open()?.below(base))
 }
 
-/// The same, for looks: the table is read again only when the kernel says that it has changed, because a node with thousands of
-/// mounts is looked at for thousands of tasks. It does not say so of a rename, so a mount below a directory that was renamed is
-/// told at its old place until the next mount or unmount.
+/// As [`mounts_below_now`], for inspections. It rereads the table only when the kernel reports a change, because a node
+/// with thousands of mounts inspects it for thousands of tasks. The kernel reports no renames, so a mount below a
+/// renamed directory keeps its old path until the next mount or unmount.
 ///
 /// # Errors
 ///
-/// When `/proc` can't be read.
+/// If `/proc` can't be read.
 pub fn mounts_below(base: &Path) -> io::Result<Vec<Mount>> {
     static KNOWN: Mutex<Option<Table>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,16 +81,16 @@ pub fn mounts_below(base: &Path) -> io::Result<Vec<Mount>> {
     Ok(below)
 }
 
-/// The whole table as it is now.
+/// A snapshot of the whole table.
 struct Table {
     file: PolledFile,
-    /// By place; in the kernel's order where several are at one.
+    /// Ordered by path; mounts at the same path keep the kernel's order.
     mounts: Vec<Mount>,
 }
 
 impl Table {
     fn open() -> io::Result<Self> {
-        // What changes after this open is told by its next poll, so reading afterwards misses nothing.
+        // The next poll reports every change after this open, so reading afterwards misses nothing.
         Self::read(PolledFile(File::open(MOUNTINFO)?))
     }
 
@@ -106,7 +105,7 @@ impl Table {
     }
 
     fn below(&self, base: &Path) -> Vec<Mount> {
-        // Paths are ordered by their parts: what is below a directory follows it.
+        // Paths are ordered by component, so the contents of a directory follow it.
         let first = self.mounts.partition_point(|mount| mount.point.as_path() < base);
         let rest = self.mounts.get(first..).unwrap_or_default();
         rest.iter().take_while(|mount| mount.point.starts_with(base)).cloned().collect()
@@ -116,27 +115,27 @@ impl Table {
 /// Where this process has mounted something since a watch last read the table: it may be gone before the next reading.
 static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// To be said before something is mounted: whatever becomes of it, the watch of a directory above it misses nothing.
+/// Must be called before each mount, so that the watch of a directory above it reports even a short-lived one.
 pub(super) fn will_mount(point: &Path) {
     MADE.lock().unwrap_or_else(PoisonError::into_inner).insert(point.to_owned());
 }
 
-/// Takes out what was mounted below `base` since this was last asked.
+/// Takes out the mounts made below `base` since the last call.
 fn made_below(base: &Path) -> Vec<PathBuf> {
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     made.extract_if(.., |point| point.starts_with(base)).collect()
 }
 
-/// Tells when mounts at or below a directory come and go.
+/// Reports mounts and unmounts at or below a directory.
 #[derive(Debug)]
 pub struct MountWatch {
     base: PathBuf,
     given: PathBuf,
     file: AsyncFd<PolledFile>,
     known: BTreeMap<u64, Seen>,
-    /// Where something was mounted, nothing is now, and nobody has said that this is as it should be.
+    /// Places whose mount is gone and has not been forgotten or replaced.
     gone: BTreeSet<PathBuf>,
-    /// What the last reading cost of a core: on a busy machine it may have taken much longer.
+    /// CPU time of the last reading: on a busy machine the elapsed time may be much longer.
     cost: Duration,
 }
 
@@ -147,12 +146,9 @@ struct Seen {
     is_ours: bool,
 }
 
-/// A mount that came or went.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MountChange {
-    /// Something was mounted here.
     Mounted(PathBuf),
-    /// Something was unmounted here.
     Unmounted(PathBuf),
 }
 
@@ -166,12 +162,12 @@ impl MountChange {
 }
 
 impl MountWatch {
-    /// Begins to watch. What is mounted now is no change. The directory need not exist yet; points are told below `base` as
-    /// it is given here, even where it is reached through a link.
+    /// Starts watching. Existing mounts are not reported. The directory need not exist yet. Reported paths begin with
+    /// `base` as given here, even if it contains links.
     ///
     /// # Errors
     ///
-    /// When `/proc` can't be read or polled.
+    /// If `/proc` can't be read or polled.
     pub fn open(base: &Path) -> io::Result<Self> {
         let (base, given) = (real(base)?, base.to_owned());
         let file = PolledFile(File::open(MOUNTINFO)?);
@@ -183,20 +179,21 @@ impl MountWatch {
         Ok(watch)
     }
 
-    /// Waits until something changed at or below the directory and says what. Where something was unmounted, that is said again
-    /// with each reading until something is mounted there or it is forgotten: it may have come and gone in between. Dropping the
-    /// future loses nothing.
+    /// Waits until something changes at or below the directory and returns the changes. An unmount is reported again
+    /// with each reading until something is mounted there or it is forgotten: a mount may have come and gone in
+    /// between. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// When `/proc` can't be read; calling again tries again.
+    /// If `/proc` can't be read; the next call tries again.
     pub async fn changed(&mut self) -> io::Result<Vec<MountChange>> {
         loop {
             let mut ready = self.file.ready(Interest::PRIORITY | Interest::ERROR).await?;
-            // Mounts come in bursts; one reading serves a burst, and readings of a long table take a small share of a core.
+            // Mounts come in bursts: one reading serves a burst. The delay also limits the share of a core spent on
+            // long tables.
             tokio::time::sleep(BURST.max(self.cost.saturating_mul(READING_SHARE))).await;
             ready.clear_ready();
-            // Seen by no reading yet, they may have come and gone.
+            // New mounts that no reading has seen yet may already be gone.
             self.gone.extend(made_below(&self.given));
             let now = self.read()?;
             let changes = difference(&self.known, &now, &mut self.gone);
@@ -207,7 +204,7 @@ impl MountWatch {
         }
     }
 
-    /// Nothing need be mounted here: that nothing is need not be said again.
+    /// Stops reporting that nothing is mounted at `point`.
     pub fn forget(&mut self, point: &Path) {
         self.gone.remove(point);
     }
@@ -232,26 +229,24 @@ impl MountWatch {
     }
 }
 
-/// Tells when anything was mounted or unmounted anywhere, and not what: for who looks at one path only.
+/// Reports that something was mounted or unmounted anywhere, but not what, for callers that check a single path.
 #[derive(Debug)]
 pub struct MountBell(AsyncFd<PolledFile>);
 
 impl MountBell {
-    /// Begins to watch.
     ///
     /// # Errors
     ///
-    /// When `/proc` can't be read or polled.
+    /// If `/proc` can't be read or polled.
     pub fn open() -> io::Result<Self> {
         Ok(Self(register(PolledFile(File::open(MOUNTINFO)?))?))
     }
 
-    /// Waits until something was mounted or unmounted, and for the burst to end in which this comes. Dropping the future loses
-    /// nothing.
+    /// Waits until something is mounted or unmounted and the burst has ended. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// When the table can't be polled any more.
+    /// If the table can no longer be polled.
     pub async fn rung(&self) -> io::Result<()> {
         let mut ready = self.0.ready(Interest::PRIORITY | Interest::ERROR).await?;
         tokio::time::sleep(BURST).await;
@@ -260,12 +255,12 @@ impl MountBell {
     }
 }
 
-/// What this thread has had of a core.
+/// CPU time of this thread.
 fn spent() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Where a path leads whose last parts may not exist yet.
+/// Resolves links in a path whose last components may not exist yet.
 fn real(path: &Path) -> io::Result<PathBuf> {
     match (std::fs::canonicalize(path), path.parent(), path.file_name()) {
         (Err(error), Some(parent), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
@@ -277,14 +272,14 @@ fn real(path: &Path) -> io::Result<PathBuf> {
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const BURST: Duration = Duration::from_millis(20);
-/// One part in so many is spent on reading, however often mounts change.
+/// Readings take at most one part in this many of a core, however often mounts change.
 const READING_SHARE: u32 = 20;
 
 #[derive(Debug)]
 struct PolledFile(File);
 
 impl PolledFile {
-    /// Whether the table has changed since this was last asked, or since the file was opened.
+    /// Whether the table has changed since the last call or since the file was opened.
     fn has_changed(&self) -> io::Result<bool> {
         let mut asked = [PollFd::new(&self.0, PollFlags::PRI)];
         loop {
@@ -321,12 +316,12 @@ impl std::os::fd::AsRawFd for PolledFile {
 
 #[expect(unsafe_code, reason = "tokio's registration trusts the descriptor to stay open")]
 fn register(file: PolledFile) -> io::Result<AsyncFd<PolledFile>> {
-    // SAFETY: `PolledFile` owns its descriptor, always returns that one, and lives inside the `AsyncFd`, which deregisters it
-    // before dropping it; nothing hands it out mutably.
+    // SAFETY: `PolledFile` owns its descriptor, always returns the same one, and lives inside the `AsyncFd`, which
+    // deregisters it before dropping it; nothing exposes it mutably.
     Ok(unsafe { AsyncFd::register_with_interest(file, Interest::PRIORITY | Interest::ERROR) }?)
 }
 
-/// What came and what went, and what is still gone. That something of our own came is no news: nothing is hidden by it.
+/// New, removed and still missing mounts. Our own new mounts are left out: they hide nothing.
 fn difference(
     before: &BTreeMap<u64, Seen>,
     now: &BTreeMap<u64, Seen>,
@@ -450,7 +445,7 @@ mod tests {
         let unmounted = [MountChange::Unmounted("/a".into())];
         let mut gone = BTreeSet::new();
         assert_eq!(difference(&at(1), &none, &mut gone), unmounted);
-        // It came and went in between: the table is as before.
+        // It came and went in between: the table is unchanged.
         assert_eq!(difference(&none, &none, &mut gone), unmounted);
         assert_eq!(difference(&none, &at(2), &mut gone), []);
         assert_eq!(difference(&at(2), &at(2), &mut gone), []);

@@ -1,11 +1,11 @@
 //! Names of users, and groups without other members.
 //!
-//! In: `/etc/passwd` and `/etc/group` (passwd(5), group(5)). Out: what a message says of a user id, and whether a group is a user's
-//! own. Name services are not queried, because they may hang; users known only to them are not trusted.
+//! In: `/etc/passwd` and `/etc/group` (passwd(5), group(5)). Out: how messages name a user id, and whether a group is
+//! private to a user. Name services are not queried, because they may hang; users known only to them are not trusted.
 
 use std::{cell::OnceCell, fs, path::PathBuf};
 
-/// The accounts of a machine, read when they are first needed.
+/// The accounts of a machine, read on first use.
 pub(super) struct Accounts {
     users: PathBuf,
     groups: PathBuf,
@@ -21,44 +21,42 @@ impl Accounts {
         Self { users: users.into(), groups: groups.into(), known: OnceCell::new() }
     }
 
-    /// As a message names a user: `nobody (uid 65534)`.
+    /// A user as in messages: `nobody (uid 65534)`.
     pub(super) fn described(&self, uid: u32) -> String {
         let name = name_of(&self.known().0, uid);
         name.map_or_else(|| format!("uid {uid}"), |name| format!("{name} (uid {uid})"))
     }
 
-    /// As a message names a group: `staff (gid 50)`.
+    /// A group as in messages: `staff (gid 50)`.
     pub(super) fn described_group(&self, gid: u32) -> String {
         let name = name_of(&self.known().1, gid);
         name.map_or_else(|| gid.to_string(), |name| format!("{name} (gid {gid})"))
     }
 
-    /// As a command takes a user: the name, or the number where there is none.
+    /// A user as in commands: the name, or the number if there is none.
     pub(super) fn name(&self, uid: u32) -> String {
         name_of(&self.known().0, uid).map_or_else(|| uid.to_string(), str::to_owned)
     }
 
-    /// As a command takes a group.
+    /// A group as in commands.
     pub(super) fn group_name(&self, gid: u32) -> String {
         name_of(&self.known().1, gid).map_or_else(|| gid.to_string(), str::to_owned)
     }
 
-    /// The number of a user.
     pub(super) fn uid(&self, name: &str) -> Option<u32> {
         let users = &self.known().0;
         let user = users.lines().map(fields).find(|fields| fields.first() == Some(&name))?;
         user.get(2)?.parse().ok()
     }
 
-    /// The number of a group.
     pub(super) fn gid(&self, name: &str) -> Option<u32> {
         let groups = &self.known().1;
         let group = groups.lines().map(fields).find(|fields| fields.first() == Some(&name))?;
         group.get(2)?.parse().ok()
     }
 
-    /// Whether a group is a trusted user's own: it is called as that user is, lists nobody else, and is nobody else's first group.
-    /// With umask 002 all that such a user makes is writable by it.
+    /// Whether a group is private to a trusted user: its name is a trusted user's, and all its members, also by primary
+    /// group, are trusted. With umask 002 all that such a user creates is group-writable.
     pub(super) fn is_private(&self, gid: u32, is_trusted: impl Fn(u32) -> bool) -> bool {
         let gid = gid.to_string();
         let (users, groups) = self.known();
@@ -83,7 +81,7 @@ impl Accounts {
     }
 }
 
-/// Whose number this is in one of the two files: the third field in both.
+/// The name for a number in one of the two files: the third field in both.
 fn name_of(file: &str, number: u32) -> Option<&str> {
     let number = number.to_string();
     file.lines().map(fields).find(|fields| fields.get(2) == Some(&&*number))?.first().copied()

@@ -1,8 +1,8 @@
-//! What is said of a path that somebody else can change: what was found, who can change it, and what to do.
+//! The message about a path that another user can change: the finding, who can change it, and how to fix it.
 //!
-//! In: where it was found, with its owner and mode. Out: the text of an error. A command is given only if the agent's user can run it, for a
-//! regular file or directory that somebody named for the agent, or a directory on the way that the agent's own user made: other
-//! directories on the way, such as `/tmp`, serve others and have to stay as they are.
+//! In: the file, its owner and mode. Out: the text of an error. A command is suggested only if the agent's user can run
+//! it, for a regular file or directory that somebody configured for the agent, or a directory on the way that the
+//! agent's own user made. Other directories on the way, such as `/tmp`, serve other users and must stay as they are.
 
 use std::{
     fmt,
@@ -13,26 +13,26 @@ use rustix::fs::FileType;
 
 use super::{Guard, OwnershipError, TRUSTED_GROUPS, TRUSTED_USERS, walk::Node};
 
-/// A file or directory that somebody else can change.
+/// A file or directory that another user can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exposed {
     at: PathBuf,
     owner: String,
-    /// With the type of the file.
+    /// Includes the file type.
     mode: u32,
     right: Right,
-    /// Who can change it, as a message names them.
+    /// Who can change it, as messages name them.
     by: String,
     place: Place,
-    /// The agent's user, as a command takes it.
+    /// The agent's user, as in commands.
     agent: String,
-    /// Who can run a command that repairs it.
+    /// Who can run the command that fixes it.
     repairer: Repairer,
-    /// A variable that would trust them, and its value.
+    /// The variable that would make the agent trust them, and its value.
     trust: Option<(&'static str, String)>,
 }
 
-/// The right by which somebody else can change a file.
+/// The right by which another user can change a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
     Owner,
@@ -41,27 +41,27 @@ pub(super) enum Right {
     AccessList,
 }
 
-/// What the object is of the path that was checked.
+/// How the object relates to the path that was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It has this path.
+    /// The path itself.
     Itself,
-    /// Links lead to it.
+    /// The target of links in the path.
     Target,
     /// A directory or link on the way.
     Way,
-    /// It is kept in a directory of the agent's own, where only another user can have put it.
+    /// A file in one of the agent's own directories, where only another user can have put it.
     Kept,
 }
 
-/// Who can take a right away from others (chmod(2), chown(2)).
+/// Who can revoke a right (chmod(2), chown(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Repairer {
     /// The agent is root.
     Root,
-    /// The agent is not root, and owns the file: it can change the mode.
+    /// The agent is not root but owns the file: it can change the mode.
     Owner,
-    /// The agent's user can change nothing.
+    /// The agent's user can't change it.
     Nobody,
 }
 
@@ -87,7 +87,7 @@ impl Exposed {
                 format!("by its access list {}", users.chain(groups).collect::<Vec<_>>().join(", "))
             }
         };
-        // Where we may take the right from a group that is what to do.
+        // If we may revoke the group's right, that is the fix.
         let is_ours = place != Place::Way && (guard.uid == 0 || guard.uid == node.uid);
         let trust = match right {
             Right::Owner => Some((TRUSTED_USERS, accounts.name(node.uid))),
@@ -103,13 +103,13 @@ impl Exposed {
         Box::new(Self { at: at.to_owned(), owner, mode: node.mode, right, by, place, agent, repairer, trust })
     }
 
-    /// As [`Self::of`], for what lies in a directory of the agent's own.
+    /// As [`Self::of`], for a file in one of the agent's own directories.
     pub(super) fn kept(mut self: Box<Self>, path: &Path) -> OwnershipError {
         self.place = Place::Kept;
         OwnershipError::Exposed { path: path.to_owned(), exposed: self }
     }
 
-    /// Found where `path` was checked.
+    /// Sets the path that was checked.
     pub(super) fn of(mut self: Box<Self>, path: &Path) -> OwnershipError {
         if self.at == path {
             self.place = Place::Itself;
@@ -127,7 +127,7 @@ impl Exposed {
 
     fn repair_of_way(&self) -> String {
         let elsewhere = self.elsewhere();
-        // Root owns directories that are meant for everybody.
+        // Directories that root owns are meant for everybody.
         match self.command().filter(|_| self.repairer == Repairer::Owner) {
             Some(command) => {
                 format!("if no other user needs to write there, run `{command}`; if not, {elsewhere}")
@@ -139,7 +139,7 @@ impl Exposed {
     fn repair_of_target(&self) -> String {
         let elsewhere = self.elsewhere();
         match (self.kind(), self.command()) {
-            (FileType::Symlink, _) => "remove this link, or name the place that it should lead to".to_owned(),
+            (FileType::Symlink, _) => "remove this link, or use the path that it should lead to".to_owned(),
             (FileType::Directory, _) if self.is_sticky() => {
                 "such a directory is meant for all users: use a new directory below it".to_owned()
             }
@@ -162,14 +162,14 @@ impl Exposed {
         let changed = || format!("if others have changed it, {}", self.new_directory());
         match (self.right, self.kind(), self.command()) {
             (Right::Owner, _, _) => format!(
-                "only another user can have put it there, and may have put more: {}",
+                "only another user can have put it there, and may have added other files: {}",
                 self.new_directory()
             ),
             (_, FileType::Directory | FileType::RegularFile, Some(command)) => {
                 format!("check what is in it and run `{command}`; {}", changed())
             }
             (_, FileType::Directory | FileType::RegularFile, None) => {
-                format!("take that right from them; {}", changed())
+                format!("revoke that right; {}", changed())
             }
             (_, kind, _) => {
                 format!("it is {}, and the agent keeps only regular files there: remove it", described(kind))
@@ -177,7 +177,7 @@ impl Exposed {
         }
     }
 
-    /// A `chown` leaves the hard links and open descriptors of the user before.
+    /// A `chown` leaves the previous owner's hard links and open descriptors.
     fn new_directory(&self) -> String {
         format!(
             "use a new directory that belongs to {}: a change of the owner would leave the other user's hard links and open files",
@@ -194,7 +194,7 @@ impl Exposed {
         }
     }
 
-    /// What ends the right, if the agent's user can run it and a shell would take the name.
+    /// The command that revokes the right, if the agent's user can run it and the name is safe in a shell.
     fn command(&self) -> Option<String> {
         let Self { at, agent, right, repairer, .. } = self;
         let is_odd = at.to_str().is_none_or(|text| text.chars().any(char::is_control));
@@ -205,13 +205,13 @@ impl Exposed {
         let at = quoted(at);
         match right {
             Right::Owner => Some(format!("chown -h {agent} {at}")).filter(|_| self.is_root()),
-            // Where there is an access list this limits all its entries.
+            // With an access list this limits all its entries.
             Right::Group | Right::AccessList => Some(format!("chmod g-w {at}")),
             Right::Others => Some(format!("chmod o-w {at}")),
         }
     }
 
-    /// The command that gives a directory back the mode that it had when the agent used what is below it.
+    /// The command that restores the mode which a directory had when the agent used its contents.
     pub fn restoring(&self) -> Option<String> {
         self.command().filter(|_| self.right != Right::Owner && self.kind() == FileType::Directory)
     }
@@ -234,7 +234,7 @@ impl Exposed {
     }
 }
 
-/// What is neither a regular file nor a directory nor a link.
+/// Anything but a regular file, a directory or a link.
 fn described(kind: FileType) -> &'static str {
     match kind {
         FileType::Fifo => "a FIFO",
@@ -270,14 +270,14 @@ impl fmt::Display for Exposed {
     }
 }
 
-/// A path as a message shows it: another user may have put characters into its names that a terminal would obey.
+/// A path for messages: another user may have put control characters for terminals into its names.
 pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     if text.chars().any(char::is_control) { text.chars().map(escaped).collect() } else { text.into_owned() }
 }
 
-/// A path as a shell takes it, whatever its names are.
+/// A path quoted for a shell, whatever characters it contains.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);

@@ -1,7 +1,7 @@
-//! All that an agent keeps in its state directory and obeys at the next start.
+//! The files that an agent keeps in its state directory and obeys at the next start.
 //!
-//! In: a state directory that is trusted itself. Out: what in it is not: it may have been filled before it was trusted, by a user who owned it
-//! or could write to it. Directories of tasks are not inspected: they belong to the users of tasks.
+//! In: a trusted state directory. Out: its untrusted contents, which a previous owner or writer may have put there
+//! before it was trusted. Task directories are not inspected: they belong to the users of tasks.
 
 use std::{
     fs, io,
@@ -11,16 +11,16 @@ use std::{
 use super::{Guard, OwnershipError, exposed::Exposed, unless_absent, walk, walk::End};
 use crate::ownership::exposed::{Place, Right};
 
-/// Directories with nothing but the agent's own files.
+/// Directories that contain only the agent's own files.
 const OWN: [&str; 5] = ["accepted", "bin", "folders", "keys", "node"];
-/// The directory of allocations, and what the agent keeps in each.
+/// The directory of allocations, and the file that the agent keeps in each.
 const ALLOCS: (&str, &str) = ("alloc", "alloc.json");
-/// The agent makes no deeper ones.
+/// The agent nests directories less deeply.
 const DEPTH_MAX: usize = 8;
-/// More than an agent keeps: each is opened at the start.
+/// More than an agent keeps; limits the work at start, which opens each entry.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// Makes sure that only root and our own user can have made or can change what is kept in the state directory `dir`.
+/// Checks that only root and our own user can have created or can change the files kept in the state directory `dir`.
 ///
 /// # Errors
 /// [`OwnershipError`] of the first entry that is not trusted.
@@ -28,7 +28,7 @@ pub fn check_kept(dir: &Path) -> Result<(), OwnershipError> {
     exposed_kept(dir).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// What is kept in the state directory `dir` and not trusted. Where the directory is not, it stands for all of it.
+/// The untrusted files in the state directory `dir`. If the directory itself is untrusted, it is the only result.
 pub fn exposed_kept(dir: &Path) -> Vec<OwnershipError> {
     let guard = Guard::of_process();
     let end = walk::walk(dir, &guard).and_then(|end| guard.end(dir, &end).map(|()| end));
@@ -44,7 +44,6 @@ pub fn exposed_kept(dir: &Path) -> Vec<OwnershipError> {
 
 struct Inspection<'g> {
     guard: &'g Guard,
-    /// How many entries may still be inspected.
     left: usize,
     exposed: Vec<OwnershipError>,
 }
@@ -80,7 +79,7 @@ impl Inspection<'_> {
             return;
         }
         for path in self.entries(dir) {
-            // Open ones of an older release are closed by the agent: until then it is the owner of what they hold that counts.
+            // The agent closes directories that an older release left open; until then only the owner is checked.
             match end.entry(&path) {
                 Ok(node) if self.guard.trusts(node.uid) => self.inspect_spec(end, &path),
                 Ok(node) => self.report(&path, (&path, &node), Right::Owner),
@@ -89,7 +88,7 @@ impl Inspection<'_> {
         }
     }
 
-    /// The allocation that is kept in the directory `path`, where it is one.
+    /// Checks the specification in the directory `path`, if it is an allocation's.
     fn inspect_spec(&mut self, allocs: &End, path: &Path) {
         let alloc = match allocs.walk(path, self.guard) {
             Ok(alloc) if alloc.is_directory() => alloc,
@@ -116,7 +115,7 @@ impl Inspection<'_> {
         self.exposed.extend(unless_absent(Err(unknown)).err());
     }
 
-    /// What has the name of `path` in the directory, if it is trusted.
+    /// Opens the entry with the name of `path`, if it is trusted.
     fn inspect(&mut self, dir: &End, path: &Path) -> Option<End> {
         let unknown = |source| OwnershipError::Unknown { path: path.to_owned(), source };
         let kept = |at: &Path, node: &walk::Node, right| {

@@ -1,6 +1,6 @@
-//! A directory for run-time files that is another user's: `su` and `sudo` may keep the variable of the user who called them.
+//! Detects a runtime directory of another user: `su` and `sudo` may keep the caller's environment variable.
 //!
-//! In: `XDG_RUNTIME_DIR`, and the paths that an agent would use. Out: nothing, or an error that says what to do.
+//! In: `XDG_RUNTIME_DIR`, and the paths that an agent would use. Out: nothing, or an error with advice.
 
 use std::{
     os::unix::fs::MetadataExt as _,
@@ -11,10 +11,10 @@ use rustix::fs::{Access, AtFlags, CWD};
 
 use super::Guard;
 
-/// The directory is another user's. Reads after "failed to".
+/// The directory belongs to another user. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "use {}, which XDG_RUNTIME_DIR names: it belongs to {owner}, and this process runs as {own}. `su` and `sudo` may keep that variable. \
+    "use {} from XDG_RUNTIME_DIR: it belongs to {owner}, and this process runs as {own}. `su` and `sudo` may keep that variable. \
      Unset it, or start a session of that user (`su -`, `sudo -i`, `machinectl shell`), or set --runtime-dir and --socket", dir.display()
 )]
 pub struct ForeignSession {
@@ -23,7 +23,8 @@ pub struct ForeignSession {
     own: String,
 }
 
-/// Makes sure that our user can use the directory of `XDG_RUNTIME_DIR`, if one of these paths is in it. Root has directories of its own.
+/// Checks that our user can use the directory in `XDG_RUNTIME_DIR`, if one of these paths is in it. Root has
+/// directories of its own.
 ///
 /// # Errors
 /// [`ForeignSession`].
@@ -36,7 +37,7 @@ pub fn check_session<'p>(mut paths: impl Iterator<Item = &'p Path>) -> Result<()
 }
 
 impl Guard {
-    /// What is not there is no concern of this check.
+    /// A missing directory passes: this check doesn't cover it.
     pub(super) fn session(&self, dir: &Path) -> Result<(), ForeignSession> {
         let Ok(owner) = std::fs::metadata(dir).map(|meta| meta.uid()) else { return Ok(()) };
         let access = Access::WRITE_OK | Access::EXEC_OK;

@@ -1,4 +1,4 @@
-//! Who can change a path, by real files. Owners other than ours take root.
+//! Ownership checks on real files. Changing owners requires root.
 
 use std::{
     fs::{self, Permissions},
@@ -22,7 +22,7 @@ fn ground() -> tempfile::TempDir {
     dir
 }
 
-/// Whether files can be given away; without that a test is left out, or fails where nothing may be left out.
+/// Whether files can be given away; otherwise the test is skipped, or fails where skipping is forbidden.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root() || left_out("root")
 }
@@ -48,7 +48,7 @@ fn what_only_we_can_change_is_trusted_below_a_sticky_directory_too() {
     let file = ground.path().join("a/b/file");
     check(&file).unwrap();
     check_way(&file).unwrap();
-    // As /tmp.
+    // Like /tmp.
     set_mode(ground.path(), 0o1777);
     check(&file).unwrap();
     check_entries(&ground.path().join("a")).unwrap();
@@ -73,7 +73,7 @@ fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
         fs::set_permissions(&path, before).unwrap();
     }
     check(&file).unwrap();
-    // Of the way only names count.
+    // On the way only names matter.
     set_mode(&file, 0o666);
     check_way(&file).unwrap();
     check(&file).unwrap_err();
@@ -85,7 +85,7 @@ fn a_sticky_directory_does_not_protect_what_is_obeyed_in_it() {
     let folder = ground.path().join("a/b");
     set_mode(&folder, 0o1777);
     let refused = why(check(&folder));
-    // As `--state-dir /tmp`: the mode has to stay.
+    // As with `--state-dir /tmp`: the mode must stay.
     assert!(refused.contains("use a new directory below it") && !refused.contains("chmod"), "{refused}");
     check(&folder.join("file")).unwrap();
 }
@@ -126,14 +126,14 @@ fn owners_count_wherever_they_are() {
         let path = ground.path().join(path);
         chown(&path, Some(NOBODY), None).unwrap();
         let why = why(check(&file));
-        // A directory on the way serves others too.
+        // A directory on the way serves other users too.
         let is_named = path == file;
         assert!(why.contains("(uid 65534)") && why.contains("HERDLET_TRUSTED_USERS="), "{why}");
         assert_eq!(why.contains("run `chown -h root /"), is_named, "{why}");
         assert_eq!(why.contains("use a path on which only root"), !is_named, "{why}");
         chown(&path, Some(0), None).unwrap();
     }
-    // A link of somebody else's in a sticky directory, as planted in /tmp.
+    // Another user's link in a sticky directory, as planted in /tmp.
     set_mode(ground.path(), 0o1777);
     let link = ground.path().join("link");
     symlink("a/b/file", &link).unwrap();
@@ -144,7 +144,7 @@ fn owners_count_wherever_they_are() {
         assert!(!refused.contains("chown"), "{refused}");
     }
     assert!(why(check(&link)).contains("remove this link"));
-    // In a directory of ours nobody else can replace it.
+    // Nobody else can replace it in our own directory.
     set_mode(ground.path(), 0o755);
     check(&link).unwrap();
     chown(&file, Some(NOBODY), None).unwrap();
@@ -182,7 +182,7 @@ fn an_access_list_counts_where_its_mask_lets_it() {
     set(6).unwrap();
     let refused = why(check(&file));
     assert!(refused.contains("so by its access list nobody (uid 65534) could change it"), "{refused}");
-    // It limits the list, and takes nobody's right to read.
+    // It limits the list and keeps every right to read.
     assert!(refused.contains("run `chmod g-w /"), "{refused}");
     set_mode(&file, 0o640);
     check(&file).unwrap();
@@ -196,7 +196,7 @@ fn a_group_is_private_where_nobody_else_is_in_it() {
     fs::write(&groups, "root:x:0:\nann:x:7:ann\nbob:x:8:eve\nstaff:x:50:\neve:x:10:\nann2:x:11:\n").unwrap();
     let accounts = Accounts::of_files(users, groups);
     let is_private = |gid| accounts.is_private(gid, |uid| uid == 0 || uid == 7 || uid == 8);
-    // `staff` has no members, but programs may be set-group-id; 10 is of a user that is not trusted.
+    // `staff` has no members, but programs may be set-group-id; 10 belongs to an untrusted user.
     assert_eq!([0, 7, 8, 50, 10, 11, 99].map(is_private), [true, true, false, false, false, false, false]);
     assert_eq!(
         (&*accounts.described(7), &*accounts.described(77), &*accounts.name(8)),
@@ -243,7 +243,7 @@ fn trusted_users_and_groups_are_names_or_numbers_and_unknown_ones_are_reported()
     assert_eq!(trusted.unknown, unknown);
 }
 
-/// As a volume of Kubernetes with `fsGroup`: `root:GID`, 2775, on which an agent that is not root can change nothing.
+/// Like a Kubernetes volume with `fsGroup`: `root:GID`, 2775, on which an agent without root can't change anything.
 #[test]
 fn an_agent_that_is_not_root_may_trust_the_group_of_its_volume() {
     if !is_root() {
@@ -280,7 +280,7 @@ fn who_is_trusted_is_named() {
     );
 }
 
-/// As after `su`, which keeps the variable of the user who called it.
+/// As after `su`, which keeps the caller's variable.
 #[test]
 fn a_directory_for_run_time_files_of_another_user_is_reported_with_what_to_do() {
     if !is_root() {
@@ -296,7 +296,7 @@ fn a_directory_for_run_time_files_of_another_user_is_reported_with_what_to_do() 
     assert!(refused.contains("Unset it"), "{refused}");
 }
 
-/// What a message offers to a shell is one word, whoever chose the name.
+/// A message quotes a name as one shell word, even if another user chose it.
 #[test]
 fn names_in_commands_are_quoted_and_odd_ones_left_out() {
     if !is_root() {
@@ -315,7 +315,7 @@ fn names_in_commands_are_quoted_and_odd_ones_left_out() {
     }
 }
 
-/// A guard of an agent with this user on this machine.
+/// A guard for an agent with this user.
 fn guard_of(uid: u32) -> Guard {
     let accounts = Accounts::of_machine();
     Guard { uid, others: trusted("", "", &accounts), accounts }
@@ -332,7 +332,7 @@ fn a_command_is_given_only_if_the_agents_user_can_run_it() {
         let guard = guard_of(uid);
         why(walk::walk(&file, &guard).and_then(|end| guard.end(&file, &end)))
     };
-    // Root gives a file away or takes rights; another user can't take what is not its own.
+    // Root can change owner and mode; another user can't change files of others.
     chown(&file, Some(7), None).unwrap();
     assert!(judged(0).contains("run `chown -h root /"));
     let refused = judged(NOBODY);
@@ -346,7 +346,7 @@ fn a_command_is_given_only_if_the_agents_user_can_run_it() {
     chown(&file, Some(NOBODY), None).unwrap();
     assert!(judged(NOBODY).contains("run `chmod o-w /"));
     set_mode(&file, 0o640);
-    // Its home is the place that it would be sent to.
+    // The advice would otherwise point to its own home.
     chown(&dir, Some(NOBODY), None).unwrap();
     set_mode(&dir, 0o777);
     let refused = judged(NOBODY);
@@ -357,7 +357,7 @@ fn a_command_is_given_only_if_the_agents_user_can_run_it() {
     }
 }
 
-/// `chown` would leave the hard links and open files of whoever owned it.
+/// `chown` would leave the previous owner's hard links and open files.
 #[test]
 fn a_directory_of_another_user_is_replaced_and_not_given_away() {
     if !is_root() {
@@ -371,7 +371,7 @@ fn a_directory_of_another_user_is_replaced_and_not_given_away() {
     assert!(!refused.contains("chown"), "{refused}");
 }
 
-/// As `--config /dev/null` by root, which would close the device to everybody.
+/// As with `--config /dev/null` as root, where the command would close the device to everybody.
 #[test]
 fn devices_and_fifos_get_no_command() {
     let refused = why(check(Path::new("/dev/null")));
@@ -385,7 +385,7 @@ fn devices_and_fifos_get_no_command() {
     assert!(!refused.contains("chmod") && !refused.contains("chown"), "{refused}");
 }
 
-/// What lay in a directory before it was trusted is obeyed as much as what lies in it directly.
+/// The agent obeys what was in a directory before it was trusted, at every depth.
 #[test]
 fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task() {
     if !is_root() {
@@ -425,7 +425,7 @@ fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task
         assert!(refused.contains("use a new directory that belongs to root"), "{refused}");
         assert!(!refused.contains("chown"), "{refused}");
         fs::remove_file(&path).unwrap();
-        // A link, whatever it leads to.
+        // A link, regardless of its target.
         symlink("/etc/passwd", &path).unwrap();
         lchown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         assert_eq!(check_kept(&state).unwrap_err().path(), path);
@@ -435,7 +435,7 @@ fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task
     set_mode(&open, 0o777);
     assert!(why(check_kept(&state)).contains("run `chmod o-w /"));
     set_mode(&open, 0o700);
-    // As an older release left it: the agent closes it.
+    // As an older release leaves it: the agent closes it.
     set_mode(&alloc, 0o1777);
     check_kept(&state).unwrap();
     chown(&alloc, Some(NOBODY), None).unwrap();
@@ -444,7 +444,7 @@ fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task
     assert!(exposed_kept(&state.join("absent")).is_empty());
 }
 
-/// Root's own, as an agent leaves it that is killed before its socket gets its mode.
+/// A socket of root's, as an agent leaves it that is killed before the socket gets its mode.
 #[test]
 fn only_what_another_user_owns_in_a_state_directory_was_put_there_by_one() {
     if !is_root() {

@@ -1,19 +1,20 @@
 //! Users and groups that the operator trusts besides root and the agent's own user.
 //!
-//! In: the variables [`TRUSTED_USERS`] and [`TRUSTED_GROUPS`]: names or numbers, comma-separated. Out: their numbers, and the names that
-//! this machine does not know, of which the agent warns.
+//! In: the variables [`TRUSTED_USERS`] and [`TRUSTED_GROUPS`]: names or numbers, comma-separated. Out: their numbers,
+//! and the names that this machine does not know, for warnings.
 
 use super::accounts::Accounts;
 
-/// Further trusted users, comma-separated: each of them can become the agent's user. For machines on which a package gives a service's
-/// directories to a user of its own, as those of Nomad do.
+/// Further trusted users, comma-separated; each of them can become the agent's user. For machines where a package gives
+/// a service's directories to a separate user, as Nomad's packages do.
 pub const TRUSTED_USERS: &str = "HERDLET_TRUSTED_USERS";
 
-/// Groups whose members may write to what the agent obeys, comma-separated: each member can become the agent's user. For volumes that
-/// belong to a group, as with `fsGroup` of Kubernetes, on which an agent that is not root can change nothing.
+/// Groups whose members may write to files that the agent obeys, comma-separated; each member can become the agent's
+/// user. For volumes that belong to a group, as with `fsGroup` in Kubernetes, where an agent without root can't change
+/// anything.
 pub const TRUSTED_GROUPS: &str = "HERDLET_TRUSTED_GROUPS";
 
-/// What both variables name.
+/// The values of both variables.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Trusted {
     pub(super) users: Vec<u32>,

@@ -1,7 +1,7 @@
-//! The steps of a path, one name at a time, on held descriptors.
+//! Walks a path one name at a time, holding each directory open.
 //!
-//! In: a path. Out: every name on the way for a judge, and what the path names in the end. Links are read and followed here, never
-//! by the kernel, so that each of them is a step too.
+//! In: a path. Out: every name on the way, passed to a judge, and the final target. Links are read and followed here,
+//! never by the kernel, so each of them is a step too.
 
 use std::{
     collections::VecDeque,
@@ -20,26 +20,26 @@ use rustix::{
 use super::{Exposed, OwnershipError};
 use crate::acl::{Acl, AclError, Writers};
 
-/// As many links as the kernel follows in one path (path_resolution(7)).
+/// The kernel's limit for links in one path (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) mode: u32,
-    /// Who may write to it besides its owner.
+    /// Users and groups that may write to it besides its owner.
     pub(super) writers: Writers,
 }
 
-/// Who judges each name.
+/// Decides about each name.
 pub(super) trait Judge {
-    /// A name in a directory, with what it leads to, if there is anything.
+    /// Called for a name in a directory, with its target if it exists.
     fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Box<Exposed>>;
 }
 
-/// Walks `path`, and returns where it leads.
+/// Walks `path` and returns its target.
 pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<End, OwnershipError> {
     let failed = |source| OwnershipError::Unknown { path: path.to_owned(), source };
     let absolute = std::path::absolute(path).map_err(failed)?;
@@ -49,49 +49,48 @@ pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<End, OwnershipErro
     way.go(path, judge)
 }
 
-/// Where a path leads.
+/// The target of a path.
 pub(super) struct End {
-    /// From the root to the directory; never empty.
+    /// From the root to the last directory; never empty.
     dirs: Vec<Rc<Held>>,
-    /// In that directory, where the path leads to no directory.
+    /// The file in that directory, unless the target is a directory.
     file: Option<Rc<Held>>,
 }
 
 impl End {
-    /// What is there, and its path without links.
+    /// The path of the target without links, and its metadata.
     pub(super) fn named(&self) -> (&Path, &Node) {
         let end = self.file.as_ref().unwrap_or(&self.dirs[self.dirs.len() - 1]);
         (&end.at, &end.node)
     }
 
-    /// Whether the path leads to a directory.
     pub(super) fn is_directory(&self) -> bool {
         self.file.is_none()
     }
 
-    /// Walks on to the file of `path`, which is in this directory.
+    /// Continues the walk to the file of `path`, which is in this directory.
     pub(super) fn walk(&self, path: &Path, judge: &impl Judge) -> Result<Self, OwnershipError> {
         let rest = path.file_name().map(OsStr::to_owned).into_iter().collect();
         Way { dirs: self.dirs.clone(), rest, links: 0 }.go(path, judge)
     }
 
-    /// What has the name of `path` in this directory: a link itself.
+    /// The entry of this directory with the name of `path`; links are not followed.
     pub(super) fn entry(&self, path: &Path) -> io::Result<Node> {
         let name = path.file_name().unwrap_or_default();
         Ok(Held::open(&self.dirs[self.dirs.len() - 1], name)?.node)
     }
 }
 
-/// How far a walk has come.
+/// The state of a walk.
 struct Way {
-    /// From the root to where it is; never empty.
+    /// From the root to the current directory; never empty.
     dirs: Vec<Rc<Held>>,
     rest: VecDeque<OsString>,
     links: usize,
 }
 
 impl Way {
-    /// Walks to the end; `path` is what messages name.
+    /// Walks to the end; `path` is for messages.
     fn go(mut self, path: &Path, judge: &impl Judge) -> Result<End, OwnershipError> {
         let exposed = |exposed: Box<Exposed>| exposed.of(path);
         while let Some(name) = self.rest.pop_front() {
@@ -159,7 +158,7 @@ impl Way {
     }
 }
 
-/// Something on the way, held open.
+/// A file or directory on the way, held open.
 struct Held {
     fd: OwnedFd,
     at: PathBuf,
@@ -182,7 +181,7 @@ impl Held {
         let stat = rustix::fs::fstat(&fd)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let by_mode = Acl::from_mode(stat.st_mode);
-        // The mode of a link says nothing.
+        // The mode of a link has no meaning.
         let acl = if kind == FileType::Symlink || !by_mode.group.writes() {
             by_mode
         } else {

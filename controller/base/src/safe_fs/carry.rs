@@ -1,7 +1,8 @@
-//! Moving files from one directory to another, also across file systems.
+//! Moves files between directories, also across file systems.
 //!
-//! Each comes to its place by a rename, so that it is whole or not there. Across file systems it is copied to a draft beside its place
-//! first; a draft that a crash left is replaced by the next one. What is moved may have the name of a draft: it is told by its mode.
+//! A file appears under its final name by a rename, so it is complete or absent. Across file systems it is first copied
+//! to a draft in the target directory; the next draft replaces one left by a crash. A moved file may itself have a
+//! draft's name: drafts are recognized by their mode.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -18,19 +19,20 @@ use rustix::{
 use super::{Dir, FsError, check_name, set_rights};
 use crate::safe_fs::Rights;
 
-/// What is copied gets this name first, or one that is counted up from it.
+/// The name of a draft; further drafts append a number.
 const DRAFT: &str = ".herdlet.new";
-/// More than anything that is moved has files with names of drafts.
+/// More than any moved directory has files with draft names.
 const DRAFTS_MAX: usize = 64;
-/// The mode of a file until it is whole. The sticky bit means nothing to files (inode(7)), and nobody else sets it.
+/// The mode of an incomplete file. The sticky bit has no meaning for files (inode(7)), and nobody else sets it.
 const UNFINISHED: u32 = 0o1600;
 
 impl Dir {
-    /// Moves the file or link `from` in it to `to` in another one, as [`Dir::rename_into`], also to another file system.
+    /// Moves the file or link `from` in it to `to` in another directory, as [`Dir::rename_into`], also to another file
+    /// system.
     ///
     /// # Errors
     ///
-    /// When `from` is not there or neither file nor link, a directory stands at `to`, or the system refuses.
+    /// If `from` does not exist or is neither file nor link, `to` is a directory, or a system call fails.
     pub fn move_file(&self, from: &OsStr, other: &Self, to: &OsStr) -> Result<(), FsError> {
         match self.rename_into(from, other, to) {
             Err(error) if error.is_across() => {}
@@ -47,7 +49,7 @@ impl Dir {
         copied
     }
 
-    /// A name for a draft: of nothing, or of one that is not whole, which is removed.
+    /// Returns a free name for a draft, removing an incomplete draft if it has the name.
     fn draft(&self) -> Result<OsString, FsError> {
         for count in 0..DRAFTS_MAX {
             let name = match count {
@@ -63,7 +65,7 @@ impl Dir {
         Err(FsError::io("create", self.path.join(DRAFT), Errno::EXIST))
     }
 
-    /// Makes the draft in `other`.
+    /// Creates the draft in `other`.
     fn copy(&self, from: &OsStr, other: &Self, draft: &OsStr) -> Result<(), FsError> {
         check_name(from)?;
         let here = self.path.join(from);
@@ -90,8 +92,8 @@ impl Dir {
         set_rights(copy.as_fd(), &other.path, rights)
     }
 
-    /// Gives the link `name` that was just made to somebody. Others may write to the directory: what they have put in its place, or a second
-    /// name of another link, stays whose it is.
+    /// Changes the owner of the new link `name`. Others may write to the directory: a replacement, or another hard link
+    /// of a different link, keeps its owner.
     fn give_link(&self, name: &OsStr, (uid, gid): (u32, u32)) -> Result<(), FsError> {
         let refused = |errno| FsError::io("change the owner of", self.path.join(name), errno);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

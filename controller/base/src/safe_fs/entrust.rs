@@ -1,16 +1,17 @@
-//! Directories in which the agent puts files for a user of a task.
+//! Directories in which the agent creates files for the user of a task.
 //!
-//! Whoever may write to a directory may exchange the directories in it for others, without any right to those. What the agent then puts into
-//! one of them, with root's rights, comes where its user could not put it. So a directory is entered for a user only if one of these holds:
+//! A user who may write to a directory can swap the directories in it for others, without any right to those. Files
+//! that the agent, as root, then puts into one of them end up where the user could not put them. So the agent enters a
+//! directory for a user only if one of these holds:
 //!
 //! - That user may write to it.
-//! - Nobody but the agent and root can have put it where it is.
-//! - It belongs to the one user who can have put it there, and who is neither the agent nor root: nobody gave more than what is its own. So what
-//!   one task's artifact has made is entered for another one's.
+//! - Only the agent and root can have put it where it is.
+//! - It belongs to the one user who can have put it there, and who is neither the agent nor root: that user has given
+//!   only its own. So directories made by one task's artifact are entered for another task's.
 //!
-//! A directory of root's or of another user that lies where several users may write is not entered, though it may be an honest one: any of
-//! them can have renamed it to that place, and whoever works in it would find files there that others may change. All is read from held
-//! directories.
+//! A directory of root's or of another user in a place where several users may write is not entered, even a legitimate
+//! one: any of them can have renamed it to that place, and a process that works there would find files that others may
+//! change. All checks use open directories.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ use rustix::fs::{AtFlags, Stat, StatxAttributes, StatxFlags, statx};
 use super::{Dir, FsError, Rights};
 use crate::acl::{Acl, AclError, Writers};
 
-/// The user of a task, for whom files are put into directories.
+/// The user of a task, for whom files are created.
 #[derive(Debug, Clone)]
 pub struct FileOwner {
     pub uid: u32,
@@ -30,7 +31,7 @@ pub struct FileOwner {
 }
 
 impl FileOwner {
-    /// Whose files they are.
+    /// User and group.
     pub fn pair(&self) -> (u32, u32) {
         (self.uid, self.gid)
     }
@@ -43,7 +44,7 @@ impl From<(u32, u32)> for FileOwner {
 }
 
 impl Dir {
-    /// As [`Dir::make_all`], with every directory on the way checked for the user whose files are to be put there.
+    /// As [`Dir::make_all`], but checks every directory on the way for the user who will own the files.
     ///
     /// # Errors
     ///
@@ -61,9 +62,9 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// [`FsError::Untrusted`] where none of the reasons holds that this module names; otherwise when rights can't be read.
+    /// [`FsError::Untrusted`] if none of the module's conditions holds; otherwise if rights can't be read.
     pub fn check_entry(&self, inner: &Self, owner: Option<&FileOwner>) -> Result<(), FsError> {
-        // What is the agent's own goes where the job says.
+        // The agent's own files go where the job says.
         let Some(owner) = owner.filter(|owner| !is_ours(owner.uid)) else { return Ok(()) };
         let there = inner.rights_and_owner()?;
         if there.may_be_written_by(owner) {
@@ -79,7 +80,7 @@ impl Dir {
         Err(FsError::Untrusted { path: inner.path.clone(), uid: owner.uid })
     }
 
-    /// Whether it is the root of a mount, which nobody can rename. Before Linux 5.8 none is known to be one.
+    /// Whether it is the root of a mount, which nobody can rename. Always false before Linux 5.8.
     fn is_mounted(&self) -> Result<bool, FsError> {
         let seen = statx(self, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
         let seen = seen.map_err(|errno| FsError::io("examine", &self.path, errno))?;
@@ -97,7 +98,7 @@ impl Dir {
     }
 }
 
-/// Who may write to a held directory.
+/// The owner and writers of an open directory.
 struct Held {
     stat: Stat,
     writers: Writers,
@@ -117,8 +118,8 @@ impl Held {
         self.writers == Writers::default()
     }
 
-    /// Whether others than the agent and root can exchange what is in it. The sticky bit leaves each name to the owner of what it names, who
-    /// moves only what is its own.
+    /// Whether users other than the agent and root can swap its entries. With the sticky bit, only the owner of an
+    /// entry can move it.
     fn may_be_changed_by_others(&self) -> bool {
         let is_shared = self.writers != Writers::default() && self.stat.st_mode & STICKY == 0;
         is_shared || !is_ours(self.stat.st_uid)

@@ -1,4 +1,4 @@
-//! Why something in a directory could not be done, and whether trying again may help.
+//! Errors of operations in directories, and whether a retry can help.
 
 use std::{io, path::PathBuf};
 
@@ -6,48 +6,43 @@ use rustix::io::Errno;
 
 use crate::sight::{Class, Sight};
 
-/// Why something in a directory could not be done.
+/// An error of an operation in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// The system said no.
+    /// A system call failed.
     #[error("{operation} {path}: {source}")]
     Io { operation: &'static str, path: PathBuf, source: io::Error },
-    /// Links are not followed here.
-    #[error("open {path}: a symbolic link stands in the way")]
+    #[error("open {path}: a symbolic link is in the way")]
     Link { path: PathBuf },
-    /// A directory was expected.
     #[error("open {path}: it is not a directory")]
     NotADirectory { path: PathBuf },
-    /// A plain file was expected.
     #[error("read {path}: it is not a plain file")]
     NotAFile { path: PathBuf },
-    /// Something is mounted there.
     #[error("enter {path}: something is mounted there")]
     Mounted { path: PathBuf },
-    /// Somebody keeps making files in a directory that is being removed, or there are more than are removed at a time.
+    /// Another process keeps adding files to a directory being removed, or it is larger than one call removes.
     #[error(
         "remove {path}: it is not empty yet; files were added during the removal, or it is very large; the next try continues"
     )]
     Busy { path: PathBuf },
-    /// A directory may have been put in the place of another one.
+    /// A directory may have been swapped in.
     #[error(
         "enter {path}: user {uid} may not write to it, and other users may have put it there; use another destination, or one user for all tasks that share it"
     )]
     Untrusted {
         path: PathBuf,
-        /// For whom it was to be entered.
+        /// The user for whom the directory was to be entered.
         uid: u32,
     },
-    /// A file is larger than it may be.
     #[error("read {path}: it is larger than {bytes_max} bytes")]
     TooLarge { path: PathBuf, bytes_max: u64 },
     /// A name or path that could leave its directory.
-    #[error("use {path:?} as a path inside a directory: it is empty, absolute or goes up")]
+    #[error("use {path:?} as a path inside a directory: it is empty, absolute or contains `..`")]
     Escapes { path: PathBuf },
 }
 
 impl FsError {
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> Class {
         match self {
             Self::Io { source, .. } => match source.raw_os_error().map(Errno::from_raw_os_error) {
@@ -65,22 +60,23 @@ impl FsError {
         }
     }
 
-    /// Whether the thing does not exist.
+    /// Whether the file or directory does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether the file system can't do it at all.
+    /// Whether the file system does not support the operation.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()))
     }
 
-    /// Whether a rename would lead to another file system.
+    /// Whether a rename would cross file systems.
     pub fn is_across(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::CrossesDevices)
     }
 
-    /// The answer of a look that met this: something that stands in the way was seen, everything else is still an error.
+    /// The result of an inspection that failed with this error: an obstacle counts as an observation, anything else
+    /// stays an error.
     pub fn into_sight(self) -> Result<Sight, Self> {
         if matches!(self, Self::Link { .. } | Self::NotADirectory { .. } | Self::Mounted { .. }) {
             Ok(Sight::foreign(self.to_string()))

@@ -1,4 +1,4 @@
-//! Listing a directory, with bounds: tasks can fill it with names.
+//! Lists directories with limits: tasks can fill them with names.
 
 use std::{
     ffi::{CStr, OsStr, OsString},
@@ -9,15 +9,15 @@ use rustix::io::Errno;
 
 use super::{Dir, FsError};
 
-/// So much of a directory is listed at a time.
+/// Size of the buffer for one reading.
 const LISTED_BYTES: usize = 8 * 1024;
 
 impl Dir {
-    /// Names of what is in it, without `.` and `..`.
+    /// The names of its entries, without `.` and `..`.
     ///
     /// # Errors
     ///
-    /// When it can't be listed.
+    /// If it can't be listed.
     pub fn names(&self) -> Result<Vec<OsString>, FsError> {
         let mut names = Vec::new();
         self.each_name(|name| {
@@ -27,11 +27,11 @@ impl Dir {
         Ok(names)
     }
 
-    /// The same of at most `len_max` names; `None` where there are more.
+    /// As [`Self::names`] for at most `len_max` names; `None` if there are more.
     ///
     /// # Errors
     ///
-    /// When it can't be listed.
+    /// If it can't be listed.
     pub fn names_up_to(&self, len_max: usize) -> Result<Option<Vec<OsString>>, FsError> {
         let mut names = Vec::new();
         let mut more = false;
@@ -49,7 +49,7 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// When it can't be listed.
+    /// If it can't be listed.
     pub fn each_name(&self, mut visit: impl FnMut(&CStr) -> bool) -> Result<(), FsError> {
         let list = |errno: Errno| FsError::io("list", &self.path, errno);
         let entries = rustix::fs::Dir::read_from(&self.fd).map_err(list)?;
@@ -63,11 +63,12 @@ impl Dir {
         Ok(())
     }
 
-    /// Calls `visit` with each name until it returns false, without a second descriptor: only once for each time that it was opened.
+    /// Calls `visit` with each name until it returns false, without a second descriptor. Works only once per opened
+    /// directory.
     ///
     /// # Errors
     ///
-    /// When it can't be listed.
+    /// If it can't be listed.
     pub fn each_name_once(&self, mut visit: impl FnMut(&CStr) -> bool) -> Result<(), FsError> {
         let mut buffer = Vec::with_capacity(LISTED_BYTES);
         let mut entries = rustix::fs::RawDir::new(&self.fd, buffer.spare_capacity_mut());

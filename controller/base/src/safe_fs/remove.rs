@@ -1,8 +1,9 @@
-//! Removing a tree that somebody else may be writing to: no link is followed, no mount is entered, open files stay few
+//! Removes a tree that another process may be writing to: follows no link, enters no mount, and keeps few files open
 //! however deep the tree is.
 //!
-//! Each directory is closed to all other users when it is entered, including those who hold it open: only root can add to it from then on. If
-//! names are added elsewhere faster than they are removed, the removal fails with an error and the next try continues it.
+//! Each directory is closed to all other users when it is entered, including those who hold it open: from then on only
+//! root can add to it. If names are added elsewhere faster than they are removed, the removal fails with an error and
+//! the next try continues it.
 
 use std::{
     ffi::{CStr, CString, OsStr, OsString},
@@ -18,19 +19,19 @@ use rustix::{
 
 use super::{Crossing, DIRECTORY, Dir, FsError, openat2};
 
-/// Directories open at a time. What lies deeper is moved up first: a task can nest deeper than we have files.
+/// Directories open at a time. Deeper ones are moved up first: a task can nest deeper than our file limit.
 const DEPTH_MAX: usize = 32;
 
-/// How often a directory may be found filled again after it was emptied.
+/// Limit for emptying a directory again that others keep filling.
 const ROUNDS_MAX: u32 = 16;
 
-/// So long one call removes: what is larger, or hangs on a slow disk, is continued by the next one.
+/// Time limit of one call: a tree that is larger, or on a slow disk, is continued by the next one.
 const TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// How often a removal that takes long is reported.
+/// Interval for progress reports of a long removal.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// After so many names the clock is read: within milliseconds on an ordinary disk.
+/// Names removed between readings of the clock: milliseconds on an ordinary disk.
 const NAMES_BETWEEN: u64 = 64;
 
 /// Removes `name` in `parent`.
@@ -38,7 +39,7 @@ pub(super) fn tree(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     tree_within(parent, name, TIME_MAX)
 }
 
-/// The same for so long, and at least [`NAMES_BETWEEN`] names.
+/// As [`tree`] with a time limit; removes at least [`NAMES_BETWEEN`] names.
 pub(super) fn tree_within(parent: &Dir, name: &OsStr, time: Duration) -> Result<(), FsError> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -59,7 +60,7 @@ pub(super) fn tree_within(parent: &Dir, name: &OsStr, time: Duration) -> Result<
     Err(FsError::Busy { path: parent.path.join(name) })
 }
 
-/// How much was removed.
+/// Progress of a removal.
 struct Progress {
     removed: u64,
     reported: Instant,
@@ -73,7 +74,7 @@ impl Progress {
         Self { removed: 0, reported: now, end: now + time, is_over: false }
     }
 
-    /// Counts one name; false where it was the last that is removed this time.
+    /// Counts one name; false if the time is over.
     fn count(&mut self, dir: &Dir) -> bool {
         self.removed += 1;
         if self.removed.is_multiple_of(NAMES_BETWEEN) {
@@ -135,7 +136,7 @@ fn clear(top: &Dir, progress: &mut Progress) -> Result<(), FsError> {
     }
 }
 
-/// Unlinks what is no directory; the first directory that is met ends it.
+/// Unlinks non-directories until it finds a directory, and returns that.
 fn first_directory(dir: &Dir, progress: &mut Progress) -> Result<Option<CString>, FsError> {
     let mut found = None;
     let mut failure = None;
@@ -153,12 +154,12 @@ fn first_directory(dir: &Dir, progress: &mut Progress) -> Result<Option<CString>
     failure.map_or(Ok(found), Err)
 }
 
-/// Opens a directory that is to be emptied; `None` where it is gone or no directory any more.
+/// Opens a directory for emptying; `None` if it is gone or no longer a directory.
 fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, FsError> {
     let path = parent.path.join(name);
     let open = || openat2(super::AsFd::as_fd(parent), Path::new(name), DIRECTORY, Crossing::Nothing);
     let opened = match open() {
-        // Ours, but closed to ourselves: a task may have done that.
+        // Our own, but closed to ourselves: a task may have done that.
         Err(Errno::ACCESS) => {
             unlock(parent, name).map_err(|errno| refused(&path, errno))?;
             open()
@@ -167,7 +168,7 @@ fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, FsError> {
     };
     match opened {
         Ok(fd) => {
-            // Where this is refused, removing a file is refused too, and says so.
+            // If this is refused, removing a file is refused too and reports it.
             let _ = close_to_others(&fd);
             Ok(Some(Dir { fd, path }))
         }
@@ -177,9 +178,9 @@ fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, FsError> {
     }
 }
 
-/// Takes ownership of a directory and removes all rights of others: of its owner, who could restore them, and of every user named
-/// in an access control list, whose mask the mode of the group is. Files can't be removed from a directory that its owner may not
-/// write to, either.
+/// Takes ownership of a directory and revokes all rights of others: of its owner, who could restore them, and of every
+/// user in an access control list, whose mask is the mode's group bits. Owner write permission is also required for
+/// removing files from it.
 pub(super) fn close_to_others(fd: &OwnedFd) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(fd)?;
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -195,7 +196,7 @@ pub(super) fn close_to_others(fd: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes a directory one can't open enterable for its owner.
+/// Gives its owner access to a directory that can't be opened.
 fn unlock(parent: &Dir, name: &OsStr) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat2(super::AsFd::as_fd(parent), Path::new(name), flags, Crossing::Nothing)?;

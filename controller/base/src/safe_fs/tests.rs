@@ -101,7 +101,7 @@ fn a_tree_is_removed_without_following_links_however_deep_and_closed_it_is() {
         std::fs::create_dir_all(tree.join(format!("d{i}/e"))).unwrap();
         std::fs::write(tree.join(format!("d{i}/e/f")), "").unwrap();
     }
-    // Deeper than a path may be long, and than directories are held open.
+    // Deeper than the maximum path length, and than the limit of open directories.
     let mut deep = Dir::open(&tree).unwrap();
     let name = "deeper".repeat(30);
     for _ in 0..100 {
@@ -116,7 +116,7 @@ fn a_tree_is_removed_without_following_links_however_deep_and_closed_it_is() {
         assert!(!tree.exists());
     }
     assert!(victim.path().join("file").exists());
-    // A link in the place of the tree itself.
+    // A link in place of the tree itself.
     symlink(victim.path(), temp.path().join("tree")).unwrap();
     dir.remove_tree(OsStr::new("tree")).unwrap();
     assert!(victim.path().join("file").exists());
@@ -148,7 +148,7 @@ fn a_tree_that_is_being_filled_while_it_is_removed_goes_or_says_so() {
     assert!(!tree.exists());
 }
 
-// A stranger who went on adding directories through one that he held open kept a removal from ending.
+// Another user who kept adding directories through an open one kept a removal from ending.
 #[test]
 fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
     if !is_root() {
@@ -157,7 +157,7 @@ fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
     let (temp, dir) = temp();
     std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
     dir.make(OsStr::new("tree"), Rights::Exact { mode: 0o1777, owner: None }).unwrap();
-    // He ends by himself where he can add nothing any more.
+    // The script ends once it can't add anything.
     let script =
         "i=0; mkdir x; cd x; while mkdir $i ../$i; do i=$((i+1)); done; while mkdir $i; do i=$((i+1)); done";
     let mut stranger = std::process::Command::new("setpriv")
@@ -204,7 +204,7 @@ fn a_directory_is_closed_by_its_mode_where_its_owner_can_t_be_changed() {
         let top = dir.make(OsStr::new("tree"), Rights::Exact { mode: 0o1777, owner: Some((1, 1)) }).unwrap();
         top.write_file(OsStr::new("f"), b"", OPEN, Outlives::Processes).unwrap();
         std::thread::scope(|scope| {
-            // Capabilities are the thread's.
+            // Capabilities belong to the thread.
             let removing = scope.spawn(|| {
                 let mut sets = rustix::thread::capabilities(None).unwrap();
                 sets.effective -= dropped;
@@ -220,7 +220,7 @@ fn a_directory_is_closed_by_its_mode_where_its_owner_can_t_be_changed() {
     }
 }
 
-// A task's user may rename another user's directory to the name under which the agent is about to make one.
+// A task's user may rename another user's directory to the name that the agent is about to create.
 #[test]
 fn a_directory_that_exists_is_given_to_nobody_and_opened_to_nobody() {
     let (ground, dir) = temp();
@@ -234,19 +234,19 @@ fn a_directory_that_exists_is_given_to_nobody_and_opened_to_nobody() {
     std::fs::set_permissions(ground.path().join("kept"), std::fs::Permissions::from_mode(0o755)).unwrap();
     dir.make("kept".as_ref(), Rights::Exact { mode: 0o700, owner: None }).unwrap();
     assert_eq!(mode("kept"), 0o700, "closing is always right");
-    // What a crash left half made gets its rights.
+    // A directory that a crash left incomplete gets its rights.
     std::fs::create_dir(ground.path().join("begun")).unwrap();
     std::fs::set_permissions(ground.path().join("begun"), std::fs::Permissions::from_mode(0o700)).unwrap();
     dir.make("begun".as_ref(), Rights::Exact { mode: 0o755, owner: None }).unwrap();
     assert_eq!(mode("begun"), 0o755);
-    // Nor is a directory removed that stands where a file is drafted.
+    // A directory with a draft's name is not removed either.
     std::fs::create_dir(ground.path().join(".token.new")).unwrap();
     let rights = Rights::Exact { mode: 0o600, owner: None };
     dir.write_file("token".as_ref(), b"x", rights, Outlives::Processes).unwrap_err();
     assert!(ground.path().join(".token.new").is_dir());
 }
 
-// With root's rights the agent put a payload or an artifact into a directory that a task had exchanged for another user's.
+// As root, the agent put a payload or an artifact into a directory that a task had swapped for another user's.
 #[test]
 fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
     use crate::acl::{Acl, Perm};
@@ -260,17 +260,17 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
     let rights = |mode, owner| Rights::Exact { mode, owner: Some(owner) };
     let named = Acl::of_users(Perm::ALL, [(USER.0, Perm::ALL)]);
     for (of_here, of_there, is_trusted) in [
-        // Whoever may write to the directory above it can have put it there.
+        // Any user who may write to the directory above can have put it there.
         (rights(0o777, (0, 0)), rights(0o755, (0, 0)), false),
         (rights(0o770, (0, USER.1)), rights(0o755, (0, 0)), false),
         (rights(0o755, USER), rights(0o755, (0, 0)), false),
         (rights(0o1755, USER), rights(0o700, (2, 2)), false),
-        // More than its owner may have put it there, or one who gave what is not its own.
+        // Users other than its owner can have put it there, or its owner did not own the directory above.
         (rights(0o777, (0, 0)), rights(0o755, (2, 2)), false),
         (rights(0o775, (2, 2)), rights(0o755, (2, 2)), false),
         (rights(0o755, (2, 2)), rights(0o755, (0, 0)), false),
         (rights(0o755, (2, 2)), rights(0o755, (3, 3)), false),
-        // Its owner alone can have put it there.
+        // Only its owner can have put it there.
         (rights(0o755, (2, 2)), rights(0o755, (2, 2)), true),
         // The user may write to it.
         (rights(0o777, (0, 0)), rights(0o755, USER), true),
@@ -289,10 +289,10 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
             entered.is_ok() == is_trusted && is_refused != is_trusted,
             "{of_here:?} {of_there:?} {entered:?}"
         );
-        // What is root's goes where it is told to.
+        // Root's files go where the job says.
         here.make_all_for(below, rights(0o755, (0, 0)), Some(&(0, 0).into())).unwrap();
     }
-    // By any of its groups.
+    // Any of its groups counts.
     here.set_rights(rights(0o777, (0, 0))).unwrap();
     there.set_rights(rights(0o775, (2, 7))).unwrap();
     for (groups, is_trusted) in [(vec![USER.1], false), (vec![USER.1, 7], true)] {
@@ -308,7 +308,7 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
     here.make_all_for(Path::new("new/er"), rights(0o755, USER), Some(&USER.into())).unwrap();
 }
 
-/// Each file's draft removed what had its name: a file that was moved before.
+/// Each file's draft removed a previously moved file with the same name.
 #[test]
 fn a_file_that_is_called_as_a_draft_is_moved_to_another_file_system_as_any_other() {
     let (temp, from) = temp();
@@ -319,7 +319,7 @@ fn a_file_that_is_called_as_a_draft_is_moved_to_another_file_system_as_any_other
     if from.stat().unwrap().st_dev == to.stat().unwrap().st_dev {
         return crate::test_ground::leave_out("two file systems");
     }
-    // What a crash left is replaced.
+    // A draft left by a crash is replaced.
     std::fs::write(shared.path().join(".herdlet.new.1"), "half").unwrap();
     let unfinished = std::fs::Permissions::from_mode(0o1600);
     std::fs::set_permissions(shared.path().join(".herdlet.new.1"), unfinished).unwrap();

@@ -1,15 +1,14 @@
-//! The users of `task_dir_users`, who may enter the directories of every allocation: which of the names have no effect, and why.
+//! Checks `task_dir_users`, who may enter the directories of every allocation: which names have no effect, and why.
 //!
-//! In: names as written in the config or on the command line. Out: a sentence for each that gives nobody access. Blocking, as all name
-//! services are. It changes nothing; access itself is in [`access`](herdlet_storage::access).
+//! In: names as in the config or on the command line. Out: a sentence for each name that gives no access. Blocking,
+//! because name services are. Read-only; [`access`](herdlet_storage::access) sets the rights.
 
 use super::{UserError, ids};
 
-/// What to do about a name that is unknown.
-pub const HINT: &str =
-    "correct the name in task_dir_users, or create the user; no restart is needed for a user that is created";
+/// Advice for an unknown name.
+pub const HINT: &str = "correct the name in task_dir_users, or create the user, which needs no restart";
 
-/// Why names have no effect, one sentence for each.
+/// Why names have no effect, one sentence each.
 pub fn without_effect(names: &[String]) -> Vec<String> {
     if !names.is_empty() && !rustix::process::geteuid().is_root() {
         let message =
@@ -20,7 +19,8 @@ pub fn without_effect(names: &[String]) -> Vec<String> {
 }
 
 fn sentence(name: &str, error: &UserError) -> String {
-    let consequence = "it gets no access, and until it is known no access that other users have to allocations is withdrawn";
+    let consequence =
+        "it gets no access, and until it is known, other users keep their access to allocations";
     match error {
         UserError::Unknown { .. } => {
             format!("task_dir_users: there is no user {name:?} on this machine; {consequence}")

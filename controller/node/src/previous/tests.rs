@@ -224,7 +224,7 @@ async fn a_hostile_archive_is_refused_as_a_whole() {
     }
     // Through a link that it brought itself.
     let through = [entry("db/local/l", Symlink, "a", b""), entry("db/local/l/f", Regular, "", b"x")].concat();
-    assert!(ground.is_refused(through).await.contains("a symbolic link stands in the way"));
+    assert!(ground.is_refused(through).await.contains("a symbolic link is in the way"));
     // Larger than this machine has room for.
     let huge = b"HTTP/1.1 200 OK\r\ncontent-length: 4611686018427387904\r\n\r\n".to_vec();
     let why = ground.fails(&answering(huge).await).await;

@@ -101,7 +101,7 @@ async fn what_can_not_be_read_is_told_as_stock_clients_look_for_it() {
     let given = disk.read().await.unwrap();
     let told = given.iter().find(|(name, _)| *name == format!("NOMAD-{}-ERROR.log", disk.spec.id));
     let why = String::from_utf8_lossy(&told.unwrap().1).into_owned();
-    assert!(why.contains("a symbolic link stands in the way"), "{why}");
+    assert!(why.contains("a symbolic link is in the way"), "{why}");
     assert!(given.iter().all(|(name, _)| !name.contains("passwd")));
 }
 

@@ -1,8 +1,9 @@
-//! The built-in catalogue: what this agent itself knows of services, for templates and the API.
+//! The built-in catalogue of services, for templates and the API.
 //!
-//! In: registrations by owner, and ids of single ones that somebody wants gone. Out: the same, by name, and whose services were
-//! changed behind the planner's back. It must not know which of them are wanted. It lives in memory: a new agent fills it with what
-//! runs before it answers anybody, and the planner, which asks for every part anew, makes it right.
+//! In: registrations by owner, and ids of single registrations that a user removes. Out: registrations by name, and
+//! events for owners whose services were removed externally. This module does not know which registrations are wanted.
+//! The catalogue is kept in memory: a new agent fills it with running services before it answers requests, and the
+//! planner, which inspects every part again, corrects it.
 
 use std::{
     collections::BTreeMap,
@@ -20,14 +21,14 @@ use super::{CatalogEvent, ServiceOwner};
 #[derive(Debug, Default)]
 pub struct BuiltIn {
     held: Mutex<BTreeMap<ServiceOwner, Vec<Registration>>>,
-    /// How often it has changed.
+    /// The number of changes so far.
     version: watch::Sender<u64>,
-    /// Who is told of what was not changed by [`BuiltIn::up`] and [`BuiltIn::down`].
+    /// Receives changes not made by [`BuiltIn::up`] and [`BuiltIn::down`].
     events: Option<mpsc::Sender<CatalogEvent>>,
 }
 
 impl BuiltIn {
-    /// An empty one that tells of what was removed.
+    /// An empty catalogue that reports removals.
     pub fn new(events: mpsc::Sender<CatalogEvent>) -> Self {
         Self { events: Some(events), ..Self::default() }
     }
@@ -42,25 +43,25 @@ impl BuiltIn {
         }
     }
 
-    /// Takes back what it holds for `owner`.
+    /// Removes the registrations of `owner`.
     pub fn down(&self, owner: &ServiceOwner) {
         if self.held().remove(owner).is_some() {
             self.version.send_modify(|version| *version += 1);
         }
     }
 
-    /// Removes one registration and tells of it. Whether there was one.
+    /// Removes one registration and reports it. Returns whether it existed.
     pub async fn remove(&self, namespace: &str, id: &str) -> bool {
         let Some(owner) = self.take(namespace, id) else { return false };
         self.version.send_modify(|version| *version += 1);
         if let Some(events) = &self.events {
-            // Nobody listens any more where the agent ends, and with it the catalogue.
+            // Without a receiver the agent is shutting down.
             let _ = events.send(CatalogEvent::Changed(owner)).await;
         }
         true
     }
 
-    /// Whose it was.
+    /// Removes a registration and returns its owner.
     fn take(&self, namespace: &str, id: &str) -> Option<ServiceOwner> {
         let mut held = self.held();
         let is_it = |one: &Registration| one.id == id && *one.job.namespace == *namespace;
@@ -73,14 +74,14 @@ impl BuiltIn {
         Some(owner)
     }
 
-    /// How often it has changed. What is read after this is no older.
+    /// The number of changes so far. Data read after this call is at least as new.
     pub fn version(&self) -> u64 {
         *self.version.borrow()
     }
 
-    /// Waits until it has changed after `version`.
+    /// Waits until the version is greater than `version`.
     pub async fn changed(&self, version: u64) {
-        // Ends without a change only with the catalogue.
+        // The wait fails only when the catalogue is dropped.
         let _ = self.version.subscribe().wait_for(|now| *now > version).await;
     }
 
@@ -90,16 +91,16 @@ impl BuiltIn {
             None if registrations.is_empty() => Sight::Present,
             None => Sight::Absent,
             Some(held) if held == registrations => Sight::Present,
-            Some(_) => Sight::foreign("other services are registered than should"),
+            Some(_) => Sight::foreign("the registered services differ from the wanted ones"),
         }
     }
 
-    /// All registrations, in order of their ids.
+    /// All registrations, ordered by id.
     pub fn all(&self) -> Vec<Registration> {
         self.select(|_| true)
     }
 
-    /// All registrations that are wanted, in order of their ids.
+    /// The registrations that match `wanted`, ordered by id.
     pub fn select(&self, wanted: impl Fn(&Registration) -> bool) -> Vec<Registration> {
         let mut found: Vec<_> =
             self.held().values().flatten().filter(|registration| wanted(registration)).cloned().collect();

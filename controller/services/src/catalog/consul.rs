@@ -1,11 +1,11 @@
 //! Services in a Consul agent.
 //!
-//! In: registrations by owner. Out: what was done or seen, and (from [`Consul::watch`]) changes made behind our back and the results
-//! of checks, which Consul makes. Every entry of ours carries our instance in its meta; nothing else is ever touched. What should be there
-//! is told to the agent only where it differs, each service by itself and with its own token, and counts as done when a listing that
-//! began afterwards shows it.
+//! In: registrations by owner. Out: changes made, or the result of an inspection; [`Consul::watch`] reports external
+//! changes and the results of Consul's checks. Every entry of ours carries our instance id in its meta; no others are
+//! ever changed. Only differences are sent to the agent, each service separately and with its own token. A change is
+//! complete when a listing that began afterwards shows it.
 //!
-//! Consul is asked only from the first registration on: on a machine without it nothing is tried.
+//! No request is sent before the first registration, so a machine without Consul is unaffected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,25 +56,25 @@ pub struct Consul {
     is_named: bool,
     held: Held,
     listings: Shared,
-    /// With which token each service was registered last. Consul does not tell, and goes on using it.
+    /// The token each service was last registered with. Consul does not report it, but keeps using it.
     registered_with: Mutex<BTreeMap<String, Print>>,
-    /// There is something of ours that nobody wants.
+    /// Notified when there are entries of ours that no owner wants.
     leftovers: Notify,
-    /// What checks last said that we make for it, by their ids.
+    /// The last results of checks that we run for Consul, by check id.
     said: Mutex<BTreeMap<String, serde_json::Value>>,
 }
 
-/// Why there is no Consul client.
+/// Why the Consul client can't be created.
 #[derive(Debug, thiserror::Error)]
 #[error("prepare a client for Consul: {0}")]
 pub struct ConsulError(#[source] reqwest::Error);
 
 impl Consul {
-    /// A client for the agent that `config` names. Nothing is asked yet.
+    /// A client for the agent in `config`. Sends no request yet.
     ///
     /// # Errors
     ///
-    /// When no HTTP client can be made.
+    /// If the HTTP client can't be created.
     pub fn new(config: &ConsulConfig, instance: InstanceId) -> Result<Self, ConsulError> {
         Ok(Self {
             instance,
@@ -89,7 +89,7 @@ impl Consul {
         })
     }
 
-    /// A client for an agent that there is not.
+    /// A client for an agent that does not exist.
     #[cfg(any(test, fuzzing, feature = "fixture"))]
     #[expect(clippy::expect_used, reason = "for tests only")]
     pub fn absent() -> Self {
@@ -98,43 +98,43 @@ impl Consul {
         client.expect("nothing is asked")
     }
 
-    /// Whether somebody said where the agent is. Where nobody did, it is asked only if something is registered in it.
+    /// Whether the agent's address is configured. Otherwise it is used only once something is registered in it.
     pub fn is_named(&self) -> bool {
         self.is_named
     }
 
-    /// Nobody waits any more for it to answer for this owner.
+    /// Stops counting this owner as waiting for Consul's first answer.
     pub fn forget_asked(&self, owner: &ServiceOwner) {
         self.held.forget_asked(owner);
     }
 
-    /// Whether something of `owner` should be there, or is not known to be gone.
+    /// Whether services of `owner` should be there, or are not known to be removed.
     pub fn holds(&self, owner: &ServiceOwner) -> bool {
         self.held.holds(owner)
     }
 
-    /// How many services are in what state, of allocations that `is_known` knows.
+    /// The number of services in each state; `is_known` tells which allocations exist.
     pub fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> ServiceCounts {
         self.held.counts(is_known)
     }
 
-    /// That it does not answer, where something of ours should be there.
+    /// The warning that Consul does not answer, if it should hold services of ours.
     pub fn trouble(&self, wall: UnixNanos) -> Option<String> {
         let trouble = self.api.trouble(wall).filter(|_| self.held.is_any())?;
-        Some(format!("{trouble}. What it should hold is made true once it answers; no task waits for it"))
+        Some(format!("{trouble}. Services will be updated there once it answers; no task waits for it"))
     }
 
-    /// How many requests have failed so far, by what they were for.
+    /// The number of failed requests so far, by kind.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.api.failures().into_iter()
     }
 
-    /// Makes the agent hold exactly these registrations for `owner`; what is right already is not registered again. They go
-    /// out together, and what is left of older ones goes.
+    /// Makes the agent hold exactly these registrations for `owner`; correct ones are not registered again. Requests
+    /// run concurrently, and outdated registrations are removed.
     ///
     /// # Errors
     ///
-    /// Lists what was refused; everything else was done.
+    /// Lists the failures; everything else succeeded.
     pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
         self.held.want(owner, wanted, true);
         let result = self.bring_up(owner, wanted).await;
@@ -169,19 +169,22 @@ impl Consul {
             listing = self.list().await.map_err(one)?;
         }
         for (id, why) in self.differences(owner, wanted, &listing) {
-            let why = format!("register {why}, though it took it; is it shown {}?", self.tokens.agent());
+            let why = format!(
+                "verify a registration: {why}, although it accepted the request; can it be listed {}?",
+                self.tokens.agent()
+            );
             failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
         }
         self.held.seen(owner, listing.number, failures.keys().cloned().collect());
         collect(failures.into_values().map(Err))
     }
 
-    /// Takes back all registrations of `owner`, the ones in `known` and whatever else bears its mark, and makes sure that
-    /// they are gone.
+    /// Removes all registrations of `owner`, those in `known` and all others with its mark, and verifies that they are
+    /// gone.
     ///
     /// # Errors
     ///
-    /// When the agent can't be asked, refuses, or still holds one afterwards.
+    /// If the agent can't be reached, refuses, or still holds one afterwards.
     pub async fn down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
         self.held.release(owner, known.len());
         let result = self.take_down(owner, known).await;
@@ -191,7 +194,7 @@ impl Consul {
 
     async fn take_down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
         let before = self.list().await.map_err(one)?;
-        // An entry that hides from our token in the list is still ours to remove.
+        // An entry that the agent's token can't list is still ours to remove.
         let mut services: BTreeMap<&str, (&str, Option<&Entry>)> =
             known.iter().map(|known| (&*known.id, (&*known.name, None))).collect();
         services
@@ -204,26 +207,26 @@ impl Consul {
         let after = self.list().await.map_err(one)?;
         let left = services.keys().copied().filter(|id| after.has(id));
         for id in left.chain(after.entries(owner).keys().map(|id| &**id)) {
-            let why = format!("deregister service {id}: Consul holds it still");
+            let why = format!("deregister service {id}: Consul still has it");
             failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
         }
         collect(failures.into_values().map(Err))
     }
 
-    /// Whether the agent answers what a registration asks first. Changes nothing, and nothing of this should be there from now on.
+    /// Checks that the agent answers the request that precedes a registration. Changes nothing.
     ///
     /// # Errors
     ///
-    /// When it can't be asked.
+    /// If it can't be reached.
     pub async fn ask(&self) -> Result<(), CatalogError> {
         self.list().await.map(drop).map_err(one)
     }
 
-    /// The same for somebody who wants so many services to be there.
+    /// As [`Self::ask`] for an owner that wants `count` services there.
     ///
     /// # Errors
     ///
-    /// When it can't be asked.
+    /// If it can't be reached.
     pub async fn ask_for(&self, owner: &ServiceOwner, count: usize) -> Result<(), CatalogError> {
         self.held.ask(owner, count);
         self.ask().await
@@ -233,7 +236,7 @@ impl Consul {
     ///
     /// # Errors
     ///
-    /// When it can't be asked.
+    /// If it can't be reached.
     pub async fn look(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
         self.held.want(owner, wanted, false);
         let seen = self.see(owner, wanted).await;
@@ -246,7 +249,8 @@ impl Consul {
         let mut differences = self.differences(owner, wanted, &listing);
         for wanted in wanted {
             if !differences.contains_key(&wanted.id) && self.has_other_token(wanted).await {
-                let why = format!("service {} is registered with another token than it has now", wanted.id);
+                let why =
+                    format!("service {} is registered with a token other than its current one", wanted.id);
                 differences.insert(wanted.id.clone(), why);
             }
         }
@@ -258,12 +262,12 @@ impl Consul {
         })
     }
 
-    /// Removes entries of this instance that nobody wants any more: those whose id is not in `keep`, and that no owner should have. Call it
-    /// only when all that is wanted is known. Returns how many there were.
+    /// Removes leftover entries of this instance: those without an owner whose id is not in `keep`. Call it only when
+    /// all wanted entries are known. Returns the number of removed entries.
     ///
     /// # Errors
     ///
-    /// When the agent can't be asked or refuses; the others are gone.
+    /// If the agent can't be reached or refuses; the other entries are removed.
     pub async fn sweep(&self, keep: &BTreeSet<String>) -> Result<usize, CatalogError> {
         let listing = self.list().await.map_err(one)?;
         let leftovers: Vec<_> =
@@ -273,16 +277,16 @@ impl Consul {
         Ok(leftovers.len())
     }
 
-    /// Waits until there seem to be entries of this instance that nobody wants.
+    /// Waits until entries of this instance seem to be left over.
     pub async fn until_leftovers(&self) {
         self.leftovers.notified().await;
     }
 
-    /// Tells what a check said that Consul does not make itself.
+    /// Reports the result of a check that Consul does not run itself.
     ///
     /// # Errors
     ///
-    /// When the agent can't be asked, refuses, or does not know the check (yet).
+    /// If the agent can't be reached, refuses, or does not know the check (yet).
     pub async fn update_check(
         &self,
         service: &str,
@@ -290,7 +294,7 @@ impl Consul {
         status: CheckStatus,
         output: &str,
     ) -> Result<(), CatalogFailure> {
-        let doing = || format!("tell what a check of service {service} said");
+        let doing = || format!("report the result of a check of service {service}");
         let token = self.tokens.of(service).await;
         let token = token.map_err(|error| retry(format!("{}: {error}", doing())))?;
         let status = match status {
@@ -304,21 +308,21 @@ impl Consul {
         Ok(self.api.put(Kind::Update, &path, Some(&body), &token, &doing).await?)
     }
 
-    /// Nobody makes this check any more.
+    /// Forgets a check that is no longer run.
     pub fn forget_check(&self, id: &str) {
         self.said().remove(id);
     }
 
-    /// Of checks that it doesn't make itself an agent forgets what they said when their service is registered anew, also one that has
-    /// lost its data; their next run may be an hour away.
+    /// Repeats the last results of checks that Consul does not run itself: the agent forgets them when their service is
+    /// registered again or it has lost its data, and the next run may be an hour away.
     async fn tell_again(&self, wanted: &Registration, token: &Token) {
-        let doing = || format!("tell what checks of service {} said", wanted.name);
+        let doing = || format!("report the results of checks of service {}", wanted.name);
         for check in wanted.checks.iter().filter(|check| !check.kind.has_address()) {
             let Some(body) = self.said().get(&check.id).cloned() else { continue };
             let path = format!("/v1/agent/check/update/{}", path_part(&check.id));
             if let Err(refused) = self.api.put(Kind::Update, &path, Some(&body), token, &doing).await {
                 let failure = CatalogFailure::from(refused);
-                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+                tracing::debug!(why = %failure.why, "failed to report a check result to Consul");
             }
         }
     }
@@ -327,7 +331,7 @@ impl Consul {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Entries of this instance that no owner should have, and that nobody is taking back.
+    /// Entries of this instance without an owner that wants or is removing them.
     fn leftovers<'l>(&self, listing: &'l Listing) -> Vec<&'l Entry> {
         let owners = self.held.owners();
         let is_left = |entry: &&Entry| entry.owner().is_none_or(|owner| !owners.knows(&owner));
@@ -348,7 +352,7 @@ impl Consul {
             return Ok(Sent::Nothing);
         }
         let mut body = entry::body(wanted, &self.instance);
-        // Only its token differs: what others have made of its tags stays.
+        // Only the token differs: keep tags that others have changed.
         if let Some(held) = held.filter(|_| wanted.enable_tag_override) {
             body["Tags"] = held.tags().into();
         }
@@ -371,7 +375,7 @@ impl Consul {
         Ok(())
     }
 
-    /// Takes a service back with its own token, and with the agent's where that is gone or refused.
+    /// Deregisters a service with its own token, or with the agent's if that is gone or refused.
     async fn deregister(&self, id: &str, service: &str, entry: Option<&Entry>) -> Result<(), CatalogFailure> {
         let agents = self.tokens.agent();
         let own = self.tokens.of(service).await.unwrap_or_else(|_| agents.clone());
@@ -385,8 +389,8 @@ impl Consul {
     }
 
     async fn deregister_with(&self, token: &Token, id: &str, entry: Option<&Entry>) -> Result<(), Refused> {
-        // Consul tells its servers with the token of the registration, and gives up where that was revoked: the service would stay in
-        // the catalogue for ever. So it is given one that is good.
+        // Consul notifies its servers with the token of the registration, and gives up if that was revoked: the service
+        // would stay in the catalogue forever. So register it with a valid token first.
         if let Some(entry) = entry
             && !self.is_registered_with(id, token)
         {
@@ -395,7 +399,7 @@ impl Consul {
         let doing = || format!("deregister service {id}");
         let path = format!("/v1/agent/service/deregister/{}", path_part(id));
         match self.api.put(Kind::Deregister, &path, None, token, &doing).await {
-            // Newer agents say so where older ones are content.
+            // Newer agents report a missing service; older ones don't.
             Err(refused) if refused.is_missing() => {}
             result => result?,
         }
@@ -403,17 +407,17 @@ impl Consul {
         Ok(())
     }
 
-    /// What the agent holds of this instance, in a listing that begins after this call.
+    /// Lists the agent's entries of this instance; the listing begins after this call.
     async fn list(&self) -> Result<Arc<Listing>, CatalogFailure> {
         let ask = async {
             let token = self.tokens.agent();
-            // The values are ids of ours, without quotes.
+            // The values are our ids, which contain no quotes.
             let filter = format!("Meta[\"{META_INSTANCE}\"] == \"{}\"", self.instance);
             let services = self.api.get("/v1/agent/services", Some(&filter), token, Items::read).await?;
             let checks = if services.is_empty() {
                 Items::default()
             } else {
-                // All services of ours have such ids.
+                // All our service ids have this form.
                 let filter = "ServiceID matches \"^_(herdlet|nomad)-task-\"";
                 self.api.get("/v1/agent/checks", Some(filter), token, Items::read).await?
             };
@@ -422,7 +426,7 @@ impl Consul {
         self.listings.get(ask).await
     }
 
-    /// What is not as it should be, by id.
+    /// Differences to the wanted state, by id.
     fn differences(
         &self,
         owner: &ServiceOwner,
@@ -434,7 +438,7 @@ impl Consul {
         for wanted in wanted {
             let id = &wanted.id;
             let why = match entries.get(id) {
-                None if listing.has(id) => "makes no sense in Consul",
+                None if listing.has(id) => "has an invalid entry in Consul",
                 None => "is not in Consul",
                 Some(entry) if entry.equals(wanted, &self.instance, listing.checks(id)) => continue,
                 Some(_) => "differs in Consul",
@@ -447,13 +451,13 @@ impl Consul {
         differences
     }
 
-    /// Whether the service has a token now that it was not registered with. One that can't be read changes nothing.
+    /// Whether the service was registered with a different token than its current one. An unreadable token is ignored.
     async fn has_other_token(&self, wanted: &Registration) -> bool {
         let token = self.tokens.of(&wanted.name).await;
         token.is_ok_and(|token| !self.is_registered_with(&wanted.id, &token))
     }
 
-    /// Owners of services that have another token now than they were registered with.
+    /// Owners of services whose token has changed since registration.
     async fn owners_with_other_tokens(&self) -> BTreeSet<ServiceOwner> {
         let mut tokens: BTreeMap<String, Option<Token>> = BTreeMap::new();
         let mut owners = BTreeSet::new();
@@ -470,7 +474,7 @@ impl Consul {
         owners
     }
 
-    /// Whether it was registered with this token, as far as is known. Without tokens it does not matter.
+    /// Whether it was registered with this token, as far as known. Without tokens it does not matter.
     fn is_registered_with(&self, id: &str, token: &Token) -> bool {
         match self.registered_with().get(id) {
             Some(print) => *print == token.print(),
@@ -483,7 +487,6 @@ impl Consul {
     }
 }
 
-/// What was sent to the agent.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
     Nothing,
@@ -494,7 +497,7 @@ fn is_in(registrations: &[Registration], id: &str) -> bool {
     registrations.iter().any(|registration| registration.id == *id)
 }
 
-/// Service ids hold names of people's choice.
+/// Service ids contain user-chosen names.
 fn path_part(id: &str) -> String {
     let mut url = reqwest::Url::parse("http://x/").ok();
     if let Some(url) = &mut url
@@ -509,7 +512,7 @@ fn retry(why: String) -> CatalogFailure {
     CatalogFailure { class: Class::Retry, why }
 }
 
-/// Two tokens were tried.
+/// Combines the failures of two tokens.
 fn both(first: CatalogFailure, second: CatalogFailure) -> CatalogFailure {
     CatalogFailure { class: first.class.min(second.class), why: format!("{}; {}", first.why, second.why) }
 }

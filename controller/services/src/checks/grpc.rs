@@ -1,18 +1,18 @@
-//! One question in gRPC's health protocol (`grpc.health.v1.Health/Check`), without a client of gRPC: a request and an answer of one
-//! message each, over HTTP/2.
+//! A call of gRPC's health protocol (`grpc.health.v1.Health/Check`) without a gRPC client: a request and a response of
+//! one message each, over HTTP/2.
 //!
-//! In: the service asked for. Out: whether it serves. The messages are so small that they are written and read here: a
+//! In: the service to check. Out: whether it is serving. The messages are small enough to encode here: a
 //! `HealthCheckRequest` has the service's name as field 1, a `HealthCheckResponse` its status.
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
 
-/// Where the health protocol is served.
+/// The path of the health protocol.
 pub(super) const PATH: &str = "/grpc.health.v1.Health/Check";
 
-/// Longer answers say something else.
+/// A longer response is something else.
 pub(super) const ANSWER_BYTES_MAX: usize = 4 * 1024;
 
-/// What every call carries.
+/// The headers of every call.
 pub(super) fn headers() -> HeaderMap {
     HeaderMap::from_iter([
         (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
@@ -20,7 +20,7 @@ pub(super) fn headers() -> HeaderMap {
     ])
 }
 
-/// The question, framed: not compressed, its length, the message.
+/// The framed request: not compressed, its length, the message.
 pub(super) fn question(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -35,10 +35,10 @@ pub(super) fn question(service: &str) -> Vec<u8> {
     frame
 }
 
-/// What the answer says: fine, or what else.
+/// Evaluates the response.
 pub(super) fn verdict(headers: &HeaderMap, body: &[u8]) -> Result<(), String> {
     let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    // An answer without a message tells its status among the headers.
+    // A response without a message has its status in the headers.
     if let Some(code) = said("grpc-status").filter(|code| *code != "0") {
         let meaning = match code {
             "5" => "service unknown",
@@ -53,12 +53,12 @@ pub(super) fn verdict(headers: &HeaderMap, body: &[u8]) -> Result<(), String> {
         Some(0) => Err("grpc UNKNOWN".to_owned()),
         Some(2) => Err("grpc NOT_SERVING".to_owned()),
         Some(3) => Err("grpc SERVICE_UNKNOWN".to_owned()),
-        Some(other) => Err(format!("grpc answers with status {other}, which means nothing")),
-        None => Err("grpc answers with no status of the health protocol".to_owned()),
+        Some(other) => Err(format!("grpc answers with the unknown status {other}")),
+        None => Err("grpc answers without a health status".to_owned()),
     }
 }
 
-/// Field 1 of the framed message; 0 where it is not written.
+/// Field 1 of the framed message; 0 if it is absent.
 fn serving_status(body: &[u8]) -> Option<u64> {
     let (head, message) = body.split_at_checked(5)?;
     let length = u32::from_be_bytes(head.get(1..)?.try_into().ok()?);
@@ -71,7 +71,7 @@ fn serving_status(body: &[u8]) -> Option<u64> {
         let key = read_varint(&mut rest)?;
         match (key >> 3, key & 7) {
             (1, 0) => status = read_varint(&mut rest)?,
-            // What a later version of the protocol may add.
+            // Later versions of the protocol may add fields.
             (_, 0) => drop(read_varint(&mut rest)?),
             (_, 2) => {
                 let length = usize::try_from(read_varint(&mut rest)?).ok()?;
@@ -125,12 +125,12 @@ mod tests {
         let none = HeaderMap::new();
         for (body, expected) in [
             (framed(&[8, 1]), Ok(())),
-            // With a field that is not known here.
+            // With an unknown field.
             (framed(&[0x12, 2, 9, 9, 8, 1, 0x18, 5]), Ok(())),
             (framed(&[8, 2]), Err("grpc NOT_SERVING")),
             (framed(&[]), Err("grpc UNKNOWN")),
             (framed(&[8, 3]), Err("grpc SERVICE_UNKNOWN")),
-            (framed(&[8, 99]), Err("grpc answers with status 99, which means nothing")),
+            (framed(&[8, 99]), Err("grpc answers with the unknown status 99")),
         ] {
             assert_eq!(verdict(&none, &body), expected.map_err(str::to_owned));
         }
@@ -147,11 +147,7 @@ mod tests {
         ];
         for body in wrong {
             let verdict = verdict(&none, &body);
-            assert_eq!(
-                verdict,
-                Err("grpc answers with no status of the health protocol".to_owned()),
-                "{body:?}"
-            );
+            assert_eq!(verdict, Err("grpc answers without a health status".to_owned()), "{body:?}");
         }
     }
 

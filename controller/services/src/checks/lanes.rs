@@ -1,23 +1,22 @@
-//! How many runs of checks are under way at a time: bounds open files, whatever the number of checks.
+//! Limits the concurrent runs of checks, and so open files, for any number of checks.
 //!
-//! In: runs. Out: the same, each once there is a place for it. Targets that hang take all the time that they are given, so they have
-//! a lane of their own: a run that is not done soon moves over to it, and the next of that check begins there. What hangs only
-//! keeps what hangs waiting.
+//! In: runs. Out: their results, once there is a place for each. Hanging targets use their whole timeout, so they have
+//! a separate lane: a run that takes long moves there, and the next run of that check starts there. So hanging targets
+//! delay only each other.
 
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// Runs under way of checks that answer.
+/// Concurrent runs of checks that answer quickly.
 const FAST_MAX: usize = 256;
 
-/// Runs under way of checks that take their time.
+/// Concurrent runs of slow checks.
 const SLOW_MAX: usize = 1024;
 
-/// A target of this machine that answers has done so by then.
+/// A working target on this machine answers within this time.
 const SLOW_AFTER: Duration = Duration::from_millis(200);
 
-/// The two lanes.
 #[derive(Debug)]
 pub(super) struct Lanes {
     fast: Semaphore,
@@ -31,9 +30,9 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// Runs it to its end. It begins (its timeouts, too) when it has a place.
+    /// Runs `run` to completion. It starts (including its timeouts) when it has a place.
     pub(super) async fn run<F: Future>(&self, was_slow: bool, run: F) -> F::Output {
-        // Neither lane is ever closed, so a place is always given in the end.
+        // The lanes are never closed, so a place is always available eventually.
         if was_slow {
             let _place = self.slow.acquire().await;
             return run.await;
@@ -48,7 +47,7 @@ impl Lanes {
                 drop(fast);
                 run.await
             }
-            // Both are full of what hangs.
+            // Both are full of hanging targets.
             Err(_) => run.await,
         }
     }
@@ -60,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// A thousand that hang, and one that answers.
+    /// A thousand hanging targets, and one that answers.
     #[tokio::test(start_paused = true)]
     async fn what_hangs_keeps_nobody_waiting_that_answers() {
         let lanes = Arc::new(Lanes::default());

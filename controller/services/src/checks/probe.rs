@@ -1,8 +1,8 @@
-//! One run of a check: an HTTP request, a TCP connection, a question of gRPC's health protocol, or a command in a task.
+//! One run of a check: an HTTP request, a TCP connection, a gRPC health call, or a command in a task.
 //!
-//! In: the check. Out: whether it passed and what was said, at most 3 KiB. The texts are Nomad's, for tools that read them, but that
-//! the body of an answer comes below its status.
-//! It must not know when or how often it runs; whoever calls it enforces the timeout.
+//! In: the check. Out: whether it passed and its output, at most 3 KiB. The texts are Nomad's, for tools that parse
+//! them, except that the body of a response follows its status. This module does not schedule runs; the caller enforces
+//! the timeout.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use super::{
 
 /// Runs commands in running tasks.
 pub trait Scripts: std::fmt::Debug + Send + Sync {
-    /// Runs one to its end, or ends it when its time is over.
+    /// Runs a command until it exits, or kills it after `timeout`.
     fn run<'a>(
         &'a self,
         alloc: AllocId,
@@ -37,23 +37,23 @@ pub trait Scripts: std::fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<ExecOutcome, NoResult>>;
 }
 
-/// What runs of checks share.
+/// State shared by all runs.
 #[derive(Debug)]
 pub(super) struct Probe {
     scripts: Arc<dyn Scripts>,
     requests: Requests,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProbeResult {
     pub(super) status: CheckStatus,
     pub(super) output: String,
-    /// What an HTTP server answered with.
+    /// The status of an HTTP response.
     pub(super) code: Option<StatusCode>,
-    /// What a command ended with.
+    /// The exit code of a command.
     pub(super) exit: Option<i32>,
-    /// It took all the time it was given.
+    /// The run used its whole timeout.
     pub(super) timed_out: bool,
 }
 
@@ -66,7 +66,7 @@ impl ProbeResult {
         Self::new(CheckStatus::Failure, output)
     }
 
-    /// Whether it is another failure than this one, whatever its words.
+    /// Whether it is a different failure, regardless of its text.
     pub(super) fn is_other_than(&self, last: &Self) -> bool {
         (self.code, self.exit, self.timed_out) != (last.code, last.exit, last.timed_out)
     }
@@ -79,7 +79,7 @@ impl ProbeResult {
         Self { timed_out: true, ..Self::failure(format!("nomad: no answer within {timeout:?}")) }
     }
 
-    /// What counts until the first run.
+    /// The result before the first run.
     pub(super) fn initial(status: InitialStatus) -> Self {
         let status = match status {
             InitialStatus::Passing => CheckStatus::Success,
@@ -95,7 +95,7 @@ impl Probe {
         Self { scripts, requests: Requests::default() }
     }
 
-    /// Fails with a sentence where the agent lacked what a run takes: that is no result.
+    /// Runs the check. Fails with a sentence if the agent lacked resources: that is no result.
     pub(super) async fn run(
         &self,
         alloc: AllocId,
@@ -158,10 +158,10 @@ impl Probe {
     }
 }
 
-/// As much as the API shows of what a check said.
+/// The maximum output of a check in the API.
 const OUTPUT_BYTES_MAX: usize = 3 * 1024;
 
-/// At most as much as is shown.
+/// Cuts output to the maximum length.
 fn cut(mut output: String) -> String {
     output.truncate(output.floor_char_boundary(OUTPUT_BYTES_MAX));
     output.truncate(output.trim_end().len());
@@ -175,7 +175,7 @@ fn judge_grpc(answer: &Answer) -> Result<(), String> {
     grpc::verdict(&answer.headers, &answer.body)
 }
 
-/// As Consul's checks by commands.
+/// Uses the rules of Consul's script checks.
 fn judge_script(outcome: &ExecOutcome) -> ProbeResult {
     let said = [&outcome.stdout, &outcome.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     let output = cut(said.concat());
@@ -211,7 +211,7 @@ fn judge(answer: &Answer) -> ProbeResult {
 fn headers(fields: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, values) in fields {
-        let name: HeaderName = name.parse().map_err(|_| format!("header {name:?} is no valid name"))?;
+        let name: HeaderName = name.parse().map_err(|_| format!("header {name:?} is not a valid name"))?;
         for value in values {
             let value: HeaderValue =
                 value.parse().map_err(|_| format!("header {name:?} has an invalid value"))?;
@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// What is told at once, where other words of the same failure wait.
+    /// A different failure is reported at once; a different text of the same failure waits.
     #[test]
     fn another_exit_code_is_another_failure() {
         let ended = |code, said: &str| {

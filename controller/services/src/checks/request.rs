@@ -1,8 +1,8 @@
-//! One request of a check: by HTTP/1, or HTTP/2 for gRPC, with TLS or without.
+//! One request of a check: HTTP/1, or HTTP/2 for gRPC, with or without TLS.
 //!
-//! In: the request. Out: the head of its answer, and as much of its body as may be shown. Each goes over a connection of its own: a
-//! check that reuses one would not see that nobody accepts new ones, and would keep a file open.
-//! It must not know what an answer means; whoever calls it enforces the timeout.
+//! In: the request. Out: the head of its response, and the beginning of its body. Each request uses a new connection: a
+//! check that reuses one would not notice that no new ones are accepted, and would keep a file open. This module does
+//! not interpret responses; the caller enforces the timeout.
 
 use std::{
     collections::BTreeMap,
@@ -25,44 +25,43 @@ use tokio::net::TcpStream;
 
 use super::shortage::NoResult;
 
-/// A request of a check.
 pub(super) struct Request<'a> {
     pub(super) speaks: Speaks,
     pub(super) url: String,
     pub(super) tls_skip_verify: bool,
-    /// The name on the certificate; the host of the URL where empty.
+    /// The name on the certificate; the URL's host if empty.
     pub(super) tls_server_name: &'a str,
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
-    /// More of the answer's body is not read.
+    /// The maximum length of the response body to read.
     pub(super) answer_bytes_max: usize,
 }
 
-/// What a request speaks.
+/// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Speaks {
     Http,
     Grpc,
 }
 
-/// What a peer answered.
+/// A response.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The beginning of it.
+    /// The beginning of the body.
     pub(super) body: Vec<u8>,
 }
 
-/// What requests share: clients by what they are for, made when a check first needs them.
+/// Clients for all requests, each created when a check first needs it.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     shared: [OnceLock<Client>; 6],
-    /// Those that expect a certificate for another name than the address.
+    /// Clients for checks that expect a certificate with a different name than the address.
     named: Mutex<BTreeMap<Named, Client>>,
 }
 
-/// For whom a client is that knows one peer only.
+/// The key of a client for a single peer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Named {
     server_name: String,
@@ -71,17 +70,17 @@ struct Named {
     speaks: Speaks,
 }
 
-/// More peers with a name of their own than that are not remembered.
+/// Limit for cached clients of this kind.
 const NAMED_MAX: usize = 64;
 
 impl Requests {
-    /// Sends a request and reads its answer, of whoever it is redirected to.
+    /// Sends a request, follows redirects, and reads the response.
     pub(super) async fn send(&self, request: Request<'_>) -> Result<Answer, NoResult> {
         let url = Url::parse(&request.url);
         let url = url.map_err(|error| NoResult::Failure(format!("{}: {error}", request.url)))?;
         if url.scheme() == "http" && request.speaks == Speaks::Http && request.method.is_safe() {
             let answer = plain(&request, &url).await?;
-            // A client follows, and asks the first one again: what is safe may be asked twice.
+            // A client follows the redirect, repeating the first request: safe methods may be repeated.
             if !(answer.status.is_redirection() && answer.headers.contains_key(LOCATION)) {
                 return Ok(answer);
             }
@@ -90,7 +89,7 @@ impl Requests {
         Ok(read(response, &request).await)
     }
 
-    /// A plain request that is redirected to TLS is sent anew.
+    /// A plain request that is redirected to TLS is sent again.
     async fn by_client(&self, request: &Request<'_>, url: Url) -> Result<Response, NoResult> {
         let tls = if request.tls_skip_verify { Tls::Unverified } else { Tls::of(&request.url) };
         let told =
@@ -124,8 +123,8 @@ impl Requests {
         Ok(place.get_or_init(|| client))
     }
 
-    /// A client for which the name on the certificate stands at the check's address, and the request to that name. Whom it asks is
-    /// told as if it were the address.
+    /// A client that resolves the certificate's name to the check's address, and the request to that name. The `Host`
+    /// header still contains the address.
     async fn by_name(
         &self,
         request: &Request<'_>,
@@ -140,7 +139,7 @@ impl Requests {
         let address = found.ok_or_else(|| wrong("it has no address"))?;
         let server_name = request.tls_server_name;
         url.set_host(Some(server_name))
-            .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is no name of a host")))?;
+            .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is not a valid host name")))?;
         let mut to_name = request.to(url);
         if !to_name.headers().contains_key(HOST)
             && let Ok(host) = HeaderValue::from_str(&format!("{host}:{port}"))
@@ -184,8 +183,8 @@ impl Request<'_> {
     }
 }
 
-/// By far the most requests are of this kind. Without a client's pool, its tasks and what it does for names they take half the
-/// processor time. Redirects are not followed.
+/// Most requests are of this kind. Without a client's pool, background tasks and name resolution they need half the CPU
+/// time. Redirects are not followed.
 async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, NoResult> {
     let stream = TcpStream::connect(peer(url)).await.map_err(|error| request.failure(&error))?;
     let asked = plain_request(request, url).map_err(|error| request.failure(&error))?;
@@ -196,7 +195,7 @@ async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, NoResult> {
         Ok(read(response.map(Body::wrap).into(), request).await)
     };
     let driven = async {
-        // Its failure is the request's, too.
+        // Its failure is reported by the request, too.
         let _: hyper::Result<()> = connection.await;
         std::future::pending().await
     };
@@ -206,13 +205,13 @@ async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, NoResult> {
     }
 }
 
-/// Whom a URL names: a host, an IPv6 address without its brackets, and a port.
+/// The peer in a URL: a host, an IPv6 address without brackets, and a port.
 fn peer(url: &Url) -> (&str, u16) {
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     (host, url.port_or_known_default().unwrap_or_default())
 }
 
-/// With the headers that a client would add.
+/// Adds the headers that a client would add.
 fn plain_request(request: &Request<'_>, url: &Url) -> Result<hyper::Request<Body>, hyper::http::Error> {
     let target = match url.query() {
         Some(query) => format!("{}?{query}", url.path()),
@@ -229,14 +228,14 @@ fn plain_request(request: &Request<'_>, url: &Url) -> Result<hyper::Request<Body
         .header(USER_AGENT, http_client::USER_AGENT)
         .header(ACCEPT, "*/*")
         .body(if request.body.is_empty() { Body::default() } else { request.body.clone().into() })?;
-    // Those that are given replace those of the same name.
+    // Given headers replace those with the same name.
     asked.headers_mut().extend(request.headers.clone());
     Ok(asked)
 }
 
 async fn read(mut response: Response, request: &Request<'_>) -> Answer {
     let status = response.status();
-    // Nobody is shown what a healthy server says, and it may take its time for it.
+    // The body of a healthy response is not shown, and may take long.
     let is_shown = status != StatusCode::OK || request.speaks == Speaks::Grpc;
     let mut body = Vec::new();
     while is_shown
@@ -251,7 +250,7 @@ async fn read(mut response: Response, request: &Request<'_>) -> Answer {
 
 fn builder(speaks: Speaks, tls: Tls) -> reqwest::ClientBuilder {
     let builder = http_client::builder(tls)
-        // A check that reuses a connection would not see that nobody accepts new ones, and would keep a file open.
+        // A check that reuses a connection would not notice that no new ones are accepted, and would keep a file open.
         .pool_max_idle_per_host(0)
         .redirect(redirect::Policy::custom(move |attempt| {
             if attempt.previous().len() > REDIRECTS_MAX {
@@ -277,7 +276,7 @@ fn needs_tls(error: &reqwest::Error) -> bool {
     std::error::Error::source(error).is_some_and(|why| why.is::<NeedsTls>())
 }
 
-/// The innermost cause; of a certificate that is not trusted also what can be done.
+/// The innermost cause; for an untrusted certificate with advice.
 fn failure_of(error: &reqwest::Error) -> String {
     let cause = innermost(error);
     match cause.strip_prefix("invalid peer certificate: ") {
@@ -288,5 +287,5 @@ fn failure_of(error: &reqwest::Error) -> String {
     }
 }
 
-/// As many as Nomad follows.
+/// The same limit as in Nomad.
 const REDIRECTS_MAX: usize = 10;

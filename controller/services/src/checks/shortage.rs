@@ -1,7 +1,7 @@
-//! Runs of checks that the agent could not make for want of something of its own.
+//! Runs of checks that failed for lack of the agent's own resources.
 //!
-//! In: why a run has no answer. Out: whether its target failed, or the agent or the machine lacks descriptors, ports, memory or processes.
-//! The latter says nothing of the target: nothing is counted, and nothing is restarted for it.
+//! In: the error of a run. Out: whether the target failed, or the agent or machine lacks descriptors, ports, memory or
+//! processes. The latter tells nothing about the target: it is not counted, and restarts nothing.
 
 use std::{
     error::Error,
@@ -14,37 +14,37 @@ use herdlet_driver::{DriverError, lacks};
 use rustix::{io::Errno, pipe::PipeFlags};
 use tokio::time::Instant;
 
-/// Why a run of a check has nothing to judge.
+/// Why a run of a check has no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoResult {
-    /// The target can't be asked, or refuses.
+    /// The target can't be reached, or refuses.
     #[error("{0}")]
     Failure(String),
-    /// The agent or its machine lacks something just now.
+    /// The agent or the machine temporarily lacks a resource.
     #[error("{0}")]
     Shortage(String),
 }
 
 impl NoResult {
-    /// Tells the two apart by the error; `why` is what is shown.
+    /// Classifies the error; `why` is the message.
     pub fn of(error: &(dyn Error + 'static), why: String) -> Self {
         let is_shortage = match errno_of(error) {
-            // EADDRNOTAVAIL: no port of its own is left for a further connection (ip_local_port_range, ip(7)).
+            // EADDRNOTAVAIL: no local port is left for another connection (ip_local_port_range, ip(7)).
             Some(errno) => lacks(errno) || [libc::ENOBUFS, libc::EADDRNOTAVAIL].contains(&errno),
-            // Looking up a name, and loading certificates, fail without a number.
+            // Name resolution and loading certificates fail without a number.
             None => is_out_of_descriptors(),
         };
         if is_shortage { Self::Shortage(why) } else { Self::Failure(why) }
     }
 }
 
-/// The number of the innermost error that has one.
+/// The error number of the innermost error that has one.
 fn errno_of(error: &(dyn Error + 'static)) -> Option<i32> {
     let inner: Option<&(dyn Error + 'static)> = if let Some(error) = error.downcast_ref::<io::Error>() {
         if let Some(errno) = error.raw_os_error() {
             return Some(errno);
         }
-        // Its source is that of the error inside, which may itself be the one.
+        // `source` would skip the error inside, which may itself be the one.
         error.get_ref().map(|inner| inner as _)
     } else if let Some(errno) = error.downcast_ref::<Errno>() {
         return Some(errno.raw_os_error());
@@ -66,10 +66,9 @@ fn is_out_of_descriptors() -> bool {
     matches!(rustix::pipe::pipe_with(PipeFlags::CLOEXEC), Err(Errno::MFILE | Errno::NFILE))
 }
 
-/// Checks that can't be made are reported once in this time, however many they are.
+/// Minimum interval of warnings about failed runs, for all checks together.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-/// Reports runs that could not be made.
 #[derive(Debug, Default)]
 pub(super) struct Reporter {
     reported: Mutex<Option<Instant>>,
@@ -85,7 +84,7 @@ impl Reporter {
         tracing::warn!(
             check,
             why,
-            "a check could not be made because the agent or the machine lacks something; its last result is kept and it is made again soon; raise the limit that is named"
+            "a check could not run because the agent or the machine lacks a resource; its last result is kept and it runs again soon; raise the limit in the error"
         );
     }
 }

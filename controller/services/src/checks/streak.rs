@@ -1,13 +1,13 @@
-//! How many results in a row change the status of a check.
+//! The number of consecutive results that change the status of a check.
 //!
-//! In: results of single runs. Out: those that say what the check's status is now. The rules are those of Consul, for which a warning
-//! is a good result.
+//! In: results of single runs. Out: those that determine the check's status. The rules are Consul's, where a warning
+//! counts as a good result.
 
 use herdlet_api_types::{job::Thresholds, service::CheckStatus};
 
 use super::probe::ProbeResult;
 
-/// Good or bad results in a row.
+/// Consecutive good or bad results.
 #[derive(Debug)]
 pub(super) struct Streak {
     thresholds: Thresholds,
@@ -20,7 +20,7 @@ impl Streak {
         Self { thresholds, good: 0, bad: 0 }
     }
 
-    /// The check's status after this run; none where it stays what it was.
+    /// The check's status after this run; `None` if it does not change.
     pub(super) fn take(&mut self, result: ProbeResult) -> Option<ProbeResult> {
         let Thresholds { success_before_passing, failures_before_critical, failures_before_warning } =
             self.thresholds;
@@ -48,7 +48,7 @@ impl Streak {
 mod tests {
     use super::*;
 
-    /// Each letter is a run: `s`uccess, `w`arning, `f`ailure; what comes out is the status that is told, `-` where none is.
+    /// Each letter is a run: `s`uccess, `w`arning, `f`ailure; the result has the reported status, or `-` for none.
     fn told(thresholds: [u32; 3], runs: &str) -> String {
         let [success_before_passing, failures_before_critical, failures_before_warning] = thresholds;
         let thresholds =
@@ -79,9 +79,9 @@ mod tests {
             ([3, 0, 0], "ssfsss", "--f--s"),
             ([0, 3, 0], "sffsfff", "s--s--f"),
             ([0, 3, 2], "sffff", "s-wff"),
-            // Worse is not a step towards better.
+            // Bad results are no progress towards passing.
             ([2, 3, 1], "ffsffsss", "ww-ww-ss"),
-            // A warning that comes no earlier than the failure is none.
+            // A warning that comes no earlier than the failure does not appear.
             ([0, 2, 2], "fff", "-ff"),
             ([2, 0, 0], "wws", "-ws"),
         ] {

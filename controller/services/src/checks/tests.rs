@@ -33,7 +33,7 @@ fn http(path: &str) -> CheckKind {
     }
 }
 
-/// What takes longer does not come: what answers does so within milliseconds, on a busy machine within seconds.
+/// Time limit: responses take milliseconds, on a busy machine seconds.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn check(id: &str, kind: CheckKind, port: u16) -> RegisteredCheck {
@@ -47,7 +47,7 @@ fn check(id: &str, kind: CheckKind, port: u16) -> RegisteredCheck {
     }
 }
 
-/// A check whose target never answers, which is soon seen.
+/// A check with a short timeout, for targets that never answer.
 fn hasty(id: &str, kind: CheckKind, port: u16) -> RegisteredCheck {
     RegisteredCheck { timeout: Span::from_millis(400), ..check(id, kind, port) }
 }
@@ -56,7 +56,7 @@ fn registration(provider: Provider, checks: Vec<RegisteredCheck>) -> Registratio
     Registration { provider, checks, ..fixture::registration("_herdlet-task-x", AllocId::from_hash([1; 16])) }
 }
 
-/// Commands end as their first argument says: with an exit code, or not at all.
+/// Commands end as their first argument requests: with an exit code, or never.
 #[derive(Debug, Default)]
 struct Said {
     asked: Mutex<Vec<String>>,
@@ -112,7 +112,7 @@ fn owner() -> ServiceOwner {
     ServiceOwner { alloc: AllocId::from_hash([1; 16]), task: None }
 }
 
-/// Answers each request by what `answer` makes of its text and number; an empty answer is silence.
+/// Responds to each request with the result of `answer` for its text and number; an empty result means silence.
 async fn serve(answer: impl Fn(&str, usize) -> String + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -215,7 +215,7 @@ async fn requests_carry_what_the_check_says_and_long_answers_are_cut() {
 #[tokio::test]
 async fn silence_refusal_and_tcp() {
     let (silent, _) = serve(|_, _| String::new()).await;
-    // Of a service that no machine has any more.
+    // A port of an obsolete service.
     let refused = 1;
     let (sender, mut reports) = mpsc::channel(8);
     let checks = checks_to(sender);
@@ -258,7 +258,7 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
     checks.up(&owner(), &one);
     assert!(matches!(checks.look(&owner(), &both), Sight::Foreign { .. }));
     assert_eq!(checks.look(&owner(), &one), Sight::Present);
-    // `a` went on: it has nothing new to say.
+    // `a` continued: it has no change to report.
     assert!(tokio::time::timeout(Duration::from_millis(200), reports.recv()).await.is_err());
     // The same id with another port is another check.
     let moved = [registration(Provider::Nomad, vec![RegisteredCheck { port: 1, ..a }])];
@@ -269,14 +269,14 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
         checks.down(&owner());
         assert_eq!(checks.look(&owner(), &one), Sight::Absent);
     }
-    // What was under way may still arrive; then nothing does in several intervals.
+    // A request in progress may still arrive; then none does for several intervals.
     let mut before = usize::MAX;
     while before != count.load(Ordering::SeqCst) {
         before = count.load(Ordering::SeqCst);
         assert!(before < 10_000, "it goes on");
         assert!(tokio::time::timeout(Duration::from_millis(200), reports.recv()).await.is_err());
     }
-    // Consul makes its own checks.
+    // Consul runs its own checks.
     let elsewhere = [registration(Provider::Consul, vec![check("c", http("/"), port)])];
     checks.up(&owner(), &elsewhere);
     assert_eq!(checks.look(&owner(), &elsewhere), Sight::Present);
@@ -303,7 +303,7 @@ async fn commands_pass_warn_or_fail_by_their_exit_code() {
         "hangs" => hasty(arg, script(arg), 0),
         _ => check(arg, script(arg), 0),
     });
-    // Consul can't run commands: those of its services are ours too, and nothing else of them.
+    // Consul can't run commands: we run those of its services, and no other checks of them.
     let mut of_consul = all.to_vec();
     of_consul.push(check("tcp", CheckKind::Tcp, 1));
     checks.up(&owner(), &[registration(Provider::Consul, of_consul)]);
@@ -359,7 +359,7 @@ async fn as_many_results_in_a_row_as_are_asked_for_change_the_status() {
     assert!(told[1].1 >= 3 && told[2].1 >= 4 && told[3].1 >= 5, "{told:?}");
 }
 
-/// Whoever judges health by the results needs no more than them.
+/// Results contain all that is needed to judge health.
 #[tokio::test]
 async fn results_say_what_they_are_good_for() {
     let (port, _) = serve(|_, _| response("500 Oops", "")).await;
@@ -372,11 +372,11 @@ async fn results_say_what_they_are_good_for() {
     let result = next(&mut reports).await;
     let when = result.restarts.unwrap();
     assert_eq!((result.on_update, when.ignore_warnings), (on_update, true));
-    // The third failure in a row comes two intervals after the first.
+    // The third consecutive failure comes two intervals after the first.
     assert_eq!((when.failing_for, when.grace), (Span::from_millis(100), Span::from_secs(7)));
 }
 
-/// Answers each call with this message, or with this status alone.
+/// Responds to each call with this message, or with this status only.
 async fn serve_grpc(answer: impl Fn(&[u8]) -> Result<Vec<u8>, &'static str> + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -449,7 +449,7 @@ async fn grpc_is_asked_in_its_health_protocol() {
     assert_eq!(said["plain"].0, CheckStatus::Failure);
 }
 
-/// A thousand targets that never answer, and one that does: it is checked on.
+/// A thousand targets that never answer, and one that does, which is still checked.
 #[tokio::test]
 async fn targets_that_hang_cost_no_healthy_one_its_interval() {
     let (silent, _) = serve(|_, _| String::new()).await;
@@ -461,7 +461,7 @@ async fn targets_that_hang_cost_no_healthy_one_its_interval() {
     let other = ServiceOwner { task: Some("t".to_owned()), ..owner() };
     checks.up(&other, &[registration(Provider::Nomad, vec![check("healthy", http("/"), healthy)])]);
     assert_eq!(next(&mut reports).await.id, "healthy");
-    // Those that hang do so for ten minutes each: behind one of them not even the first would be made by then.
+    // Those that hang do so for ten minutes each: waiting for them, not even the first run would be done by then.
     let enough = count.load(Ordering::SeqCst) + 10;
     let made = async {
         while count.load(Ordering::SeqCst) < enough {

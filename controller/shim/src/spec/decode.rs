@@ -1,13 +1,14 @@
-//! Reading a launch spec.
+//! Decodes a launch spec.
 //!
-//! In: a blob. Out: a [`Spec`] that borrows from it, or a [`SpecError`]. Total: no blob makes it panic or run away.
+//! In: a blob. Out: a [`Spec`] that borrows from it, or a [`SpecError`]. Total: no blob causes a panic or an endless
+//! loop.
 
 use super::{
     ENTRY_LEN_MAX, HEADER_LEN, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX, SpecError, TAGS, Tag,
 };
 use core::ffi::CStr;
 
-/// A decoded launch spec. The single fields stand here, the lists are walked over in the blob.
+/// A decoded launch spec. It stores single fields; lists are iterated in the blob.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec<'a> {
     /// See [`super::Field::Record`].
@@ -48,10 +49,10 @@ pub struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    /// Reads a whole blob.
+    /// Decodes a whole blob.
     ///
     /// # Errors
-    /// When the blob is not a spec of this version, or a field is missing, doubled or out of its range.
+    /// If the blob is not a spec of this version, or a field is missing, repeated or out of range.
     pub fn decode(blob: &'a [u8]) -> Result<Self, SpecError> {
         let entries = Entries::of(blob)?;
         let mut spec = Self {
@@ -134,7 +135,7 @@ impl<'a> Spec<'a> {
         Ok(spec)
     }
 
-    /// The name of the attempt's record, even if the rest of the blob is bad.
+    /// The name of the attempt's record, even if the rest of the blob is invalid.
     #[must_use]
     pub fn record_name(blob: &'a [u8]) -> Option<&'a CStr> {
         match Entries::of(blob).ok()?.next_entry().ok()? {
@@ -143,7 +144,7 @@ impl<'a> Spec<'a> {
         }
     }
 
-    /// The program's arguments, its own name first.
+    /// The program's arguments, beginning with its own name.
     pub fn arguments(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
         self.texts(Tag::Argument)
     }
@@ -201,7 +202,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// A flag is set by being there, without a value.
+/// A flag is set by its presence, without a value.
 fn set(value: &[u8]) -> Option<bool> {
     value.is_empty().then_some(true)
 }
@@ -210,7 +211,7 @@ fn text(value: &[u8]) -> Option<&CStr> {
     CStr::from_bytes_with_nul(value).ok()
 }
 
-/// A name that stays within its directory.
+/// A name that stays in its directory.
 fn file_name(value: &[u8], len_max: usize) -> Option<&CStr> {
     let name = text(value)?;
     let bytes = name.to_bytes();

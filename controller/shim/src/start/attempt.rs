@@ -1,7 +1,7 @@
-//! The verb `run`: the life of one task attempt.
+//! The verb `run`: runs one task attempt.
 //!
-//! In: the descriptors and the launch spec from the agent. Out: the attempt's record, the log files, and an exit code for
-//! whoever started the attempt. It knows no agent: whoever wants to know watches the record.
+//! In: the descriptors and the launch spec from the agent. Out: the attempt's record, the log files, and an exit code
+//! for the caller. It does not communicate with the agent, which watches the record.
 
 use super::birth;
 use super::files::Place;
@@ -17,7 +17,7 @@ use core::ffi::CStr;
 
 /// Runs an attempt to its end; returns the exit code.
 pub(super) fn run() -> u32 {
-    // The agent's terminal and its hang-ups are none of ours. Fails only where this is a session of its own already.
+    // Detaches from the agent's terminal. Fails only if this process already leads a session.
     let _ = sys::setsid();
     let Ok(blob) = take_spec() else { return EXIT_NO_RECORD };
     let Some(name) = Spec::record_name(blob) else { return EXIT_NO_RECORD };
@@ -54,7 +54,7 @@ pub(super) fn run() -> u32 {
     0
 }
 
-/// Starts the task and says so in the record. Returns the reading ends of its pipes and the signal descriptor.
+/// Starts the task and updates the record. Returns the read ends of its pipes and the signal descriptor.
 fn start(spec: &Spec<'_>, keeper: &mut Keeper) -> Option<([Fd; 2], Fd)> {
     match take_program_dir(spec).map_err(prepare).and_then(|dir| start_with_pipes(spec, dir)) {
         Ok((pid, pipes, signals)) => {
@@ -103,7 +103,7 @@ struct Attempt<'s> {
 }
 
 impl Attempt<'_> {
-    /// Blocks in one poll until the main process, every child and both pipes have ended.
+    /// Waits until the main process, every child and both pipes have ended.
     fn live(&mut self) {
         let mut has_children = self.reap();
         while has_children || !self.streams.are_finished() {
@@ -136,7 +136,7 @@ impl Attempt<'_> {
         self.keeper.write();
     }
 
-    /// Reaps whoever died; returns whether children are left.
+    /// Reaps dead children; returns whether children are left.
     fn reap(&mut self) -> bool {
         loop {
             match sys::reap() {
@@ -158,14 +158,14 @@ impl Attempt<'_> {
     }
 }
 
-/// Holds the attempt's record.
+/// Owns the attempt's record.
 struct Keeper {
     fd: Fd,
     record: Record,
 }
 
 impl Keeper {
-    /// Claims the attempt: whoever creates the file has it.
+    /// Claims the attempt by creating its record.
     fn create(name: &CStr) -> Result<Self, Errno> {
         let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_EXCL;
         let fd = sys::openat(FD_RUNTIME, name, flags, 0o600)?;
@@ -175,7 +175,7 @@ impl Keeper {
         if keeper.write() {
             Ok(keeper)
         } else {
-            // Without its block on disk the record could lose an exit later: better not to start.
+            // Without an allocated disk block the record could lose an exit later, so don't start.
             sys::unlinkat(FD_RUNTIME, name);
             Err(sys::EINVAL)
         }
@@ -195,7 +195,7 @@ impl Keeper {
         self.advance(State::StartFailed { step, errno, at_unix_ns: sys::now_unix_ns() });
     }
 
-    /// Each write wakes those who watch the record, so the counter goes out in growing steps only.
+    /// Each write wakes the watchers of the record, so the counter is published at growing intervals only.
     fn publish_dropped(&mut self, dropped: u64) {
         let known = self.record.dropped_bytes;
         if dropped > known && (known == 0 || dropped - known > known / 4 + (1 << 16)) {
@@ -210,7 +210,7 @@ impl Keeper {
     }
 }
 
-/// Start time of a process, by default this one; 0 where /proc doesn't tell.
+/// Start time of a process, by default this one; 0 if /proc is not readable.
 fn start_ticks_of(pid: Option<u32>) -> u64 {
     let path = Text::new().with(b"/proc/");
     let path = match pid {

@@ -1,8 +1,8 @@
-//! Starting one program: from the launch spec to a running child.
+//! Starts a program: from the launch spec to a running child.
 //!
-//! In: a decoded spec and three descriptors. Out: the child's pid, or which step failed and why. The child shares this
-//! process' memory until it executes the program (`CLONE_VM | CLONE_VFORK`), so its failure is read from memory, without a
-//! pipe, and no page is copied.
+//! In: a decoded spec and three descriptors. Out: the child's pid, or the failed step and its errno. The child shares
+//! this process's memory until it executes the program (`CLONE_VM | CLONE_VFORK`), so its failure is read from memory,
+//! without a pipe, and no page is copied.
 
 use super::sys::{self, Errno, Fd};
 use crate::clone::{Birth, CLONE_INTO_CGROUP, CLONE_VFORK, CLONE_VM, clone_onto};
@@ -12,14 +12,14 @@ use crate::spec::Spec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Which step of a start failed, and why.
+/// The failed step of a start, and its errno.
 pub(super) type Failure = (Step, Errno);
 
-/// Whole words: what lies behind it must be aligned.
+/// Whole words: the memory after it must be aligned.
 const CHILD_STACK_LEN: usize = 16 * 1024;
 
-/// Starts the program, which lies in `program_dir` where that is one. `stdio` become its descriptors 0, 1 and 2; all others must be
-/// close-on-exec.
+/// Starts the program, by its name in `program_dir` if that is set. `stdio` become its descriptors 0, 1 and 2; all
+/// others must be close-on-exec.
 pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<u32, Failure> {
     let cgroup = match spec.cgroup {
         Some(path) => sys::openat(sys::AT_FDCWD, path, sys::O_RDONLY | sys::O_DIRECTORY, 0)
@@ -35,9 +35,10 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<
     let whole = (arena.as_ptr(), arena.len());
     let (stack, rest) = arena.split_at_mut(CHILD_STACK_LEN);
     let (pointers, numbers) = rest.split_at_mut(pointers_len.min(rest.len()));
-    // SAFETY: zeroed words are null pointers. All of it is aligned: a mapping begins at a page, and a stack is whole words long.
+    // SAFETY: zeroed words are null pointers. All of it is aligned: a mapping begins at a page, and the stack is whole
+    // words long.
     let (_, pointers, _) = unsafe { pointers.align_to_mut::<*const u8>() };
-    // SAFETY: zeroed bytes are numbers. All of it is aligned, as it begins behind whole words.
+    // SAFETY: zeroed bytes are valid numbers. All of it is aligned, because it follows whole words.
     let (_, for_groups, _) = unsafe { numbers.align_to_mut::<u32>() };
     let (for_arguments, for_variables) = pointers.split_at_mut(arguments.min(pointers.len()));
     for (slot, text) in for_arguments.iter_mut().zip(spec.arguments()) {
@@ -57,7 +58,7 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<
         variables: for_variables,
         groups: for_groups,
         cgroup: -1,
-        // What it says if the child is killed before it can say anything, as happens in a cgroup that is being killed.
+        // The result if the child is killed before it can report, as happens in a cgroup that is being killed.
         failed_step: AtomicU32::new(step_of_birth(spec) as u32),
         failed_errno: AtomicU32::new(u32::from(sys::EINTR)),
     };
@@ -65,7 +66,7 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<
     let failed_step = Step::of(child.failed_step.load(Ordering::SeqCst) as u8);
     let failed_errno = child.failed_errno.load(Ordering::SeqCst) as Errno;
     sys::close(cgroup);
-    // SAFETY: the child has left the arena: it executed its program or is gone.
+    // SAFETY: the child no longer uses the arena: it has executed its program or exited.
     unsafe { sys::unmap(whole.0, whole.1) };
     let pid = pid.map_err(|errno| (step_of_birth(spec), errno))?;
     match failed_step {
@@ -77,7 +78,7 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<
     }
 }
 
-/// What fails when the child isn't born.
+/// The step that fails if the child can't be created.
 fn step_of_birth(spec: &Spec<'_>) -> Step {
     if spec.cgroup.is_some() { Step::Cgroup } else { Step::Clone }
 }
@@ -89,7 +90,7 @@ struct Child<'a> {
     arguments: &'a [*const u8],
     variables: &'a [*const u8],
     groups: &'a [u32],
-    /// Directory of a cgroup to enter by hand, or -1.
+    /// Directory of a cgroup to enter explicitly, or -1.
     cgroup: Fd,
     failed_step: AtomicU32,
     failed_errno: AtomicU32,
@@ -108,7 +109,7 @@ impl Child<'_> {
             birth.flags |= CLONE_INTO_CGROUP;
             birth.cgroup = cgroup as u64;
             match self.clone(&birth, stack) {
-                // An old kernel or a sandbox without clone3: the slower way, which moves the child.
+                // An old kernel or a sandbox without clone3: use the slower way, which moves the child.
                 Err(sys::ENOSYS | sys::EINVAL | sys::EPERM) => {
                     birth.flags &= !CLONE_INTO_CGROUP;
                     self.cgroup = cgroup;
@@ -121,16 +122,17 @@ impl Child<'_> {
 
     fn clone(&self, birth: &Birth, stack: &mut [u8]) -> sys::Result<u32> {
         let this = core::ptr::from_ref(self).cast_mut().cast::<c_void>();
-        // SAFETY: this thread is suspended while the child uses the stack and `self`; the child only makes system calls.
+        // SAFETY: this thread is suspended while the child uses the stack and `self`; the child only makes system
+        // calls.
         let pid = unsafe { clone_onto(birth, stack, child, this) };
         if pid < 0 { Err(-pid as Errno) } else { Ok(pid as u32) }
     }
 
-    /// Runs in the child. Returns only if something failed.
+    /// Runs in the child. Returns only on failure.
     fn become_task(&self) -> Failure {
         match self.prepare() {
             Ok(()) => {
-                // From here on silence means success.
+                // From here on no report means success.
                 self.failed_step.store(0, Ordering::SeqCst);
                 (Step::Exec, self.execute())
             }
@@ -138,11 +140,12 @@ impl Child<'_> {
         }
     }
 
-    /// Returns only if it failed.
+    /// Returns only on failure.
     fn execute(&self) -> Errno {
         if let Some(name) = self.spec.entry {
             match sys::execveat(self.program_dir, name, self.arguments, self.variables) {
-                // A script: what interprets it is given a path, and none leads through a descriptor that is closed by then.
+                // A script: its interpreter is given a path, and none leads through a descriptor that is closed by
+                // then.
                 sys::ENOENT => {}
                 errno => return errno,
             }
@@ -181,7 +184,7 @@ impl Child<'_> {
             sys::setgroups(self.groups).map_err(|errno| (Step::Groups, errno))?;
             sys::setgid(gid).map_err(|errno| (Step::Gid, errno))?;
             sys::setuid(uid).map_err(|errno| (Step::Uid, errno))?;
-            // The kernel drops capabilities only when a root user changes, and never the inheritable ones.
+            // The kernel drops capabilities only when root changes to another user, and never the inheritable ones.
             if uid != 0 {
                 sys::drop_capabilities().map_err(|errno| (Step::Uid, errno))?;
             }
@@ -214,7 +217,7 @@ fn write_to(dir: Fd, path: &core::ffi::CStr, bytes: &[u8]) -> sys::Result<()> {
     done.map(|_| ())
 }
 
-/// The kernel refuses a lower value to those without CAP_SYS_RESOURCE; the task then runs with the inherited one.
+/// The kernel refuses a lower value without CAP_SYS_RESOURCE; the task then runs with the inherited one.
 fn set_oom_score_adj(adjustment: i16) -> sys::Result<()> {
     let sign: &[u8] = if adjustment < 0 { b"-" } else { b"" };
     let text = Text::new().with(sign).with_number(u64::from(adjustment.unsigned_abs()));
@@ -224,7 +227,7 @@ fn set_oom_score_adj(adjustment: i16) -> sys::Result<()> {
     }
 }
 
-/// Where the hard limit can't be raised, the task gets what is allowed.
+/// If the hard limit can't be raised, the limit is reduced to it.
 fn limit_open_files(limit: u64) -> sys::Result<()> {
     match sys::limit_open_files(Some([limit, limit])) {
         Err(sys::EPERM) => {

@@ -1,20 +1,21 @@
 //! The rotated files of one output stream.
 //!
 //! In: bytes in the order the task wrote them. Out: the files `<stem>.N` in the logs directory, never longer than their
-//! limit, the newest kept, and beside each when it was written. Used by the log writer only, because any of this may wait for a disk. The task can write to the
-//! directory: nothing there is trusted, links are not followed, only regular files with a single name are written.
+//! limit, the newest kept, and for each a file with the times of its writes. Only the log writer uses this module,
+//! because any call may wait for a disk. The task can write to the directory: its contents are not trusted, links are
+//! not followed, and only regular files with a single name are written.
 
 use super::sys::{self, Errno, Fd};
 use crate::rotation::{Cut, INDEX_MAX, Name, Text, cut, fits_whatever_it_is, own};
 use crate::times::{MARK_LEN, Mark, SUFFIX};
 use core::ffi::CStr;
 
-/// How many taken names are passed over when looking for the next file.
+/// How many occupied names to skip when opening the next file.
 const TRIES: u32 = 64;
-/// How many times the directory is asked for more names; a task may have planted any number.
+/// Limit for reading the directory; a task may have created any number of names.
 const LISTINGS_MAX: u32 = 1024;
 
-/// Where a stream's files are, and how many and how large they may be.
+/// The location, maximum number and maximum size of a stream's files.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) dir: Fd,
@@ -23,13 +24,13 @@ pub(super) struct Place {
     pub(super) size_max: u64,
 }
 
-/// The file that is being written.
+/// The file being written.
 pub(super) struct LogFile {
     fd: Fd,
     index: u32,
-    /// The last one of this file.
+    /// The last mark of this file.
     mark: Option<Mark>,
-    /// Where one was due that could not be stored: the next one begins there, so that none claims too little.
+    /// Offset of a mark that could not be stored: the next one starts there, so that readers skip no data.
     unmarked: Option<u64>,
 }
 
@@ -38,7 +39,7 @@ impl LogFile {
         Self { fd: -1, index: 0, mark: None, unmarked: None }
     }
 
-    /// Writes as much as can be written; returns how many bytes that were. Fewer than given means that the disk refused.
+    /// Writes as much as possible; returns the number of bytes. Fewer than given means that the disk refused.
     pub(super) fn append(&mut self, place: &Place, bytes: &[u8]) -> usize {
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -51,12 +52,12 @@ impl LogFile {
         done
     }
 
-    /// Takes bytes that wait in a pipe without copying them through memory of ours; returns how many those were. Fewer than
-    /// `len` means that they have to be looked at, or that the disk refused.
+    /// Moves bytes from a pipe without copying them through our memory; returns the number of bytes. Fewer than `len`
+    /// means that their content matters, or that the disk refused.
     pub(super) fn take(&mut self, place: &Place, pipe: Fd, len: usize) -> usize {
         let mut done = 0;
         while done < len {
-            // Asked each time, as in `append_some`.
+            // Read each time, as in `append_some`.
             let Some(size) = self.size() else { break };
             if !fits_whatever_it_is(len - done, size, place.size_max) {
                 break;
@@ -73,7 +74,7 @@ impl LogFile {
     }
 
     fn append_some(&mut self, place: &Place, bytes: &[u8]) -> Result<usize, Errno> {
-        // Asked each time: the file may have been removed or cut short by whoever can.
+        // Read each time: another process may have removed or truncated the file.
         let size = match self.size() {
             Some(size) => size,
             None => self.open_newest(place)?,
@@ -95,7 +96,8 @@ impl LogFile {
         Ok(written)
     }
 
-    /// Notes when the file got longer than `size`, unless the last mark says so. Where that fails, readers do without.
+    /// Records when the file grew beyond `size`, unless the last mark covers it. Readers can do without it if this
+    /// fails.
     fn note_time(&mut self, place: &Place, size: u64) {
         let at_s = sys::now_unix_ns() / 1_000_000_000;
         if self.mark.is_some_and(|mark| !mark.is_over(at_s, size)) {
@@ -115,7 +117,7 @@ impl LogFile {
         sys::stat(self.fd).ok().filter(|stat| stat.links == 1).map(|stat| stat.size)
     }
 
-    /// Goes on with the newest file unless it is full.
+    /// Continues the newest file unless it is full.
     fn open_newest(&mut self, place: &Place) -> Result<u64, Errno> {
         let newest =
             own(|visit: &mut dyn FnMut(Name)| each_name(place, visit))?.map_or(0, |(_, newest)| newest);
@@ -135,7 +137,7 @@ impl LogFile {
         let mut problem = sys::EEXIST;
         for index in first..=first.saturating_add(TRIES) {
             if index > INDEX_MAX {
-                // Nobody gets here but by a planted name: start over in the last file.
+                // Reached only through a name created by the task: restart in the last file.
                 let size = open_at(place, &name_of(place, INDEX_MAX)).map(|(fd, _)| {
                     sys::truncate(fd);
                     (self.fd, self.index) = (fd, INDEX_MAX);
@@ -161,7 +163,7 @@ impl LogFile {
         (self.fd, self.mark, self.unmarked) = (-1, None, None);
     }
 
-    /// Removes what the step from `old` to the present index has made superfluous.
+    /// Removes files that are superfluous after the step from `old` to the current index.
     fn remove_old(&self, place: &Place, old: u32) {
         let first = (old.saturating_add(1)).saturating_sub(place.files_max);
         let end = self.index.saturating_add(1).saturating_sub(place.files_max);
@@ -171,7 +173,7 @@ impl LogFile {
     }
 }
 
-/// Adds a mark to those of a file; whether that could be done.
+/// Adds a mark to those of a file; returns whether it was stored.
 fn store(place: &Place, index: u32, mark: Mark) -> bool {
     let Ok((fd, len)) = open_at(place, &times_of(place, index)) else { return false };
     let end = len - len % MARK_LEN as u64;
@@ -189,7 +191,7 @@ fn remove(place: &Place, index: u32) {
 enum Taken {
     /// The name is free or ours, but the disk refuses.
     No,
-    /// Something else than a log file has the name.
+    /// The name belongs to something other than a log file.
     ByAnother,
 }
 
@@ -197,8 +199,8 @@ fn open_at(place: &Place, name: &Text) -> Result<(Fd, u64), (Errno, Taken)> {
     const ENXIO: Errno = 6;
     const EISDIR: Errno = 21;
     const ELOOP: Errno = 40;
-    // Non-blocking matters for a fifo only: without a reader it then fails instead of waiting for one.
-    // Not for appending: bytes can't be moved from a pipe into such a file.
+    // O_NONBLOCK matters for a fifo only: without a reader, opening fails instead of waiting for one. Not O_APPEND:
+    // splicing to such a file is not possible.
     let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_NOFOLLOW | sys::O_NONBLOCK;
     for _ in 0..TRIES {
         let fd = sys::openat(place.dir, name.as_c_str(), flags, 0o644).map_err(|errno| {
@@ -207,7 +209,7 @@ fn open_at(place: &Place, name: &Text) -> Result<(Fd, u64), (Errno, Taken)> {
         })?;
         match sys::stat(fd) {
             Ok(stat) if stat.is_file && stat.links == 1 => return Ok((fd, stat.size)),
-            // Removed in this moment: the name is free again.
+            // Just removed: the name is free again.
             Ok(stat) if stat.links == 0 => sys::close(fd),
             Ok(_) => {
                 sys::close(fd);
@@ -230,9 +232,9 @@ fn times_of(place: &Place, index: u32) -> Text {
     name_of(place, index).with(SUFFIX.as_bytes())
 }
 
-/// Walks over the regular files of this stream and their marks, in no order.
+/// Visits the regular files of this stream and their marks, in any order.
 fn each_name(place: &Place, visit: &mut dyn FnMut(Name)) -> Result<(), Errno> {
-    // Opened anew: the position of the held descriptor is shared with everyone who holds it.
+    // Opened again: the position of the original descriptor is shared with all its holders.
     let dir = sys::openat(place.dir, c".", sys::O_RDONLY | sys::O_DIRECTORY, 0)?;
     let mut buffer = [0; 2048];
     for _ in 0..LISTINGS_MAX {

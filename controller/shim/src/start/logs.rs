@@ -1,19 +1,19 @@
-//! From the task's pipes to the log files, without making the task wait for a disk.
+//! Moves output from the task's pipes to the log files, without making the task wait for a disk.
 //!
-//! In: two pipes. Out: two series of files, and a count of what could not be kept.
+//! In: two pipes. Out: two series of files, and a count of dropped bytes.
 //!
 //! ```text
 //! task ──pipe──► writer thread ──► <stem>.N
-//!           └──► nowhere, by the main thread, while the writer is stuck and the pipe fills up
+//!           └──► discarded by the main thread, while the writer is stuck and the pipe fills up
 //! ```
 //!
-//! A writer thread exists only while there is output: the main thread, which sleeps in its poll, creates it at the first
-//! byte; after a quiet while it leaves, and its memory is given back. It alone may wait for a disk.
+//! A writer thread exists only while there is output: the main thread, which sleeps in its poll, creates it at the
+//! first byte. After an idle period the writer exits, and its memory is freed. Only the writer waits for a disk.
 //!
-//! Whenever the writer begins to write it sets an alarm. If the alarm finds that it got (nearly) nowhere since, and a pipe
-//! is half full, the main thread empties that pipe into nowhere and counts the bytes. So a stalled disk holds up a task that
-//! writes much for [`PATIENCE_MS`] at first, then for ever less, down to 1 ms for each half pipe; what a task writes that
-//! writes little stays in its pipe. With [`Full::Block`] there is no alarm: the task waits for the disk.
+//! Whenever the writer starts to write, it sets an alarm. If the alarm finds (almost) no progress since, and a pipe is
+//! half full, the main thread discards that pipe's contents and counts the bytes. So a stalled disk delays a task that
+//! writes a lot by [`PATIENCE_MS`] at first, then less and less, down to 1 ms for each half pipe; the output of a task
+//! that writes little stays in its pipe. With [`Full::Block`] there is no alarm: the task waits for the disk.
 
 use super::files::{LogFile, Place};
 use super::sys::{self, Fd, POLLIN, PollFd};
@@ -22,39 +22,39 @@ use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-/// The most that is read and written at once.
+/// The maximum size of a read and write.
 const BUFFER_LEN: usize = 128 * 1024;
 const STACK_LEN: usize = 32 * 1024;
 const AREA_LEN: usize = BUFFER_LEN + STACK_LEN;
-/// What a pipe holds by default (pipe(7)). A full one is a sign of heavy traffic.
+/// The default capacity of a pipe (pipe(7)). A full one indicates heavy traffic.
 const PIPE_LEN: u32 = 64 * 1024;
-/// What a pipe holds under heavy traffic: fewer changes between task and writer.
+/// The capacity under heavy traffic: fewer switches between task and writer.
 const PIPE_LEN_HEAVY: u32 = 256 * 1024;
-/// From so many bytes on they are moved through the relay; fewer are copied in less time.
+/// Minimum size for moving bytes through the relay; copying is faster for fewer.
 const RELAY_MIN: usize = 16 * 1024;
-/// How long a busy writer is trusted at first.
+/// The initial time after which a busy writer is checked.
 const PATIENCE_MS: u32 = 200;
-/// Bytes in each millisecond (1 MB/s) below which a writer counts as stuck.
+/// Minimum bytes per millisecond (1 MB/s); a slower writer counts as stuck.
 const SLOW_BYTES_MS: u64 = 1000;
-/// How long the writer waits for more before it leaves.
+/// How long the writer waits for more output before it exits.
 const QUIET_MS: u64 = 3_000;
-/// How long a refused write is left alone when nothing may be dropped.
+/// Delay before retrying a refused write if nothing may be dropped.
 const RETRY_MS: u64 = 500;
-/// How long a stuck disk may hold up the end, once the task and all its children are gone.
+/// How long a stuck disk may delay the end after the task and all its children are gone.
 const FINISH_MS: u32 = 10_000;
 
 const GONE: u32 = 0;
 const ACTIVE: u32 = 1;
 const LEAVING: u32 = 2;
 
-/// What to do when the disk is slower than the task.
+/// What to do if the disk is slower than the task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
     Drop,
     Block,
 }
 
-/// What both threads share. Must not move once a writer was created.
+/// State shared by both threads. Must not move once a writer has been created.
 pub(super) struct Shared {
     places: [Place; 2],
     full: Full,
@@ -64,41 +64,41 @@ pub(super) struct Shared {
     area: AtomicUsize,
     writer: AtomicU32,
     writer_thread: AtomicU32,
-    /// Bytes that the writer is about to write, 0 while it isn't writing.
+    /// Size of the current write, 0 if there is none.
     writing: AtomicU32,
-    /// Bytes that are done with: written or refused.
+    /// Bytes written or refused.
     done: AtomicU64,
-    /// Bytes that could not be kept.
+    /// Bytes that were dropped.
     dropped: AtomicU64,
     /// 1 while an alarm is set.
     armed: AtomicU32,
     patience_ms: AtomicU32,
-    /// 1 when nobody is left who could write more.
+    /// 1 when no process is left that could write more.
     ending: AtomicU32,
-    /// The writer's own; the main thread touches them only while there is no writer.
+    /// Owned by the writer; the main thread accesses them only while there is no writer.
     files: UnsafeCell<[LogFile; 2]>,
 }
 
 /// One of the task's output streams.
 struct Stream {
-    /// The pipe's reading end, or -1 where there is none.
+    /// The pipe's read end, or -1 if there is none.
     pipe: Fd,
     pipe_len: AtomicU32,
-    /// 1 after its end was read.
+    /// 1 after end of file.
     closed: AtomicU32,
 }
 
 /// The main thread's side.
 pub(super) struct Streams<'s> {
     shared: &'s Shared,
-    /// [`Shared::done`] when the alarm was looked at last.
+    /// [`Shared::done`] at the last alarm.
     done_before: u64,
     /// How long the writer has been stuck.
     stuck_ms: u32,
 }
 
 impl Shared {
-    /// Takes over the reading ends of both pipes; -1 where there is none.
+    /// Takes ownership of the read ends of both pipes; -1 for none.
     pub(super) fn new(places: [Place; 2], full: Full, pipes: [Fd; 2]) -> Self {
         let stream = |pipe: Fd| Stream {
             pipe,
@@ -137,18 +137,18 @@ impl<'s> Streams<'s> {
         Self { shared, done_before: 0, stuck_ms: 0 }
     }
 
-    /// Bytes that could not be kept so far.
+    /// Bytes dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         self.shared.dropped.load(SeqCst)
     }
 
-    /// Whether everything there was is written, or given up.
+    /// Whether all output is written or given up.
     pub(super) fn are_finished(&self) -> bool {
         let is_written = self.shared.are_closed() && self.shared.writer.load(SeqCst) == GONE;
         is_written || self.stuck_ms >= FINISH_MS
     }
 
-    /// What the main thread has to wait for: the pipes, unless the writer does.
+    /// Sets the main thread's poll entries: the pipes, unless the writer waits for them.
     pub(super) fn prepare(&self, entries: &mut [PollFd]) {
         let is_idle = self.shared.writer.load(SeqCst) == GONE;
         for (entry, stream) in entries.iter_mut().zip(&self.shared.streams) {
@@ -157,7 +157,7 @@ impl<'s> Streams<'s> {
         }
     }
 
-    /// Looks at what poll said: a pipe's end is noted, anything else is the writer's work.
+    /// Handles the poll results: records a pipe's end, and leaves anything else to the writer.
     pub(super) fn see(&self, entries: &[PollFd]) {
         let mut has_bytes = false;
         for (entry, stream) in entries.iter().zip(&self.shared.streams) {
@@ -189,24 +189,24 @@ impl<'s> Streams<'s> {
         };
         let (_, stack) = area.split_at_mut(BUFFER_LEN);
         let argument = core::ptr::from_ref(shared).cast_mut().cast();
-        // SAFETY: the stack is the new thread's own, `shared` lives as long as the process.
+        // SAFETY: the stack is the new thread's own, and `shared` lives as long as the process.
         let thread = unsafe { clone_onto(&birth, stack, writer, argument) };
         if thread < 0 {
-            // No thread to be had (a limit of the user): output is worth less than the task.
+            // No thread can be created (a limit of the user): the task matters more than its output.
             self.discard_all();
             shared.writer.store(LEAVING, SeqCst);
             self.release();
         }
     }
 
-    /// Gives the writer's memory back after it has left.
+    /// Frees the writer's memory after it has exited.
     pub(super) fn release(&self) {
         let shared = self.shared;
         if shared.writer.load(SeqCst) != LEAVING {
             return;
         }
         loop {
-            // The kernel clears the word when the thread is gone for good.
+            // The kernel clears the word when the thread has exited completely.
             let thread = shared.writer_thread.load(SeqCst);
             if thread == 0 {
                 break;
@@ -217,12 +217,12 @@ impl<'s> Streams<'s> {
             stream.resize(PIPE_LEN);
         }
         let area = shared.area.swap(0, SeqCst);
-        // SAFETY: the thread is gone, and nobody else uses its buffer and stack.
+        // SAFETY: the thread is gone, and its buffer and stack have no other users.
         unsafe { sys::unmap(area as *const u8, AREA_LEN) };
         shared.writer.store(GONE, SeqCst);
     }
 
-    /// The alarm: looks whether the writer gets on.
+    /// Handles the alarm: checks the writer's progress.
     pub(super) fn watch(&mut self) {
         let shared = self.shared;
         let patience_ms = shared.patience_ms.load(SeqCst);
@@ -232,7 +232,7 @@ impl<'s> Streams<'s> {
         self.done_before = done;
         shared.armed.store(0, SeqCst);
         if shared.writing.load(SeqCst) == 0 {
-            // It waits for output; its next write sets the alarm again.
+            // The writer waits for output; its next write sets the alarm again.
             self.stuck_ms = 0;
             shared.patience_ms.store(PATIENCE_MS, SeqCst);
             return;
@@ -255,7 +255,7 @@ impl<'s> Streams<'s> {
         arm(shared);
     }
 
-    /// Throws away what waits in a pipe.
+    /// Discards the contents of a pipe.
     fn discard(&self, stream: &Stream) {
         if let Ok(len) = sys::splice(stream.pipe, 0, 1 << 20) {
             self.shared.dropped.fetch_add(len as u64, SeqCst);
@@ -270,13 +270,13 @@ impl<'s> Streams<'s> {
         }
     }
 
-    /// Nobody is left who could write more: what can't be written now never will be.
+    /// No process is left that could write more: give up output that can't be written now.
     pub(super) fn end(&self) {
         self.shared.ending.store(1, SeqCst);
         sys::futex_wake(&self.shared.ending);
     }
 
-    /// Counts what was given up.
+    /// Counts the output given up.
     pub(super) fn give_up(&self) {
         let left = u64::from(self.shared.writing.load(SeqCst));
         self.shared.dropped.fetch_add(left, SeqCst);
@@ -294,9 +294,9 @@ impl Stream {
 
 /// The writer thread.
 unsafe extern "C" fn writer(argument: *mut c_void) -> ! {
-    // SAFETY: `Streams::create_writer` passes what lives as long as the process.
+    // SAFETY: `Streams::create_writer` passes a value that lives as long as the process.
     let shared = unsafe { &*argument.cast::<Shared>() };
-    // SAFETY: the buffer and the files are this thread's while it lives; there is only one.
+    // SAFETY: the buffer and the files belong to this thread while it lives; there is only one.
     let (buffer, files) = unsafe {
         let at = shared.area.load(SeqCst) as *mut u8;
         (core::slice::from_raw_parts_mut(at, BUFFER_LEN), &mut *shared.files.get())
@@ -322,10 +322,10 @@ unsafe extern "C" fn writer(argument: *mut c_void) -> ! {
     sys::exit_thread()
 }
 
-/// From pipe to file, once.
+/// Moves one piece from pipe to file.
 fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u8], relay: &mut Relay) {
     let (stream, place) = (&shared.streams[index], &shared.places[index]);
-    // The main thread may have emptied the pipe meanwhile: this must not wait.
+    // The main thread may have emptied the pipe meanwhile, so this must not block.
     let waiting = sys::waiting_bytes(stream.pipe) as usize;
     let relayed = if waiting >= RELAY_MIN { relay.fill(stream.pipe, waiting) } else { 0 };
     let len = match (relayed, waiting) {
@@ -335,7 +335,7 @@ fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u
     };
     if len == 0 {
         let mut entry = [PollFd { fd: stream.pipe, events: POLLIN, revents: 0 }];
-        // Empty and hung up: its end. Empty only: the main thread was faster.
+        // Empty and hung up: end of file. Only empty: the main thread was faster.
         if sys::poll(&mut entry, Some(0)) == Ok(1) && entry[0].revents & POLLIN == 0 {
             stream.closed.store(1, SeqCst);
         }
@@ -353,7 +353,7 @@ fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u
     } else {
         let mut left = len - file.take(place, relay.from, len);
         while left > 0 {
-            // At the end of a file the bytes are looked at; and a refused write is dealt with in one place.
+            // Near the end of a file the content matters; refused writes are handled there too.
             let read = sys::read(relay.from, buffer).unwrap_or(0);
             if read == 0 {
                 break;
@@ -366,8 +366,8 @@ fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u
     shared.writing.store(0, SeqCst);
 }
 
-/// A pipe of our own between the task's and the file. What is moved through it is copied once, from pipe to file, and while
-/// that waits for a disk it is this pipe that is held up and not the task's.
+/// A separate pipe between the task's and the file. Data is copied once, from pipe to file, and a slow disk blocks this
+/// pipe instead of the task's.
 struct Relay {
     from: Fd,
     to: Fd,
@@ -383,7 +383,8 @@ impl Relay {
         sys::close(self.to);
     }
 
-    /// Moves so many bytes at most out of the task's pipe; never waits. Returns how many those were, 0 if it can't be done.
+    /// Moves at most this many bytes out of the task's pipe without waiting. Returns the number of bytes, 0 if it is
+    /// not possible.
     fn fill(&mut self, pipe: Fd, len: usize) -> usize {
         if self.from < 0 {
             let Ok((from, to)) = sys::pipe() else { return 0 };
@@ -407,12 +408,12 @@ fn write_piece(shared: &Shared, place: &Place, file: &mut LogFile, mut piece: &[
         sys::futex_wait(&shared.ending, 0, Some(RETRY_MS));
     }
     if shared.dropped.fetch_add(piece.len() as u64, SeqCst) == 0 {
-        // The first loss is told at once, more at the next occasion.
+        // The first loss is published at once, later ones at the next opportunity.
         shared.wake_main();
     }
 }
 
-/// Sets the alarm unless one is set.
+/// Sets the alarm unless it is already set.
 fn arm(shared: &Shared) {
     if shared.armed.swap(1, SeqCst) == 0 {
         sys::set_alarm(shared.patience_ms.load(SeqCst));

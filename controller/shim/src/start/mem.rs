@@ -1,6 +1,6 @@
-//! The memory functions which compiled code expects from a C library.
+//! The memory functions that compiled code expects from a C library.
 //!
-//! In and out: as in C. The crate is compiled with `no_builtins`, so that these are not turned into calls of themselves.
+//! Semantics as in C. The crate is compiled with `no_builtins`, so that these functions don't call themselves.
 
 #[cfg(target_arch = "x86_64")]
 use core::arch::asm;
@@ -19,7 +19,7 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
-    // SAFETY: the caller's ranges are valid; the direction keeps overlapping bytes until they were read.
+    // SAFETY: the caller's ranges are valid; the direction preserves overlapping bytes until they are read.
     unsafe {
         if (to as usize).wrapping_sub(from as usize) >= len {
             copy_forwards(to, from, len);
@@ -59,7 +59,7 @@ unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, len: usize) -> c_int {
 /// As memcmp in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, len: usize) -> c_int {
-    // SAFETY: as promised by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { memcmp(a, b, len) }
 }
 
@@ -68,7 +68,7 @@ unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn strlen(text: *const u8) -> usize {
     let mut len = 0;
-    // SAFETY: the caller's text is closed by a NUL byte.
+    // SAFETY: the caller's text ends with a NUL byte.
     while unsafe { text.add(len).read() } != 0 {
         len += 1;
     }

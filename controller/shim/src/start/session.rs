@@ -1,8 +1,8 @@
 //! The verb `enter`: one exec session, which belongs to the agent and ends with it.
 //!
-//! In: the session's own streams as descriptors 0 to 2, the launch spec, and the leash, a pipe that hangs up when the agent
-//! is gone. Out: the command's exit code (128 + n for signal n), or 127 / 126 when it can't be found / executed, with a line
-//! on stderr. There is no record.
+//! In: the session's streams as descriptors 0 to 2, the launch spec, and the leash, a pipe that closes when the agent
+//! is gone. Out: the command's exit code (128 + n for signal n), or 127 / 126 if it can't be found / executed, with a
+//! line on stderr. There is no record.
 
 use super::slay::slay;
 use super::sys::{self, POLLIN, PollFd};
@@ -44,11 +44,11 @@ fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, has_cgroup: bool) -> u32 {
                 Ok(Some((pid, status))) if pid == main => code = Some(code_of(status)),
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                // Nobody is left, so the main process is not either.
+                // No children are left, not even the main process.
                 Err(_) => return code.unwrap_or(EXIT_CANNOT_EXECUTE),
             }
         }
-        // What the command left behind stays in its cgroup and ends with that; without one it would stay for ever.
+        // Processes that the command left behind end with their cgroup; without one they would stay forever.
         match code {
             Some(code) if has_cgroup && !slaying => return code,
             Some(_) => slaying = true,

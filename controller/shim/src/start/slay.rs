@@ -1,13 +1,13 @@
-//! Killing everything below this process, for machines without cgroups.
+//! Kills all descendants of this process, for machines without cgroups.
 //!
-//! In: this process' children as the kernel lists them. Out: SIGKILL to each. As the subreaper this process inherits the
+//! In: the kernel's list of this process's children. Out: SIGKILL to each. As a subreaper, this process inherits the
 //! children of those that die, so killing all children again at each SIGCHLD ends the whole tree without a timer.
 
 use super::sys;
 use crate::rotation::Text;
 
-/// Kills the present children, and the group of the main process if that isn't reaped yet (later its number may be a foreign
-/// group's). Call again after each reaped child until there is none.
+/// Kills the current children, and the process group of the main process if that isn't reaped yet (afterwards its
+/// number may belong to another group). Call it again after each reaped child until none is left.
 pub(super) fn slay(main: Option<u32>) {
     if let Some(main) = main {
         sys::kill(-(main as i32), sys::SIGKILL);

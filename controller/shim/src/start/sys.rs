@@ -1,15 +1,15 @@
-//! System calls, one thin function each, for x86_64 and aarch64.
+//! Thin wrappers for system calls on x86_64 and aarch64.
 //!
-//! In: Rust types. Out: the result or an errno. It knows nothing of tasks; whoever wants another call adds its number for
-//! both machines. Only calls that exist on both are used (`openat`, never `open`). Here are numbers, the call itself, memory
-//! and time; `files` and `processes` have the rest.
+//! In: Rust types. Out: the result or an errno. A new call needs its number for both machines. Only calls that exist on
+//! both are used (`openat`, never `open`). This file has numbers, the call itself, memory and time; `files` and
+//! `processes` have the rest.
 
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
 
 /// A Linux error number.
 pub(super) type Errno = u16;
-/// A result of the kernel.
+/// A system call's result.
 pub(super) type Result<T> = core::result::Result<T, Errno>;
 /// A file descriptor.
 pub(super) type Fd = i32;
@@ -102,12 +102,12 @@ numbers! {
 }
 
 /// # Safety
-/// The arguments must be what the kernel expects of that call.
+/// The arguments must be valid for that system call.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn call(number: usize, a: [usize; 6]) -> Result<usize> {
     let result: isize;
-    // SAFETY: the caller vouches for the arguments; the clobbers are the kernel's.
+    // SAFETY: the caller guarantees the arguments; the clobbers are the kernel's.
     unsafe {
         asm!(
             "syscall",
@@ -121,12 +121,12 @@ unsafe fn call(number: usize, a: [usize; 6]) -> Result<usize> {
 }
 
 /// # Safety
-/// The arguments must be what the kernel expects of that call.
+/// The arguments must be valid for that system call.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 unsafe fn call(number: usize, a: [usize; 6]) -> Result<usize> {
     let result: isize;
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: the caller guarantees the arguments.
     unsafe {
         asm!(
             "svc #0",
@@ -152,7 +152,7 @@ macro_rules! kernel {
     ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr) => { kernel!($number, $a, $b, $c, $d, 0, 0) };
     ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {{
         let arguments = [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize];
-        // SAFETY: every argument below is a number, or a pointer that comes from a live reference of the right size.
+        // SAFETY: every argument is a number, or a pointer from a live reference of the right size.
         unsafe { call($number, arguments) }
     }};
 }
@@ -184,31 +184,31 @@ pub(super) fn now_unix_ns() -> u64 {
     time.seconds.wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds)
 }
 
-/// Fresh zeroed memory that the caller owns.
+/// Allocates zeroed memory that the caller owns.
 pub(super) fn map(len: usize) -> Result<&'static mut [u8]> {
     const READ_WRITE: u32 = 3;
     const PRIVATE_ANONYMOUS: u32 = 0x22;
     let at = kernel!(MMAP, 0, len, READ_WRITE, PRIVATE_ANONYMOUS, -1_isize, 0)?;
-    // SAFETY: the kernel just gave us this range and nobody else has it.
+    // SAFETY: the kernel has just mapped this range, and it has no other users.
     Ok(unsafe { core::slice::from_raw_parts_mut(at as *mut u8, len) })
 }
 
-/// A file's first `len` bytes, read only.
+/// Maps a file's first `len` bytes, read only.
 pub(super) fn map_file(fd: Fd, len: usize) -> Result<&'static [u8]> {
     let at = kernel!(MMAP, 0, len, 1, 2, fd, 0)?;
-    // SAFETY: the kernel just gave us this range; the file is sealed against changes.
+    // SAFETY: the kernel has just mapped this range; the file is sealed against changes.
     Ok(unsafe { core::slice::from_raw_parts(at as *const u8, len) })
 }
 
-/// Gives memory back.
+/// Unmaps memory.
 ///
 /// # Safety
-/// Nothing may refer to the range any more.
+/// The range must have no users any more.
 pub(super) unsafe fn unmap(at: *const u8, len: usize) {
     let _: Result<usize> = kernel!(MUNMAP, at, len);
 }
 
-/// Sleeps while the word has this value, at most that long; may wake early.
+/// Sleeps while the word has this value, at most for the timeout; may wake early.
 pub(super) fn futex_wait(word: &core::sync::atomic::AtomicU32, value: u32, timeout_ms: Option<u64>) {
     const FUTEX_WAIT: u32 = 0;
     let time = timeout_ms.map(Time::of_ms);
@@ -222,7 +222,7 @@ pub(super) fn futex_wake(word: &core::sync::atomic::AtomicU32) {
     let _: Result<usize> = kernel!(FUTEX, word.as_ptr(), FUTEX_WAKE, 1, 0, 0, 0);
 }
 
-/// Address for the kernel of something that lives long enough.
+/// The address of a value for the kernel; the value must live long enough.
 pub(super) fn address<T>(of: &T) -> u64 {
     core::ptr::from_ref(of).cast::<c_void>() as u64
 }

@@ -1,4 +1,4 @@
-//! Rights of directories, with lists and on a file system without.
+//! Directory rights, with lists and on a file system without.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ fn of_task(own: Ids, all: &[Ids]) -> TaskUsers {
     TaskUsers { own: Own::User(own), ..users(all) }
 }
 
-/// Ground where files can be given away; left out aloud where they can't.
+/// A fixture where files can be given away; otherwise reports the test as skipped.
 fn ground() -> Option<Ground> {
     let ground = Ground::mounting()?;
     if ground.privileges().ownership == Ownership::OwnOnly {
@@ -53,12 +53,12 @@ fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
         let expected = [(WEB.uid, Perm::ALL), (DB.uid, Perm::READ_EXECUTE)];
         assert_eq!(Acl::read(&dir).unwrap(), Acl::of_users(Perm::ALL, expected));
         assert_eq!(mode_and_owner(ground.path()), (0o1770, us().uid));
-        // Somebody opens it.
+        // Open it from outside.
         fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         let why = access.difference(&dir).unwrap().unwrap();
-        assert!(why.ends_with("has other rights than it should"), "{why}");
+        assert!(why.ends_with("has the wrong permissions"), "{why}");
         access.apply(&dir).unwrap();
-        // It goes along to an allocation whose tasks have another user.
+        // The directory moves to an allocation whose tasks have another user.
         let access = of_task(DB, &[DB]).own(ground.privileges());
         assert!(access.difference(&dir).unwrap().unwrap().contains("belongs to user"));
         access.apply(&dir).unwrap();
@@ -71,7 +71,8 @@ fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
     }
 }
 
-// One step made it 0777 without the sticky bit before another closed it: as it stayed where the agent was killed between both.
+// A step made it 0777 without the sticky bit before the next one closed it, and it stayed so if the agent was killed in
+// between.
 #[test]
 fn no_step_of_closing_a_directory_opens_it() {
     let Some(ground) = ground() else { return };
@@ -148,7 +149,7 @@ fn without_lists_each_user_has_its_own_and_strangers_nothing() {
     }
 }
 
-// While name services failed, each inspection found a difference; a deleted user was shut out under its task.
+// While name services failed, each inspection found a difference, and a deleted user was locked out under its task.
 #[test]
 fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
     let Some(ground) = ground() else { return };
@@ -179,20 +180,20 @@ fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
             assert_eq!(mode_and_owner(ground.path()).0 & 0o066, 0);
         }
     }
-    // Another task's user was deleted: this one gets its own all the same.
+    // Another task's user was deleted: this one still gets its own.
     let other = TaskUsers { known: Known::Some, ..of_task(WEB, &[WEB]) };
     TaskUsers::private().apply(&dir).unwrap();
     for access in [other.task(), other.own(ground.privileges()), other.secret(ground.privileges())] {
         access.apply(&dir).unwrap();
         assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
     }
-    // Who may enter every allocation takes nothing from its only user.
+    // Users who may enter every allocation don't take access from its only user.
     let guests = TaskUsers { guests: vec![DB], ..users(&[WEB]) };
     guests.data().apply(&dir).unwrap();
     assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
 }
 
-/// Has the kernel refuse to take lists from the calling thread.
+/// Makes the kernel refuse lists from the calling thread.
 fn refuse_lists(errno: rustix::io::Errno) {
     use seccompiler::{SeccompAction, SeccompFilter};
     let refused = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());
@@ -202,7 +203,7 @@ fn refuse_lists(errno: rustix::io::Errno) {
     seccompiler::apply_filter(&seccompiler::BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
-// A full disk kept every directory of an older agent open for as long as it was full.
+// A full disk used to keep every directory of an older agent open.
 #[test]
 fn where_no_list_can_be_written_a_directory_is_closed_first() {
     let Some(ground) = ground() else { return };
@@ -226,7 +227,7 @@ fn where_no_list_can_be_written_a_directory_is_closed_first() {
         });
         refused.join().unwrap();
     });
-    // There is room again.
+    // There is space again.
     task.entrance().apply(&dir).unwrap();
     assert_eq!(Acl::read(&dir).unwrap().users.len(), 2);
 }
@@ -251,7 +252,7 @@ fn a_file_system_that_takes_no_lists_is_one_without_them() {
     });
 }
 
-// A default list of a parent directory was inherited by all that was made for an allocation.
+// Everything made for an allocation used to inherit a parent directory's default list.
 #[test]
 fn a_default_list_is_removed_where_the_directory_is_the_agents() {
     let Some(ground) = ground() else { return };
@@ -267,7 +268,7 @@ fn a_default_list_is_removed_where_the_directory_is_the_agents() {
     assert!(!Acl::has_default(&dir).unwrap());
     let inner = dir.make("inner".as_ref(), UNOPENED).unwrap();
     assert!(!Acl::has_default(&inner).unwrap() && Acl::read(&inner).unwrap().users.is_empty());
-    // What its user has set on its own directory stays.
+    // A default list that a user has set on its own directory stays.
     let own = of_task(WEB, &[WEB]).own(ground.privileges());
     own.apply(&inner).unwrap();
     inherited.write_default(&inner).unwrap();

@@ -1,9 +1,9 @@
-//! What an allocation takes over of the disk of the one before it: `alloc/data`, and `local` of each task that both have.
+//! Moves data from the predecessor's disk to an allocation: `alloc/data`, and `local` of each task that both have.
 //!
-//! In: the directory of the one before, or what has come of it from another node (`.came-<id>`), and a new allocation's own directory,
-//! in which nothing was begun. Out: directories renamed from one to the other. A rename that was done leaves nothing to rename, so whoever
-//! is interrupted does it again and completes it; where one can't be done those before are taken back. `alloc.json` is written after all of
-//! them: where it is, nothing is taken over any more. Everything here blocks.
+//! In: the predecessor's directory, or its copy from another node (`.came-<id>`), and the new allocation's directory,
+//! in which no task has started. Out: renamed directories. An interrupted take-over is repeated: a completed rename
+//! leaves nothing to rename. If one rename fails, the earlier ones are undone. `alloc.json` is written last: once it
+//! exists, nothing is taken over any more. All calls block.
 
 use std::ffi::{OsStr, OsString};
 
@@ -18,37 +18,37 @@ use rustix::fs::FileType;
 use super::DATA;
 use crate::access::UNOPENED;
 
-/// The allocation before, and for whom something is taken over.
+/// The predecessor, and the tasks that take over its data.
 #[derive(Debug, Clone)]
 pub struct Heritage {
-    /// Whose disk it is.
+    /// The predecessor.
     pub previous: AllocId,
-    /// The tasks of the one that takes it over.
+    /// The tasks of the successor.
     pub tasks: Vec<String>,
 }
 
-/// What has come from another node for an allocation, whole.
+/// The complete copy from another node for an allocation.
 pub fn came_name(id: AllocId) -> OsString {
     format!("{CAME}{id}").into()
 }
 
-/// For which allocation something of this name has come.
+/// The allocation that a copy with this name is for.
 pub(super) fn came_for(name: &OsStr) -> Option<AllocId> {
     name.to_str()?.strip_prefix(CAME)?.parse().ok().map(AllocId)
 }
 
-/// What is on its way.
+/// The incomplete copy.
 pub fn coming_name(id: AllocId) -> OsString {
     format!("{COMING}{id}").into()
 }
 
-/// The directory of a task that goes along.
+/// The directory of a task that is moved.
 pub const LOCAL: &str = "local";
 
 const CAME: &str = ".came-";
 pub(super) const COMING: &str = ".coming-";
 
-/// One directory that goes along: below which one it is there and here, and its own name.
+/// One directory to move: its parent in the source and in the target, and its own name.
 struct Move {
     from: OsString,
     to: OsString,
@@ -56,10 +56,10 @@ struct Move {
 }
 
 impl Heritage {
-    /// Takes over what there is, into `alloc`, the directory of allocation `id`. All of it or, where that can't be done, nothing.
+    /// Moves what exists into `alloc`, the directory of allocation `id`: all of it or, if that fails, nothing.
     ///
     /// # Errors
-    /// Where something is still mounted in it, which goes with what used it; or where neither all nor nothing can be had.
+    /// If something is still mounted in it, which is unmounted once its user ends; or if undoing fails too.
     pub(super) fn take(&self, allocs: &Dir, alloc: &Dir, id: AllocId) -> Result<(), FsError> {
         let Some((from, moves)) = self.found(allocs, id)? else { return Ok(()) };
         let taken =
@@ -69,15 +69,15 @@ impl Heritage {
             Err(mounted @ FsError::Mounted { .. }) => Err(mounted),
             Err(error) => {
                 let previous = self.previous;
-                tracing::warn!(alloc = %id, %previous, %error, "failed to take over a disk; the allocation begins with an empty one");
+                tracing::warn!(alloc = %id, %previous, %error, "failed to take over the predecessor's disk; the allocation starts with an empty one");
                 moves.iter().try_for_each(|one| one.take_back(&from, alloc))
             }
         }
     }
 
-    /// From where it is taken.
+    /// The source directory.
     fn found(&self, allocs: &Dir, id: AllocId) -> Result<Option<(Dir, Vec<Move>)>, FsError> {
-        // A snapshot names tasks as they are called.
+        // A snapshot uses plain task names.
         if let Some(came) = allocs.find(&came_name(id))? {
             return Ok(Some((came, self.moves(|task| task.into()))));
         }
@@ -92,7 +92,7 @@ impl Heritage {
     }
 }
 
-/// Whether all that is there can go along.
+/// Checks that everything can be moved.
 fn check(from: &Dir, moves: &[Move]) -> Result<(), FsError> {
     for Move { from: below, name, .. } in moves {
         let Some(above) = from.find(below)? else { continue };
@@ -114,14 +114,14 @@ impl Move {
         match above.stat_name(name)?.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None => Ok(()),
             Some(FileType::Directory) => {
-                // Where an empty one stands it gives way, and nothing else can stand there yet.
+                // Replaces an empty directory; there can be nothing else yet.
                 above.rename_into(name, &alloc.make(&self.to, UNOPENED)?, name)
             }
             Some(_) => Err(FsError::NotADirectory { path: above.path().join(name) }),
         }
     }
 
-    /// What was renamed is where it was; what wasn't still is.
+    /// Moves a renamed directory back to the source; others are still there.
     fn take_back(&self, from: &Dir, alloc: &Dir) -> Result<(), FsError> {
         let Some(here) = alloc.find(&self.to)? else { return Ok(()) };
         let name = OsStr::new(self.name);
@@ -134,7 +134,7 @@ impl Move {
         if self.name == DATA {
             return Ok(());
         }
-        // Without it a task's directory would look like one from which somebody has taken it.
+        // Otherwise the task's directory would look as if its contents had been lost.
         alloc.remove_empty(&self.to)
     }
 }

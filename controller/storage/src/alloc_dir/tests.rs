@@ -67,9 +67,9 @@ fn it_is_made_seen_kept_and_removed() {
         ] {
             let path = alloc.join(name);
             assert_eq!((mode(&path), path.metadata().unwrap().uid()), (expected, us), "{name}");
-            // Somebody opens it, or an agent of before has made it like this.
+            // Another process opens it, or an older agent has created it like this.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).unwrap();
-            assert!(is_foreign(&dir.look().unwrap(), "other rights than it should"), "{name}");
+            assert!(is_foreign(&dir.look().unwrap(), "the wrong permissions"), "{name}");
             dir.up(b"{}").unwrap();
             assert_eq!((mode(&path), dir.look().unwrap()), (expected, Sight::Present), "{name}");
         }
@@ -142,7 +142,7 @@ fn removal_unmounts_what_is_below_and_touches_no_volume() {
         );
     }
     assert_eq!(ground.mounted().len(), 6);
-    // Somebody still works in there.
+    // A process still has it open.
     let open = fs::File::open(paths.alloc(&id(1))).unwrap();
     dir.down().unwrap();
     drop(open);
@@ -159,13 +159,13 @@ fn an_interrupted_removal_is_seen_and_finished() {
     dir.up(b"{}").unwrap();
     let gone = paths.allocs().join(gone_name(id(1)));
     fs::rename(paths.alloc(&id(1)), &gone).unwrap();
-    assert!(is_foreign(&dir.look().unwrap(), "half removed"));
+    assert!(is_foreign(&dir.look().unwrap(), "partly removed"));
     dir.down().unwrap();
     assert_eq!(dir.look().unwrap(), Sight::Absent);
 
     dir.up(b"{}").unwrap();
     fs::rename(paths.alloc(&id(1)), &gone).unwrap();
-    // Made again in the meantime: both go.
+    // Created again in the meantime: both are removed.
     dir.up(b"{}").unwrap();
     assert_eq!(dir.look().unwrap(), Sight::Present);
     assert_eq!(sweep(&paths).unwrap(), 1);

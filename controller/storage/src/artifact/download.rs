@@ -1,7 +1,8 @@
-//! One download: the body of an answer, into a file.
+//! Downloads the body of a response into a file.
 //!
-//! In: an address, header fields, an empty file, bounds. Out: the file with all of the body in it, and its checksum. An answer that is cut
-//! is an error wherever it is cut. Errors name no more of the address than [`told`](herdlet_base::artifact::source::told) does.
+//! In: a URL, header fields, an empty file, limits. Out: the file with the complete body, and its checksum. A truncated
+//! response is an error wherever it ends. Errors show no more of the address than
+//! [`told`](herdlet_base::artifact::source::told).
 
 use std::{fs::File, io::Write as _, time::Duration};
 
@@ -12,45 +13,43 @@ use reqwest::{
     header::{HeaderMap, HeaderName, HeaderValue},
 };
 
-/// Why something can't be downloaded.
+/// Errors of downloads.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// A header field makes no sense. Its value may be secret.
+    /// A header field is invalid. Its value may be secret.
     #[error("send header field {name:?}: it is not valid")]
     Header { name: String },
-    /// The server did not give it.
+    /// The server did not return the file.
     #[error("the server answers {status}")]
     Status { status: StatusCode },
-    /// It was not reached, or hung up.
+    /// Connecting failed, or the connection was lost.
     #[error("{why}")]
     Connection { why: String },
-    /// No byte has come for so long.
-    #[error("nothing has come for {} s", .0.as_secs())]
+    /// No data has arrived for this long.
+    #[error("the server has sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
-    /// It is too large.
     #[error("it is larger than {max} bytes")]
     TooLarge { max: u64 },
-    /// It can't be kept.
+    /// The file can't be written.
     #[error("write it: {0}")]
     Write(#[source] std::io::Error),
 }
 
-/// What is asked for, and how much of it.
+/// A request, and the size limit of its response.
 pub struct Wanted<'a> {
     pub client: &'a Client,
     pub url: &'a Url,
     pub headers: &'a HeaderMap,
-    /// So many bytes at most.
     pub bytes_max: u64,
 }
 
-/// So long a server may say nothing; how long all may take is for the caller to say.
+/// Limit for a silent server; the caller limits the total time.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
-/// So much is written at once.
+/// Block size for writing.
 const BLOCK_LEN: usize = 256 * 1024;
 
-/// Header fields as they are sent.
+/// Converts header fields.
 ///
 /// # Errors
 /// [`DownloadError::Header`].
@@ -68,10 +67,10 @@ pub fn header_fields<'h>(
     Ok(fields)
 }
 
-/// Downloads into `file`. What was computed of it comes back with it.
+/// Downloads into `file` and returns it with the checksum, if one was requested.
 ///
 /// # Errors
-/// [`DownloadError`]; what the file holds then is nothing.
+/// [`DownloadError`]; the content of the file must then be ignored.
 pub async fn into_file(
     wanted: &Wanted<'_>,
     file: File,
@@ -94,7 +93,7 @@ pub async fn into_file(
     Ok((file, hasher.map(Hasher::finish)))
 }
 
-/// Downloads a text of so many bytes at most.
+/// Downloads a text of at most `bytes_max` bytes.
 ///
 /// # Errors
 /// [`DownloadError`].
@@ -114,7 +113,7 @@ pub async fn text(wanted: &Wanted<'_>) -> Result<String, DownloadError> {
 async fn ask(wanted: &Wanted<'_>) -> Result<Response, DownloadError> {
     let request = wanted.client.get(wanted.url.clone()).headers(wanted.headers.clone());
     let response = within(request.send()).await?.map_err(connection)?;
-    // A part of it, which nobody has asked for, is not it.
+    // Partial content was not requested, and is not the whole file.
     if !response.status().is_success() || response.status() == StatusCode::PARTIAL_CONTENT {
         return Err(DownloadError::Status { status: response.status() });
     }
@@ -129,11 +128,11 @@ async fn within<T>(next: impl Future<Output = T>) -> Result<T, DownloadError> {
 }
 
 fn connection(error: reqwest::Error) -> DownloadError {
-    // The address that it tells may be secret.
+    // The URL in the error may be secret.
     DownloadError::Connection { why: herdlet_base::error::in_full(&error.without_url()) }
 }
 
-/// A file in the making.
+/// A file being written.
 struct Writing {
     file: File,
     hasher: Option<Hasher>,

@@ -1,22 +1,22 @@
-//! What of a task's artifacts has been fetched, told by a file beside it.
+//! Records which of a task's artifacts have been fetched, in a file beside them.
 //!
-//! In: the directory on whose file system the artifacts are, so that what tells of them goes with them. Out: the digests of their
-//! specifications. A file that somebody else has put there tells nothing. Everything here blocks.
+//! In: the directory on whose file system the artifacts are, so that the record disappears with them. Out: the digests
+//! of their specifications. A file that another user owns is ignored. All calls block.
 
 use std::{collections::BTreeSet, ffi::OsStr};
 
 use herdlet_base::safe_fs::{Dir, FsError, Outlives, Rights};
 
-/// Its name.
+/// The file's name.
 pub const FILE: &str = ".artifacts";
 
 /// 64 KiB: a thousand artifacts.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// The digests of what has been fetched.
+/// The digests of the fetched artifacts.
 ///
 /// # Errors
-/// When it can't be told.
+/// If the file can't be read.
 pub fn read(dir: &Dir) -> Result<BTreeSet<String>, FsError> {
     let name = OsStr::new(FILE);
     let us = rustix::process::geteuid().as_raw();
@@ -31,16 +31,16 @@ pub fn read(dir: &Dir) -> Result<BTreeSet<String>, FsError> {
     Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
 }
 
-/// Tells that one more has been fetched, also after a power cut.
+/// Records another fetched artifact, surviving power cuts.
 ///
 /// # Errors
-/// When it can't be written, as where a directory with content stands there.
+/// If it can't be written, for instance because a non-empty directory has its name.
 pub fn add(dir: &Dir, digest: &str) -> Result<(), FsError> {
     let mut known = read(dir)?;
     known.insert(digest.to_owned());
     let text: String = known.iter().flat_map(|digest| [digest, "\n"]).collect();
     if dir.find(OsStr::new(FILE)).is_ok_and(|found| found.is_some()) {
-        // Tasks may put a directory here whose content is not theirs.
+        // Tasks may put a directory here whose contents belong to other users.
         dir.remove_empty(OsStr::new(FILE))?;
     }
     let rights = Rights::Exact { mode: 0o600, owner: None };

@@ -1,12 +1,12 @@
-//! Where an artifact is made ready before its files come to stand in their places.
+//! Prepares artifacts before their files are published.
 //!
-//! | where it goes | where it is made ready |
+//! | destination | staging directory |
 //! | --- | --- |
 //! | the task's directory, the shared one | `.staging/TASK` in the allocation's directory |
 //! | `secrets` | `.staging` in the task's `private`: in memory too |
 //!
-//! No task may write there or enter it: nobody can exchange what the agent removes or fills. What a crash left goes with the task's next try,
-//! with the agent's next start, and with the allocation. Everything here blocks.
+//! No task may write to it or enter it, so nobody can swap what the agent removes or fills. The remains of a crash are
+//! removed by the task's next try, at the agent's next start, and with the allocation. All calls block.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -26,16 +26,16 @@ use rustix::{
 
 use super::marker;
 
-/// What is made ready in an allocation's directory, or in a task's `private`.
+/// The staging directory in an allocation's directory, or in a task's `private`.
 pub const NAME: &str = ".staging";
 
-/// Closed to all but the agent.
+/// Only for the agent.
 const CLOSED: Rights = Rights::Exact { mode: 0o700, owner: None };
 
 const BODY: &str = "body";
 const TREE: &str = "tree";
 
-/// One artifact that is made ready.
+/// One artifact in preparation.
 pub struct Staging {
     above: Dir,
     name: OsString,
@@ -43,10 +43,10 @@ pub struct Staging {
     owner: Option<FileOwner>,
 }
 
-/// Removes all that was made ready for a task, and where it was. To be called while nothing is fetched for it.
+/// Removes all staged artifacts of a task. Must not be called during a fetch for it.
 ///
 /// # Errors
-/// When it can't be removed.
+/// If they can't be removed.
 pub fn clear(dirs: &Dirs) -> Result<(), FsError> {
     let missing_is_fine = |removed| match removed {
         Err(error @ FsError::Io { .. }) if error.is_missing() => Ok(()),
@@ -60,7 +60,7 @@ pub fn clear(dirs: &Dirs) -> Result<(), FsError> {
     missing_is_fine(private(dirs).and_then(|private| private.remove_tree(OsStr::new(NAME))))
 }
 
-/// Where artifacts that go to `base` are made ready, made where it is missing.
+/// Opens the staging directory for artifacts that go to `base`; creates it if it is missing.
 fn open(base: Base, dirs: &Dirs) -> Result<Dir, FsError> {
     match base {
         Base::Task | Base::Shared => {
@@ -81,10 +81,10 @@ fn private(dirs: &Dirs) -> Result<Dir, FsError> {
 }
 
 impl Staging {
-    /// Begins one that goes to `base` and is to belong to `owner`; `id` tells it from the task's others.
+    /// Starts an artifact that goes to `base` and will belong to `owner`; `id` distinguishes it from the task's others.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// If it can't be created.
     pub fn make(base: Base, dirs: &Dirs, id: &str, owner: Option<FileOwner>) -> Result<Self, FsError> {
         let (above, name) = (open(base, dirs)?, OsString::from(id));
         above.remove_tree(&name)?;
@@ -92,38 +92,38 @@ impl Staging {
         Ok(Self { above, name, dir, owner })
     }
 
-    /// A new file in it.
+    /// Creates a file for the download.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// If it can't be created.
     pub fn body(&self) -> Result<File, FsError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.dir, BODY, flags, Mode::from_raw_mode(0o600));
         Ok(File::from(fd.map_err(|errno| FsError::io("create", self.dir.path().join(BODY), errno))?))
     }
 
-    /// An empty directory in it, which belongs to the owner.
+    /// Creates an empty directory that belongs to the owner.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// If it can't be created.
     pub fn tree(&self) -> Result<Dir, FsError> {
         self.dir.make(OsStr::new(TREE), rights(0o755, self.owner.as_ref()))
     }
 
-    /// Lets the file come to stand in `place`.
+    /// Publishes the downloaded file in `place`.
     ///
     /// # Errors
-    /// When a directory stands there.
+    /// If there is a directory with this name.
     pub fn publish_body(&self, file: &File, place: &Dir, name: &OsStr) -> Result<(), FsError> {
         may_be_taken(place, name)?;
         herdlet_base::safe_fs::set_rights(file.as_fd(), place.path(), rights(0o644, self.owner.as_ref()))?;
         self.dir.move_file(OsStr::new(BODY), place, name)
     }
 
-    /// Lets all that is in the folder of the tree come to stand in `place`.
+    /// Publishes the contents of `folder` in the tree to `place`.
     ///
     /// # Errors
-    /// Where a directory is to take the place of something else, or the other way round.
+    /// If a directory would replace a file, or a file a directory.
     pub fn publish_tree(&self, tree: &Dir, folder: &Path, place: &Dir) -> Result<(), FsError> {
         let wanted = tree.open_below(folder, Crossing::Nothing)?;
         if kind_of(&wanted, OsStr::new(marker::FILE))?.is_some() {
@@ -132,10 +132,10 @@ impl Staging {
         self.merge(&wanted, place)
     }
 
-    /// Lets the one file that is in the folder of the tree come to stand in `place`, by this name.
+    /// Publishes the only file in `folder` of the tree to `place`, under this name.
     ///
     /// # Errors
-    /// Where there is not exactly one.
+    /// If there is not exactly one.
     pub fn publish_only(&self, tree: &Dir, folder: &Path, place: (&Dir, &OsStr)) -> Result<(), FsError> {
         let (place, name) = place;
         may_be_taken(place, name)?;
@@ -157,26 +157,26 @@ impl Staging {
         }
     }
 
-    /// Makes what was published in `place` durable, and removes what is left.
+    /// Makes the published files in `place` durable, and removes the rest.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// If the disk fails.
     pub fn finish(self, place: &Dir) -> Result<(), FsError> {
         self.discard()?;
         rustix::fs::syncfs(place).map_err(|errno| FsError::io("sync", place.path(), errno))
     }
 
-    /// Removes it with all that is in it.
+    /// Removes the staged artifact.
     ///
     /// # Errors
-    /// When it can't be removed; then the task's next try does.
+    /// If it can't be removed; the task's next try then removes it.
     pub fn discard(self) -> Result<(), FsError> {
         let Self { above, name, dir, owner: _ } = self;
         drop(dir);
         above.remove_tree(&name)
     }
 
-    /// Moves all that is in `from` into `to`. Directories that both have become one; files take the place of files.
+    /// Moves the entries of `from` into `to`. Directories in both are merged; files replace files.
     fn merge(&self, from: &Dir, to: &Dir) -> Result<(), FsError> {
         for name in from.names()? {
             let inner = |dir: &Dir| dir.open_below(Path::new(&name), Crossing::Nothing);
@@ -207,7 +207,7 @@ impl Staging {
     }
 }
 
-/// What tells of artifacts is no artifact.
+/// An artifact may not replace the file with the marks.
 fn may_be_taken(place: &Dir, name: &OsStr) -> Result<(), FsError> {
     if name == marker::FILE {
         return Err(FsError::io("replace", place.path().join(name), Errno::PERM));

@@ -1,4 +1,4 @@
-//! Artifacts of a server of this test's own: what comes of them, and what is refused.
+//! Artifacts from a test server: results and refusals.
 
 mod archives;
 mod exchange;
@@ -19,13 +19,13 @@ use herdlet_api_types::fixture;
 use self::server::Server;
 use super::*;
 
-/// A task's directories, and who fetches for it.
+/// A task's directories, and a fetcher.
 struct Ground {
     temp: tempfile::TempDir,
     fetcher: Arc<Fetcher>,
 }
 
-/// Bounds that tests reach.
+/// Limits that tests can reach.
 const LIMITS: Limits = Limits {
     http_bytes_max: 1 << 20,
     http_time_max: Duration::from_secs(30),
@@ -33,7 +33,7 @@ const LIMITS: Limits = Limits {
     entries_max: 50,
 };
 
-/// This very test program, as the one that unpacks.
+/// This test program, as the unpacking process.
 pub(crate) fn unpacker() -> Unpacker {
     Unpacker::of_test("artifact::tests::the_process_that_unpacks")
 }
@@ -59,7 +59,7 @@ impl Ground {
         self.dirs().task.join(below_task)
     }
 
-    /// Where one that goes to the task's directory is made ready.
+    /// The staging directory of an artifact for the task's directory.
     fn staged(&self, artifact: &Artifact) -> PathBuf {
         self.temp.path().join(staging::NAME).join("task").join(&digest_of(artifact)[..16])
     }
@@ -81,7 +81,7 @@ impl Ground {
         look(&artifacts.iter().map(resolved).collect::<Vec<_>>(), &self.dirs()).unwrap()
     }
 
-    /// All that is below the task's directory but the directories that every task has, each with its mode.
+    /// All files below the task's directory with their modes, without the directories that every task has.
     fn files(&self) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
         let task = self.path("");
@@ -111,7 +111,7 @@ fn artifact(server: &Server, path: &str) -> Artifact {
     fixture::artifact(&format!("http://{}{path}", server.address))
 }
 
-/// The beginning of `herdlet unpack`, where this test is started as one.
+/// Entry point of `herdlet unpack`, if this test is started as that process.
 #[test]
 fn the_process_that_unpacks() {
     let Some(order) = std::env::args().next_back().filter(|last| last.starts_with('{')) else { return };
@@ -164,7 +164,7 @@ async fn a_file_comes_to_its_place_and_is_not_fetched_twice() {
             "secrets/tool"
         ]
     );
-    // What lay in memory is gone after a reboot, and what told of it with it.
+    // A reboot empties the memory file system, including its marks.
     fs::remove_file(ground.path("secrets/.artifacts")).unwrap();
     assert!(!ground.has(&all) && ground.has(&all[..3]));
 }
@@ -299,7 +299,7 @@ fn checksums_are_read_in_all_their_forms() {
     for list in [String::new(), format!("{hex}  aa.zip\n"), format!("{hex}\n{hex}\n")] {
         assert!(Checksum::in_list(&list, "a.zip").is_err(), "{list}");
     }
-    // The empty text, by each of them.
+    // The empty text, by each kind.
     for (sum, computed) in [
         ("d41d8cd98f00b204e9800998ecf8427e", 32),
         ("da39a3ee5e6b4b0d3255bfef95601890afd80709", 40),

@@ -1,13 +1,13 @@
-//! Unpacking, by a process of its own that can do nothing else: `herdlet unpack ORDER`.
+//! Unpacks in a separate process without other abilities: `herdlet unpack ORDER`.
 //!
-//! In: a file that was fetched, an empty directory, bounds. Out: what the file holds in that directory, or an error and anything there.
-//! The process gets the file as its standard input and the directory as its working directory, and no path. Its standard error is a
-//! socket to us: on it come the reasons why not, and once it hangs up the other side ends. So a process that is killed on either side ends
-//! both, and whoever waits can give up.
+//! In: a downloaded file, an empty directory, limits. Out: the file's contents in that directory, or an error and a
+//! directory in any state. The process gets the file as standard input and the directory as working directory, and no
+//! path. Its standard error is a socket to us that carries the reason of a failure; when either side closes it or is
+//! killed, the other side stops. So the waiting side can give up.
 //!
-//! - [`sandbox`]: what that process gives up before it reads.
-//! - [`read`]: archives, from beginning to end.
-//! - [`tree`]: the directory, and what may not be made in it.
+//! - [`sandbox`]: the process gives up its rights before it reads.
+//! - [`read`]: reads archives from start to end.
+//! - [`tree`]: writes to the directory, and refuses what may not be created in it.
 
 mod read;
 mod sandbox;
@@ -34,58 +34,56 @@ use self::{
     tree::{Bounds, Tree},
 };
 
-/// What is to be unpacked, and how.
+/// What to unpack, and how.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// What the file is.
     pub format: Format,
-    /// Name of the one file in it, where the format has no names.
+    /// The name of the only file, for formats without names.
     pub name: String,
-    /// The folder of it that is wanted; empty for all of it.
+    /// The requested folder; empty for everything.
     pub folder: PathBuf,
-    /// Bytes of all files.
+    /// The total size of all files.
     pub bytes_max: u64,
-    /// Files, directories and links.
+    /// The number of files, directories and links.
     pub entries_max: u64,
-    /// User, group and all groups to do it as; as who we are where absent.
+    /// User, group and all groups of the process; the current ones if absent.
     pub user: Option<(u32, u32, Vec<u32>)>,
-    /// How long it may take, in whole seconds.
+    /// The time limit in whole seconds.
     pub seconds_max: u64,
-    /// What is unpacked belongs to whom the archive says, where we are root: it comes from one of our kind.
+    /// As root, files get the owners in the archive, because it comes from another node.
     #[serde(default)]
     pub keep_owners: bool,
 }
 
-/// The program that unpacks: this one, unless a test says otherwise.
+/// The unpacking program: this one, except in tests.
 #[derive(Debug, Clone)]
 pub struct Unpacker {
-    /// Its path, and arguments before the order.
+    /// Its path, and the arguments before the order.
     pub command: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// Why something was not unpacked.
+/// Errors of unpacking.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// No process could be made.
-    #[error("start the process that unpacks: {0}")]
+    /// The process can't be started.
+    #[error("start the unpacking process: {0}")]
     Start(#[source] std::io::Error),
-    /// It was refused, or is not what it was taken for.
+    /// The archive is refused, or not in the expected format.
     #[error("unpack it: {why}")]
     Refused { why: String },
-    /// It takes too long.
-    #[error("unpack it within {} s", limit.as_secs())]
+    #[error("unpack it: it took longer than {} s", limit.as_secs())]
     Slow {
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
     },
-    /// Nobody wants it any more.
-    #[error("unpack it: it was taken back")]
+    /// Unpacking was cancelled.
+    #[error("unpack it: it was cancelled")]
     Cancelled,
 }
 
 impl Unpacker {
-    /// The test of this name in the running test program, which executes what it is ordered.
+    /// The test with this name in the running test program, which carries out the order.
     #[cfg(any(test, feature = "fixture"))]
     #[expect(clippy::unwrap_used, reason = "only tests see this")]
     pub fn of_test(name: &str) -> Self {
@@ -97,19 +95,19 @@ impl Unpacker {
 
 impl Default for Unpacker {
     fn default() -> Self {
-        // By this name it is this very program, also where the file has been replaced since.
+        // This path is the running program, even if its file has been replaced since.
         Self { command: vec!["/proc/self/exe".into(), "unpack".into()], env: Vec::new() }
     }
 }
 
-/// What is heard of a process that refuses.
+/// The maximum length of an error from the process.
 const WHY_BYTES_MAX: u64 = 4096;
 
-/// A process that is hung up on ends with its next chunk, unless its disk hangs.
+/// After the socket is closed, the process ends with its next chunk, unless its disk hangs.
 const END_MAX: Duration = Duration::from_secs(10);
 
 impl Unpacker {
-    /// Unpacks `archive` into `into`. When this returns, nobody writes there any more.
+    /// Unpacks `archive` into `into`. Nothing is written there after this returns.
     ///
     /// # Errors
     /// [`UnpackError`].
@@ -147,14 +145,14 @@ impl Unpacker {
             biased;
             () = cancelled.cancelled() => Err(UnpackError::Cancelled),
             () = tokio::time::sleep(limit) => Err(UnpackError::Slow { limit }),
-            // It is closed by its end.
+            // The socket is closed when the process ends.
             _ = said.read_to_end(&mut why) => Ok(()),
         };
         drop(said);
         let waited = match tokio::time::timeout(END_MAX, child.wait()).await {
             Ok(waited) => waited,
             Err(_) => {
-                // Its disk hangs, or it is stopped: until it has ended its directory can't be given up.
+                // Its disk hangs, or it is stopped: the directory is in use until the process has ended.
                 let _ = child.start_kill();
                 child.wait().await
             }
@@ -166,19 +164,19 @@ impl Unpacker {
         }
         let said = String::from_utf8_lossy(&why).trim().to_owned();
         let by_signal = || match status.signal() {
-            Some(signal) => format!("the process that unpacks was ended by signal {signal}"),
-            None => format!("the process that unpacks {status}"),
+            Some(signal) => format!("the unpacking process was killed by signal {signal}"),
+            None => format!("the unpacking process ended with {status}"),
         };
         Err(UnpackError::Refused { why: if said.is_empty() { by_signal() } else { said } })
     }
 }
 
-/// The process itself. The answer is its exit code; why not, it says on standard error.
+/// The process itself. Returns its exit code; reasons for failure go to standard error.
 pub fn execute(order: &str) -> u8 {
     match carry_out(order) {
         Ok(()) => 0,
         Err(why) => {
-            // Whoever has hung up needs no reason.
+            // If the other side is closed, nobody needs the reason.
             let _ = std::io::stderr().write_all(why.as_bytes());
             1
         }

@@ -1,8 +1,8 @@
-//! Token files in a task's `secrets`, or where it wants them, and the same tokens for its environment.
+//! Token files in a task's `secrets` or at its `filepath`, and tokens for its environment.
 //!
-//! In: the signer, the task directory, the identities a task wants with the claims for each. Out: files `nomad_token` (the identity called `default`)
-//! and `nomad_<name>.jwt`, or those that are named, readable by the task's user alone. It must not know when tokens are renewed, only how long that may
-//! wait.
+//! In: the signer, the task directory, the task's identities with the claims for each. Out: files `nomad_token` (the
+//! identity called `default`) and `nomad_<name>.jwt`, or the configured paths, readable only by the task's user. This
+//! module does not schedule renewals; it only reports when the next is due.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -24,20 +24,19 @@ pub struct TaskTokens<'a> {
     pub task_dir: &'a TaskDir,
     /// The task's name, for messages.
     pub task: &'a str,
-    /// User and group the task runs as; ours where absent.
+    /// User and group of the task; the agent's if absent.
     pub owner: Option<(u32, u32)>,
-    /// What we may do.
     pub privileges: Privileges,
 }
 
-/// A token that a task wants.
+/// A token for a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WantedToken {
-    /// Its name, and where it goes.
+    /// Its name and destination.
     pub identity: Identity,
-    /// What it should say, as of now: an object with the registered claims of RFC 7519 among others.
+    /// The claims for a token issued now: an object that includes the registered claims of RFC 7519.
     pub claims: serde_json::Value,
-    /// The token itself, where servers have signed it. Such a one is never signed here.
+    /// The token, if servers have signed it. It is never signed here then.
     pub given: Option<Given>,
 }
 
@@ -45,24 +44,24 @@ pub struct WantedToken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     pub token: Token,
-    /// Time until it is due for renewal, zero when it is past; none where it doesn't expire.
+    /// Time until renewal is due, zero if overdue; `None` if it doesn't expire.
     pub renew_in: Option<Duration>,
 }
 
-/// What was issued.
+/// The result of issuing tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Issued {
-    /// Time until the first of the tokens is due for renewal; none where nothing expires.
+    /// Time until the first renewal is due; `None` if nothing expires.
     pub renew_in: Option<Duration>,
 }
 
 impl TaskTokens<'_> {
-    /// Writes a token for each identity that wants a file, in one step for readers: the one that servers have given, or else a
-    /// fresh one that is signed here. Done again it renews those.
+    /// Writes a token file for each identity that has one, atomically for readers: the token from the servers, or else
+    /// a newly signed one. Repeating the call renews the latter.
     ///
     /// # Errors
     ///
-    /// When `secrets`, or with a `filepath` the task's directory, is missing, or a file can't be written.
+    /// If `secrets` or, with a `filepath`, the task's directory is missing, or a file can't be written.
     pub fn up(&self, wanted: &[WantedToken]) -> Result<Issued, IdentityError> {
         for wanted in wanted.iter().filter(|token| token.identity.file) {
             let missing = || IdentityError::NoDir { task: self.task.to_owned() };
@@ -78,11 +77,11 @@ impl TaskTokens<'_> {
         Ok(Issued { renew_in: wanted.iter().filter_map(due).min() })
     }
 
-    /// Fresh tokens for the environment, by variable name: `NOMAD_TOKEN` (default) or `NOMAD_TOKEN_<name>`.
+    /// Tokens for the environment, by variable name: `NOMAD_TOKEN` (default) or `NOMAD_TOKEN_<name>`.
     ///
     /// # Errors
     ///
-    /// When one can't be signed.
+    /// If a token can't be signed.
     pub fn env(&self, wanted: &[WantedToken]) -> Result<Vec<(String, Token)>, IdentityError> {
         wanted
             .iter()
@@ -91,12 +90,12 @@ impl TaskTokens<'_> {
             .collect()
     }
 
-    /// Whether all token files are there, signed by us, readable by nobody else, not expired now (when the wanted claims would be
-    /// issued), and say what is wanted.
+    /// Whether all token files exist, are signed by us or the servers, readable only by their owner, not expired (at
+    /// the time the wanted claims are issued), and have the wanted claims.
     ///
     /// # Errors
     ///
-    /// When that can't be told.
+    /// If a file can't be read.
     pub fn look(&self, wanted: &[WantedToken]) -> Result<Sight, IdentityError> {
         let files: Vec<_> = wanted.iter().filter(|token| token.identity.file).collect();
         if files.is_empty() {
@@ -121,8 +120,7 @@ impl TaskTokens<'_> {
         })
     }
 
-    /// Time until the first of the tokens that lie there is due for renewal, zero when it is past; none where nothing
-    /// expires.
+    /// Time until the first renewal of the existing tokens is due, zero if overdue; `None` if nothing expires.
     pub fn renew_in(&self, wanted: &[WantedToken]) -> Option<Duration> {
         let due = |token: &WantedToken| {
             if let Some(given) = &token.given {
@@ -147,15 +145,15 @@ impl TaskTokens<'_> {
         let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
         let bytes = match self.bytes(spot)? {
             None => return Ok(Sight::Absent),
-            Some(Err(NotOurs)) => return seen("is no token of ours"),
+            Some(Err(NotOurs)) => return seen("is not one of our tokens"),
             Some(Ok(bytes)) => bytes,
         };
         let claims = match &token.given {
             Some(given) if given.token.reveal().as_bytes() == &bytes[..] => token.claims.clone(),
-            Some(_) => return seen("is another token than the servers'"),
+            Some(_) => return seen("is not the token from the servers"),
             None => match self.claims(&bytes) {
                 Ok(claims) => claims,
-                Err(NotOurs) => return seen("is no token of ours"),
+                Err(NotOurs) => return seen("is not one of our tokens"),
             },
         };
         let stat = spot.dir.stat_name(&spot.name).map_err(|source| self.file_error(source))?;
@@ -163,7 +161,7 @@ impl TaskTokens<'_> {
             return seen("is readable by others");
         }
         if lasting(&claims) != lasting(&token.claims) {
-            return seen("says something else than it should");
+            return seen("has the wrong claims");
         }
         match (seconds(&claims, "exp"), seconds(&token.claims, "iat")) {
             (Some(expires), Some(now)) if expires <= now => seen("has expired"),
@@ -171,7 +169,7 @@ impl TaskTokens<'_> {
         }
     }
 
-    /// The claims of the token that lies there.
+    /// The claims of the existing token.
     fn read(&self, spot: &Spot) -> Result<Option<Result<serde_json::Value, NotOurs>>, IdentityError> {
         let bytes = self.bytes(spot)?;
         Ok(bytes.map(|bytes| bytes.and_then(|bytes| self.claims(&bytes))))
@@ -182,7 +180,7 @@ impl TaskTokens<'_> {
         claims.ok_or(NotOurs)
     }
 
-    /// What lies there.
+    /// The contents of the existing file.
     fn bytes(&self, spot: &Spot) -> Result<Option<Result<Bytes, NotOurs>>, IdentityError> {
         Ok(match spot.dir.read_file(&spot.name, TOKEN_BYTES_MAX) {
             Ok(Some(bytes)) => Some(Ok(Bytes::new(bytes))),
@@ -194,7 +192,7 @@ impl TaskTokens<'_> {
         })
     }
 
-    /// Where a token lies, or is to lie; none where a directory on the way is missing, and isn't made.
+    /// The directory and file name of a token; `None` if a directory on the way is missing and isn't created.
     fn spot(&self, identity: &Identity, missing: Missing) -> Result<Option<Spot>, IdentityError> {
         let entered = |source| IdentityError::TaskDir { task: self.task.to_owned(), source };
         let Some(path) = identity.filepath.as_deref() else {
@@ -223,7 +221,7 @@ impl TaskTokens<'_> {
         Ok(Some(Spot { dir, name: name.to_owned() }))
     }
 
-    /// Nobody else may read a token: where a file can't be given to the task's user, it stays ours.
+    /// Only the task's user may read a token: if the file can't be given to that user, it stays ours.
     fn rights(&self, mode: u32) -> Rights {
         let owner = match self.privileges.ownership {
             Ownership::Anybody => self.owner,
@@ -237,7 +235,7 @@ impl TaskTokens<'_> {
     }
 }
 
-/// Where a token lies.
+/// The place of a token file.
 struct Spot {
     dir: Dir,
     name: OsString,
@@ -249,25 +247,25 @@ impl Spot {
     }
 }
 
-/// What becomes of directories that are missing on the way.
+/// What to do about missing directories on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Made,
     Left,
 }
 
-/// A token as it lies there.
+/// The contents of a token file.
 type Bytes = zeroize::Zeroizing<Vec<u8>>;
 
-/// Something else lies where a token should.
+/// The file is not one of our tokens.
 struct NotOurs;
 
 fn seconds(claims: &serde_json::Value, name: &str) -> Option<i64> {
     claims.get(name)?.as_i64()
 }
 
-/// What two tokens for the same purpose have in common: not when they were issued, not which of them it is. Whether they expire
-/// at all is part of the purpose.
+/// The claims that tokens for the same purpose share: all but the times and the id. Whether a token expires is part of
+/// its purpose.
 fn lasting(claims: &serde_json::Value) -> serde_json::Value {
     let mut claims = claims.clone();
     if let Some(claims) = claims.as_object_mut() {
@@ -278,13 +276,13 @@ fn lasting(claims: &serde_json::Value) -> serde_json::Value {
     claims
 }
 
-/// How long after its issue a token is due for renewal: half its life, as Nomad does; none where it doesn't expire.
+/// Time from issue to renewal: half the lifetime, as in Nomad; `None` if the token doesn't expire.
 fn renew_in(identity: &Identity) -> Option<Duration> {
     let ttl = identity.ttl.filter(|ttl| !ttl.is_zero() && !ttl.is_negative())?;
     Some((ttl.to_std() / 2).max(Duration::from_secs(1)))
 }
 
-/// Far beyond any token, well below the size of `secrets`.
+/// Larger than any token, and far below the size of `secrets`.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
 
 fn env_name(identity: &Identity) -> String {

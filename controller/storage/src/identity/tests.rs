@@ -1,4 +1,4 @@
-//! Token files, written and looked at.
+//! Token files: writing and inspection.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -70,7 +70,7 @@ fn a_damaged_key_is_set_aside_and_replaced() {
 
 #[test]
 fn the_key_set_verifies_tokens_and_its_key_id_is_the_thumbprint() {
-    // The key pair and thumbprint of RFC 8037, appendix A.
+    // The key pair and thumbprint from RFC 8037, appendix A.
     assert_eq!(
         thumbprint("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"),
         "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
@@ -136,7 +136,7 @@ fn token_files_are_written_seen_and_renewed() {
     let default = std::fs::read_to_string(world.path.join("secrets/nomad_token")).unwrap();
     assert_eq!(world.signer.verify(&default).unwrap()["sub"], "global:default:web:g:httpd:default");
 
-    // The shortest one has expired.
+    // The shortest-lived one has expired.
     let later = UnixNanos(NOW.0 + 61_000_000_000);
     assert!(
         matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("expired"))
@@ -145,15 +145,15 @@ fn token_files_are_written_seen_and_renewed() {
     assert_eq!(tokens.look(&all(&identities, later)).unwrap(), Sight::Present);
     assert_ne!(first, std::fs::read_to_string(&file).unwrap());
 
-    // Others may not read it.
+    // Others must not be able to read it.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { .. }));
-    // A token of another task was put there.
+    // Another task's token was put there.
     let stolen = world.signer.sign(&wanted("other", &identities[1], later).claims).unwrap();
     std::fs::write(&file, stolen.reveal()).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(
-        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("something else"))
+        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("wrong claims"))
     );
     std::fs::write(&file, "rubbish").unwrap();
     assert!(matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { .. }));
@@ -177,7 +177,7 @@ fn a_token_lies_where_it_is_wanted() {
         assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
         assert!(!world.path.join("secrets/nomad_api.jwt").exists());
     }
-    // Put there by the task.
+    // As a task can put it there.
     std::os::unix::fs::symlink("/tmp", world.path.join("local/link")).unwrap();
     for path in [
         "../other/token",

@@ -1,6 +1,7 @@
-//! A volume as a bind mount.
+//! Volumes as bind mounts.
 //!
-//! In: the task directory and what is wanted. Out: the mount, or what is there instead. It must not know of other volumes.
+//! In: the task directory and a binding. Out: the mount, or what is there instead. This module does not know of other
+//! volumes.
 
 use std::{ffi::OsStr, path::Path};
 
@@ -17,22 +18,22 @@ use herdlet_base::{
 
 use super::{Binding, MountError, parents};
 
-/// Makes the mount, unless it is there as wanted. `all` are those of the task.
+/// Creates the mount, unless it exists as wanted. `all` are the task's bindings.
 pub(super) fn up(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), MountError> {
-    // Before anything is unmounted: a task that has it mounted keeps what it has.
+    // Checked before anything is unmounted: a running task keeps its old mount.
     if source(binding)?.is_none() {
         return Err(MountError::NoSource { path: binding.source.clone() });
     }
     let rights = parents(task)?;
     let parent = task.make_all(binding.destination.parent(), rights)?;
     let name = binding.destination.name();
-    // Peel off what is not ours until what we want appears, or nothing is mounted here.
+    // Unmount foreign mounts until the wanted one appears or none is left.
     loop {
         match mounts_at(&parent, name)?.as_slice() {
             [] => break,
             [one] if is_wanted(&parent, binding, one)? => return Ok(()),
             _ => {
-                tracing::info!(point = %parent.path().join(name).display(), "unmounting what is not ours or not as wanted");
+                tracing::info!(point = %parent.path().join(name).display(), "unmounting a mount that is not ours or not as wanted");
                 kernel::unmount_top(&parent, name)?;
             }
         }
@@ -50,9 +51,9 @@ pub(super) fn up(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), M
     Ok(())
 }
 
-/// Unmounts what shows the volume where no volume of the task should be, in its directory or in the shared one. A task's user can't move a
-/// mount, but the directories above it, and would have one more each time. Where the task's directory is the one above it there is none
-/// to move, and the mount table, which is long where many tasks run, is not read.
+/// Unmounts the volume where none of the task's volumes belongs, in its directory or the shared one. A task's user
+/// can't move a mount, but can move the directories above it, and would get another mount each time. If the task's
+/// directory is the parent, nothing can be moved, and the mount table, which is long on a busy machine, is not read.
 fn unmount_moved(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), MountError> {
     if binding.destination.parent() == Path::new("") {
         return Ok(());
@@ -63,7 +64,7 @@ fn unmount_moved(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), M
     let here = task.real_path()?;
     let Some(alloc) = here.parent() else { return Ok(()) };
     let shared = alloc.join(SHARED);
-    // As it is now: a rename is not told by the kernel.
+    // A fresh reading: the kernel doesn't report renames.
     let mounts = mounts_below_now(alloc).map_err(MountError::Table)?;
     let bases = [(Some(task.open_below(Path::new(""), Crossing::Mounts)?), here), (open(&shared)?, shared)];
     for (dir, base) in bases {
@@ -72,11 +73,11 @@ fn unmount_moved(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), M
             let Ok(below) = mount.point.strip_prefix(&base) else { continue };
             let is_ours = all.iter().any(|one| below.starts_with(one.destination.path()));
             let (Some(above), Some(name)) = (below.parent(), below.file_name()) else { continue };
-            // It may be moved again meanwhile: the next time finds it then.
+            // It may be moved again meanwhile; the next call then finds it.
             let Ok(above) = dir.open_below(above, Crossing::Mounts) else { continue };
             let seen = above.stat_name(name)?.map(|stat| (stat.st_dev, stat.st_ino));
             if seen == Some((wanted.st_dev, wanted.st_ino)) && (!is_ours || base.ends_with(SHARED)) {
-                tracing::info!(point = %mount.point.display(), "unmounting a volume that somebody has moved");
+                tracing::info!(point = %mount.point.display(), "unmounting a moved volume");
                 kernel::unmount_at_name(&above, name)?;
             }
         }
@@ -92,7 +93,7 @@ fn open(dir: &Path) -> Result<Option<Dir>, FsError> {
     }
 }
 
-/// Whether it is there as wanted.
+/// Whether the mount exists as wanted.
 pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
     let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
         Ok(parent) => parent,
@@ -108,15 +109,11 @@ pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
             Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
         }
         [_] => Ok(Sight::foreign(format!("something else is mounted at {}", here.display()))),
-        many => Ok(Sight::foreign(format!(
-            "{} mounts lie on top of each other at {}",
-            many.len(),
-            here.display()
-        ))),
+        many => Ok(Sight::foreign(format!("{} mounts are stacked at {}", many.len(), here.display()))),
     }
 }
 
-/// Whether the one mount at `name` shows the volume's directory with the wanted access.
+/// Whether the only mount at `name` shows the volume's directory with the wanted access.
 fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, MountError> {
     let Some(source) = source(binding)? else { return Ok(false) };
     let source_stat =
@@ -127,12 +124,12 @@ fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, Mou
     }
     match binding.access {
         Access::ReadOnly => Ok(mount.read_only),
-        // Where the volume itself lies on a read-only mount, ours can't be otherwise.
+        // If the volume itself is on a read-only mount, ours is read-only too.
         Access::ReadWrite => Ok(!mount.read_only || is_read_only(&source, &binding.source)?),
     }
 }
 
-/// The volume's directory, if there is one.
+/// Opens the volume's directory, if it exists.
 fn source(binding: &Binding) -> Result<Option<std::os::fd::OwnedFd>, FsError> {
     match kernel::open_source(&binding.source) {
         Err(error) if error.is_missing() => Ok(None),

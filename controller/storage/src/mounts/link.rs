@@ -1,6 +1,7 @@
-//! A volume as a symbolic link, where mounting is not possible.
+//! Volumes as symbolic links, without the right to mount.
 //!
-//! In: the task directory and what is wanted. Out: the link, or what is there instead. It must not know of other volumes.
+//! In: the task directory and a binding. Out: the link, or what is there instead. This module does not know of other
+//! volumes.
 
 use herdlet_base::mounts::kernel;
 use herdlet_base::{
@@ -12,9 +13,9 @@ use rustix::fs::FileType;
 
 use super::{Binding, MountError, parents};
 
-/// Makes the link, unless it is there as wanted.
+/// Creates the link, unless it exists as wanted.
 pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
-    // A link to nothing would only fail later, in the task.
+    // A dangling link would only fail later, in the task.
     drop(kernel::open_source(&binding.source)?);
     let parent = task.make_all(binding.destination.parent(), parents(task)?)?;
     let name = binding.destination.name();
@@ -27,22 +28,22 @@ pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
                 _ => obstacle("a symbolic link that leads elsewhere"),
             };
         }
-        // An empty one gives way.
+        // An empty one is replaced.
         Some(FileType::Directory) if parent.remove_empty(name).is_ok() => {}
-        Some(FileType::Directory) => return obstacle("a directory with content"),
+        Some(FileType::Directory) => return obstacle("a directory that is not empty"),
         Some(_) => return obstacle("a file"),
     }
     if binding.access == Access::ReadOnly {
         tracing::warn!(
             destination = %parent.path().join(name).display(),
-            "mounting is not possible here: a read-only volume is a link, through which the task may write"
+            "mounting is not possible here, so a read-only volume is a link, and the task can write through it"
         );
     }
     parent.link(name, &binding.source)?;
     Ok(())
 }
 
-/// Whether it is there as wanted.
+/// Whether the link exists as wanted.
 pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
     let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
         Ok(parent) => parent,
@@ -62,6 +63,6 @@ pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
             Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
         }
         Some(_) => Ok(Sight::Present),
-        None => Ok(Sight::foreign(format!("{} is no link of ours", here.display()))),
+        None => Ok(Sight::foreign(format!("{} is not one of our links", here.display()))),
     }
 }

@@ -1,4 +1,4 @@
-//! Mounts of volumes, made, looked at and removed.
+//! Mounting, inspecting and unmounting volumes.
 
 use std::{
     fs,
@@ -54,8 +54,8 @@ fn destinations_are_checked_before_anything_is_made() {
         (".", "empty or leaves"),
         ("../x", "empty or leaves"),
         ("local/../../x", "empty or leaves"),
-        ("secrets/x", "secrets lie there"),
-        ("private", "secrets lie there"),
+        ("secrets/x", "reserved for secrets"),
+        ("private", "reserved for secrets"),
         ("local", "mount below it"),
         ("alloc/x", "shared directory"),
     ] {
@@ -91,7 +91,7 @@ fn a_bind_mount_comes_is_seen_and_goes() {
     fs::write(world.task.join("local/a b/site/new"), "").unwrap();
     assert!(world.volume.join("new").exists());
     assert!(fs::write(world.task.join("frozen/new2"), "").is_err());
-    // What was read-only is wanted writable now.
+    // A read-only volume becomes writable.
     let changed = [wanted[0].clone(), binding(&world.volume, "frozen", Access::ReadWrite)];
     assert!(is_foreign(&world.mounts.look(&changed).unwrap(), "something else"));
     world.mounts.up(&changed).unwrap();
@@ -113,7 +113,7 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     let text = site.to_str().unwrap();
     world.mounts.up(&wanted).unwrap();
 
-    // Unmounted behind our back, while a file in it is open.
+    // Unmounted externally, while a file in it is open.
     let open = fs::File::open(site.join("index.html")).unwrap();
     assert!(Command::new("umount").args(["-l", text]).status().unwrap().success());
     assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
@@ -121,15 +121,15 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
     drop(open);
 
-    // Covered: ours appears again below, and is kept.
+    // Covered: our mount appears again below, and is kept.
     let ours = world.ground.mounted();
     mount(&["-t", "tmpfs", "cover", text]);
     mount(&["-t", "tmpfs", "cover2", text]);
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "3 mounts lie on top"));
+    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "3 mounts are stacked at"));
     world.mounts.up(&wanted).unwrap();
     assert_eq!(world.ground.mounted(), ours);
 
-    // Another directory in our place.
+    // Another directory in place of ours.
     world.mounts.down(&wanted).unwrap();
     let other = world.ground.path().join("other");
     fs::create_dir(&other).unwrap();
@@ -138,7 +138,7 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     world.mounts.up(&wanted).unwrap();
     assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
 
-    // A mount over a directory above ours is not at our place: said, not touched.
+    // A mount over a parent directory is not at our place: it is reported but not removed.
     mount(&["-t", "tmpfs", "above", world.task.join("local").to_str().unwrap()]);
     assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "something is mounted there"));
     let error = world.mounts.up(&wanted).unwrap_err();
@@ -149,7 +149,7 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     assert_eq!(error.class(), Class::Retry);
 }
 
-// Each time that a task's user renamed a directory above it there was one mount more.
+// Each rename of a parent directory by a task's user added a mount.
 #[test]
 fn a_volume_that_is_moved_away_is_mounted_once() {
     let Some(ground) = Ground::mounting() else { return };
@@ -234,7 +234,7 @@ fn without_mounting_a_volume_is_a_link() {
     let wanted = [binding(&world.volume, "local/deep/site", Access::ReadWrite)];
     let site = world.task.join("local/deep/site");
     assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
-    // An empty directory gives way.
+    // An empty directory is replaced.
     fs::create_dir_all(&site).unwrap();
     for _ in 0..2 {
         world.mounts.up(&wanted).unwrap();
@@ -245,10 +245,10 @@ fn without_mounting_a_volume_is_a_link() {
         world.mounts.down(&wanted).unwrap();
         assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
     }
-    // Content does not.
+    // A non-empty one is not.
     fs::create_dir_all(site.join("mine")).unwrap();
     assert!(matches!(world.mounts.up(&wanted), Err(MountError::Obstacle { .. })));
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "no link of ours"));
+    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "not one of our links"));
     world.mounts.down(&wanted).unwrap();
     assert!(site.join("mine").exists());
     assert_eq!(world.volume.metadata().unwrap().mode() & 0o170_000, 0o040_000);
@@ -276,12 +276,12 @@ fn a_missing_volume_or_task_directory_is_an_error_that_names_it() {
 async fn the_watch_tells_of_mounts_below_its_directory_only() {
     let Some(ground) = Ground::mounting() else { return };
     let world = world(ground);
-    // Reached through a link, and not there yet.
+    // Reached through a link, and not yet existing.
     let link = world.ground.path().join("link");
     symlink(&world.task, &link).unwrap();
     let mut watch = MountWatch::open(&link.join("local/site")).unwrap();
     let quiet = std::time::Duration::from_millis(200);
-    // Something elsewhere changes the table without being our business.
+    // Another change of the table is not reported.
     mount(&["-t", "tmpfs", "elsewhere", world.volume.to_str().unwrap()]);
     assert!(tokio::time::timeout(quiet, watch.changed()).await.is_err());
 
@@ -296,7 +296,7 @@ async fn the_watch_tells_of_mounts_below_its_directory_only() {
         let changes = tokio::time::timeout(patience, watch.changed()).await.unwrap().unwrap();
         assert_eq!(changes, [MountChange::Unmounted(site.clone())]);
     }
-    // Until then it is told again with whatever else changes the table.
+    // Until then each change of the table reports it again.
     watch.forget(&site);
     assert!(tokio::time::timeout(quiet, watch.changed()).await.is_err());
 }
@@ -310,14 +310,14 @@ async fn what_came_and_went_before_the_table_was_read_is_told_until_it_is_there(
     let site = world.task.join("local/site");
     for _ in 0..3 {
         world.mounts.up(&wanted).unwrap();
-        // By somebody else.
+        // By another process.
         rustix::mount::unmount(&site, rustix::mount::UnmountFlags::empty()).unwrap();
         let changes = tokio::time::timeout(std::time::Duration::from_secs(180), watch.changed()).await;
         assert_eq!(changes.unwrap().unwrap(), [MountChange::Unmounted(site.clone())]);
     }
 }
 
-// The task went on writing into a directory that nobody would ever see again.
+// The task kept writing into a directory that nobody would ever see again.
 #[test]
 fn a_volume_directory_that_was_replaced_is_mounted_anew_and_one_that_is_gone_is_kept_and_told() {
     let Some(ground) = Ground::mounting() else { return };

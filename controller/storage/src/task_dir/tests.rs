@@ -1,4 +1,4 @@
-//! Task directories, made and looked at.
+//! Task directories: creation and inspection.
 
 use std::{
     fs,
@@ -35,17 +35,17 @@ fn it_is_made_seen_and_removed_with_secrets_in_memory() {
     if ground.privileges().ownership == Ownership::Anybody {
         assert_eq!(path.join("local").metadata().unwrap().uid(), rustix::process::geteuid().as_raw());
     }
-    // 1 MiB, and no more.
+    // 1 MiB is the limit.
     fs::write(path.join("secrets/big"), vec![0; 1024 * 1024 + 1]).unwrap_err();
     fs::remove_file(path.join("secrets/big")).unwrap();
     fs::write(path.join("secrets/token"), "x").unwrap();
-    // What is there stays when it is brought up again.
+    // Another `up` keeps existing files.
     dir.up().unwrap();
     assert!(path.join("secrets/token").exists());
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.contains(path.join("secrets").to_str().unwrap())).unwrap();
     assert!(line.contains("noexec") && line.contains("nosuid") && line.contains("nodev"), "{line}");
-    // A file in it is open, as after a task that left something behind.
+    // A file in it is open, as after a task that left a process behind.
     let open = fs::File::open(path.join("secrets/token")).unwrap();
     for _ in 0..2 {
         dir.down().unwrap();
@@ -64,12 +64,12 @@ fn secrets_that_are_not_mounted_are_seen_and_mounted_again() {
     fs::write(path.join("local/keep"), "").unwrap();
     let secrets = path.join("secrets");
     assert!(Command::new("umount").arg(&secrets).status().unwrap().success());
-    // Nobody but us gets in while it is not mounted.
+    // Only we may enter it while it is not mounted.
     assert_eq!(mode(&secrets), 0o700);
     assert!(is_foreign(&dir.look().unwrap(), "not mounted"));
     dir.up().unwrap();
     assert_eq!(dir.look().unwrap(), Sight::Present);
-    // Covered by something else.
+    // Covered by another mount.
     assert!(Command::new("mount").args(["-t", "tmpfs", "cover"]).arg(&secrets).status().unwrap().success());
     assert!(is_foreign(&dir.look().unwrap(), "not ours"));
     dir.up().unwrap();
@@ -97,7 +97,7 @@ fn without_rights_it_is_made_of_plain_directories() {
     }
 }
 
-// As an agent of before has made it; a task may run in it.
+// As an older agent has created it; a task may run in it.
 #[test]
 fn one_that_was_open_to_everybody_is_seen_and_closed() {
     let Some(ground) = Ground::mounting() else { return };
@@ -116,7 +116,7 @@ fn one_that_was_open_to_everybody_is_seen_and_closed() {
         assert_eq!(mode(&opened) & 0o007, 0);
     }
     assert!(path.join("secrets/token").exists() && ground.mounted().len() == 2);
-    // One more task, of another user.
+    // Another task with another user.
     let more = TaskUsers::find(["nobody", "daemon"]).unwrap().of_task(Some("nobody")).unwrap();
     assert!(matches!(dir.clone().used_by(more).look().unwrap(), Sight::Foreign { .. }));
     assert_eq!(dir.used_by(TaskUsers::unknown()).look().unwrap(), Sight::Present);
@@ -130,7 +130,7 @@ fn a_deleted_directory_is_absent_and_not_made_by_looking() {
     assert_eq!(dir.look().unwrap(), Sight::Absent);
     fs::create_dir(ground.path().join("alloc")).unwrap();
     dir.up().unwrap();
-    // In part, with what the task kept.
+    // Partly deleted, including the task's files.
     fs::remove_dir_all(ground.path().join("alloc/task/local")).unwrap();
     assert!(matches!(dir.look().unwrap(), Sight::Lost { why } if why.ends_with("task/local is gone")));
     fs::remove_dir_all(ground.path().join("alloc/task")).unwrap();

@@ -1,4 +1,4 @@
-//! Host volumes, made and removed.
+//! Host volumes: creation and removal.
 
 use std::{
     fs,
@@ -65,7 +65,7 @@ fn a_directory_is_made_once_kept_as_it_is_and_purged() {
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o2775);
         assert_eq!(volumes.look(&volume).unwrap(), Sight::Present);
         fs::write(path.join("data"), "precious").unwrap();
-        // The mode is for making it; what a task did to it later stays.
+        // The mode applies at creation; a task's later change stays.
         assert_eq!(volumes.up(&mkdir(name, 0o700, None)).unwrap(), path);
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o2775);
         assert!(path.join("data").exists());
@@ -101,7 +101,7 @@ fn what_a_crash_left_is_finished() {
     volumes.sweep().unwrap();
     fs::create_dir_all(root.join(".new-v")).unwrap();
     fs::create_dir_all(root.join(".gone-v/data")).unwrap();
-    // Half removed is neither present nor absent.
+    // Partly removed is neither present nor absent.
     assert!(matches!(volumes.look(&volume).unwrap(), Sight::Foreign { .. }));
     let path = volumes.up(&volume).unwrap();
     volumes.sweep().unwrap();

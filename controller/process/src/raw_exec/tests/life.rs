@@ -209,7 +209,7 @@ async fn failed_starts_say_why() {
         task.id = id(5);
         task.user = Some("no such user".into());
         let why = agent.driver.start(task).await.unwrap_err().why();
-        assert_eq!(why, "find user \"no such user\": there is none on this machine");
+        assert_eq!(why, "find user \"no such user\": it does not exist on this machine");
         let mut task = bench.shell("true");
         task.id.task = "ä".repeat(64);
         let error = agent.driver.start(task).await.unwrap_err();

@@ -1,7 +1,8 @@
-//! The requests we make of a Consul agent (API of Consul 1.8 and later).
+//! Requests to a Consul agent (API of Consul 1.8 and later).
 //!
-//! In: paths, bodies and tokens. Out: answers, or failures that say whether trying again may help. Every request has a deadline,
-//! and there are never more at a time, nor per second, than an agent takes from one client. It must not know why it is asked.
+//! In: paths, bodies and tokens. Out: responses, or failures that tell whether a retry can help. Every request has a
+//! timeout. Concurrency and rate stay below what an agent accepts from one client. This module does not know the
+//! purpose of requests.
 
 use std::{
     num::NonZeroU32,
@@ -28,46 +29,45 @@ use super::{
 };
 use crate::catalog::CatalogFailure;
 
-/// Speaks to one Consul agent.
+/// A client of one Consul agent.
 #[derive(Debug)]
 pub(super) struct HttpApi {
     client: Client,
     base: String,
-    /// The same for people.
+    /// The address in messages.
     address: String,
     permits: Permits<Kind>,
     failures: [AtomicU64; Kind::ALL.len()],
     silence: Mutex<Option<Silence>>,
-    /// When it last answered; 0 before it ever did.
+    /// Time of the last answer; 0 before the first.
     answered_at: AtomicI64,
-    /// Nobody said that there is one: that it never answers is no news.
+    /// The address is a default: no warning if nothing ever answers there.
     pub(super) is_guess: bool,
 }
 
-/// The agent does not answer, or only that it can't.
+/// An outage: the agent does not answer, or answers with server errors.
 #[derive(Debug)]
 struct Silence {
     since: UnixNanos,
     why: String,
 }
 
-/// Kinds of requests, each with its own permits: what is taken back waits for nothing that is to be registered.
+/// Kinds of requests. Each has its own permits, so that removals don't wait for registrations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// What the agent holds.
+    /// List entries.
     List,
-    /// A service is registered.
+    /// Register a service.
     Register,
-    /// One is taken back.
+    /// Deregister a service.
     Deregister,
-    /// What a check has said is told.
+    /// Report a check result.
     Update,
-    /// Answered when something changes.
+    /// Wait for changes.
     Watch,
 }
 
 impl Kind {
-    /// All of them.
     pub(super) const ALL: [Self; 5] =
         [Self::List, Self::Register, Self::Deregister, Self::Update, Self::Watch];
 
@@ -83,25 +83,25 @@ impl Kind {
     }
 }
 
-/// A request that was not done.
+/// A failed request.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// What Consul answered, if it did.
+    /// The status of Consul's response, if there was one.
     status: Option<StatusCode>,
-    /// What it said then.
+    /// The text of the response.
     said: String,
     failure: CatalogFailure,
 }
 
 impl Refused {
-    /// Consul knows no such thing. Older agents have no status of its own for it.
+    /// Consul does not know the item. Older agents have no separate status for that.
     pub(super) fn is_missing(&self) -> bool {
         self.status == Some(StatusCode::NOT_FOUND)
             || (self.status == Some(StatusCode::INTERNAL_SERVER_ERROR)
                 && self.said.starts_with("Unknown service"))
     }
 
-    /// The token may not do this, or is none (any more).
+    /// The token lacks permission, or no longer exists.
     pub(super) fn is_denied(&self) -> bool {
         self.status == Some(StatusCode::FORBIDDEN)
             || ["ACL not found", "Permission denied"].iter().any(|sign| self.said.contains(sign))
@@ -140,7 +140,7 @@ impl HttpApi {
         })
     }
 
-    /// Where it does not answer: since when, and why, in a sentence's beginning.
+    /// How long Consul has not answered, and why; the beginning of a sentence.
     pub(super) fn trouble(&self, wall: UnixNanos) -> Option<String> {
         let silence = self.silence();
         let Silence { since, why } = silence.as_ref()?;
@@ -152,7 +152,7 @@ impl HttpApi {
         self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has answered. An outage is logged once, however many requests fail in it.
+    /// Ends an outage. Each outage is logged once, however many requests fail.
     fn answered(&self) {
         self.answered_at.store(wall_now().0, Ordering::Relaxed);
         if self.silence().take().is_some() {
@@ -177,12 +177,12 @@ impl HttpApi {
         }
     }
 
-    /// How many requests of each kind have failed so far.
+    /// The number of failed requests so far, by kind.
     pub(super) fn failures(&self) -> [(&'static str, u64); Kind::ALL.len()] {
         Kind::ALL.map(|kind| (kind.as_str(), self.failed(kind).load(Ordering::Relaxed)))
     }
 
-    /// What `read` makes of the answer to this path.
+    /// Requests a path and parses the response with `read`.
     pub(super) async fn get<T, E: std::error::Error>(
         &self,
         path: &str,
@@ -222,8 +222,8 @@ impl HttpApi {
         self.send(kind, request, token, REQUEST_TIMEOUT, &doing).await.map(drop)
     }
 
-    /// Waits until what `path` shows is newer than `index`, or for a few minutes. Its index, which grows with every change. What it
-    /// shows is left out by `filter`.
+    /// Waits until the index of `path` is greater than `index`, at most a few minutes, and returns the index, which
+    /// grows with every change. `filter` removes the contents.
     pub(super) async fn wait_newer(
         &self,
         path: &str,
@@ -240,7 +240,7 @@ impl HttpApi {
         let timeout = BLOCKING_WAIT + BLOCKING_WAIT / 8;
         let response = self.send(Kind::Watch, request, token, timeout, &doing).await?;
         let index = index_of(response.headers());
-        // Only the index matters, but an unread body would cost the connection.
+        // Only the index matters, but an unread body would close the connection.
         let read = body(response).await;
         let index = read.and_then(|_| index.ok_or_else(|| "its answer has no index".to_owned()));
         index.map_err(|why| {
@@ -270,7 +270,7 @@ impl HttpApi {
             Ok(response) => {
                 let status = response.status();
                 let said = said(response).await;
-                // Of a single service it says so, too, where it is the service that makes no sense.
+                // For single services it also uses this status for invalid requests.
                 if kind == Kind::List && status.is_server_error() {
                     self.unanswered(&format!("{status}: {said}"));
                 }
@@ -314,7 +314,7 @@ pub(super) fn index_of(headers: &HeaderMap) -> Option<u64> {
     headers.get("x-consul-index")?.to_str().ok()?.parse().ok().filter(|index| *index > 0)
 }
 
-/// Thousands of services fit.
+/// Enough for thousands of services.
 const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 async fn body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
@@ -332,25 +332,25 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const BLOCKING_WAIT: Duration = Duration::from_secs(300);
 
-/// As much of an error page as a person wants to read.
+/// The length of a readable error message.
 const SAID_CHARS_MAX: usize = 300;
 
-/// A Consul agent takes 200 connections from one address, and others may want some of them (`http_max_conns_per_client`).
+/// A Consul agent accepts 200 connections from one address (`http_max_conns_per_client`), and other clients need some
+/// of them.
 fn limit_of(kind: Kind) -> Limit {
     let one = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
     let (concurrent, burst, period) = match kind {
-        // Whoever wants to know shares what is asked: see `listing.rs`.
+        // Concurrent callers share listings: see `listing.rs`.
         Kind::List => (4, 100, Duration::from_millis(10)),
-        // What an agent is told it tells its servers, one service after the other: faster only makes it queue.
+        // The agent forwards changes to its servers one after the other, so a higher rate would only queue.
         Kind::Register | Kind::Deregister | Kind::Update => (16, 100, Duration::from_millis(4)),
-        // Two are made, one after the other each; should every one return at once, once a second is enough.
+        // Two watches run, each with one request at a time. The rate limit applies if every one returns at once.
         Kind::Watch => (4, 8, Duration::from_secs(1)),
     };
     Limit { concurrent: one(concurrent), rate: Some(Rate { burst: one(burst), period }) }
 }
 
-/// Consul refuses what it will never take with 400. Permissions, and what a newer agent or an operator may repair, can
-/// change.
+/// Consul responds with 400 to requests that can never succeed. Other refusals, such as permissions, may change.
 fn class_of(status: StatusCode) -> Class {
     if status == StatusCode::BAD_REQUEST { Class::Fatal } else { Class::Retry }
 }

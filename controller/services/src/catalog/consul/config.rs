@@ -1,26 +1,27 @@
-//! Where the Consul agent is and with which tokens we speak to it.
+//! The address and tokens for the Consul agent.
 //!
-//! In: the agent's config and environment variables. Out: an address, a token, and where tokens of services are. No token is ever shown.
+//! In: the agent's config and environment variables. Out: an address, a token, and the directory of service tokens.
+//! Tokens are never shown.
 
 use std::{fmt, path::PathBuf};
 
 use reqwest::header::HeaderValue;
 use zeroize::Zeroizing;
 
-/// Where the Consul agent is, and our token.
+/// The address of the Consul agent, and our token.
 #[derive(Clone)]
 pub struct ConsulConfig {
     pub(super) address: Address,
     pub(super) token: Option<Zeroizing<String>>,
     /// The setting that the token comes from.
     pub(super) token_source: Option<&'static str>,
-    /// Directory with a file for each service that has a token of its own.
+    /// Directory with a file for each service that has its own token.
     pub(super) service_tokens_dir: Option<PathBuf>,
-    /// Somebody said where it is.
+    /// Whether the address is configured.
     pub(super) is_named: bool,
 }
 
-/// Where the Consul agent listens.
+/// The address of the Consul agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     /// A URL without a path.
@@ -28,26 +29,25 @@ pub(super) enum Address {
     Unix(PathBuf),
 }
 
-/// Why there is no usable config.
+/// Errors in the config.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConsulConfigError {
-    /// The address makes no sense.
     #[error(
         "read the Consul address {0:?}: write unix:///path, http://host:port, https://host:port or host:port"
     )]
     Address(String),
-    /// The token of this setting is none; its text is never told.
+    /// The token from this setting is invalid; its text is never shown.
     #[error("read the Consul token of {0}: its first line must be visible ASCII characters without spaces")]
     Token(&'static str),
 }
 
 impl ConsulConfig {
-    /// What `address` and `token` of the agent's config say, else `CONSUL_HTTP_ADDR` and `CONSUL_HTTP_TOKEN`, else Consul's
-    /// default address and no token. `variable` reads the environment.
+    /// Reads `address` and `token` of the agent's config, else `CONSUL_HTTP_ADDR` and `CONSUL_HTTP_TOKEN`, else uses
+    /// Consul's default address and no token. `variable` reads the environment.
     ///
     /// # Errors
     ///
-    /// When the address or the token makes no sense.
+    /// If the address or the token is invalid.
     pub fn resolve(
         address: Option<&str>,
         token: Option<String>,
@@ -75,13 +75,13 @@ impl ConsulConfig {
         Ok(Self { address, token, token_source, service_tokens_dir: None, is_named })
     }
 
-    /// The same, with tokens of services in this directory.
+    /// Sets the directory of service tokens.
     #[must_use]
     pub fn with_service_tokens(self, dir: Option<PathBuf>) -> Self {
         Self { service_tokens_dir: dir, ..self }
     }
 
-    /// Whether somebody said where it is.
+    /// Whether the address is configured.
     pub fn is_named(&self) -> bool {
         self.is_named
     }
@@ -110,7 +110,7 @@ fn parse(text: &str, scheme: &str) -> Result<Address, ConsulConfigError> {
     Ok(Address::Http(url.trim_end_matches('/').to_owned()))
 }
 
-/// The first line; none where that is no token.
+/// The first line as a header; `None` if it is not a token.
 pub(super) fn header(text: &str) -> Option<HeaderValue> {
     let token = text.lines().next()?.trim();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {

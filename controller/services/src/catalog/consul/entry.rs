@@ -1,7 +1,7 @@
-//! Services and checks as a Consul agent writes them, and what differs between one it holds and one it should hold.
+//! Services and checks in a Consul agent's format, and comparison of held with wanted ones.
 //!
-//! In: a registration, and what the agent lists. Out: the body of a registration request, or whether it is needed. It must not
-//! know how the agent is reached.
+//! In: a registration, and the agent's listing. Out: the body of a registration request, or whether it is needed. This
+//! module does not send requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) const META_INSTANCE: &str = "herdlet-instance";
 const META_ALLOC: &str = "herdlet-alloc";
 const META_TASK: &str = "herdlet-task";
 
-/// A service as the agent lists it. What we don't compare is left out.
+/// A service in the agent's listing; fields that we don't compare are left out.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Entry {
@@ -44,7 +44,7 @@ pub(super) struct Entry {
     weights: EntryWeights,
 }
 
-/// The share of an instance in what is sent to its service; Consul writes 1 where nothing was.
+/// The load-balancing weights of an instance; Consul's default is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct EntryWeights {
@@ -64,7 +64,6 @@ impl From<Weights> for EntryWeights {
     }
 }
 
-/// One of a service's further addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct TaggedAddress {
@@ -72,10 +71,10 @@ struct TaggedAddress {
     port: u16,
 }
 
-/// Names under which Consul itself notes the addresses of a service.
+/// Names of tagged addresses that Consul itself adds.
 const TAGGED_BY_CONSUL: [&str; 5] = ["lan_ipv4", "lan_ipv6", "wan_ipv4", "wan_ipv6", "consul-virtual"];
 
-/// A check as the agent lists it.
+/// A check in the agent's listing.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct CheckEntry {
@@ -89,23 +88,21 @@ pub(super) struct CheckEntry {
 }
 
 impl Entry {
-    /// Whose mark it bears.
+    /// The owner in its mark.
     pub(super) fn owner(&self) -> Option<ServiceOwner> {
         let alloc = self.meta.get(META_ALLOC)?.parse().ok().map(AllocId)?;
         Some(ServiceOwner { alloc, task: self.meta.get(META_TASK).cloned() })
     }
 
-    /// The name of its service.
     pub(super) fn service(&self) -> &str {
         &self.service
     }
 
-    /// Tags that it has now.
     pub(super) fn tags(&self) -> &[String] {
         &self.tags
     }
 
-    /// The body that registers it as it is; of its checks nothing is said, so they stay.
+    /// The body that registers the service unchanged. It has no checks, so existing ones stay.
     pub(super) fn as_body(&self) -> Value {
         json!({
             "ID": self.id,
@@ -118,7 +115,7 @@ impl Entry {
         })
     }
 
-    /// Whether it is what `wanted` says. Checks are told apart by their ids, which change with their content.
+    /// Whether it equals `wanted`. Checks are compared by id, which changes with their content.
     pub(super) fn equals(
         &self,
         wanted: &Registration,
@@ -137,7 +134,7 @@ impl Entry {
             && self.address == wanted.address
             && self.port == wanted.port
             && self.enable_tag_override == wanted.enable_tag_override
-            // Where others may change them, the meta tells which ones were wanted.
+            // If others may change the tags, the meta identifies the wanted ones.
             && (wanted.enable_tag_override || set(&self.tags) == set(&wanted.tags))
             && self.has_tagged_addresses_of(wanted)
             && self.weights == wanted.weights.into()
@@ -158,7 +155,7 @@ impl Entry {
 }
 
 impl CheckEntry {
-    /// Its status in our words. A check that has never run is critical with nothing to say.
+    /// Its status. A check that has never run is critical without output.
     pub(super) fn status(&self) -> CheckStatus {
         match self.status.as_str() {
             "passing" => CheckStatus::Success,
@@ -168,7 +165,7 @@ impl CheckEntry {
         }
     }
 
-    /// What it said, at most 3 KiB.
+    /// Its output, at most 3 KiB.
     pub(super) fn output(&self) -> String {
         let mut end = self.output.len().min(3 * 1024);
         while !self.output.is_char_boundary(end) {
@@ -178,7 +175,7 @@ impl CheckEntry {
     }
 }
 
-/// Body of `PUT /v1/agent/service/register`.
+/// The body of `PUT /v1/agent/service/register`.
 pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value {
     let tagged: BTreeMap<&str, Value> = registration
         .tagged_addresses
@@ -199,7 +196,7 @@ pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value 
     })
 }
 
-/// The author's meta and our mark, which wins.
+/// The job's meta and our mark, which takes precedence.
 fn meta(registration: &Registration, instance: &InstanceId) -> BTreeMap<String, String> {
     let mut meta = registration.meta.clone();
     meta.insert(META_INSTANCE.to_owned(), instance.to_string());
@@ -222,7 +219,7 @@ fn check(check: &RegisteredCheck) -> Value {
         body["FailuresBeforeCritical"] = thresholds.failures_before_critical.into();
     }
     if thresholds.failures_before_warning > 0 {
-        // Consul 1.10 and later; written only where it is asked for, as older ones may refuse what they don't know.
+        // Consul 1.10 and later; sent only if set, because older versions may refuse unknown fields.
         body["FailuresBeforeWarning"] = thresholds.failures_before_warning.into();
     }
     if let Some(status) = check.initial_status {
@@ -270,7 +267,7 @@ fn check(check: &RegisteredCheck) -> Value {
     body
 }
 
-/// How long after it was due a command may tell what it said, before Consul takes it for failing. As Nomad's.
+/// How late a command's result may be before Consul considers the check failing; as in Nomad.
 const TTL_MARGIN: Duration = Duration::from_secs(31);
 
 /// Go writes an empty list or map as null.

@@ -1,6 +1,7 @@
-//! What must hold for any answers of a Consul agent; for tests and fuzzing only.
+//! Invariants for arbitrary responses of a Consul agent; for tests and fuzzing only.
 //!
-//! In: bodies of a list of services, a list of checks and what an agent says of itself, and an index header. Out: nothing, or a panic.
+//! In: a list of services, a list of checks, the agent's self-description, and an index header. Out: nothing, or a
+//! panic.
 
 use herdlet_api_types::{AllocId, InstanceId, JobKey, job::Provider, service::Registration};
 use reqwest::header::{HeaderMap, HeaderValue};
@@ -14,7 +15,7 @@ use super::{
     watching::node_of,
 };
 
-/// Takes the answers and asserts what must hold.
+/// Parses the responses and asserts the invariants.
 pub fn feed(services: &[u8], checks: &[u8], about: &[u8], index: &[u8]) {
     if let Ok(name) = node_of(about) {
         let part = path_part(&name);
@@ -38,7 +39,7 @@ pub fn feed(services: &[u8], checks: &[u8], about: &[u8], index: &[u8]) {
         }
         let wanted = registration(id, entry.service());
         let _ = entry.equals(&wanted, &instance, listing.checks(id));
-        // What is handed over is what was listed.
+        // Registering an entry again must preserve it.
         let mut body = entry.as_body();
         body["Service"] = body["Name"].clone();
         let again = json!({ id: body }).to_string();

@@ -1,6 +1,6 @@
-//! What a Consul agent should hold for each owner, and what is known of how much of it is there.
+//! The registrations that a Consul agent should hold for each owner, and what is known about their state.
 //!
-//! In: what is wanted of the agent, and what was seen in a listing. Out: what to compare, and numbers. It asks nothing.
+//! In: wanted registrations, and results of listings. Out: registrations to compare, and counts. Sends no requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,61 +12,59 @@ use tokio::sync::{Notify, watch};
 
 use crate::catalog::{CatalogError, ServiceOwner};
 
-/// What should be there.
 #[derive(Debug)]
 pub(super) struct Held {
     owners: Mutex<Owners>,
-    /// How many owners should have something there.
+    /// The number of owners that should have services there.
     count: watch::Sender<usize>,
-    /// What is known has changed.
+    /// Notified when the known state changes.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// What should be there.
+    /// The wanted services.
     pub(super) wanted: BTreeMap<ServiceOwner, Wanted>,
-    /// How many services are wanted there once Consul has answered for the first time.
+    /// The number of services waiting for Consul's first answer.
     asked: BTreeMap<ServiceOwner, usize>,
-    /// How many services are no longer wanted and not known to be gone.
+    /// The number of services no longer wanted and not known to be removed.
     leaving: BTreeMap<ServiceOwner, usize>,
 }
 
-/// What should be there of one owner.
+/// The wanted services of one owner.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) registrations: Vec<Registration>,
     pub(super) known: Known,
-    /// Ids of those that are not known to be there as they should.
+    /// Ids of services that are not known to be correct.
     missing: BTreeSet<String>,
-    /// What its checks say is told once more: whoever registers them has forgotten what he heard before.
+    /// Report check results again: they may have been lost with a new registration.
     pub(super) tell_again: bool,
 }
 
 /// What is known of an owner's services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Somebody is about to change them.
+    /// An operation on them is in progress.
     Nothing,
-    /// They were there as they should be in the listing of this number; a difference in a later one is news.
+    /// They were correct in the listing with this number; a difference in a later one must be reported.
     Settled(u64),
-    /// They are not as they should be, and it was told: whoever heard it tries again.
+    /// They differ, and this was reported: the receiver retries.
     Differs,
 }
 
-/// How many services are in what state.
+/// The number of services in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServiceCounts {
-    /// As they should be.
     pub registered: u64,
-    /// Wanted, and not known to be there as they should.
+    /// Wanted, but not known to be correct.
     pub pending: u64,
-    /// No longer wanted, and not known to be gone.
+    /// No longer wanted, and not known to be removed.
     pub leaving: u64,
 }
 
 impl Owners {
-    /// Whether somebody wants something of this owner there, or is taking it back.
+    /// Whether services of this owner are wanted or being removed.
     pub(super) fn knows(&self, owner: &ServiceOwner) -> bool {
         self.wanted.contains_key(owner) || self.leaving.contains_key(owner)
     }
@@ -84,22 +82,22 @@ impl Held {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something of `owner` should be there, or is not known to be gone.
+    /// Whether services of `owner` are wanted, or not known to be removed.
     pub(super) fn holds(&self, owner: &ServiceOwner) -> bool {
         self.owners().knows(owner)
     }
 
-    /// It is no longer waited for Consul's first answer.
+    /// Stops waiting for Consul's first answer.
     pub(super) fn forget_asked(&self, owner: &ServiceOwner) {
         self.owners().asked.remove(owner);
     }
 
-    /// Exactly these should be there from now on. `tell_again` stays set until it was done.
+    /// Sets the wanted registrations. `tell_again` stays set until it has been done.
     pub(super) fn want(&self, owner: &ServiceOwner, registrations: &[Registration], tell_again: bool) {
         let mut owners = self.owners();
         owners.asked.remove(owner);
         if registrations.is_empty() {
-            // Until that was confirmed they may be there.
+            // Until the removal is confirmed they may still be there.
             if let Some(before) = owners.wanted.remove(owner) {
                 owners.leaving.insert(owner.clone(), before.registrations.len());
             }
@@ -120,7 +118,7 @@ impl Held {
         self.count.send_replace(owners.wanted.len());
     }
 
-    /// They were seen in the listing of this number, but for those in `missing`.
+    /// They were correct in the listing with this number, except those in `missing`.
     pub(super) fn seen(&self, owner: &ServiceOwner, number: u64, missing: BTreeSet<String>) {
         if let Some(wanted) = self.owners().wanted.get_mut(owner) {
             wanted.known = if missing.is_empty() { Known::Settled(number) } else { Known::Differs };
@@ -129,7 +127,7 @@ impl Held {
         self.changed.notify_one();
     }
 
-    /// Nobody changes them any more, and they could not be seen as they should be.
+    /// The operation on them has ended without finding them correct.
     pub(super) fn unseen(&self, owner: &ServiceOwner) {
         if let Some(wanted) = self.owners().wanted.get_mut(owner)
             && wanted.known == Known::Nothing
@@ -138,7 +136,7 @@ impl Held {
         }
     }
 
-    /// Owner, id and name of each service that is there as it should be.
+    /// Owner, id and name of each service that is known to be correct.
     pub(super) fn settled(&self) -> Vec<(ServiceOwner, String, String)> {
         let owners = self.owners();
         let settled = owners.wanted.iter().filter(|(_, wanted)| matches!(wanted.known, Known::Settled(_)));
@@ -149,42 +147,42 @@ impl Held {
             .collect()
     }
 
-    /// So many services are wanted there once Consul has answered.
+    /// This many services are wanted once Consul answers.
     pub(super) fn ask(&self, owner: &ServiceOwner, count: usize) {
         self.owners().asked.insert(owner.clone(), count);
     }
 
-    /// Nothing should be there from now on.
+    /// No registrations are wanted any more.
     pub(super) fn release(&self, owner: &ServiceOwner, known: usize) {
         self.want(owner, &[], false);
         self.owners().leaving.insert(owner.clone(), known);
     }
 
-    /// Whether it is gone.
+    /// Records the result of a removal.
     pub(super) fn released(&self, owner: &ServiceOwner, result: &Result<(), CatalogError>) {
         if result.is_ok() {
             self.owners().leaving.remove(owner);
         }
     }
 
-    /// Whether something should be there, or is not known to be gone.
+    /// Whether any services are wanted, or not known to be removed.
     pub(super) fn is_any(&self) -> bool {
         let Owners { wanted, asked, leaving } = &*self.owners();
         !(wanted.is_empty() && asked.is_empty() && leaving.is_empty())
     }
 
-    /// Waits until something should be there.
+    /// Waits until services are wanted.
     pub(super) async fn until_any(&self) {
-        // The sender lives in `self`.
+        // The sender lives as long as `self`.
         let _ = self.count.subscribe().wait_for(|count| *count > 0).await;
     }
 
-    /// Waits until what is known has changed.
+    /// Waits until the known state changes.
     pub(super) async fn until_changed(&self) {
         self.changed.notified().await;
     }
 
-    /// How many services are in what state. What was asked for allocations that nobody knows any more is forgotten.
+    /// The number of services in each state. Forgets waiting services of unknown allocations.
     pub(super) fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> ServiceCounts {
         let mut owners = self.owners();
         owners.asked.retain(|owner, _| is_known(&owner.alloc));

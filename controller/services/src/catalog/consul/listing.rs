@@ -1,7 +1,7 @@
-//! What a Consul agent holds of this instance, asked once for all who want to know at the same time.
+//! Lists a Consul agent's entries of this instance, with one request for all concurrent callers.
 //!
-//! In: two answers of the agent (services, checks). Out: a [`Listing`] by owner. Whoever asks gets a listing that began after it was asked
-//! for, so that it shows what was done before. It must not know what is wanted.
+//! In: two responses of the agent (services, checks). Out: a [`Listing`] by owner. Each caller gets a listing that
+//! began after its call, so it shows everything done before. This module does not know what is wanted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,20 +27,20 @@ pub(super) type Entries = BTreeMap<String, Entry>;
 /// Checks by id.
 pub(super) type Checks = BTreeMap<String, CheckEntry>;
 
-/// What an agent holds of this instance.
+/// An agent's entries of this instance.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// Counts listings in the order in which they began.
+    /// Numbers listings in the order in which they began.
     pub(super) number: u64,
     owners: BTreeMap<ServiceOwner, Entries>,
-    /// Entries that bear no owner's mark.
+    /// Entries without an owner mark.
     stray: Entries,
-    /// Ids of entries that make no sense. They are there, and nothing else is known of them.
+    /// Ids of entries that can't be parsed. They exist, but nothing else is known about them.
     strange: BTreeSet<String>,
     checks: BTreeMap<String, Checks>,
 }
 
-/// Items of an agent's list, each read by itself: one that makes no sense spoils no other.
+/// Items of an agent's list, parsed separately: an invalid one does not affect the others.
 #[derive(Debug)]
 pub(super) struct Items<T> {
     known: BTreeMap<String, T>,
@@ -55,7 +55,7 @@ enum Item<T> {
 }
 
 impl<T: DeserializeOwned> Items<T> {
-    /// Reads an agent's list.
+    /// Parses an agent's list.
     pub(super) fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
         let items: BTreeMap<String, Item<T>> = serde_json::from_slice(body)?;
         let mut read = Self::default();
@@ -68,7 +68,6 @@ impl<T: DeserializeOwned> Items<T> {
         Ok(read)
     }
 
-    /// Whether there is nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty() && self.strange.is_empty()
     }
@@ -81,7 +80,7 @@ impl<T> Default for Items<T> {
 }
 
 impl Listing {
-    /// Puts together what was answered.
+    /// Combines the two responses.
     pub(super) fn of(services: Items<Entry>, checks: Items<CheckEntry>) -> Self {
         let mut listing = Self { strange: services.strange, ..Self::default() };
         for (id, entry) in services.known {
@@ -95,30 +94,30 @@ impl Listing {
         listing
     }
 
-    /// What bears the mark of `owner`.
+    /// The entries with the mark of `owner`.
     pub(super) fn entries(&self, owner: &ServiceOwner) -> &Entries {
         static NONE: Entries = Entries::new();
         self.owners.get(owner).unwrap_or(&NONE)
     }
 
-    /// Checks of a service.
+    /// The checks of a service.
     pub(super) fn checks(&self, service: &str) -> &Checks {
         static NONE: Checks = Checks::new();
         self.checks.get(service).unwrap_or(&NONE)
     }
 
-    /// All that could be read.
+    /// All entries that could be parsed.
     pub(super) fn all(&self) -> impl Iterator<Item = (&String, &Entry)> {
         self.owners.values().flatten().chain(&self.stray)
     }
 
-    /// Whether there is anything under this id.
+    /// Whether there is an entry with this id, parsed or not.
     pub(super) fn has(&self, id: &str) -> bool {
         self.strange.contains(id) || self.all().any(|(known, _)| known == id)
     }
 }
 
-/// Asks once for all who wait.
+/// Shares listings between concurrent callers.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     begun: AtomicU64,
@@ -128,21 +127,22 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct Last {
-    /// The latest answer, while somebody waits who may take it.
+    /// The latest answer, kept while others wait that may use it.
     answer: Option<(u64, Answer)>,
-    /// Not to be asked again before this.
+    /// The earliest time of the next request.
     next: Option<Instant>,
 }
 
 type Answer = Result<Arc<Listing>, CatalogFailure>;
 
-/// Listings take at most so large a part of the time, so that a thousand services that change one after the other are listed rarely,
+/// The pause after a listing, in multiples of its duration: limits the share of time spent on listings when a thousand
+/// services change one after the other.
 const PAUSE_TIMES: u32 = 9;
-/// and nobody waits longer than this for one to begin.
+/// The maximum pause before a listing begins.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// What `ask` answers. It began after this call; others may be given the same.
+    /// Returns the result of `ask`, which began after this call; other callers may get the same.
     pub(super) async fn get(&self, ask: impl Future<Output = Result<Listing, CatalogFailure>>) -> Answer {
         let before = self.begun.load(Ordering::SeqCst);
         let _waiting = Waiting::new(&self.waiting);
@@ -169,7 +169,7 @@ impl Shared {
     }
 }
 
-/// Somebody who waits, until it is dropped.
+/// Counts a waiting caller until it is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -196,7 +196,7 @@ mod tests {
         let (shared, asked, done) = (Shared::default(), AtomicUsize::new(0), AtomicU64::new(0));
         let ask = || async {
             asked.fetch_add(1, Ordering::SeqCst);
-            // What it shows is what was done when it began.
+            // It shows what was done when it began.
             let number = done.load(Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(20)).await;
             Ok(Listing { strange: BTreeSet::from([number.to_string()]), ..Listing::default() })

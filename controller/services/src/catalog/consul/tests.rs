@@ -1,5 +1,5 @@
-//! Against a small stand-in of a Consul agent, for what a real one does not do on demand; and against a real one where
-//! `HERDLET_TEST_CONSUL` names its program.
+//! Tests with a stub of a Consul agent, for situations that a real one does not produce on demand, and with a real one
+//! if `HERDLET_TEST_CONSUL` is the path of its program.
 
 use std::{
     path::{Path, PathBuf},
@@ -65,10 +65,10 @@ fn consul(address: &str, token: Option<&str>) -> Consul {
     Consul::new(&config, InstanceId("0123456789abcdef".to_owned())).unwrap()
 }
 
-/// What a stand-in answers to method, path and body: status and JSON.
+/// A stub's response to method, path and body: status and JSON.
 type Answers = Arc<dyn Fn(&str, &str, &str) -> (u16, Value) + Send + Sync>;
 
-/// Serves one answer per connection; all that was asked is noted.
+/// Serves one response per connection and records all requests.
 async fn stand_in(answers: Answers) -> (String, Arc<StdMutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -169,10 +169,13 @@ async fn one_refused_registration_holds_no_other_back() {
     let consul = consul(&address, None);
     let wanted = ["bad", "denied", "good"].map(|name| registration(1, name, Vec::new()));
     let error = consul.up(&owner(1), &wanted).await.unwrap_err();
-    // This one shows nothing, so the third is not believed to be there.
+    // The stub lists nothing, so the third counts as missing.
     assert_eq!(error.failures.len(), 3);
     assert_eq!(error.class(), Class::Retry);
-    assert!(error.to_string().contains("good-http is not in Consul, though it took it"), "{error}");
+    assert!(
+        error.to_string().contains("good-http is not in Consul, although it accepted the request"),
+        "{error}"
+    );
     assert!(error.to_string().contains("400") && error.to_string().contains("Permission denied"), "{error}");
     assert_eq!(asked.lock().unwrap().iter().filter(|line| line.starts_with("PUT")).count(), 3);
     let error = consul.up(&owner(1), &wanted[..1]).await.unwrap_err();
@@ -199,7 +202,7 @@ async fn what_is_right_is_not_registered_again_and_what_differs_is() {
         ),
         (json!({"Service": "other"}), false),
         (json!({"EnableTagOverride": true}), false),
-        // Consul notes some by itself.
+        // Consul adds some itself.
         (json!({"TaggedAddresses": {"lan_ipv4": {"Address": "127.0.0.1", "Port": 8080}}}), true),
         (json!({"TaggedAddresses": {"edge": {"Address": "127.0.0.1", "Port": 8080}}}), false),
     ] {
@@ -224,7 +227,7 @@ async fn what_is_right_is_not_registered_again_and_what_differs_is() {
         let consul = consul(&address, None);
         let seen = consul.look(&owner(1), std::slice::from_ref(&wanted)).await.unwrap();
         assert_eq!(seen == Sight::Present, same, "{change}: {seen:?}");
-        // This one shows the same whatever it is told.
+        // The stub's listing never changes.
         assert_eq!(consul.up(&owner(1), std::slice::from_ref(&wanted)).await.is_ok(), same, "{change}");
         let puts = asked.lock().unwrap().iter().filter(|line| line.starts_with("PUT")).count();
         assert_eq!(puts, usize::from(!same), "{change}");
@@ -244,7 +247,7 @@ async fn a_service_that_stays_after_its_removal_is_an_error() {
     }))
     .await;
     let error = consul(&address, None).down(&owner(1), &[wanted]).await.unwrap_err();
-    assert!(error.to_string().ends_with("Consul holds it still"), "{error}");
+    assert!(error.to_string().ends_with("Consul still has it"), "{error}");
     assert_eq!(error.class(), Class::Retry);
 }
 
@@ -290,7 +293,7 @@ impl Agent {
             eprintln!("left out: HERDLET_TEST_CONSUL names no program");
             return None;
         };
-        // It ends at once if somebody took one of its ports meanwhile.
+        // It exits at once if one of its ports has been taken meanwhile.
         for _ in 0..5 {
             if let Some(agent) = Self::launch(&program, acl).await {
                 return Some(agent);
@@ -299,7 +302,7 @@ impl Agent {
         panic!("Consul ends again and again");
     }
 
-    /// One that answers; none if it ended.
+    /// An agent that answers; `None` if it has exited.
     async fn launch(program: &Path, acl: bool) -> Option<Self> {
         let free = || async { TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port() };
         let (http, server, serf) = (free().await, free().await, free().await);
@@ -380,7 +383,7 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
         assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
     }
     consul.up(&task_owner, std::slice::from_ref(&of_task)).await.unwrap();
-    // A group and its tasks don't touch each other.
+    // A group and its tasks don't affect each other.
     consul.up(&owner(1), &wanted).await.unwrap();
     assert_eq!(agent.services().await.len(), 4);
     assert_eq!(consul.look(&task_owner, std::slice::from_ref(&of_task)).await.unwrap(), Sight::Present);
@@ -394,7 +397,7 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
     assert_eq!(consul.look(&owner(1), &fewer).await.unwrap(), Sight::Present);
     assert_eq!(agent.get("/v1/agent/checks").await.as_object().unwrap().len(), 1);
 
-    // What somebody removed or changed is seen.
+    // External removals and changes are seen.
     agent.put(&format!("/v1/agent/service/deregister/{}", fewer[0].id), Value::Null).await;
     assert_eq!(consul.look(&owner(1), &fewer).await.unwrap(), Sight::Absent);
     consul.up(&owner(1), &fewer).await.unwrap();
@@ -403,7 +406,7 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
         consul.down(&owner(1), &wanted).await.unwrap();
         assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Absent);
     }
-    // What is left of an instance is swept, and nothing else.
+    // The leftovers of an instance are removed, and nothing else.
     assert_eq!(consul.sweep(&BTreeSet::new()).await.unwrap(), 0, "it should be there");
     let another = self::consul(&agent.address, None);
     assert_eq!(another.sweep(&BTreeSet::from([of_task.id.clone()])).await.unwrap(), 0);
@@ -411,7 +414,7 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
     assert_eq!(agent.services().await, ["_nomad-task-foreign"]);
 }
 
-/// Tags that others have changed were overwritten when another service changed.
+/// Tags changed by others were overwritten when another service changed.
 #[tokio::test]
 async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
     let Some(agent) = Agent::start(true).await else { return };
@@ -433,8 +436,8 @@ async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
     assert_eq!(service["TaggedAddresses"]["edge"], json!({ "Address": "203.0.113.7", "Port": 8080 }));
     service["Tags"] = json!(["theirs"]);
     let body = json!({ "Node": node["Node"], "Address": node["Address"], "SkipNodeUpdate": true, "Service": service });
-    // The agent takes them over when it next compares itself with the whole catalogue; another token makes it. What it was about to tell
-    // when they were changed may come after them.
+    // The agent adopts them when it next compares itself with the whole catalogue; a changed token triggers that. A
+    // pending update of the agent may still overwrite the change.
     let told = async {
         for token in ["", MASTER].into_iter().cycle() {
             if tags().await == json!(["theirs"]) {
@@ -452,7 +455,7 @@ async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
         assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
         assert_eq!(tags().await, json!(["theirs"]));
     }
-    // Who was started anew registers once more, as he has a token; what others have made of the tags stays also then.
+    // A restarted agent with a token registers again; the changed tags must survive that too.
     let another = self::consul(&agent.address, Some(MASTER));
     another.up(&owner(1), &[open("own"), other(3)]).await.unwrap();
     assert_eq!(tags().await, json!(["theirs"]));
@@ -484,7 +487,8 @@ async fn a_real_agent_is_watched_for_drift_and_health() {
     assert_eq!(second.status, CheckStatus::Failure);
     assert!(second.output.contains("refused"), "{}", second.output);
 
-    // Removed behind our back: told once, and long before the periodic look, which would take two minutes for four of them.
+    // Removed externally: reported once, and long before the periodic inspection, which would take two minutes for four
+    // of them.
     let started = std::time::Instant::now();
     for _ in 0..4 {
         agent.put(&format!("/v1/agent/service/deregister/{}", wanted[0].id), Value::Null).await;
@@ -515,7 +519,7 @@ async fn a_real_agent_with_acls_refuses_one_service_and_takes_the_other() {
     assert_eq!(agent.services().await, [wanted[1].id.clone()]);
     consul_with_token.down(&owner(1), &wanted[1..]).await.unwrap();
     assert!(agent.services().await.is_empty());
-    // Without any token nothing is seen, and nothing taken.
+    // Without a token nothing can be listed or registered.
     let error = consul(&agent.address, None).up(&owner(1), &wanted).await.unwrap_err();
     assert_eq!(error.failures.len(), 2);
 }

@@ -1,7 +1,8 @@
-//! Tokens for requests to Consul: the agent's own, and those of services, each in a file of its own.
+//! Tokens for requests to Consul: the agent's own, and those of services, each in a separate file.
 //!
-//! In: the name of a service. Out: the token that speaks for it, and where it comes from. Files are read anew for each request, so that a
-//! token can be replaced at any time. It must not know what is asked. A token is never shown; its source is.
+//! In: the name of a service. Out: its token, and where that comes from. Files are read for each request, so that
+//! tokens can be replaced at any time. This module does not know the requests. Tokens are never shown; their sources
+//! are.
 
 use std::{
     fmt,
@@ -19,20 +20,20 @@ use zeroize::Zeroizing;
 
 use super::config::{ConsulConfig, header};
 
-/// Nobody's token is longer; what is longer is not read.
+/// The maximum length of a token; longer files are rejected.
 const TOKEN_LEN_MAX: u64 = 4_096;
 
 /// All tokens that this agent may use.
 #[derive(Debug)]
 pub(super) struct Tokens {
     agent: Token,
-    /// Directory with those of services.
+    /// Directory with the tokens of services.
     services: Option<PathBuf>,
-    /// Of this process: what it makes of a token tells nobody anything.
+    /// Random per process, so that hashes of tokens reveal nothing.
     secret: RandomState,
 }
 
-/// One token, or none.
+/// A token, or none.
 #[derive(Clone)]
 pub(super) struct Token {
     value: Option<HeaderValue>,
@@ -40,22 +41,22 @@ pub(super) struct Token {
     print: u64,
 }
 
-/// Where a token comes from.
+/// The source of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Source {
-    /// There is none.
+    /// There is no token.
     Nowhere,
-    /// The agent's own, from this setting.
+    /// The agent's own token, from this setting.
     Agent(&'static str),
-    /// A service's own, from this file.
+    /// A service's own token, from this file.
     File(PathBuf),
 }
 
-/// What tells two tokens apart, without being one.
+/// A hash that distinguishes tokens without revealing them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Print(u64);
 
-/// Why there is no token for a service. Nothing of its text is told.
+/// Why there is no token for a service. Shows nothing of its text.
 #[derive(Debug, thiserror::Error)]
 #[error("read the token in {}: {why}", .path.display())]
 pub(super) struct TokenError {
@@ -71,17 +72,17 @@ impl Tokens {
         Self { agent, services: config.service_tokens_dir.clone(), secret }
     }
 
-    /// The agent's own.
+    /// The agent's own token.
     pub(super) fn agent(&self) -> &Token {
         &self.agent
     }
 
-    /// Whether some may change while the agent runs.
+    /// Whether tokens may change while the agent runs.
     pub(super) fn may_change(&self) -> bool {
         self.services.is_some()
     }
 
-    /// The one of the service of this name; the agent's own where there is none.
+    /// The token of this service, or the agent's own if the service has none.
     pub(super) async fn of(&self, service: &str) -> Result<Token, TokenError> {
         let Some(dir) = self.services.clone() else { return Ok(self.agent.clone()) };
         let path = dir.join(service);
@@ -102,23 +103,21 @@ impl Token {
         Self { value, source, print }
     }
 
-    /// As it is sent.
+    /// As a request header.
     pub(super) fn header(&self) -> Option<&HeaderValue> {
         self.value.as_ref()
     }
 
-    /// What tells it from others.
     pub(super) fn print(&self) -> Print {
         Print(self.print)
     }
 
-    /// Whether there is one.
     pub(super) fn is_some(&self) -> bool {
         self.value.is_some()
     }
 }
 
-/// Reads after what is asked with it.
+/// Reads on after a description of the request.
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
@@ -135,34 +134,34 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Whether the file of this service in a directory of tokens can be used.
+/// Checks whether the token file of this service can be used.
 ///
 /// # Errors
 ///
-/// Says why not, without anything of its text.
+/// The reason, without anything of the token's text.
 pub fn check_service_token(dir: &Path, service: &str) -> Result<(), String> {
     let read = read(dir, service).map(drop);
     read.map_err(|why| TokenError { path: dir.join(service), why }.to_string())
 }
 
-/// The token in the file of that name; none where there is no such file.
+/// The token in the file with this name; `None` if there is no such file.
 fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
     let mut parts = Path::new(name).components();
     if !matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name) {
-        return Err("its service's name is not the name of a file".to_owned());
+        return Err("the service's name can't be a file name".to_owned());
     }
     ownership::check_if_there(&dir.join(name)).map_err(|error| in_full(&error))?;
-    // Links are followed, as secrets are often mounted so, but not out of the directory.
+    // Links are followed, because secrets are often mounted that way, but not out of the directory.
     let (dir, path) = match (dir.canonicalize(), dir.join(name).canonicalize()) {
         (Ok(dir), Ok(path)) => (dir, path),
         (Err(error), _) | (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             let is_link = dir.join(name).symlink_metadata().is_ok();
-            return if is_link { Err("it is a link that leads nowhere".to_owned()) } else { Ok(None) };
+            return if is_link { Err("it is a dangling link".to_owned()) } else { Ok(None) };
         }
         (Err(error), _) | (_, Err(error)) => return Err(in_full(&error)),
     };
     if !path.starts_with(&dir) {
-        return Err("it leads out of its directory".to_owned());
+        return Err("its target is outside of the token directory".to_owned());
     }
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut options = File::options();
@@ -177,7 +176,7 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
         return Err("it is not a regular file".to_owned());
     }
     if metadata.mode() & 0o007 != 0 {
-        return Err("it is open to everybody: chmod o= it".to_owned());
+        return Err("everybody can access it; run `chmod o=` on it".to_owned());
     }
     let mut text = Zeroizing::new(Vec::new());
     file.take(TOKEN_LEN_MAX + 1).read_to_end(&mut text).map_err(|error| in_full(&error))?;
@@ -220,7 +219,7 @@ mod tests {
         assert_eq!(api.header().unwrap(), "agents-0wn");
         assert_eq!(api.to_string(), "with the token of consul.token_file");
         assert_ne!(api.print(), web.print());
-        // Replaced: read anew.
+        // The replaced file is read again.
         write(&path, "s3cret-two", 0o600);
         let again = tokens.of("web").await.unwrap();
         assert!(again.header().unwrap() == "s3cret-two" && again.print() != web.print());
@@ -247,19 +246,19 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, pipe.as_c_str(), rustix::fs::FileType::Fifo, 0o600.into(), 0)
             .unwrap();
         for (name, why) in [
-            ("public", "open to everybody"),
+            ("public", "everybody can access it"),
             ("empty", "holds no token"),
             ("long", "longer than"),
             ("binary", "holds no token"),
             ("folder", "not a regular file"),
             ("pipe", "not a regular file"),
-            ("link", "out of its directory"),
-            ("../outside", "not the name of a file"),
-            ("..", "not the name of a file"),
-            (".", "not the name of a file"),
-            ("", "not the name of a file"),
-            ("web/", "not the name of a file"),
-            ("/etc/hosts", "not the name of a file"),
+            ("link", "outside of the token directory"),
+            ("../outside", "can't be a file name"),
+            ("..", "can't be a file name"),
+            (".", "can't be a file name"),
+            ("", "can't be a file name"),
+            ("web/", "can't be a file name"),
+            ("/etc/hosts", "can't be a file name"),
         ] {
             let error = tokens.of(name).await.unwrap_err().to_string();
             assert!(error.contains(why) && !error.contains("s3cret"), "{name}: {error}");

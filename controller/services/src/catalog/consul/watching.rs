@@ -1,9 +1,10 @@
-//! Watching a Consul agent: what changes behind our back, and the results of checks.
+//! Watches a Consul agent for external changes and check results.
 //!
-//! In: what should be there. Out: [`CatalogEvent`]s. Consul 1.8 has no event for the services of its own agent as a whole, but the
-//! servers' view of the node (`/v1/catalog/node`, `/v1/health/node`) answers when it changes. So two blocking queries, whatever the
-//! number of services, say *when* to look; the agent's own lists, which are the truth, say what there is. Should the servers be out of
-//! reach or hidden from our token, a look every half minute remains.
+//! In: the wanted registrations. Out: [`CatalogEvent`]s. Consul 1.8 has no event for all services of its own agent, but
+//! blocking queries on the servers' view of the node (`/v1/catalog/node`, `/v1/health/node`) return when it changes. So
+//! two blocking queries, for any number of services, trigger inspections; the agent's own lists, which are
+//! authoritative, provide the content. If the servers are unreachable or closed to our token, an inspection every half
+//! minute remains.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,27 +32,28 @@ use crate::{
     report::CheckReport,
 };
 
-/// How long a change may go unnoticed when nothing tells of it.
+/// Interval of inspections without a trigger.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// The same while a check fails that will restart something: only a Consul that still says so may do that.
+/// The interval while a failing check may restart a task: only a current result from Consul may do that.
 const LOOK_WHILE_COUNTED: Duration = Duration::from_secs(5);
 
-/// The same while a check has no result yet, at first; each time twice as long. A new check is critical before it was made, so Consul has
-/// nothing to tell when it fails.
+/// The first interval while a check has no result yet; it doubles each time. A new check is critical before its first
+/// run, so a first failure is no change that Consul would report.
 const LOOK_FOR_FIRST_WORD: Duration = Duration::from_secs(1);
 
-/// Changes come in bursts; one look serves a burst.
+/// Changes come in bursts; one inspection serves a burst.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
-/// Half of what the delays may reach: jitter doubles them at most.
+/// Half the maximum delay: jitter at most doubles it.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
 
 /// Results of checks by owner and check.
 type Results = BTreeMap<(ServiceOwner, String), CheckResult>;
 
 impl Consul {
-    /// Watches until `stop`, or until nobody listens to `events`. While nothing is registered it asks nothing.
+    /// Watches until `stop`, or until the receiver of `events` is dropped. Sends no request while nothing is
+    /// registered.
     pub async fn watch(self: Arc<Self>, events: mpsc::Sender<CatalogEvent>, stop: CancellationToken) {
         let poke = Notify::new();
         let work = async {
@@ -68,7 +70,8 @@ impl Consul {
         }
     }
 
-    /// Pokes whenever what the servers know of this node changes. Nothing of that is read: it passes no filter that wants `nothing`.
+    /// Notifies `poke` when the servers' view of this node changes. The filter `nothing` removes the content, which is
+    /// not needed.
     async fn follow(&self, path: &str, nothing: &str, poke: &Notify) {
         let mut node = None;
         let mut index = 0;
@@ -81,11 +84,11 @@ impl Consul {
                     if newer != index {
                         poke.notify_one();
                     }
-                    // Going backwards means other servers: begin anew (Consul's rule for blocking queries).
+                    // A smaller index means other servers: start again (Consul's rule for blocking queries).
                     index = if newer < index { 0 } else { newer.max(1) };
                 }
                 Err(failure) => {
-                    tracing::debug!(why = %failure.why, "no news from Consul");
+                    tracing::debug!(why = %failure.why, "failed to watch Consul");
                     node = None;
                     index = 0;
                     tokio::time::sleep(delays.next().unwrap_or(BACKOFF_MAX)).await;
@@ -141,7 +144,7 @@ impl Consul {
                     }
                 }
                 Err(failure) => {
-                    tracing::debug!(why = %failure.why, "Consul can't be looked at");
+                    tracing::debug!(why = %failure.why, "failed to inspect Consul");
                     next_look = Instant::now() + delays.next().unwrap_or(BACKOFF_MAX);
                     if tell(events, hearsay(&mut results)).await.is_err() {
                         return;
@@ -151,7 +154,7 @@ impl Consul {
         }
     }
 
-    /// Whether a check that Consul makes has no result yet, as far as was told.
+    /// Whether a check that Consul runs has had no result yet.
     fn waits_for_first_word(&self, results: &Results) -> bool {
         let owners = self.held.owners();
         owners.wanted.iter().any(|(owner, wanted)| {
@@ -162,7 +165,7 @@ impl Consul {
         })
     }
 
-    /// Compares what the agent holds with what it should hold, and checks with their last results.
+    /// Compares the agent's entries with the wanted ones, and checks with their last results.
     async fn news(&self, results: &mut Results) -> Result<Vec<CatalogEvent>, CatalogFailure> {
         let listing = self.list().await?;
         if !self.leftovers(&listing).is_empty() {
@@ -175,9 +178,9 @@ impl Consul {
         let Owners { wanted, .. } = &mut *owners;
         for (owner, wanted) in wanted.iter_mut() {
             let is_settled = match wanted.known {
-                // What is under way says itself how it ends.
+                // The running operation reports its own result.
                 Known::Nothing => continue,
-                // That listing is no older than this one.
+                // That listing is at least as new as this one.
                 Known::Settled(number) if number >= listing.number => continue,
                 Known::Settled(_) => true,
                 Known::Differs => false,
@@ -187,13 +190,13 @@ impl Consul {
             }
             let differs = || !self.differences(owner, &wanted.registrations, &listing).is_empty();
             if is_settled && (outdated.contains(owner) || differs()) {
-                // Told once: whoever hears it looks, and settles it again.
+                // Reported once: the receiver inspects, and settles it again.
                 wanted.known = Known::Differs;
                 news.push(CatalogEvent::Changed(owner.clone()));
             }
             for registration in &wanted.registrations {
                 let checks = listing.checks(&registration.id);
-                // What a command says is told by whoever runs it.
+                // We run commands ourselves, and report their results.
                 for check in registration.checks.iter().filter(|check| check.kind.has_address()) {
                     let key = (owner.clone(), check.id.clone());
                     if let Some(entry) = checks.get(&check.id)
@@ -211,8 +214,8 @@ impl Consul {
     }
 }
 
-/// Who does not answer is no witness: what failed when it last did restarts nothing any more. Once it answers again everything is told
-/// anew.
+/// Marks failing results that would restart a task as stale, because Consul no longer confirms them. Once it answers
+/// again, all results are reported again.
 fn hearsay(results: &mut Results) -> Vec<CatalogEvent> {
     let counted = |((owner, _), result): (&(ServiceOwner, String), &CheckResult)| {
         result.restarts_now().map(|_| {
@@ -225,7 +228,7 @@ fn hearsay(results: &mut Results) -> Vec<CatalogEvent> {
     told
 }
 
-/// Fails when nobody listens any more.
+/// Fails if the receiver is dropped.
 async fn tell(
     events: &mpsc::Sender<CatalogEvent>,
     news: Vec<CatalogEvent>,
@@ -236,7 +239,7 @@ async fn tell(
     Ok(())
 }
 
-/// The check's new result, if its status differs from the last one told. Pending is where every check begins.
+/// The check's new result, if its status differs from the last reported one. Every check begins as pending.
 fn changed(
     last: Option<&CheckResult>,
     registration: &Registration,
@@ -260,7 +263,7 @@ fn backoff() -> impl Iterator<Item = Duration> {
         .build()
 }
 
-/// The name of the node in what the agent says of itself.
+/// The node's name in the agent's self-description.
 pub(super) fn node_of(body: &[u8]) -> Result<String, serde_json::Error> {
     serde_json::from_slice(body).map(|AgentSelf { config }| config.node_name)
 }

@@ -1,4 +1,4 @@
-//! Runs for which no descriptor is left, of each kind.
+//! Runs without free descriptors, for each kind of check.
 
 use herdlet_base::test_ground::is_alone;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -17,7 +17,7 @@ fn https(tls_skip_verify: bool, tls_server_name: &str) -> CheckKind {
     }
 }
 
-/// Each kind of check, and each way of a request.
+/// Each kind of check, and each variant of requests.
 fn kinds() -> Vec<CheckKind> {
     let mut post = http("/");
     if let CheckKind::Http { method, .. } = &mut post {
@@ -33,7 +33,7 @@ fn kinds() -> Vec<CheckKind> {
     vec![CheckKind::Tcp, http("/"), post, https(false, ""), https(true, ""), named, grpc, script("short")]
 }
 
-/// With no descriptor left nothing was learnt of the target: it did not fail.
+/// Without free descriptors nothing is known about the target, so it did not fail.
 #[test]
 fn a_check_without_descriptors_has_no_result() {
     const NAME: &str = "checks::tests::shortage::a_check_without_descriptors_has_no_result";
@@ -62,7 +62,7 @@ fn a_check_without_descriptors_has_no_result() {
     }
 }
 
-/// What was known before is kept, and the check is made again before its next interval.
+/// The earlier result is kept, and the check runs again before its next interval.
 #[tokio::test(start_paused = true)]
 async fn a_check_that_could_not_be_made_keeps_its_result_and_is_made_again_soon() {
     let (sender, mut reports) = mpsc::channel(8);

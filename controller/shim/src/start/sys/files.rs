@@ -48,7 +48,7 @@ pub(in crate::start) fn getdents(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
     kernel!(GETDENTS64, fd, buffer.as_mut_ptr(), buffer.len())
 }
 
-/// What [`stat`] tells of a file.
+/// The result of [`stat`].
 #[derive(Clone, Copy)]
 pub(in crate::start) struct Stat {
     pub(in crate::start) is_file: bool,
@@ -67,31 +67,31 @@ pub(in crate::start) fn stat(fd: Fd) -> Result<Stat> {
     Ok(Stat { is_file: mode & 0o170_000 == 0o100_000, links, size: words[5] })
 }
 
-/// A pipe: read end, write end.
+/// Creates a pipe: read end, write end.
 pub(in crate::start) fn pipe() -> Result<(Fd, Fd)> {
     let mut ends: [Fd; 2] = [-1; 2];
     kernel!(PIPE2, ends.as_mut_ptr(), O_CLOEXEC)?;
     Ok((ends[0], ends[1]))
 }
 
-/// Copies a descriptor to another number, there without close-on-exec. They may be equal only if it lacks that already.
+/// Copies a descriptor to another number, without close-on-exec. They may be equal only if it already lacks that flag.
 pub(in crate::start) fn dup_to(from: Fd, to: Fd) -> Result<()> {
     kernel!(DUP3, from, to, 0).map(|_| ())
 }
 
-/// Copies a descriptor to a free number with close-on-exec.
+/// Copies a descriptor to a free number, with close-on-exec.
 pub(in crate::start) fn dup_private(from: Fd) -> Result<Fd> {
     const F_DUPFD_CLOEXEC: u32 = 1030;
     kernel!(FCNTL, from, F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd)
 }
 
-/// Sets how many bytes a pipe holds; a limit of the user may forbid more than it has.
+/// Sets the capacity of a pipe; a user limit may forbid a larger one.
 pub(in crate::start) fn resize_pipe(pipe: Fd, len: usize) {
     const F_SETPIPE_SZ: u32 = 1031;
     let _: Result<usize> = kernel!(FCNTL, pipe, F_SETPIPE_SZ, len);
 }
 
-/// How many bytes wait in a pipe.
+/// The number of bytes in a pipe.
 pub(in crate::start) fn waiting_bytes(pipe: Fd) -> u32 {
     const FIONREAD: u32 = 0x541b;
     let mut len: u32 = 0;
@@ -99,13 +99,13 @@ pub(in crate::start) fn waiting_bytes(pipe: Fd) -> u32 {
     len
 }
 
-/// Moves what waits in a pipe into another file without looking at it; never waits.
+/// Moves the contents of a pipe into another file without reading them; never blocks.
 pub(in crate::start) fn splice(from: Fd, to: Fd, len: usize) -> Result<usize> {
     const SPLICE_F_NONBLOCK: u32 = 2;
     kernel!(SPLICE, from, 0, to, 0, len, SPLICE_F_NONBLOCK)
 }
 
-/// Moves what waits in a pipe into a file at that offset, without copying it through our memory; waits for the disk.
+/// Moves the contents of a pipe into a file at an offset, without copying them through our memory; waits for the disk.
 pub(in crate::start) fn splice_to(from: Fd, to: Fd, mut offset: u64, len: usize) -> Result<usize> {
     kernel!(SPLICE, from, 0, to, &raw mut offset, len, 0)
 }
@@ -119,14 +119,14 @@ pub(in crate::start) struct PollFd {
     pub(in crate::start) revents: i16,
 }
 
-/// Waits; without a timeout until something happens. Returns how many entries have news.
+/// Waits for events, without a timeout indefinitely. Returns the number of entries with events.
 pub(in crate::start) fn poll(fds: &mut [PollFd], timeout_ms: Option<u64>) -> Result<usize> {
     let time = timeout_ms.map(Time::of_ms);
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     kernel!(PPOLL, fds.as_mut_ptr(), fds.len(), time, 0)
 }
 
-/// Makes the terminal at `fd` the controlling one of the session.
+/// Makes the terminal at `fd` the controlling terminal of the session.
 pub(in crate::start) fn take_terminal(fd: Fd) -> Result<()> {
     const TIOCSCTTY: u32 = 0x540e;
     kernel!(IOCTL, fd, TIOCSCTTY, 0).map(|_| ())

@@ -4,13 +4,13 @@
 
 use super::*;
 
-/// Blocks (`SIG_BLOCK` of all) or unblocks every signal of the calling thread.
+/// Sets the signal mask of the calling thread.
 pub(in crate::start) fn set_signal_mask(mask: u64) {
     const SIG_SETMASK: u32 = 2;
     let _: Result<usize> = kernel!(RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8);
 }
 
-/// Gives every signal its default disposition.
+/// Resets every signal to its default disposition.
 pub(in crate::start) fn reset_signals() {
     let default = [0_u64; 4];
     for signal in 1..=64 {
@@ -18,7 +18,7 @@ pub(in crate::start) fn reset_signals() {
     }
 }
 
-/// SIGALRM for this process after that time, once.
+/// Schedules one SIGALRM for this process after the given time.
 pub(in crate::start) fn set_alarm(after_ms: u32) {
     const ITIMER_REAL: u32 = 0;
     // Interval (seconds, microseconds), then the first time.
@@ -32,7 +32,7 @@ pub(in crate::start) fn signalfd(signals: &[u32]) -> Result<Fd> {
     kernel!(SIGNALFD4, -1_isize, &raw const mask, 8, O_CLOEXEC | O_NONBLOCK).map(|fd| fd as Fd)
 }
 
-/// Which signals were pending, as a mask; they no longer are.
+/// Takes the pending signals and returns them as a mask.
 pub(in crate::start) fn take_signals(signals: Fd) -> u64 {
     const SIGINFO_LEN: usize = 128;
     let mut infos = [0; 4 * SIGINFO_LEN];
@@ -59,7 +59,7 @@ pub(in crate::start) fn getpid() -> u32 {
     kernel!(GETPID).unwrap_or(0) as u32
 }
 
-/// Reaps a child without waiting: its pid and status, or `None` while all of them live.
+/// Reaps a child without waiting: returns its pid and status, or `None` while all are alive.
 pub(in crate::start) fn reap() -> Result<Option<(u32, u32)>> {
     const WNOHANG_WALL: u32 = 1 | 0x4000_0000;
     let mut status = 0_u32;
@@ -67,7 +67,7 @@ pub(in crate::start) fn reap() -> Result<Option<(u32, u32)>> {
     Ok((pid != 0).then_some((pid as u32, status)))
 }
 
-/// Waits for a child's end and reaps it.
+/// Waits for a child to end and reaps it.
 pub(in crate::start) fn reap_one(pid: u32) {
     const WALL: u32 = 0x4000_0000;
     while kernel!(WAIT4, pid, 0, WALL, 0) == Err(EINTR) {}
@@ -98,7 +98,7 @@ pub(in crate::start) fn umask(mask: u32) {
     let _: Result<usize> = kernel!(UMASK, mask);
 }
 
-/// Soft and hard limit of open files: reads the present ones, and sets new ones if given.
+/// Returns the soft and hard limit of open files, and sets new ones if given.
 pub(in crate::start) fn limit_open_files(new: Option<[u64; 2]>) -> Result<[u64; 2]> {
     const RLIMIT_NOFILE: u32 = 7;
     let mut old = [0_u64; 2];
@@ -133,10 +133,10 @@ pub(in crate::start) fn exit(code: u32) -> ! {
     }
 }
 
-/// Gives up all capabilities, also those that a program would inherit or keep (capabilities(7)).
+/// Drops all capabilities, including inheritable and ambient ones (capabilities(7)).
 pub(in crate::start) fn drop_capabilities() -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
-    // Of the calling thread; then effective, permitted and inheritable ones, twice for 64 bits.
+    // For the calling thread; then the effective, permitted and inheritable sets, twice for 64 bits.
     let (header, none) = ([VERSION_3, 0], [0_u32; 6]);
     kernel!(CAPSET, header.as_ptr(), none.as_ptr()).map(|_| ())
 }
@@ -147,7 +147,7 @@ pub(in crate::start) fn leave_keyring() -> Result<()> {
     kernel!(KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(|_| ())
 }
 
-/// Executes `name` in a directory, which must not be a link; returns only on failure.
+/// Executes `name`, which must not be a link, in a directory; returns only on failure.
 pub(in crate::start) fn execveat(
     dir: Fd,
     name: &CStr,

@@ -1,4 +1,4 @@
-//! Disks that go along, with a kill between any two steps.
+//! Disks that move to a successor, with a kill between any two steps.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +52,7 @@ impl Disks {
         AllocDir::new(&self.paths, id(2)).inheriting(Some(Self::heritage()))
     }
 
-    /// Files of an allocation's disk with what is in them.
+    /// Files of an allocation's disk with their contents.
     fn disk(&self, of: u8) -> BTreeMap<PathBuf, String> {
         let top = self.paths.alloc(&id(of));
         let dirs = std::iter::once(top.join("alloc/data"))
@@ -67,7 +67,7 @@ impl Disks {
             .collect()
     }
 
-    /// What lies beside the allocations' directories.
+    /// Entries besides the allocations' directories.
     fn leftovers(&self) -> Vec<OsString> {
         let entries = fs::read_dir(self.paths.allocs()).unwrap().map(|entry| entry.unwrap().file_name());
         entries.filter(|name| name.as_encoded_bytes().starts_with(b".")).collect()
@@ -98,7 +98,7 @@ fn a_disk_goes_along_and_what_is_only_the_others_stays() {
         assert_eq!(disks.disk(1), [old].into(), "a task that the new one doesn't have keeps its own");
         assert!(disks.paths.logs(&id(1)).join("db.stdout.0").exists());
         assert!(!disks.paths.task(&id(2), "db").join("tmp/scrap").exists());
-        // Once it is there nothing comes any more.
+        // Once it exists, nothing is moved any more.
         fs::create_dir(disks.paths.task(&id(1), "db").join("local")).unwrap();
         fs::write(disks.paths.task(&id(1), "db").join("local/late"), "").unwrap();
         disks.heir().up(b"{}").unwrap();
@@ -183,13 +183,13 @@ fn what_has_come_from_another_node_is_taken_before_all_else_and_leaves_nothing()
     let expected = [("alloc/data/d", "came"), ("db/local/l", "came")];
     assert_eq!(disks.disk(2), expected.map(|(path, text)| (path.into(), text.to_owned())).into());
     assert_eq!(disks.leftovers(), Vec::<OsString>::new());
-    // What comes for one that is removed goes with it.
+    // A copy for a removed allocation is removed with it.
     fs::create_dir_all(came(2).join("alloc")).unwrap();
     disks.heir().down().unwrap();
     assert_eq!(disks.leftovers(), Vec::<OsString>::new());
 }
 
-// What is in it stays whose it was; who may enter it are those whose it is now.
+// The files keep their owner; only the current users may enter it.
 #[test]
 fn a_disk_that_goes_to_another_user_is_closed_to_the_one_before() {
     use std::os::unix::fs::{MetadataExt as _, chown};

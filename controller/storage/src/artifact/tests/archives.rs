@@ -1,4 +1,4 @@
-//! What good archives become.
+//! Results of valid archives.
 
 use std::io::{Cursor, Write as _};
 
@@ -6,7 +6,7 @@ use herdlet_base::user::Login;
 
 use super::*;
 
-/// A tar with a program, a directory that is closed to others, and two kinds of links.
+/// A tar with a program, a directory closed to others, and both kinds of links.
 pub(super) fn good_tar() -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     let mut add = |path: &str, kind: tar::EntryType, mode: u32, content: &[u8], link: &str| {
@@ -26,7 +26,7 @@ pub(super) fn good_tar() -> Vec<u8> {
     add("pkg/bin/alias", Kind::Symlink, 0o777, b"", "../bin/tool");
     add("pkg/bin/same", Kind::Link, 0o755, b"", "pkg/bin/tool");
     add(&format!("pkg/{}", "n".repeat(180)), Kind::Regular, 0o600, b"long", "");
-    // The later one counts.
+    // The later entry wins.
     add("pkg/twice", Kind::Regular, 0o644, b"first", "");
     add("pkg/twice", Kind::Regular, 0o640, b"second", "");
     tar.into_inner().unwrap()
@@ -56,7 +56,7 @@ fn bzip2(bytes: &[u8]) -> Vec<u8> {
 
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     let level = ruzstd::encoding::CompressionLevel::Fastest;
-    // Two frames and one that is to be skipped.
+    // Two frames and a skippable one.
     let (one, other) = bytes.split_at(bytes.len() / 2);
     let skipped = [0x50, 0x2A, 0x4D, 0x18, 2, 0, 0, 0, 7, 7];
     [
@@ -67,7 +67,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// `bin/tool` (0755), made by `xz`.
+/// `bin/tool` (0755), compressed by `xz`.
 const XZ: &str = "/Td6WFoAAATm1rRGAgAhARYAAAB0L+Wj4Af/AEJdADEaShsJwPdtd+vy0uKwgJnneB5wwV1FLsreE3MmhAbUrheZtXO3/FxSt9d1Sm5fq5zdVzhZsGvi1Ykl91lCVtrIAAAAAPhdAPTPUQv2AAFegBAAAABXWi4UscRn+wIAAAAABFla";
 
 #[tokio::test]
@@ -129,10 +129,10 @@ async fn how_it_is_unpacked_can_be_told() {
     for (bytes, wanted, expected) in [
         (tar_gz.clone(), artifact_of("/a.tgz", file, "local/x"), "it is not a plain file"),
         (tar_gz.clone(), artifact_of("/a.tgz//nothing", any, "local"), "No such file"),
-        // Out of the archive it would not lead, but out of the folder that is wanted.
+        // It would stay in the archive, but leave the requested folder.
         (tar_gz.clone(), artifact_of("/a.tgz//pkg/bin", any, "local"), "leads out of the archive"),
         (b"x".to_vec(), artifact_of("/x?filename=.artifacts", any, "."), "not permitted"),
-        (b"hello".to_vec(), artifact_of("/hello", dir, "local"), "mode `dir` is for archives"),
+        (b"hello".to_vec(), artifact_of("/hello", dir, "local"), "mode `dir` requires an archive"),
         (b"hello".to_vec(), artifact_of("/hello", file, "local"), "directory"),
     ] {
         let (server, ground) = (Server::giving(bytes), Ground::new());
@@ -147,7 +147,7 @@ fn artifact_of(path: &str, mode: ArtifactMode, destination: &str) -> impl Fn(&Se
     move |server| Artifact { mode, destination: destination.clone(), ..artifact(server, &path) }
 }
 
-/// Several in one place become one, and what is there already stays but for files of the same name.
+/// Several artifacts for one place are merged, and existing files stay unless they have the same name.
 #[tokio::test]
 async fn what_comes_to_the_same_place_comes_together() {
     let server = Server::answering(|path| match path {
@@ -164,7 +164,7 @@ async fn what_comes_to_the_same_place_comes_together() {
     assert!(ground.path("local/pkg/twice").exists());
 }
 
-/// As root, files belong to the task's user; who unpacks them is that user too.
+/// As root: the files belong to the task's user, and the unpacking process runs as that user.
 #[tokio::test]
 async fn what_is_fetched_belongs_to_the_task_s_user() {
     if !rustix::process::geteuid().is_root() {
@@ -182,7 +182,7 @@ async fn what_is_fetched_belongs_to_the_task_s_user() {
     }
 }
 
-/// `secrets` are a file system of their own, which its task's user may write to: what goes there is made ready in `private`.
+/// `secrets` is a separate file system that the task's user may write to: its artifacts are staged in `private`.
 #[tokio::test]
 async fn what_goes_to_secrets_comes_from_private_memory() {
     use crate::task_dir::TaskDir;

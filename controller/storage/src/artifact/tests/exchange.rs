@@ -1,5 +1,5 @@
-//! Users of tasks who exchange directories while something is fetched. The server does it in the midst of the download, so that every
-//! attempt is made at the moment that matters.
+//! Users of tasks who swap directories during a fetch. The server does it in the middle of the download, so every
+//! attempt happens at the critical moment.
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 
@@ -7,7 +7,7 @@ use herdlet_base::user::Login;
 
 use super::*;
 
-/// What the tasks of an allocation share, where anybody may exchange anything, and in it a directory of root's.
+/// The shared directory of an allocation, where anybody may swap entries, with a directory of root's in it.
 fn shared(ground: &Ground) -> PathBuf {
     let data = ground.dirs().shared.join("data");
     fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
@@ -33,8 +33,8 @@ fn holds_only_precious(dir: &Path) -> bool {
     names.collect::<Vec<_>>() == ["precious"]
 }
 
-// It was staged beside its destination: who may write there put a directory of root's in the staging directory's place, and the agent
-// filled that one and removed it with all that was in it.
+// An artifact was staged beside its destination: a user who may write there put a directory of root's in place of the
+// staging directory, and the agent filled and then removed it.
 #[tokio::test]
 async fn nothing_is_staged_where_a_task_may_exchange_it() {
     let ground = Ground::new();
@@ -58,7 +58,7 @@ async fn nothing_is_staged_where_a_task_may_exchange_it() {
     assert_eq!(names, ["a", "victim"]);
 }
 
-// With root's power an artifact replaced files in directories to which its task's user could not write.
+// As root, an artifact replaced files in directories to which its task's user could not write.
 #[tokio::test]
 async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
     if !herdlet_base::test_ground::is_root() {
@@ -68,7 +68,7 @@ async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
     for (path, body) in [("/precious", b"evil".to_vec()), ("/a.tar", archive)] {
         let ground = Ground::new();
         let data = shared(&ground);
-        // `pkg` is what is in the archive, and the destination itself.
+        // `pkg` is in the archive, and the destination itself.
         let (place, exchanged) = (data.join("pkg"), data.clone());
         let server = Server::answering(move |_| {
             let _ = fs::rename(exchanged.join("pkg"), exchanged.join("own"));
@@ -81,7 +81,7 @@ async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
         assert_eq!(error.verdict(), Verdict::Failed);
         assert!(holds_only_precious(&place), "{path}");
         assert_eq!(fs::read(place.join("precious")).unwrap(), b"root's");
-        // To one that is the user's own it comes.
+        // A directory of the user's own is filled.
         chown(&place, Some(65_534), Some(65_534)).unwrap();
         let server = Server::giving(archives::good_tar());
         fetch_as_nobody(&ground, &to(artifact(&server, "/a.tar"), &data)).await.unwrap();
@@ -89,7 +89,7 @@ async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
     }
 }
 
-// Somebody's directory was removed with all that was in it, as it stood where the mark belongs.
+// A user's directory in place of the mark was removed with its contents.
 #[tokio::test]
 async fn no_directory_is_removed_for_a_mark() {
     let (server, ground) = (Server::giving(b"hello".to_vec()), Ground::new());

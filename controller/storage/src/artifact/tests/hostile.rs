@@ -1,4 +1,4 @@
-//! Archives of somebody who means no good.
+//! Malicious archives.
 
 use std::io::Write as _;
 
@@ -7,7 +7,7 @@ use super::*;
 struct Evil(Vec<u8>);
 
 impl Evil {
-    /// An entry whose names are written as they are, which the library itself would refuse.
+    /// An entry with unchecked names, which the library itself would refuse.
     fn entry(mut self, path: &str, kind: u8, mode: u32, content: &[u8], link: &str) -> Self {
         let mut header = tar::Header::new_gnu();
         let old = header.as_old_mut();
@@ -47,7 +47,7 @@ fn evil_zip(name: &str, mode: u32, content: &[u8]) -> Vec<u8> {
     zip.start_file("xx".repeat(name.len() / 2) + &"x".repeat(name.len() % 2), options).unwrap();
     zip.write_all(content).unwrap();
     let mut bytes = zip.finish().unwrap().into_inner();
-    // The library writes no such names.
+    // The library refuses to write such names.
     let dummy = "x".repeat(name.len()).into_bytes();
     let places: Vec<usize> =
         (0..bytes.len() - dummy.len()).filter(|at| bytes[*at..*at + dummy.len()] == dummy[..]).collect();
@@ -101,7 +101,7 @@ async fn evil_archives_are_refused_whole() {
         (
             "hard-link.tar",
             evil().link("l", "good").entry("h", b'1', 0o644, b"", "l").end(),
-            "a link to what is no file",
+            "a hard link to something other than a file",
         ),
         ("device.tar", evil().entry("dev", b'3', 0o666, b"", "").end(), "is a device"),
         ("fifo.tar", evil().entry("pipe", b'6', 0o666, b"", "").end(), "is a fifo"),
@@ -109,7 +109,7 @@ async fn evil_archives_are_refused_whole() {
         ("many.tar", many.end(), "more than the 50 entries"),
         ("bomb.tar.gz", bomb.clone(), "more than the 1048576 bytes"),
         ("bomb.gz", bomb, "more than the 1048576 bytes"),
-        ("skipped.tgz", skipped, "more bytes than are allowed"),
+        ("skipped.tgz", skipped, "more bytes than allowed"),
         ("cut.tar", cut, "unpack it: "),
         ("file-as-dir.tar", evil().file("good/x").end(), "is not a directory"),
         ("dir-as-file.tar", evil().file("d/x").file("d").end(), "directory"),
@@ -141,7 +141,7 @@ async fn evil_archives_are_refused_whole() {
     }
 }
 
-/// What an earlier artifact or a task has put there leads no later one out.
+/// Links planted by an earlier artifact or a task don't lead a later one outside.
 #[tokio::test]
 async fn a_planted_link_is_not_followed() {
     let (server, ground) = (Server::giving(archives::good_tar()), Ground::new());
@@ -153,7 +153,7 @@ async fn a_planted_link_is_not_followed() {
     let error = ground.up(&[artifact(&server, "/a.tar")]).await.unwrap_err();
     assert!(error.to_string().contains("is not a directory"), "{error}");
     assert!(!ground.temp.path().join("out").exists() && !Path::new("/etc/twice").exists());
-    // A file takes the place of a link, and what that says stays.
+    // A file replaces a link, and the link's target stays.
     let plain = Server::giving(b"new".to_vec());
     fs::write(ground.path("local/old"), "old").unwrap();
     std::os::unix::fs::symlink("old", ground.path("local/name")).unwrap();

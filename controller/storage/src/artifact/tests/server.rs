@@ -1,4 +1,4 @@
-//! A server of files on loopback, that says exactly what it is told to say.
+//! A file server on loopback with exact control over its responses.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -12,7 +12,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Answers a path with these bytes, header and all, and hangs up; says nothing and does not hang up where there are none.
+    /// Answers a path with these bytes, including the header, and closes the connection; if there are none, keeps it
+    /// open without an answer.
     pub(super) fn answering(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -31,7 +32,7 @@ impl Server {
                 if bytes.is_empty() {
                     silent.push(stream);
                 } else {
-                    // The other side may have enough.
+                    // The client may already have closed the connection.
                     let _ = stream.write_all(&bytes);
                 }
             }
@@ -39,7 +40,7 @@ impl Server {
         Self { address, hits }
     }
 
-    /// Gives one file under every path.
+    /// Serves one file under every path.
     pub(super) fn giving(body: Vec<u8>) -> Self {
         let answer = Self::ok(&body);
         Self::answering(move |_| answer.clone())
@@ -54,7 +55,7 @@ impl Server {
         format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
     }
 
-    /// The paths that were asked for.
+    /// The requested paths.
     pub(super) fn hits(&self) -> Vec<String> {
         self.hits.lock().unwrap().clone()
     }

@@ -1,4 +1,4 @@
-//! Servers, networks, disks and agents that fail.
+//! Failing servers, networks, disks and agents.
 
 use super::*;
 
@@ -49,7 +49,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
         ("md5:d41d8cd98f00b204e9800998ecf8427e".to_owned(), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/SUMS"), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/none"), "/none: the server answers 404"),
-        ("file:/etc/passwd".to_owned(), "the address of its checksums `file` is known"),
+        ("file:/etc/passwd".to_owned(), "the address of its checksum list `file` is known"),
         ("md5:1".to_owned(), "its checksum must be md5:HEX"),
     ] {
         let mut wanted = artifact(&server, "/a");
@@ -60,7 +60,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
     }
 }
 
-/// One that can't be had keeps no other from being fetched, and those are not fetched again.
+/// A failed artifact does not keep the others from being fetched, and those are not fetched again.
 #[tokio::test]
 async fn the_next_try_fetches_what_is_missing() {
     let server = Server::answering(|path| match path {
@@ -93,10 +93,10 @@ async fn a_server_that_hangs_is_waited_for_until_the_wait_is_taken_back() {
     assert_eq!(ground.files().len(), 0);
     let hasty = Ground::with(Limits { http_time_max: Duration::from_millis(200), ..LIMITS });
     let error = hasty.up(&[artifact(&server, "/a")]).await.unwrap_err();
-    assert!(error.to_string().contains("it takes longer than"), "{error}");
+    assert!(error.to_string().contains("it took longer than"), "{error}");
 }
 
-/// The process that unpacks ends when nobody waits for it any more: by a stop, or because the agent was killed.
+/// The unpacking process ends when its agent stops waiting: after a cancellation, or because the agent was killed.
 #[tokio::test]
 async fn unpacking_ends_when_nobody_waits_for_it() {
     use std::io::Write as _;
@@ -120,7 +120,7 @@ async fn unpacking_ends_when_nobody_waits_for_it() {
     assert_eq!(ground.files().len(), 0);
 }
 
-/// An agent was killed while it fetched: what it left goes, and is never taken for the artifact.
+/// An agent was killed during a fetch: its remains are removed, and never count as the artifact.
 #[tokio::test]
 async fn what_a_killed_agent_left_goes_with_the_next_try() {
     let (server, ground) = (Server::giving(b"hello".to_vec()), Ground::new());

@@ -1,7 +1,7 @@
-//! Archives, read from beginning to end into a tree.
+//! Reads archives from start to end into a tree.
 //!
-//! In: the bytes of a file, its format. Out: what is in it, in the tree. Bytes are a stranger's: every error here means that the archive is
-//! not what it was taken for, or is refused.
+//! In: the bytes of a file, its format. Out: its contents in the tree. The bytes are untrusted: every error here means
+//! that the archive is invalid or refused.
 
 use std::{
     ffi::OsStr,
@@ -15,18 +15,18 @@ use herdlet_base::artifact::format::{Codec, Format};
 
 use super::tree::{About, Bounds, Tree, TreeError};
 
-/// Memory that a decompressor may take: `xz -9` takes 64 MiB, `zstd --ultra` 128 MiB.
+/// Memory limit for a decompressor: `xz -9` takes 64 MiB, `zstd --ultra` 128 MiB.
 const WINDOW_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// What a tar has beside the contents of its files: what is skipped,
+/// Limit for skipped data in a tar, besides file contents.
 const SKIPPED_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// and headers of each entry.
+/// Limit for the headers of each entry.
 const HEADER_BYTES_MAX: u64 = 8 * 1024;
 
-/// What a link in a zip may say.
+/// The maximum length of a link in a zip.
 const LINK_BYTES_MAX: u64 = 4096;
 
-/// Unpacks a file. `name` is that of the one file in it, where the format has no names.
+/// Unpacks a file. `name` is for its only file, if the format has no names.
 ///
 /// # Errors
 /// [`TreeError`].
@@ -78,7 +78,7 @@ fn tar(reader: impl Read, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeErr
         let header = entry.header();
         let about = About { mode: header.mode()?, owner: owner(header) };
         let target = || -> Result<PathBuf, TreeError> {
-            let missing = || io::Error::new(io::ErrorKind::InvalidData, "a link says nothing");
+            let missing = || io::Error::new(io::ErrorKind::InvalidData, "a link has no target");
             Ok(entry.link_name()?.ok_or_else(missing)?.into_owned())
         };
         if kind.is_dir() {
@@ -101,7 +101,7 @@ fn tar(reader: impl Read, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeErr
     Ok(())
 }
 
-/// Whose it is to be; none where the archive doesn't say.
+/// The owner; `None` if the archive has none.
 fn owner(header: &tar::Header) -> Option<(u32, u32)> {
     let id = |id: io::Result<u64>| u32::try_from(id.ok()?).ok().filter(|id| *id != u32::MAX);
     Some((id(header.uid())?, id(header.gid())?))
@@ -123,13 +123,13 @@ fn zip(archive: File, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeError> 
         } else if matches!(kind, 0 | 0o100_000) {
             tree.file(&path, About::of(mode.unwrap_or(0o644)), &mut file, bounds)?;
         } else {
-            return Err(TreeError::Kind { path, kind: "no file, directory or link" });
+            return Err(TreeError::Kind { path, kind: "neither a file, a directory nor a link" });
         }
     }
     Ok(())
 }
 
-/// Gives no more than so many bytes, and an error then.
+/// Fails after a given number of bytes.
 struct Bounded<R> {
     reader: R,
     left: u64,
@@ -139,14 +139,14 @@ impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.reader.read(buffer)?;
         let left = self.left.checked_sub(u64::try_from(len).unwrap_or(u64::MAX));
-        self.left = left.ok_or_else(|| io::Error::other("it unpacks to more bytes than are allowed"))?;
+        self.left = left.ok_or_else(|| io::Error::other("it unpacks to more bytes than allowed"))?;
         Ok(len)
     }
 }
 
 type Frame<R> = ruzstd::decoding::StreamingDecoder<R, ruzstd::decoding::FrameDecoder>;
 
-/// A file of zstd is one frame after another; some are to be skipped.
+/// A zstd file is a sequence of frames, some of them skippable.
 struct Frames<R: Read> {
     frame: Option<Frame<R>>,
 }
@@ -155,7 +155,7 @@ fn frame<R: Read>(reader: R) -> io::Result<Frame<R>> {
     Frame::new_with_max_window_size(reader, WINDOW_BYTES_MAX).map_err(io::Error::other)
 }
 
-/// Frames that hold no data begin so, in their last seven nibbles (RFC 8878 §3.1.2).
+/// Magic number of skippable frames, from its second byte; the first is 0x50 to 0x5F (RFC 8878 §3.1.2).
 const SKIPPED: [u8; 3] = [0x2A, 0x4D, 0x18];
 
 impl<R: BufRead> Read for Frames<R> {
@@ -176,7 +176,7 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// Skips what holds no data; whether anything follows.
+/// Skips frames without data; returns whether anything follows.
 fn skip_frames(reader: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let ahead = reader.fill_buf()?;
@@ -195,10 +195,10 @@ fn skip_frames(reader: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-/// From its beginning, whoever has read from it.
+/// Rewinds the file, which may have been read from.
 ///
 /// # Errors
-/// When it can't be read.
+/// If it fails.
 pub(super) fn rewound(mut archive: File) -> io::Result<File> {
     archive.rewind()?;
     Ok(archive)

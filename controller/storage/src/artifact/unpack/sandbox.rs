@@ -1,15 +1,18 @@
-//! What a process gives up before it reads a stranger's bytes: all files but those below one directory, the network, other users' rights,
-//! and more than its share of memory, time and files.
+//! Restricts a process before it reads untrusted bytes: no files except below one directory, no network, no rights of
+//! other users, and limited memory, time and files.
 //!
-//! In: who it is to be. Out: the directory in which it was started, which is all that it can reach. Everything is the calling thread's alone
-//! but for the limits and the root: to be called in a process that has no other thread of importance.
+//! In: the user to become. Out: the directory in which the process was started, the only one it can reach. Everything
+//! applies only to the calling thread, except limits and root directory: call it in a process without other important
+//! threads.
 //!
-//! Two things keep it from other files, Landlock and a root of its own; a kernel may lack the first, a container or a user forbid the
-//! second. As root one of both must hold. Another user has no root to change: without Landlock it reaches what that user may, and
-//! [`Barrier`] says so. Calls that unpacking doesn't need are refused in any case ([`calls`]).
+//! Landlock and a separate root directory keep the process from other files. A kernel may lack the first; a container
+//! or a user may forbid the second. As root, one of both is required. Another user can't change the root: without
+//! Landlock the process can reach that user's files, and [`Barrier`] reports so. System calls that unpacking doesn't
+//! need are refused in any case ([`calls`]).
 //!
-//! Without a user of the task root stays user 0, without capabilities: its files must be root's. As `nobody` they would be given to root
-//! afterwards, name by name, in a tree that every other process of `nobody` may change meanwhile.
+//! Without a task's user, root stays user 0, without capabilities, because its files must be root's. As `nobody`, files
+//! would have to be given to root afterwards, name by name, in a tree that every other process of `nobody` may change
+//! meanwhile.
 
 mod calls;
 
@@ -27,59 +30,59 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets},
 };
 
-/// Who to be, and how much to take.
+/// The user to become, and limits.
 #[derive(Debug, Clone)]
 pub(super) struct Confinement<'a> {
-    /// User, group and all groups; where absent, who it is.
+    /// User, group and all groups; the current user if absent.
     pub(super) user: Option<(u32, u32, &'a [u32])>,
-    /// Size of a file.
+    /// The maximum size of a file.
     pub(super) file_bytes_max: u64,
-    /// Time of the processor.
+    /// CPU time.
     pub(super) cpu_seconds: u64,
-    /// It may give files to others, in its directory.
+    /// Whether it may give files in its directory to other users.
     pub(super) gives_away: bool,
 }
 
-/// Why something could not be given up.
+/// Errors when restricting the process.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SandboxError {
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// The system said no.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was to be done.
+        /// The attempted step.
         what: &'static str,
         source: std::io::Error,
     },
-    #[error("close off other files: {0}")]
+    #[error("restrict access to other files: {0}")]
     Landlock(#[from] RulesetError),
-    /// Nothing keeps root from the files of the machine.
+    /// Nothing would keep root from the machine's files.
     #[error(
-        "close off other files: the kernel has no Landlock, and root may not change its root directory here; enable Landlock (`lsm=` of \
+        "restrict access to other files: the kernel has no Landlock, and root may not change its root directory here; enable Landlock (`lsm=` of \
          the kernel's command line), or give the agent CAP_SYS_CHROOT"
     )]
     Open,
-    /// The filter of system calls.
-    #[error("close off system calls: {0}; unpacking needs a kernel with seccomp filters")]
+    /// The system call filter can't be set.
+    #[error("restrict system calls: {0}; unpacking needs a kernel with seccomp filters")]
     Calls(#[from] seccompiler::Error),
 }
 
-/// What keeps a process that unpacks from files of the machine.
+/// What keeps the unpacking process from the machine's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Barrier {
-    /// Landlock, whoever it is.
+    /// Landlock, for any user.
     Landlock,
-    /// A root directory of its own, as the agent is root; the kernel has no Landlock.
+    /// A separate root directory; the agent is root and the kernel has no Landlock.
     Root,
-    /// The rights of the agent's user, or of the task's.
+    /// Only the rights of the agent's or the task's user.
     User,
     /// Nothing, and it is root: archives are refused.
     Nothing,
 }
 
 impl Barrier {
-    /// Asks the kernel, without leaving a trace.
+    /// Asks the kernel, without side effects.
     pub fn probe() -> Self {
         let may_change_root = || {
             let known = rustix::thread::capabilities(None);
@@ -97,32 +100,33 @@ impl Barrier {
     }
 }
 
-/// Whether a set of rules can be made; none is put in force.
+/// Whether a ruleset can be created; none is enforced.
 fn has_landlock() -> bool {
     let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     rules.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
 }
 
-/// Memory: what decompressors take, with the program itself.
+/// Memory limit: decompressors and the program itself.
 const MEMORY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Open files: a path is walked by two.
+/// Open file limit: walking a path takes two.
 const FILES_MAX: u64 = 64;
 
-/// What it takes to make files for others, and to go on in directories that are theirs then.
+/// Capabilities for creating files for other users, and for continuing in directories that belong to them then.
 const GIVING: CapabilitySet =
     CapabilitySet::CHOWN.union(CapabilitySet::FOWNER).union(CapabilitySet::DAC_OVERRIDE);
 
-/// Rights of the newest kernel known; older ones grant what they know.
+/// The newest Landlock version used; older kernels support a subset.
 const RULES: ABI = ABI::V6;
 
-/// Gives up all that is not needed.
+/// Restricts the process.
 ///
 /// # Errors
-/// When something can't be given up that this process has, or when root would reach other files.
+/// If a right can't be given up, or root could still reach other files.
 pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> {
     let dir = Dir::open(Path::new("."))?;
-    // The agent may be protected from the OOM killer, which this process would inherit. Where it stays so, the limit of memory holds.
+    // The agent may be protected from the OOM killer, and this process inherits that. If resetting fails, the memory
+    // limit applies.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     for (resource, max) in [
         (Resource::Fsize, confinement.file_bytes_max),
@@ -133,15 +137,15 @@ pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> 
     ] {
         limit(resource, max).map_err(system("set limits"))?;
     }
-    rustix::thread::set_no_new_privs(true).map_err(system("give up new rights"))?;
+    rustix::thread::set_no_new_privs(true).map_err(system("set no_new_privs"))?;
     let is_root = rustix::process::geteuid().is_root();
     let has_own_root = is_root
         && match rustix::process::chroot(".") {
-            // The files of the machine have no names for us any more.
+            // The machine's files have no names for this process any more.
             Ok(()) => true,
-            // A container may not be allowed to.
+            // A container may forbid it.
             Err(Errno::PERM) => false,
-            Err(errno) => return Err(system("change the root")(errno)),
+            Err(errno) => return Err(system("change the root directory")(errno)),
         };
     if restrict(&dir)? == RulesetStatus::NotEnforced && is_root && !has_own_root {
         return Err(SandboxError::Open);
@@ -151,7 +155,7 @@ pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> 
     Ok(dir)
 }
 
-/// Landlock, as far as the kernel has it.
+/// Applies Landlock as far as the kernel supports it.
 fn restrict(dir: &Dir) -> Result<RulesetStatus, RulesetError> {
     let granted = AccessFs::from_read(RULES) & !AccessFs::Execute
         | AccessFs::WriteFile
@@ -172,7 +176,7 @@ fn restrict(dir: &Dir) -> Result<RulesetStatus, RulesetError> {
     Ok(status.ruleset)
 }
 
-/// Becomes the task's user, where there is one, and gives up all capabilities that are not needed.
+/// Becomes the task's user, if there is one, and drops all capabilities that are not needed.
 fn give_up_rights(confinement: &Confinement<'_>) -> Result<(), SandboxError> {
     if let Some((uid, gid, groups)) = confinement.user {
         let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
@@ -188,14 +192,14 @@ fn give_up_rights(confinement: &Confinement<'_>) -> Result<(), SandboxError> {
         none
     };
     let kept = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
-    rustix::thread::set_capabilities(None, kept).map_err(system("give up capabilities"))
+    rustix::thread::set_capabilities(None, kept).map_err(system("drop capabilities"))
 }
 
 fn system(what: &'static str) -> impl Fn(Errno) -> SandboxError {
     move |errno| SandboxError::System { what, source: errno.into() }
 }
 
-/// Lowers a limit, never raises one.
+/// Lowers a limit, never raises it.
 fn limit(resource: Resource, max: u64) -> Result<(), Errno> {
     let known = rustix::process::getrlimit(resource);
     let max = known.maximum.map_or(max, |known| known.min(max));
@@ -215,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// What the process itself sees, where this test is started as one.
+    /// The checks inside the process, if this test is started as it.
     #[test]
     fn who_is_confined_reaches_its_directory_and_nothing_else() {
         if std::env::var_os(CONFINED).is_some() {
@@ -253,7 +257,7 @@ mod tests {
         }
     }
 
-    /// As an older kernel or a container does it, for this thread.
+    /// Refuses the call for this thread, as an older kernel or a container does.
     fn refuse(call: libc::c_long, errno: libc::c_int) {
         let (refused, rest) = (SeccompAction::Errno(errno.unsigned_abs()), SeccompAction::Allow);
         let arch = std::env::consts::ARCH.try_into().unwrap();
@@ -263,7 +267,7 @@ mod tests {
 
     const CONFINED: &str = "HERDLET_TEST_CONFINED";
 
-    /// Starts a test once more, in a directory `dir` in which it is to be confined.
+    /// Starts a test again in a separate process, to be confined in the directory `dir`.
     fn again(name: &str, temp: &Path) -> Output {
         let dir = temp.join("dir");
         fs::create_dir(&dir).unwrap();
@@ -285,7 +289,7 @@ mod tests {
         fs::write("inside", "inside").unwrap();
         for path in ["/etc/passwd", "../beside", "/proc/self/environ", "/dev/null"] {
             assert!(fs::read(path).is_err(), "{path} can be read");
-            // Above its root there is nothing but itself.
+            // Above the new root there is only the root itself.
             assert!(path.starts_with("..") || fs::write(path, "x").is_err(), "{path} can be written");
         }
         assert!(rustix::fs::mkfifoat(&dir, "pipe", rustix::fs::Mode::RUSR).is_err(), "{here:?}");

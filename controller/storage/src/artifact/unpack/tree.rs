@@ -1,9 +1,9 @@
-//! The directory into which an archive is unpacked, with bounds.
+//! The directory that an archive is unpacked into, with limits.
 //!
-//! In: names, modes and contents as an archive gives them. Out: files below the directory and nowhere else. Every name is walked through
-//! held directories, and no link is followed on the way. A link may say `../` as often as the directory is deep in which it stands, and
-//! only at its beginning: so no path over any of them leads out, whatever else is or will be unpacked beside it.
-//! What this refuses, it refuses as a whole: whoever sees an error throws all of it away.
+//! In: names, modes and contents from an archive. Out: files in the directory and nowhere else. Every name is walked
+//! through open directories, following no link. A link's target may begin with at most as many `../` as the link's
+//! directory is deep, and have none later: so no path over any number of links leads out, whatever else is unpacked
+//! beside it. An error rejects the whole archive: the caller discards everything.
 
 use std::{
     ffi::OsString,
@@ -19,31 +19,31 @@ use rustix::{
     io::Errno,
 };
 
-/// The directory and what may still be put in it.
+/// The directory and its remaining limits.
 pub(super) struct Tree {
     root: Dir,
-    /// Of what is in here, links lead no further than to here.
+    /// Links within this folder may not lead out of it.
     folder: PathBuf,
     bytes_left: u64,
     entries_left: u64,
-    /// Set once all is in them: a directory need not be one that its owner may write to.
+    /// Modes and owners are set at the end: a directory's final mode may not let its owner write.
     directories: Vec<(PathBuf, About)>,
-    /// What is unpacked belongs to whom the archive says.
+    /// Files get the owners in the archive.
     keeps_owners: bool,
-    /// The most that files and directories get.
+    /// Upper bound for the permissions of files and directories.
     permissions: u32,
 }
 
-/// What an archive says of an entry.
+/// Mode and owner of an entry in an archive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About {
-    /// Permission bits, and others.
+    /// All mode bits.
     pub(super) mode: u32,
     pub(super) owner: Option<(u32, u32)>,
 }
 
 impl About {
-    /// Nobody's in particular.
+    /// Without an owner.
     pub(super) fn of(mode: u32) -> Self {
         Self { mode, owner: None }
     }
@@ -52,58 +52,55 @@ impl About {
 /// Why an archive is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TreeError {
-    /// An entry would lie outside.
+    /// An entry would be outside.
     #[error("{path:?} leads out of the archive")]
     Outside { path: PathBuf },
-    /// A link leads outside, or may.
+    /// A link leads outside, or may do so.
     #[error("the link {path:?} leads out of the archive, to {target:?}")]
     LinkOutside { path: PathBuf, target: PathBuf },
-    /// An entry is no file, directory or link.
+    /// An entry is not a file, directory or link.
     #[error("{path:?} is {kind}, which is not unpacked")]
     Kind { path: PathBuf, kind: &'static str },
-    /// There are too many.
     #[error("it has more than the {max} entries that are allowed")]
     Entries {
-        /// How many are allowed.
+        /// The limit.
         max: u64,
     },
-    /// It is too large.
     #[error("it unpacks to more than the {max} bytes that are allowed")]
     Bytes {
-        /// How many are allowed.
+        /// The limit.
         max: u64,
     },
-    /// Its directories are nested too deep.
     #[error("{path:?} is nested too deep")]
     Depth { path: PathBuf },
-    /// Nobody waits for it any more.
-    #[error("nobody waits for it any more")]
+    /// The agent has stopped waiting.
+    #[error("the agent no longer waits for it")]
     Abandoned,
-    /// It can't be read.
+    /// The archive can't be read.
     #[error("read it: {0}")]
     Read(#[from] std::io::Error),
-    /// A file or directory can't be made.
+    /// A file or directory can't be created.
     #[error(transparent)]
     Fs(#[from] FsError),
 }
 
-/// What a tree may hold.
+/// The limits of a tree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Bytes of all files.
+    /// The total size of all files.
     pub(super) bytes_max: u64,
-    /// Files, directories and links.
+    /// The number of files, directories and links.
     pub(super) entries_max: u64,
 }
 
-/// No path of a file system is longer, so none is deeper.
+/// Limits the nesting of directories to what fits in a path.
 const DEPTH_MAX: usize = 128;
 
-/// So much is read at once.
+/// Buffer size for reading.
 const CHUNK_LEN: usize = 64 * 1024;
 
 impl Tree {
-    /// Into this directory. Of what is unpacked only `folder` will be used.
+    /// A tree in the directory `root`. Only `folder` will be used of the unpacked files.
     pub(super) fn new(root: Dir, folder: PathBuf, bounds: Bounds, keeps_owners: bool) -> Self {
         Self {
             root,
@@ -112,12 +109,13 @@ impl Tree {
             entries_left: bounds.entries_max,
             directories: Vec::new(),
             keeps_owners: keeps_owners && rustix::process::geteuid().is_root(),
-            // What others could have written is not run: nobody gets such rights from an archive, whose packer's umask they show.
+            // Programs that others could have written are never run, so an archive, whose modes depend on the packer's
+            // umask, gives no write permission to others.
             permissions: if keeps_owners { 0o777 } else { 0o755 },
         }
     }
 
-    /// A directory. Where there is one, it gets this mode and owner.
+    /// Adds a directory. An existing one gets this mode and owner.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -128,14 +126,14 @@ impl Tree {
         if path.as_os_str().is_empty() {
             return Ok(());
         }
-        // Its owner can remove what is in it, always.
+        // Its owner must always be able to remove its entries.
         let kept = if self.keeps_owners { 0o3000 } else { 0 } | self.permissions;
         let mode = about.mode & kept | 0o700;
         self.directories.push((path, About { mode, owner: self.owner(about.owner) }));
         Ok(())
     }
 
-    /// A file. One that is there, or a link, gives way.
+    /// Adds a file, replacing an existing file or link.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -173,12 +171,12 @@ impl Tree {
                 }
             }
         }
-        // Without the bits that make a program run as somebody else.
+        // Without set-id bits.
         let rights = Rights::Exact { mode: about.mode & self.permissions, owner: self.owner(about.owner) };
         Ok(set_rights(file.as_fd(), &here, rights)?)
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -205,7 +203,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Another name of a file that was unpacked before.
+    /// Adds a hard link to an unpacked file.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -219,7 +217,10 @@ impl Tree {
         let (from, old) = self.parent_of(&inside_target)?;
         let is_file = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if !from.stat_name(&old)?.is_some_and(is_file) {
-            return Err(TreeError::Kind { path: path.to_owned(), kind: "a link to what is no file of it" });
+            return Err(TreeError::Kind {
+                path: path.to_owned(),
+                kind: "a hard link to something other than a file of the archive",
+            });
         }
         let (dir, name) = self.place(path)?;
         rustix::fs::linkat(&from, &old, &dir, &name, AtFlags::empty())
@@ -227,12 +228,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives directories their modes and owners.
+    /// Sets modes and owners of directories.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If a system call fails.
     pub(super) fn finish(self) -> Result<(), TreeError> {
-        // Inner ones first: an outer one may be closed then.
+        // Inner ones first, because setting an outer one may close it.
         let mut directories = self.directories;
         directories.sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
         for (path, About { mode, owner }) in directories {
@@ -246,7 +247,7 @@ impl Tree {
         owner.filter(|_| self.keeps_owners)
     }
 
-    /// The directory of an entry, and its name there, at which nothing stands.
+    /// The directory of an entry, and its name there, with an existing entry removed.
     fn place(&self, path: &Path) -> Result<(Dir, OsString), TreeError> {
         let (dir, name) = self.parent_of(&inside(path)?)?;
         dir.unlink(&name)?;
@@ -269,7 +270,7 @@ impl Tree {
 
 const DIRECTORY: Rights = Rights::Masked { mode: 0o755 };
 
-/// The path without `.`; one that is absolute or has `..` is refused.
+/// Removes `.`; absolute paths and paths with `..` are refused.
 fn inside(path: &Path) -> Result<PathBuf, TreeError> {
     let mut clean = PathBuf::new();
     for (depth, part) in path.components().enumerate() {
@@ -287,7 +288,7 @@ fn inside(path: &Path) -> Result<PathBuf, TreeError> {
     Ok(clean)
 }
 
-/// Whether a link in a directory of this depth leads nowhere but into the tree.
+/// Whether a link in a directory at this depth leads only into the tree.
 fn stays_inside(target: &Path, depth: usize) -> bool {
     let mut parts = target.components().filter(|part| *part != Component::CurDir).peekable();
     let mut up = 0;
@@ -297,7 +298,7 @@ fn stays_inside(target: &Path, depth: usize) -> bool {
     up <= depth && parts.all(|part| matches!(part, Component::Normal(_))) && target != Path::new("")
 }
 
-/// For messages.
+/// Shortens a path for messages.
 fn shortened(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
     match text.chars().count() {
@@ -306,7 +307,7 @@ fn shortened(path: &Path) -> PathBuf {
     }
 }
 
-/// Ends with an error once the agent has hung up: what it waits for at the other end of standard error.
+/// Fails once the agent has closed its end of standard error.
 fn still_wanted() -> Result<(), TreeError> {
     let stderr = rustix::stdio::stderr();
     let mut fds = [PollFd::new(&stderr, PollFlags::RDHUP)];

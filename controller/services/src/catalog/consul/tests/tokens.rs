@@ -1,10 +1,10 @@
-//! Tokens of services, against a real agent that denies by default.
+//! Service tokens with a real agent that denies by default.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 
-/// What the token of our agent may do: see all services, and write those without a token of their own.
+/// The rights of our agent's token: list all services, and write those without their own token.
 const RULES: &str = r#"agent_prefix "" { policy = "read" } node_prefix "" { policy = "read" }
     service_prefix "" { policy = "write" }"#;
 
@@ -29,7 +29,7 @@ impl Denying {
         Consul::new(&config, InstanceId("0123456789abcdef".to_owned())).unwrap()
     }
 
-    /// A token that may write `service`, in the file of `name`. Its accessor.
+    /// Creates a token that may write `service`, in the file `name`, and returns its accessor.
     async fn give(&self, name: &str, service: &str) -> String {
         let made = self
             .agent
@@ -47,7 +47,7 @@ impl Denying {
         assert!(request.send().await.unwrap().status().is_success());
     }
 
-    /// Waits until the servers, not only the agent, know so many instances of a service.
+    /// Waits until the servers, not only the agent, know `count` instances of a service.
     async fn until_known(&self, service: &str, count: usize) {
         let known = async {
             let path = format!("/v1/catalog/service/{service}");
@@ -78,20 +78,20 @@ async fn one_refused_token_is_told_with_its_source_and_holds_no_other_service_ba
         denied.why.contains(&format!("denied-http with the token in {}: Consul answers 403", path("denied"))),
         "{error}"
     );
-    assert!(public.why.contains(&format!("read the token in {}: it is open to everybody", path("public"))));
+    assert!(public.why.contains(&format!("read the token in {}: everybody can access it", path("public"))));
     let counts = consul.counts(|_| true);
     assert_eq!((counts.registered, counts.pending, counts.leaving), (2, 2, 0));
     let [plain, web] = [&wanted[1], &wanted[3]].map(|wanted| wanted.id.clone());
     assert_eq!(ground.agent.services().await, [plain, web]);
     ground.until_known("web", 1).await;
-    // What was never there is taken back like the rest.
+    // A service that was never registered is removed without an error.
     consul.down(&owner(1), &wanted).await.unwrap();
     assert!(ground.agent.services().await.is_empty());
     assert_eq!(consul.counts(|_| true), ServiceCounts::default());
 }
 
-/// A Consul agent goes on telling its servers with the token of the registration: one that was revoked before its service was taken back
-/// left the service in the catalogue for ever.
+/// A Consul agent keeps notifying its servers with the token of the registration: if that was revoked before its
+/// service was deregistered, the service stayed in the catalogue forever.
 #[tokio::test]
 async fn a_service_is_gone_from_the_whole_catalogue_also_when_its_token_was_revoked_first() {
     let Some(ground) = Denying::start().await else { return };
@@ -105,7 +105,7 @@ async fn a_service_is_gone_from_the_whole_catalogue_also_when_its_token_was_revo
     ground.revoke(&accessor).await;
     ground.revoke(&gone).await;
     std::fs::remove_file(ground.dir.path().join("gone")).unwrap();
-    // Who takes it back may be another process than who registered it.
+    // Another process may deregister it.
     ground.client().down(&owner(1), &wanted).await.unwrap();
     assert!(ground.agent.services().await.is_empty());
     ground.until_known("web", 0).await;
@@ -126,15 +126,15 @@ async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
     assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
     ground.give("web", "web").await;
     ground.revoke(&accessor).await;
-    // Any change makes it look; else the next half minute.
+    // Any change triggers an inspection; otherwise it would take half a minute.
     consul.up(&owner(2), &[registration(2, "other", Vec::new())]).await.unwrap();
     let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
     assert_eq!(event, CatalogEvent::Changed(owner(1)));
     let Sight::Foreign { why } = consul.look(&owner(1), &wanted).await.unwrap() else { panic!("not seen") };
-    assert!(why.contains("another token"), "{why}");
+    assert!(why.contains("a token other than its current one"), "{why}");
     consul.up(&owner(1), &wanted).await.unwrap();
     assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
-    // The agent tells its servers of changes again.
+    // The agent can notify its servers of changes again.
     let moved = Registration { port: 9, ..wanted[0].clone() };
     consul.up(&owner(1), &[moved]).await.unwrap();
     let told = async {

@@ -1,6 +1,7 @@
-//! The system calls that are left to a process that unpacks: those on files below its directory, and those on its own memory.
+//! The system calls that the unpacking process keeps: those for files below its directory and for its own memory.
 //!
-//! In: nothing. Out: a filter on the calling thread. Any other call fails with EPERM: no socket, no program, no mount, no other process.
+//! In: none. Out: a filter on the calling thread. Any other call fails with EPERM: no socket, program, mount or other
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use seccompiler::{
     TargetArch,
 };
 
-/// Calls that are allowed whatever their arguments are.
+/// Calls that are allowed with any arguments.
 const ALLOWED: [libc::c_long; 42] = [
     // The archive, and files below the directory.
     libc::SYS_read,
@@ -33,14 +34,14 @@ const ALLOWED: [libc::c_long; 42] = [
     libc::SYS_fchownat,
     libc::SYS_ftruncate,
     libc::SYS_dup,
-    // Whether the agent has hung up.
+    // Check whether the agent has closed the socket.
     libc::SYS_ppoll,
-    // Memory, but for code: see `without_code`.
+    // Memory, except executable memory: see `without_code`.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // What the runtime and the allocator ask for.
+    // Needed by the runtime and the allocator.
     libc::SYS_clock_gettime,
     libc::SYS_futex,
     libc::SYS_getrandom,
@@ -55,15 +56,15 @@ const ALLOWED: [libc::c_long; 42] = [
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_restart_syscall,
-    // Its own end. Whoever aborts ends by a fault where no signal can be sent.
+    // Exit. An abort ends by a fault, because no signal can be sent.
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];
 
-/// Closes off all other calls of the calling thread, for good.
+/// Permanently forbids all other calls of the calling thread.
 ///
 /// # Errors
-/// When the kernel has no such filters, or this machine's kind of processor has none.
+/// If the kernel or this CPU architecture has no such filters.
 pub(super) fn close_off() -> Result<(), seccompiler::Error> {
     let forbidden = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules()?, forbidden, SeccompAction::Allow, architecture()?)?;
@@ -74,7 +75,7 @@ fn architecture() -> Result<TargetArch, seccompiler::Error> {
     Ok(TargetArch::try_from(std::env::consts::ARCH)?)
 }
 
-/// Calls by number; no rule means any arguments.
+/// Rules by call number; no rule means any arguments.
 fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.into_iter().map(|call| (call, Vec::new())).collect();
@@ -87,7 +88,7 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
     Ok(rules)
 }
 
-/// No memory becomes code: the third argument has no PROT_EXEC.
+/// Allows no executable memory: the third argument has no PROT_EXEC.
 fn without_code() -> Result<SeccompRule, seccompiler::Error> {
     let exec = u64::from(libc::PROT_EXEC.unsigned_abs());
     let without = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(exec), 0)?;
