@@ -1,6 +1,6 @@
 //! Scaling in Nomad's form: `GET` and `POST /v1/job/ID/scale`.
 //!
-//! In: a group and its count, with what is said about it. Out: how many allocations each group has, and who has scaled it.
+//! In: a group and its count, with a note. Out: the number of allocations of each group, and its scaling events.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use super::{
     trigger::Trigger,
 };
 
-/// The longest message that is kept.
+/// The longest stored message.
 const MESSAGE_BYTES_MAX: usize = 1024;
-/// The most that is kept of what is said for programs, as JSON.
+/// The largest stored metadata, as JSON.
 const META_BYTES_MAX: usize = 4096;
 
 pub(super) async fn read(
@@ -40,7 +40,7 @@ pub(super) async fn read(
     shared.answer(&read, status).await
 }
 
-/// What to scale, in Nomad's words. Without a count only what is said is noted.
+/// The body of a scale request, as Nomad names its fields. Without a count, only the note is stored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Scale {
@@ -52,7 +52,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// The group, the count, and what is said.
+    /// The group, the count, and the note.
     fn read(self) -> ApiResult<(String, Option<u32>, ScalingNote)> {
         let group = self.target.as_ref().and_then(|target| target.get("Group")).and_then(Value::as_str);
         let group = group.ok_or_else(|| ApiError::bad("write the group as \"Target\": {\"Group\": NAME}"))?;

@@ -1,7 +1,7 @@
-//! The status page: the one screen, explanations, an hour of lag, the last transitions. It changes nothing.
+//! The status page: jobs, explanations, the lag of the last hour, and the latest transitions. It is read-only.
 //!
-//! In: the read model. Out: HTML that is whole without scripts; with them it is kept true while it is open. Everything comes
-//! from here: the page loads nothing from elsewhere, and its policy forbids it to.
+//! In: the read model. Out: HTML that is complete without scripts; a script keeps it up to date. The page loads nothing from
+//! other servers, and its content security policy forbids it.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -27,17 +27,17 @@ use super::{
     error::{ApiResult, unexpected},
 };
 
-/// So many jobs are listed; all are counted.
+/// At most this many jobs are listed; the counts include all.
 const ROWS_MAX: usize = 500;
-/// So many allocations of a job are listed below it.
+/// At most this many allocations of a job are listed.
 const ALLOCS_MAX: usize = 100;
-/// So many of the last transitions are listed.
+/// At most this many transitions are listed.
 const TRANSITIONS_MAX: usize = 50;
 
 const STYLE: &str = include_str!("ui/page.css");
 const SCRIPT: &str = include_str!("ui/page.js");
 
-/// Nothing but what this agent serves: no script, style or picture of anybody else, in no frame of anybody else.
+/// Allows only resources of this agent, and no framing.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
@@ -66,7 +66,7 @@ async fn body(State(shared): State<Arc<Shared>>) -> Response {
     guarded(Html(body_of(&shared)))
 }
 
-/// What an allocation waits for: a page of its own, and what a row opens.
+/// The explanation of an allocation: a page, and the content of an opened row.
 async fn explain(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> ApiResult<Response> {
     let view = shared.alloc(&id)?;
     let reply = shared.request(Command::Explain { alloc: view.spec.id }).await?;
@@ -191,7 +191,7 @@ fn explained(view: &AllocView, explanation: &Explanation) -> String {
     format!("<pre>{}</pre>\n", escaped(&text))
 }
 
-/// The lag of the last hour as an area; its highest point in words.
+/// The lag of the last hour as an area, with its maximum as text.
 fn plot(html: &mut String, lag: &[Option<u64>]) {
     let highest = lag.iter().copied().flatten().max().unwrap_or(0);
     let first = lag.iter().position(Option::is_some).unwrap_or_default();
@@ -245,11 +245,11 @@ fn clock(at: UnixNanos) -> String {
 }
 
 fn put(html: &mut String, what: std::fmt::Arguments<'_>) {
-    // Strings take everything.
+    // Writing to a `String` can't fail.
     let _ = html.write_fmt(what);
 }
 
-/// A text that can't be taken for anything else, in text and in attributes.
+/// Escapes a text for HTML, in elements and attributes.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {

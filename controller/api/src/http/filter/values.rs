@@ -1,14 +1,14 @@
-//! Comparing the value of a field with what an expression says.
+//! Compares the value of a field with the value in an expression.
 //!
-//! In: a value as it is shown, and what is asked of it. Out: whether that holds, or why it can't be asked. What an expression says is
-//! read by the kind of the value, as go-bexpr reads it.
+//! In: a JSON value and a test. Out: whether the value passes, or why it can't be tested. The type of the value determines how
+//! the text in the expression is parsed, as in go-bexpr.
 
 use serde_json::{Number, Value};
 
 use super::Test;
 
 impl Test {
-    /// Whether it holds of a value; else why it can't be asked, as what comes after the field's name.
+    /// Applies the test. The error text continues a sentence that begins with the field's name.
     pub(super) fn holds(&self, value: &Value) -> Result<bool, String> {
         match (self, value) {
             (Self::Equals(wanted), Value::Array(_) | Value::Object(_)) => {
@@ -45,7 +45,7 @@ impl Test {
     }
 }
 
-/// Whether an item can be looked for by its value.
+/// Whether an item is a single value that can be compared.
 fn is_single(item: &Value) -> Result<bool, String> {
     match item {
         Value::String(_) | Value::Number(_) | Value::Bool(_) => Ok(true),
@@ -71,7 +71,7 @@ fn equals(wanted: &str, value: &Value) -> Result<bool, String> {
     }
 }
 
-/// Whether a number is the one that is written so; none where nothing like it is written.
+/// Whether `wanted` is this number; none if it is not a number of this kind.
 fn is_number(wanted: &str, number: &Number) -> Option<bool> {
     match (number.as_i64(), number.as_u64()) {
         (None, None) => {
@@ -83,7 +83,7 @@ fn is_number(wanted: &str, number: &Number) -> Option<bool> {
     }
 }
 
-/// A whole number as Go's `strconv.ParseInt` reads it with base 0: `-12`, `0x1f`, `0b101`, `0o17` or `017`.
+/// An integer as Go's `strconv.ParseInt` parses it with base 0: `-12`, `0x1f`, `0b101`, `0o17` or `017`.
 fn whole(text: &str) -> Option<i128> {
     let (sign, digits) = match text.as_bytes().first()? {
         b'-' => (-1, &text[1..]),
@@ -98,12 +98,12 @@ fn whole(text: &str) -> Option<i128> {
         Some(octal) if octal.starts_with('0') => (8, &lower[1..]),
         Some(_) | None => (10, &*lower),
     };
-    // A second sign is none of Go's.
+    // `from_str_radix` accepts a second sign, Go does not.
     let value = u64::from_str_radix(digits, base).ok().filter(|_| !digits.starts_with('+'))?;
     Some(sign * i128::from(value))
 }
 
-/// As Go's `strconv.ParseBool` reads it.
+/// Parses a boolean as Go's `strconv.ParseBool`.
 fn flag_of(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    // `Priority == "x"` found nothing, as if there were no such job.
+    // `Priority == "x"` matched nothing, as if there were no such job.
     #[test]
     fn a_value_that_the_field_can_never_have_is_refused() {
         let equals = |wanted: &str, value: Value| Test::Equals(wanted.to_owned()).holds(&value);

@@ -1,4 +1,4 @@
-//! What is answered, and how what can't be answered is refused.
+//! Answers to reads, and refusals.
 
 use herdlet_api_types::view::ConvergenceState;
 use herdlet_manifest::fixture::{alloc_view, job, job_view, verdict};
@@ -18,7 +18,7 @@ async fn an_allocation_has_nomads_shape() {
     let shown: Value = serde_json::from_str(&text).unwrap();
     let expected: Value = serde_json::from_str(include_str!("allocation.json")).unwrap();
     assert_eq!(shown, expected, "{}", serde_json::to_string_pretty(&shown).unwrap());
-    // The shape is also a type of ours, with nothing lost.
+    // Our type of this shape loses nothing.
     let typed: herdlet_api_types::nomad::Allocation = serde_json::from_str(&text).unwrap();
     assert_eq!(serde_json::to_value(typed).unwrap(), expected);
 }
@@ -136,7 +136,7 @@ async fn a_blocking_query_waits_for_the_next_commit() {
             async move { http.get("http://localhost/v1/jobs?index=5&wait=1m").send().await.unwrap() },
         )
     };
-    // Until the query waits nothing tells it apart from one that is on its way; either way it must see the change.
+    // A query that waits can't be told from one that has not arrived yet; in either case it must see the change.
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
     ground.show(6, &[job_view(&web, 1)], &[]);

@@ -1,12 +1,12 @@
-//! How long certificates hold.
+//! The validity of certificates.
 //!
-//! In: certificates in DER. Out: since when and until when the one does that ends first. Nothing else of them is looked at, and whether
-//! they are right is not judged. Source: RFC 5280, section 4.1.
+//! In: certificates in DER. Out: the validity of the certificate that expires first. Other fields are ignored, and the
+//! certificates are not verified. Source: RFC 5280, section 4.1.
 
 use herdlet_api_types::{UnixNanos, rfc3339::rfc3339};
 use rustls::pki_types::CertificateDer;
 
-/// So long before its end a certificate should be there anew; where it holds for weeks only, in the last fifth of its time.
+/// Latest warning before a certificate expires; for short-lived certificates, a fifth of their validity.
 const NOTICE_S_MAX: i64 = 14 * 24 * 3_600;
 
 const INTEGER: u8 = 0x02;
@@ -15,22 +15,22 @@ const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
-/// When certificates hold, in seconds of Unix time.
+/// Validity in seconds of Unix time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// Since when.
     pub from: i64,
-    /// Until when.
     pub until: i64,
 }
 
 impl Validity {
-    /// When the one of these holds that ends first. One that does not say, or has no end (the year 9999), is no limit.
+    /// The validity of the certificate that expires first. One without a readable validity or without an end (the year 9999) is
+    /// no limit.
     pub(super) fn of(certificates: &[CertificateDer<'_>]) -> Option<Self> {
         certificates.iter().filter_map(|one| Self::of_one(one)).min_by_key(|one| one.until)
     }
 
-    /// That it has ended, will soon, or does not hold yet; to be read after what they are.
+    /// The warning that it has expired, will soon expire, or is not valid yet. Continues a sentence whose subject is the
+    /// certificate.
     pub(super) fn warning(self, now: UnixNanos) -> Option<String> {
         let now = now.0 / 1_000_000_000;
         let notice = ((self.until - self.from) / 5).min(NOTICE_S_MAX);
@@ -67,7 +67,7 @@ impl Validity {
     }
 }
 
-/// The content of the element that comes first, if it has this tag, and what comes after it.
+/// The content of the first element, if it has this tag, and the rest.
 fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&[own, first], rest) = der.split_first_chunk()?;
     if own != tag {
@@ -75,7 +75,7 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     }
     let (len, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // So many bytes of length follow.
+        // The length has this many bytes.
         0x81..=0x84 => {
             let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (bytes.iter().fold(0, |len, byte| len << 8 | usize::from(*byte)), rest)
@@ -85,7 +85,7 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(len)
 }
 
-/// `YYMMDDHHMMSSZ`, where 50 is 1950, or with four digits of the year.
+/// Parses `YYMMDDHHMMSSZ`, where 50 is 1950, or the form with a four-digit year.
 fn time(der: &[u8]) -> Option<(i64, &[u8])> {
     let (year_len, (text, rest)) = match element(der, UTC_TIME) {
         Some(found) => (2, found),
