@@ -1,4 +1,4 @@
-//! Jobs that run nothing by themselves, and what was made of them, for people.
+//! Periodic and parameterized jobs, and their children, as text for people.
 
 use herdlet_api_types::{
     job::Job,
@@ -9,33 +9,31 @@ use herdlet_api_types::{
 
 use super::{failure::Failure, show};
 
-/// So many children are named, the newest first.
+/// At most this many children are named, newest first.
 const NAMED_LEN: usize = 3;
 
-/// What kind of job it is, in a word.
 pub(super) fn kind(job: &Job) -> &'static str {
     if job.takes_dispatches() { "parameterized" } else { "periodic" }
 }
 
-/// How its children are.
+/// The children of a job, counted by state.
 pub(super) fn of(parent: &JobView, jobs: &[JobView]) -> Children {
     Children::of(all_of(parent, jobs))
 }
 
-/// How many of its children have failed.
+/// The number of failed children.
 pub(super) fn failed(parent: &JobView, jobs: &[JobView]) -> usize {
     let has_failed = |job: &&JobView| job.convergence.state == ConvergenceState::Failed;
     all_of(parent, jobs).filter(has_failed).count()
 }
 
-/// Its children, the newest first.
 fn newest_first<'j>(parent: &'j JobView, jobs: &'j [JobView]) -> Vec<&'j JobView> {
     let mut children: Vec<_> = all_of(parent, jobs).collect();
     children.sort_by_key(|child| std::cmp::Reverse((child.create_index, &child.key)));
     children
 }
 
-/// Says that a job runs nothing by itself, and which of its children `command` may mean; none where it runs something.
+/// An error that names children which `command` could target instead; none if the job is not a parent.
 pub(super) fn instead(command: &str, parent: &JobView, jobs: &[JobView]) -> Option<Failure> {
     if !parent.job.makes_children() {
         return None;
@@ -56,7 +54,7 @@ pub(super) fn instead(command: &str, parent: &JobView, jobs: &[JobView]) -> Opti
     })
 }
 
-/// Tells which children stay where their parent is deleted; none where it has none.
+/// A message about the children that remain when their parent is deleted; none if there are none.
 pub(super) fn left(parent: &JobView, jobs: &[JobView]) -> Option<String> {
     let children = newest_first(parent, jobs);
     let newest = children.first()?;
@@ -67,7 +65,7 @@ pub(super) fn left(parent: &JobView, jobs: &[JobView]) -> Option<String> {
     ))
 }
 
-/// The first of these children by name, with the state of each.
+/// The names and states of the first children.
 fn named(children: &[&JobView]) -> String {
     let first = children.iter().take(NAMED_LEN);
     let first: Vec<_> = first.map(|child| format!("{} ({})", child.key, standing(child))).collect();
@@ -78,7 +76,7 @@ fn named(children: &[&JobView]) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-/// Nomad's word for it, but for what has failed: that is dead as well.
+/// Nomad's status, except that Nomad reports failed jobs as dead too.
 fn standing(child: &JobView) -> &'static str {
     match child.convergence.state {
         ConvergenceState::Failed => "failed",
@@ -88,7 +86,7 @@ fn standing(child: &JobView) -> &'static str {
     }
 }
 
-/// What may have become of a child of this name that is not there.
+/// A hint about a missing child, which may have been garbage-collected.
 pub(super) fn collected(name: &str, jobs: &[JobView]) -> Option<String> {
     let made_of = |parent: &&JobView| {
         let rest = name.strip_prefix(&parent.key.to_string()).unwrap_or_default();
@@ -107,7 +105,7 @@ fn all_of<'j>(parent: &'j JobView, jobs: &'j [JobView]) -> impl Iterator<Item = 
     jobs.iter().filter(is_child)
 }
 
-/// Tells what a job waits for that runs nothing by itself, and how its children are.
+/// Prints the state of a parent and its children, or the parent of a child.
 pub(super) fn show(view: &JobView, jobs: &[JobView]) {
     lines(view, jobs).iter().for_each(|line| show::out(&format!("  {line}\n")));
 }

@@ -1,4 +1,5 @@
-//! `herdlet convert`: job files of Nomad, in HCL or JSON, become manifests with every default written out.
+//! `herdlet convert`: converts Nomad's job files, in HCL or JSON, to manifests with every default written
+//! out.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `herdlet dispatch`: a parameterized job gets a payload and meta, and a child of it runs with them.
+//! `herdlet dispatch`: runs a child of a parameterized job with a payload and meta.
 
 use std::{
     collections::BTreeMap,
@@ -44,14 +44,13 @@ pub struct DispatchArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) job: JobKey,
     pub(super) parent: JobKey,
 }
 
-/// More than any agent takes: what is too large is told by the agent, in its words.
+/// More than any agent accepts, so that the agent itself reports a payload that is too large.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 20;
 
 pub async fn run(args: DispatchArgs) -> Result<u8, Failure> {

@@ -1,6 +1,6 @@
-//! `herdlet gc`: gives up what has ended, or says what that would be.
+//! `herdlet gc`: collects what has ended, or lists it with `--dry-run`.
 //!
-//! In: what has ended, as the agent sees it. Out: a line for each, with its reason.
+//! In: the agent's list of ended objects. Out: a line for each, with the reason.
 
 use clap::Args;
 use herdlet_api_types::gc::Ended;
@@ -26,10 +26,9 @@ pub struct GcArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
-    /// Whether it is collected now.
+    /// Whether they are being collected now.
     collected: bool,
     items: Vec<Ended>,
 }

@@ -1,7 +1,7 @@
-//! `herdlet get`: lists, for people and for scripts. Once, or again and again as things change.
+//! `herdlet get`: lists objects, for people and for scripts; once, or again after each change.
 //!
-//! In: a kind and targets. Out: rows of a table, names, or documents. What is in a row is in [`rows`], how rows are printed
-//! in [`listing`], what `--watch` makes of them in [`follow`].
+//! In: a kind and targets. Out: rows of a table, names, or documents. [`rows`] builds the rows, [`listing`] prints them,
+//! [`follow`] implements `--watch`.
 
 mod drift;
 mod events;
@@ -72,18 +72,18 @@ impl OfKindArgs {
 }
 
 impl PsArgs {
-    /// `herdlet get allocs`, of what has not ended.
+    /// `herdlet get allocs`; only live allocations unless `--all` is given.
     pub fn allocs(self) -> GetArgs {
         self.listed.of(Kind::Allocs, if self.all { Ended::Listed } else { Ended::Counted })
     }
 }
 
-/// What becomes of allocations that have ended.
+/// Whether to list ended allocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Ended {
     #[default]
     Listed,
-    /// How many there are is told where others are listed.
+    /// Only their number is printed.
     Counted,
 }
 
@@ -136,7 +136,7 @@ enum Kind {
     Node,
 }
 
-/// What is listed, and how.
+/// What to list, and how.
 struct Wanted<'w> {
     client: &'w Client,
     kind: Kind,
@@ -165,7 +165,7 @@ pub async fn run(args: GetArgs) -> Result<u8, Failure> {
 }
 
 impl Wanted<'_> {
-    /// All that there is now.
+    /// Lists the present objects.
     async fn list(&self, missing: Missing) -> Result<Listing, Failure> {
         rows::list(self, missing).await
     }

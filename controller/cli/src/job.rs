@@ -1,4 +1,4 @@
-//! `herdlet job …`: what has no command of its own here. Nomad's other verbs are in [`herdlet::cli::nomad`].
+//! `herdlet job …`: verbs without a command of their own. [`herdlet::cli::nomad`] maps Nomad's other verbs.
 
 use clap::{Args, Subcommand};
 
@@ -72,7 +72,7 @@ pub async fn run(args: JobArgs) -> Result<u8, Failure> {
     }
 }
 
-/// As Nomad prints it, and as it and we read it again.
+/// Prints the form that Nomad and herdlet accept.
 async fn inspect(args: InspectArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let job = find(&client, &args.job).await?.key;

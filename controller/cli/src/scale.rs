@@ -1,4 +1,4 @@
-//! `herdlet scale`: another count for a group of a job.
+//! `herdlet scale`: changes the count of a group.
 
 use clap::Args;
 use herdlet_api_types::{JobKey, job::Group, view::JobView};
@@ -30,14 +30,13 @@ pub struct ScaleArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     job: JobKey,
     group: String,
     from: u32,
     to: u32,
-    /// The version that has it.
+    /// The version with the new count.
     version: u64,
 }
 
@@ -62,7 +61,7 @@ pub async fn run(args: ScaleArgs) -> Result<u8, Failure> {
     args.wait.finish(limit, accepted, &report, args.output).await
 }
 
-/// The group that is meant. A job whose name is all of the target comes before one with a group, since names may hold dots.
+/// The group of the target. A job whose whole name matches comes before a job and group, since names may contain dots.
 fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group), Failure> {
     if let Some(view) = jobs.iter().find(|view| view.key.to_string() == target) {
         return match &view.job.groups[..] {

@@ -1,6 +1,7 @@
-//! `herdlet stop` and `herdlet start`: a whole job is stopped and kept, and started again; single allocations are replaced.
+//! `herdlet stop` and `herdlet start`: stops a whole job without deleting it, starts it again, or replaces single
+//! allocations.
 //!
-//! In: a name. Out: a new version of the job that differs in nothing else, its number told; or allocations that stop.
+//! In: a name. Out: a new version of the job that differs only in being stopped; or stopping allocations.
 
 use clap::Args;
 use herdlet_api_types::{JobKey, view::AllocView};
@@ -46,16 +47,15 @@ pub struct StartArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     job: JobKey,
-    /// The version that is stopped, or not.
+    /// The version that was stopped or started.
     version: u64,
     stopped: bool,
 }
 
-/// What is to become of a job.
+/// What to do with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Stopped(ShutdownDelay),

@@ -1,4 +1,4 @@
-//! `--var` and `--var-file`: values for the variables of HCL job files.
+//! `--var` and `--var-file`: values of variables in HCL job files.
 
 use std::path::PathBuf;
 
@@ -19,14 +19,14 @@ pub struct VariableArgs {
     var_file: Vec<PathBuf>,
 }
 
-/// What variables of the environment begin with, as Nomad has it.
+/// Prefix of environment variables, as in Nomad.
 const PREFIX: &str = "NOMAD_VAR_";
 
-/// A file of values is a page or two.
+/// A larger file is not a file of values.
 const BYTES_MAX: u64 = 1 << 20;
 
 impl VariableArgs {
-    /// The values as they were given, for an agent.
+    /// The values as given, for an agent.
     pub(super) fn texts(&self) -> Result<VariableTexts, Failure> {
         let named = std::env::vars_os().filter_map(|(name, value)| {
             let name = name.to_str()?.strip_prefix(PREFIX)?.to_owned();
@@ -50,7 +50,7 @@ impl VariableArgs {
         })
     }
 
-    /// The values as they were given, for `run`; what is wrong is printed.
+    /// The values as given, for `run`. Prints errors.
     ///
     /// # Errors
     /// The exit code.
@@ -61,7 +61,7 @@ impl VariableArgs {
         })
     }
 
-    /// The values, for reading manifests here.
+    /// The values, to parse manifests locally.
     pub(super) fn read(&self) -> Result<Variables, Failure> {
         let wrong = |problems: Problems| Failure::new(problems.to_string()).code(USAGE);
         Variables::read(&self.texts()?).map_err(wrong)
