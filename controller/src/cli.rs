@@ -1,5 +1,5 @@
-//! The command line: which commands there are, and who carries them out. Most are in the crate `herdlet-cli`, which knows nothing but the
-//! API of an agent; here are those that need more of the program.
+//! The command line: the commands, and their dispatch. Most commands are in the crate `herdlet-cli`, which knows
+//! only the API of an agent; this module has those that need more of the program.
 //!
 //! In: arguments, the environment. Out: an exit code.
 
@@ -290,14 +290,15 @@ pub enum ClientCommand {
     Version(offline::VersionArgs),
 }
 
-/// Reads the command line. Help, and what is wrong with it, is printed; then the answer is the exit code.
+/// Parses the command line. Prints help and errors.
 ///
 /// # Errors
-/// The exit code: 0 after help, 125 where `run` or `exec` were misused (their other codes are the task's), else 2.
+/// The exit code: 0 after help, 125 for wrong arguments of `run` or `exec` (their other codes are the task's),
+/// else 2.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
     let said = nomad::translate(&args);
-    // Before anything is printed, and as Nomad's flags say too: what is wrong is told in colours, or without.
+    // Before anything is printed, because errors are coloured too. Includes Nomad's flags.
     style::choose(words::color(if let Said::Translated(ours) = &said { ours } else { &args }));
     let args = match said {
         Said::Ours => args,
@@ -330,7 +331,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             (_, _) => None,
         };
         if unknown.is_some() {
-            // The parser's own tip is to put `--` before it, which is never what was meant.
+            // The parser's own tip is to put `--` before the argument, which is never meant.
             error.remove(ContextKind::Suggested);
         }
         let _ = error.print();
@@ -348,7 +349,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
 }
 
 impl Cli {
-    /// Hands flags given before the command to the command. Where nothing is named, `up` and `down` alone mean this folder.
+    /// Passes flags before the command to the command. Without arguments, only `up` and `down` use the current
+    /// folder.
     fn settle(mut self, verb: &str) -> Result<Self, Failure> {
         let names_nothing = match &self.command {
             Command::Client(ClientCommand::Apply(args)) => args.files.is_empty(),
@@ -382,7 +384,7 @@ impl Cli {
 }
 
 impl ClientCommand {
-    /// The exit code that says that it failed.
+    /// The exit code of a failure.
     fn failed(&self) -> u8 {
         if matches!(self, Self::Exec(_)) {
             failure::AGENT_FAILED
@@ -393,7 +395,7 @@ impl ClientCommand {
         }
     }
 
-    /// Resolves, with the exit code, once nobody reads what is printed and nothing else is left to do.
+    /// Resolves with the exit code when the output has no reader and the command has nothing else to do.
     fn unread(&self) -> impl Future<Output = u8> + use<> {
         let is_exec = matches!(self, Self::Exec(_));
         let only_prints = matches!(
@@ -405,12 +407,12 @@ impl ClientCommand {
                 std::future::pending::<()>().await;
             }
             stdout::unread().await;
-            // How its command would have ended nobody knows: the session ends with us.
+            // The command's own exit code remains unknown: its session ends with this process.
             if is_exec { failure::NOBODY_READS } else { 0 }
         }
     }
 
-    /// Which agent the command talks to; none for those that need no agent.
+    /// The connection flags of the command; none if it needs no agent.
     fn connection(&mut self) -> Option<&mut Connection> {
         match self {
             Self::Apply(args) => Some(&mut args.connection),
@@ -451,7 +453,7 @@ impl ClientCommand {
     }
 }
 
-/// Carries out a command. The answer is the exit code.
+/// Runs a command, and returns its exit code.
 pub async fn execute(command: ClientCommand) -> u8 {
     let (in_words, unread) = (command.failed(), command.unread());
     let ended = tokio::select! {
@@ -459,7 +461,7 @@ pub async fn execute(command: ClientCommand) -> u8 {
         ended = dispatch(command) => ended,
         code = unread => Ok(code),
     };
-    // What was done is done; but who reads it has not got all of it.
+    // The command has done its work, but its output is incomplete.
     let ended = ended.and_then(|code| stdout::failure().map_or(Ok(code), |lost| Err(lost.code(in_words))));
     ended.unwrap_or_else(|failure| {
         failure.print();

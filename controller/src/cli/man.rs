@@ -1,7 +1,6 @@
-//! `herdlet man`: man pages, made from what `--help` says.
+//! `herdlet man`: man pages, generated from the help texts.
 //!
-//! In: a directory. Out: `herdlet.1` and one page for each command in it, under the names that git's commands have:
-//! `herdlet-apply.1`.
+//! In: a directory. Out: `herdlet.1` and one page for each command, named like those of git: `herdlet-apply.1`.
 
 use std::path::PathBuf;
 

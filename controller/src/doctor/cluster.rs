@@ -1,6 +1,6 @@
-//! What a node finds of its cluster before it joins: servers that answer for its region, and something to offer them.
+//! Checks of a node before it joins a cluster: servers that answer for its region, and a task driver to offer.
 //!
-//! In: the config. Out: findings; none where the machine stands alone. The node is told to nobody.
+//! In: the config. Out: findings; none without a cluster. The node is not registered.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,12 +22,11 @@ use herdlet_services::catalog::ConsulReader;
 
 use super::Finding;
 
-/// How long a server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Of so many it is told why they don't answer.
+/// At most this many errors of servers are listed.
 const TOLD_MAX: usize = 5;
 
-/// Asks each server that the config names.
+/// Contacts each configured server.
 pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
     let Some(cluster) = &config.cluster else { return Vec::new() };
     let mut findings = vec![reach(config, cluster).await];
@@ -78,7 +77,7 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
     }
 }
 
-/// Whether this server, or who it knows, can answer for the region.
+/// Whether this server, or one that it knows, can answer for the region.
 async fn ask(server: &Address, region: &str, tls: Option<ClientTls>) -> Result<(), String> {
     let only = Vec::from([server.clone()]);
     let pool = Pool::new(Arc::new(Unserved), region.to_owned(), only, Network::new(tls), Chance::new());
@@ -91,7 +90,7 @@ async fn ask(server: &Address, region: &str, tls: Option<ClientTls>) -> Result<(
         },
         Err(CallError::Server(error)) => Err(format!("{server} says: {error}")),
         Err(CallError::Late(_)) => Err(format!("{server} does not answer within {} s", ANSWER_MAX.as_secs())),
-        // It names the server itself.
+        // The error names the server.
         Err(CallError::Unreachable(error)) => Err(format!("failed to {}", in_full(&*error))),
         Err(error) => Err(format!("{server}: failed to {}", in_full(&error))),
     }
@@ -126,7 +125,7 @@ mod tests {
         let standin = StandIn::start(Settings { hold: Duration::from_millis(50), ..Settings::default() });
         let listener = standin.listen().await.unwrap().remove(0);
         let here = listener.address.as_str();
-        // Of a service that no machine has any more.
+        // A port of a service that no longer exists on any machine.
         let gone = "127.0.0.1:1".to_owned();
         let on = |flags: &mut Flags| flags.raw_exec = Some("true".to_owned());
 

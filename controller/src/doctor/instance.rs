@@ -11,7 +11,7 @@ use super::{Finding, StateDir};
 pub(super) fn instance(config: &Config, state_dir: StateDir<'_>) -> Option<Finding> {
     let state = match state_dir {
         StateDir::Planned(state) => state,
-        // That agent has it.
+        // The running agent has claimed it.
         StateDir::InUse(_) => return None,
     };
     let instance = Claimed::instance_in(state)?;

@@ -1,6 +1,6 @@
-//! What an agent finds of the machine: its kernel, whether it is in a container, cgroups, privileges, limits, ports, clock.
+//! Checks of the machine: kernel, container, cgroups, privileges, limits, ports, clock.
 //!
-//! In: what the kernel shows. Out: a finding for each. Nothing is changed.
+//! In: what the kernel exposes. Out: a finding for each. Nothing is changed.
 
 use std::{fs, path::Path};
 
@@ -16,16 +16,16 @@ use rustix::{
 
 use super::{Finding, may};
 
-/// Below it tasks can hardly be started.
+/// With fewer, tasks can hardly be started.
 const DESCRIPTORS_MIN: u64 = 256;
-/// Below it some hundred tasks use them up: an agent holds about two for each.
+/// With fewer, some hundred tasks use them up: an agent holds about two for each.
 const DESCRIPTORS_GOOD: u64 = 4_096;
-/// Each agent needs a few, and so does everything else of the same user.
+/// Each agent needs a few, and so do other programs of the same user.
 const INOTIFY_INSTANCES_GOOD: u64 = 128;
-/// 2026-01-01: no clock that is right shows less.
+/// 2026-01-01: a correct clock is later.
 pub(super) const CLOCK_MIN: i64 = 1_767_225_600;
 
-/// By what it can do, not by its number: distributions carry features back, and sandboxes take them away.
+/// Checks features instead of the version: distributions backport features, and sandboxes remove them.
 pub(super) fn kernel() -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let openat2 = rustix::fs::openat2(
@@ -50,7 +50,7 @@ pub(super) fn kernel() -> Finding {
     )
 }
 
-/// A container ends all its processes when its first one ends.
+/// When the first process of a container ends, all of its processes end.
 pub(super) fn container(root: &Path) -> Finding {
     let marks =
         [("run/.containerenv", "Podman"), (".dockerenv", "Docker"), ("run/systemd/container", "a container")];
@@ -77,7 +77,7 @@ pub(super) fn cgroups(parent: &str) -> Finding {
     };
     let hierarchies = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
     let Some(top) = hierarchies.v2.first() else { return limited("no cgroup2 is mounted".to_owned()) };
-    // What is not there yet is made below what is.
+    // The agent creates missing cgroups below the nearest existing one.
     let tree = top.join(parent.trim_start_matches('/'));
     let nearest = tree.ancestors().find(|dir| dir.is_dir()).unwrap_or(top);
     if !may(nearest, Access::WRITE_OK) {
@@ -99,7 +99,7 @@ pub(super) fn cgroups(parent: &str) -> Finding {
     )
 }
 
-/// What keeps the process that unpacks artifacts from files of the machine.
+/// The isolation of the process that unpacks artifacts.
 pub(crate) fn unpacking(barrier: Barrier) -> Finding {
     let hint = "use a kernel with Landlock (Linux 5.13), and name it in `lsm=` of the kernel's command line where that is set";
     match barrier {
@@ -144,12 +144,12 @@ pub(super) fn mounts(privileges: Privileges) -> Finding {
     }
 }
 
-/// How many files an agent may have open here.
+/// The limit of open files.
 pub(crate) fn open_files() -> Finding {
     descriptors(getrlimit(Resource::Nofile).current)
 }
 
-/// None is no limit.
+/// `most`: none for no limit.
 pub(super) fn descriptors(most: Option<u64>) -> Finding {
     let hint = "raise LimitNOFILE= of the unit, or ulimit -n";
     match most {
@@ -182,7 +182,7 @@ pub(super) fn inotify(instances: Option<u64>) -> Finding {
     }
 }
 
-/// `ephemeral` is the kernel's range for connections (ip(7)): a port from it can be taken at any moment.
+/// `ephemeral` is the kernel's range of ports for connections (ip(7)): any port in it may be taken at any time.
 pub(super) fn ports(config: &Config, ephemeral: &str) -> Finding {
     let (from, to) = (*config.dynamic_ports.start(), *config.dynamic_ports.end());
     let mut words = ephemeral.split_whitespace().map(str::parse::<u16>);
@@ -198,7 +198,7 @@ pub(super) fn ports(config: &Config, ephemeral: &str) -> Finding {
     }
 }
 
-/// `systemd` is its runtime directory: its time service leaves a mark there.
+/// `systemd` is its runtime directory, in which its time service leaves a mark.
 pub(super) fn clock(wall_ns: i64, systemd: &Path) -> Finding {
     if wall_ns / 1_000_000_000 < CLOCK_MIN {
         return Finding::failure(

@@ -1,4 +1,4 @@
-//! What an agent finds of where it keeps and reads things: the disk of its state, access control lists, folders, host volumes.
+//! Checks of storage: the disk of the state directory, access control lists, folders, host volumes.
 //!
 //! In: paths of the config. Out: a finding for each. Nothing is changed.
 
@@ -12,7 +12,7 @@ use rustix::fs::Access;
 
 use super::{Finding, StateDir, may};
 
-/// Less of a disk is soon full of logs.
+/// With less, logs soon fill the disk.
 const DISK_GOOD: u64 = 1 << 30;
 /// Less is not enough for a commit of the database.
 const DISK_MIN: u64 = 16 << 20;
@@ -47,7 +47,7 @@ pub(super) fn disk(state_dir: StateDir<'_>) -> Finding {
     };
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let found = format!("{} free for {shown}", mebibytes(free));
-    // File systems without inodes of their own say 0 of 0.
+    // File systems without inodes report 0 of 0.
     let full_of_files = space.f_files > 0 && space.f_favail < 1_000;
     match free {
         _ if full_of_files => Finding::failure(
@@ -63,7 +63,7 @@ pub(super) fn disk(state_dir: StateDir<'_>) -> Finding {
     }
 }
 
-/// Without them an allocation's directories are closed to others by their owners alone.
+/// Without access control lists, only owners and modes protect an allocation's directories.
 pub(super) fn access_lists(state_dir: StateDir<'_>) -> Finding {
     // An agent that is not root runs all tasks as its own user.
     if !rustix::process::geteuid().is_root() {

@@ -1,35 +1,34 @@
-//! Nomad's flags, and what they are here.
+//! Nomad's flags, and their meaning here.
 //!
-//! In: a flag as it was typed, and the verb it stands after. Out: words of ours, nothing where it is so here anyway, or why it is not
-//! taken and what to use. Flags that our own command has under the same name are not listed.
+//! In: a flag as typed, and its verb. Out: our equivalent, nothing if it is the default here, or why it is not accepted and what
+//! to use. Flags that our command has under the same name are not listed.
 
-/// What a flag of Nomad's is here.
+/// The meaning of one of Nomad's flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// It is so here anyway.
+    /// The default here: dropped.
     Granted,
-    /// The same as these words.
+    /// Replaced by these words.
     Is(&'static [&'static str]),
-    /// Its value belongs to this flag.
+    /// Replaced by this flag, with the same value.
     Named(&'static str),
-    /// Not taken: what to use.
+    /// Not accepted: what to use.
     Refused(&'static str),
 }
 
 use Meaning::{Granted, Is, Named, Refused};
 
-/// A flag of Nomad's.
 struct Flag {
-    /// After which verbs it means this; whatever the verb where there are none.
+    /// The verbs with this meaning; empty for all verbs.
     after: &'static [&'static str],
-    /// Without dashes; with `=false` where that means something of its own.
+    /// Without dashes; with `=false` if that has its own meaning.
     names: &'static [&'static str],
     meaning: Meaning,
 }
 
 const READING: &[&str] = &["job run", "job plan", "job validate"];
 const LISTING: &[&str] = &["job allocs", "job deployments", "node status", "service list", "service info"];
-/// What ours can wait for.
+/// Verbs whose commands have `--wait`.
 const WAITING: &[&str] = &[
     "job run",
     "job revert",
@@ -56,7 +55,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
     Flag { after, names, meaning }
 }
 
-/// What stands further up wins, also where both come to the same flag of ours.
+/// Earlier rows take precedence, also if two rows yield the same flag.
 const FLAGS: [Flag; 59] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("HCL2 is read, and HCL1 isn't")),
@@ -105,12 +104,12 @@ const FLAGS: [Flag; 59] = [
     flag(&["job restart"], &["batch-size", "batch-wait", "on-error"], Refused(IN_STEPS)),
     flag(&["job restart"], &["reschedule"], Refused("replace an allocation: herdlet stop JOB.GROUP[N]")),
     flag(STOPPING, &["purge", "global"], Granted),
-    // Ours has these as other names of its --purge, which removes data.
+    // Ours has these as aliases of its `--purge`, which removes data.
     flag(STOPPING, &["v", "volumes"], Refused("with the data of its volumes: herdlet delete JOB --purge")),
     flag(
         &["alloc logs"],
         &["tail"],
-        // As many as there where no -n says otherwise.
+        // The same number of lines as in Nomad without `-n`.
         Is(&["--tail", "10"]),
     ),
     flag(&["alloc logs"], &["c"], Refused("the end of a log is told in lines: -n LINES")),
@@ -157,7 +156,7 @@ const FLAGS: [Flag; 59] = [
     flag(&[], &["address"], Named("--addr")),
 ];
 
-/// Flags of every verb of Nomad's that say how to talk to an agent.
+/// Flags of all verbs: colours, namespace, and the connection to an agent.
 const COMMON: [Flag; 7] = [
     flag(&[], &["no-color"], Is(&["--color", "never"])),
     flag(&[], &["force-color"], Is(&["--color", "always"])),
@@ -174,21 +173,21 @@ const COMMON: [Flag; 7] = [
     ),
 ];
 
-/// Flags that are Nomad's with two dashes too, though our own command has one of that name, and after which verb. Ours would remove
-/// data, or take no value.
+/// Verbs and flags that keep Nomad's meaning even with two dashes, although our command has a flag of that name: ours would
+/// remove data, or accepts no value.
 const THEIRS: [(&str, &str); 2] = [("job stop -purge", "purge"), ("job run", "detach")];
 
-/// Whether a flag is one of Nomad's however it is written.
+/// Whether a flag is Nomad's even with two dashes.
 pub(super) fn is_theirs(verb: &str, typed: &str) -> bool {
     THEIRS.contains(&(verb, typed.split('=').next().unwrap_or(typed)))
 }
 
-/// What a flag means after this verb (`job run`), and where it stands in the table. `typed` is without dashes, and may have a value.
+/// The meaning of a flag for this verb (`job run`), and its position in the table. `typed` has no dashes, and may have a value.
 pub(super) fn meaning(verb: &str, typed: &str) -> Option<(usize, Meaning)> {
     of_verb(verb, typed).or_else(|| find(typed, |flag| flag.after.is_empty()))
 }
 
-/// The same where it means something after this verb alone.
+/// The same, only for flags that the table lists for this verb.
 pub(super) fn of_verb(verb: &str, typed: &str) -> Option<(usize, Meaning)> {
     find(typed, |flag| flag.after.contains(&verb))
 }
@@ -203,7 +202,7 @@ fn find(typed: &str, fits: impl Fn(&Flag) -> bool) -> Option<(usize, Meaning)> {
     let (name, value) = typed.split_once('=').unwrap_or((typed, ""));
     match (named(typed), value) {
         (Some(exact), _) => Some(exact),
-        // What is switched off is as without the flag; the table has `=false` where that is not so here.
+        // `=false` is the same as no flag, unless the table has a row for it.
         (None, "false") => named(name).map(|(at, _)| (at, Granted)),
         (None, _) => named(name),
     }
