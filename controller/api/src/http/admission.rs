@@ -126,7 +126,7 @@ pub struct LateToken {
 
 /// The body of a 429 response.
 pub const TOO_MANY: &str =
-    "too many wrong tokens came from this address; a right one is answered at any time";
+    "too many wrong tokens came from this address; try again later (a valid token is never delayed)";
 
 /// Passes the request on, or returns the refusal.
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
@@ -148,7 +148,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
         (Access::Token(_), None) => {
             gate.admission.telemetry.authentication_failed(Unknown::Missing);
             let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
-            let why = "a token is needed: Authorization: Bearer TOKEN";
+            let why = "a token is required: send the header Authorization: Bearer TOKEN";
             return (StatusCode::UNAUTHORIZED, ask, why).into_response();
         }
         (Access::Open | Access::Cluster(_), _) => {}
@@ -191,8 +191,8 @@ impl Gate {
         if names.can_be_extended() && reports.is_due(name) {
             tracing::warn!(
                 name, listener = self.listener.map(tracing::field::display), %peer,
-                hint = "add the name to http.allowed_hosts in the config if it is one of this machine",
-                "requests under an unknown name are refused (421)"
+                hint = "if this name belongs to this machine, add it to http.allowed_hosts in the config",
+                "requests with an unknown host name are refused (421)"
             );
         }
     }
@@ -206,7 +206,7 @@ impl Gate {
             ways.push("add the name to http.allowed_hosts in the agent's config");
         }
         match self.access {
-            Access::Cluster(_) => ways.push("send a token, where the cluster has ACLs"),
+            Access::Cluster(_) => ways.push("send a token if the cluster has ACLs"),
             // A request without the token was refused before its name was checked.
             Access::Token(_) => {}
             // These listeners know no token: metrics, and the port of `herdlet ui`.
@@ -237,7 +237,7 @@ impl Gate {
         if guesses.may_be_logged() {
             tracing::warn!(
                 %peer, is_slowed = is_too_many,
-                "a request had a wrong token; herdlet_authentication_failures_total counts those that are not logged"
+                "a request had a wrong token; herdlet_authentication_failures_total also counts requests that are not logged"
             );
         }
         if !is_too_many {

@@ -87,8 +87,8 @@ pub(super) async fn plan(
 }
 
 fn nothing(names: &[String]) -> Problem {
-    let source = if names.is_empty() { "what was sent".to_owned() } else { names.join(", ") };
-    let message = "there is no manifest in it".to_owned();
+    let source = if names.is_empty() { "the request".to_owned() } else { names.join(", ") };
+    let message = "it contains no manifest".to_owned();
     Problem { source, line: 0, column: 0, path: String::new(), message }
 }
 

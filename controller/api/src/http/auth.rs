@@ -38,7 +38,7 @@ pub enum TokenError {
     #[error("use token file {path}: it is not a regular file; name one that holds the token")]
     Special { path: PathBuf },
     /// Every user may read it.
-    #[error("use token file {path}: everybody may read it; chmod 600 {path}")]
+    #[error("use token file {path}: every user can read it; run: chmod 600 {path}")]
     Public { path: PathBuf },
     #[error(
         "use token file {path}: the token must have {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} visible characters"

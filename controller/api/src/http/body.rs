@@ -32,7 +32,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         serde_json::from_slice(bytes)
             .map(Self)
-            .map_err(|error| ApiError::bad(format!("the body is not what is expected here: {error}")))
+            .map_err(|error| ApiError::bad(format!("the body is not valid for this endpoint: {error}")))
     }
 }
 

@@ -56,7 +56,7 @@ impl Shared {
             1 => found.pop().ok_or_else(|| unknown(id)),
             0 => Err(unknown(id)),
             several => {
-                Err(ApiError::bad(format!("{several} deployments begin with {id:?}; write more of it")))
+                Err(ApiError::bad(format!("{several} deployment ids begin with {id:?}; use a longer prefix")))
             }
         }
     }
@@ -146,7 +146,7 @@ pub(super) async fn promote(
     let scope = match (promote.all, promote.groups.unwrap_or_default()) {
         (true, _) => PromoteScope::All,
         (false, groups) if groups.is_empty() => {
-            return Err(ApiError::bad("write \"All\": true, or the \"Groups\" to promote"));
+            return Err(ApiError::bad("set \"All\": true, or name the \"Groups\" to promote"));
         }
         (false, groups) => PromoteScope::Groups(groups),
     };
@@ -192,12 +192,12 @@ pub(super) async fn set_health(
     };
     let (healthy, unhealthy) = (ids(said.healthy)?, ids(said.unhealthy)?);
     if healthy.is_empty() && unhealthy.is_empty() {
-        return Err(ApiError::bad("write \"HealthyAllocationIDs\" or \"UnhealthyAllocationIDs\""));
+        return Err(ApiError::bad("set \"HealthyAllocationIDs\" or \"UnhealthyAllocationIDs\""));
     }
     let id = shared.deployment(&id)?.0.id;
     if !said.deployment.is_empty() && shared.deployment(&said.deployment)?.0.id != id {
         return Err(ApiError::bad(format!(
-            "\"DeploymentID\" is {:?}, and the path names deployment {id}",
+            "\"DeploymentID\" is {:?}, but the path names deployment {id}",
             said.deployment
         )));
     }

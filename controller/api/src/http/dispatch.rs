@@ -91,7 +91,7 @@ fn checked(request: Request, idempotency_token: String) -> ApiResult<Dispatch> {
     if bytes.len() > PAYLOAD_BYTES_MAX {
         let found = bytes.len();
         return Err(ApiError::bad(format!(
-            "the payload has {found} bytes, more than {PAYLOAD_BYTES_MAX}; dispatch the place of the data instead"
+            "the payload has {found} bytes, more than {PAYLOAD_BYTES_MAX}; pass the location of the data instead"
         )));
     }
     let meta = meta.unwrap_or_default();
@@ -112,7 +112,7 @@ fn checked(request: Request, idempotency_token: String) -> ApiResult<Dispatch> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if id_prefix.len() > PREFIX_BYTES_MAX || !id_prefix.bytes().all(fits) {
         return Err(ApiError::bad(format!(
-            "IdPrefixTemplate must be at most {PREFIX_BYTES_MAX} of letters, digits, `.`, `_` and `-`"
+            "IdPrefixTemplate must be at most {PREFIX_BYTES_MAX} letters, digits, `.`, `_` or `-`"
         )));
     }
     Ok(Dispatch { payload, meta, idempotency_token, id_prefix })

@@ -66,7 +66,8 @@ pub(super) async fn open(
         .map_err(|error| ApiError::bad(format!("command is not a JSON list of strings: {error}")))?;
     let wanted = exec::Wanted { task: wanted.task, command, terminal: wanted.tty };
     let to_execute = reach.open_exec(&alloc, wanted)?;
-    let upgrade = upgrade.map_err(|error| ApiError::bad(format!("a websocket is expected here: {error}")))?;
+    let upgrade =
+        upgrade.map_err(|error| ApiError::bad(format!("this endpoint requires a websocket: {error}")))?;
     Ok(upgrade.max_message_size(FRAME_BYTES_MAX).on_upgrade(move |socket| async move {
         tokio::select! {
             () = session(socket, to_execute) => {}

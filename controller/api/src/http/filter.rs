@@ -97,7 +97,9 @@ impl Filter {
     /// 400 for an invalid expression.
     pub(super) fn parse(text: &str) -> ApiResult<Self> {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(ApiError::bad(format!("filter: it is longer than {TEXT_BYTES_MAX} bytes")));
+            return Err(ApiError::bad(format!(
+                "filter: the expression is longer than {TEXT_BYTES_MAX} bytes"
+            )));
         }
         let condition = Words::of(text)?.expression()?;
         Ok(Self { condition, asked: AtomicUsize::new(0) })
@@ -156,7 +158,7 @@ impl Items {
             }
             Value::Null => Ok(self.how_many == HowMany::All),
             Value::String(_) | Value::Number(_) | Value::Bool(_) => {
-                Err(ApiError::bad(format!("filter: {} is no list and no map", self.of.0.join("."))))
+                Err(ApiError::bad(format!("filter: {} is neither a list nor a map", self.of.0.join("."))))
             }
         }
     }
@@ -191,7 +193,7 @@ impl Scope<'_> {
     /// Counts an item test. Tests of the object itself are bounded by the length of the expression.
     fn count(&self) -> ApiResult<()> {
         if self.item.is_some() && self.asked.fetch_add(1, Relaxed) >= QUESTIONS_MAX {
-            let message = format!("filter: more than {QUESTIONS_MAX} questions would be asked of items");
+            let message = format!("filter: more than {QUESTIONS_MAX} tests of items would be needed");
             return Err(ApiError::bad(message));
         }
         Ok(())
@@ -203,7 +205,7 @@ impl Field {
         Ok(Self(match word {
             Word::Bare(selector) if selector.contains(['[', ']']) => {
                 return Err(ApiError::bad(format!(
-                    "filter: {selector:?}: a name in brackets stands in quotes"
+                    "filter: {selector:?}: a name in brackets must be quoted"
                 )));
             }
             Word::Bare(selector) => selector.split('.').map(str::to_owned).collect(),
@@ -246,8 +248,7 @@ impl Field {
                 },
                 Value::Null => at,
                 Value::String(_) | Value::Number(_) | Value::Bool(_) => {
-                    let message =
-                        format!("filter: {} is a single value, and has no {step:?} below it", above());
+                    let message = format!("filter: {} is a single value and has no field {step:?}", above());
                     return Err(ApiError::bad(message));
                 }
             };
@@ -392,12 +393,12 @@ mod tests {
             assert_eq!(found, expected, "{text}");
         }
         for (text, says) in [
-            ("any t as x { x == a }", "filter: t is no list and no map"),
+            ("any t as x { x == a }", "filter: t is neither a list nor a map"),
             ("any Missing as x { x == a }", "there is no field \"Missing\""),
             ("any Tags as x { y == a }", "there is no field \"y\""),
             ("any Tags as i, x { i.below == a }", "i is a single value"),
-            ("any Tags as i, x { i == first }", "i is a number, and \"first\" is none like it"),
-            ("Groups contains web", "Groups holds no single values: ask with `any"),
+            ("any Tags as i, x { i == first }", "i is a number, and \"first\" does not fit"),
+            ("Groups contains web", "Groups has items that are not single values: use `any"),
         ] {
             let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
             assert!(told.contains(says), "{text}: {told}");
@@ -410,7 +411,7 @@ mod tests {
         let shown = json!({ "A": many });
         let text = "any A as a { any A as b { any A as c { any A as d { a == 201 } } } }";
         let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
-        assert!(told.contains("more than 1000000 questions"), "{told}");
+        assert!(told.contains("more than 1000000 tests of items"), "{told}");
         // The limit applies to all objects together.
         let filter = Filter::parse("all A as a { a != 201 }").unwrap();
         let asked = (0..6_000).map(|_| filter.accepts(&shown)).take_while(Result::is_ok).count();
@@ -481,6 +482,6 @@ mod tests {
         // A missing item of a list is no error.
         assert!(Filter::parse("Tags.7 == a").unwrap().accepts(&shown).is_ok_and(|accepts| !accepts));
         let told = Filter::parse("Count.below == 1").unwrap().accepts(&shown).unwrap_err().to_string();
-        assert_eq!(told, "filter: Count is a single value, and has no \"below\" below it");
+        assert_eq!(told, "filter: Count is a single value and has no field \"below\"");
     }
 }

@@ -54,7 +54,7 @@ pub(super) async fn alloc(
         return Ok(Json(Value::Null));
     }
     Err(ApiError::Conflict(format!(
-        "allocation {} has not ended; only what has ended is collected",
+        "allocation {} has not ended; only ended allocations can be collected",
         alloc.spec.name()
     )))
 }

@@ -174,7 +174,7 @@ pub(super) async fn remove(
             let Changed { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
             (index, Some(version))
         }
-        (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version stands only with purge=true")),
+        (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version requires purge=true")),
     };
     if no_shutdown_delay {
         let of = Ending::Job(job.clone());

@@ -178,7 +178,7 @@ fn place(token: &str) -> ApiResult<(u64, &str)> {
     token
         .split_once('.')
         .and_then(|(index, id)| Some((index.parse().ok()?, id)))
-        .ok_or_else(|| ApiError::bad(format!("next_token: {token:?} is none that this agent gave out")))
+        .ok_or_else(|| ApiError::bad(format!("next_token: {token:?} is not a token of this agent")))
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ pub(super) async fn parse(
 ) -> ApiResult<Json<Value>> {
     if !text.variables.is_empty() {
         return Err(ApiError::NotBuilt(
-            "Variables is not built; herdlet convert --var takes them".to_owned(),
+            "Variables is not built; use herdlet convert --var instead".to_owned(),
         ));
     }
     if text.job_hcl.trim().is_empty() {
@@ -263,6 +263,6 @@ async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<
 }
 
 fn not_one(source: &str) -> Problems {
-    let message = "there is not one job in it".to_owned();
+    let message = "it must contain exactly one job".to_owned();
     Problem { source: source.to_owned(), line: 0, column: 0, path: "Job".to_owned(), message }.into()
 }

@@ -32,9 +32,8 @@ pub(super) async fn wait(State(shared): State<Arc<Shared>>, request: Request, ne
             () = tokio::time::sleep(WAIT_MAX) => false,
         };
         if !is_shown {
-            let why =
-                "the agent is restoring its state and can't say yet; ask again in a moment, or see: herdlet status"
-                    .to_owned();
+            let why = "the agent is still restoring its state; try again in a moment, or see: herdlet status"
+                .to_owned();
             return ApiError::Unavailable(why).into_response();
         }
     }

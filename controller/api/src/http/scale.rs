@@ -55,9 +55,9 @@ impl Scale {
     /// The group, the count, and the note.
     fn read(self) -> ApiResult<(String, Option<u32>, ScalingNote)> {
         let group = self.target.as_ref().and_then(|target| target.get("Group")).and_then(Value::as_str);
-        let group = group.ok_or_else(|| ApiError::bad("write the group as \"Target\": {\"Group\": NAME}"))?;
+        let group = group.ok_or_else(|| ApiError::bad("name the group as \"Target\": {\"Group\": NAME}"))?;
         if self.error && self.count.is_some() {
-            return Err(ApiError::bad("\"Error\": true tells that scaling failed, so it has no \"Count\""));
+            return Err(ApiError::bad("\"Error\": true reports a failed scaling and must have no \"Count\""));
         }
         let count = self.count.map(u32::try_from).transpose();
         let count = count.map_err(|_| ApiError::bad("\"Count\" must be from 0 to 10000"))?;
@@ -67,7 +67,7 @@ impl Scale {
             [("Message", message.len(), MESSAGE_BYTES_MAX), ("Meta", meta_len, META_BYTES_MAX)]
         {
             if len > most {
-                return Err(ApiError::bad(format!("\"{field}\" has {len} bytes, and may have {most}")));
+                return Err(ApiError::bad(format!("\"{field}\" has {len} bytes, more than {most}")));
             }
         }
         Ok((group.to_owned(), count, ScalingNote { message, error: self.error, meta }))

@@ -50,7 +50,7 @@ pub(super) async fn prefix(
             Some(known) => vec![known],
             None => {
                 let known = CONTEXTS.join(", ");
-                return Err(ApiError::bad(format!("Context: {one:?} is none of all, {known}")));
+                return Err(ApiError::bad(format!("Context: {one:?} is not one of all, {known}")));
             }
         },
     };

@@ -105,7 +105,7 @@ pub enum ServeError {
     #[error("listen on socket {path}: another agent answers there")]
     Taken { path: PathBuf },
     /// The path exists and is not a socket.
-    #[error("listen on socket {path}: there is something else in its place")]
+    #[error("listen on socket {path}: the path exists and is not a socket")]
     Occupied { path: PathBuf },
     /// The address can't be bound.
     #[error("listen on {address}")]

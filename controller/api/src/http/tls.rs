@@ -113,7 +113,7 @@ impl Tls {
         let refused = known
             .refused
             .as_ref()
-            .map(|why| format!("changed certificates are not used, those of before are: failed to {why}"));
+            .map(|why| format!("changed certificates are not used, but the old ones: failed to {why}"));
         let ends = known.validity.and_then(|validity| validity.warning(now));
         refused
             .into_iter()
@@ -129,13 +129,16 @@ impl Tls {
             known.stamps = stamps;
             match config(&self.files) {
                 Ok((config, validity)) => {
-                    tracing::info!(certificate = %self.files.certificate.display(), "certificates were read anew");
+                    tracing::info!(certificate = %self.files.certificate.display(), "reloaded the certificates");
                     known.config = Arc::new(config);
                     (known.validity, known.refused) = (validity, None);
                 }
                 Err(error) => {
                     let error = herdlet_base::error::in_full(&error);
-                    tracing::error!(error, "failed to read changed certificates; those of before are used");
+                    tracing::error!(
+                        error,
+                        "failed to read changed certificates; the previous ones stay in use"
+                    );
                     known.refused = Some(error);
                 }
             }
@@ -202,7 +205,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
     let (text, _) = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let found = found.map_err(|error| unfit(format!("it is no PEM: {error}")))?;
+    let found = found.map_err(|error| unfit(format!("it is not valid PEM: {error}")))?;
     if found.is_empty() { Err(unfit("there is no certificate in it (PEM)".to_owned())) } else { Ok(found) }
 }
 
@@ -210,7 +213,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
     let (text, mode) = read(path)?;
     if mode & 0o007 != 0 {
-        return Err(unfit(format!("everybody may read it; chmod 600 {}", path.display())));
+        return Err(unfit(format!("every user can read it; run: chmod 600 {}", path.display())));
     }
     PrivateKeyDer::from_pem_slice(&text).map_err(|_| unfit("there is no private key in it (PEM)".to_owned()))
 }
@@ -226,7 +229,7 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, u32), TlsError> {
     let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(TlsError::Unfit { path: path.to_owned(), why: "it is no file".to_owned() });
+        return Err(TlsError::Unfit { path: path.to_owned(), why: "it is not a regular file".to_owned() });
     }
     if metadata.len() > BYTES_MAX {
         let why = format!("it has more than {BYTES_MAX} bytes");

@@ -57,7 +57,7 @@ async fn page(State(shared): State<Arc<Shared>>) -> Response {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>herdlet on {name}</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><link rel=\"stylesheet\" href=\"/ui/page.css\">\
          <noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript></head>\n\
-         <body><p id=\"stale\" role=\"status\">The agent does not answer: this is how it was.</p>\n<main>{body}</main>\n\
+         <body><p id=\"stale\" role=\"status\">The agent does not answer: this is its last known state.</p>\n<main>{body}</main>\n\
          <script src=\"/ui/page.js\"></script></body></html>\n"
     )))
 }
@@ -124,7 +124,7 @@ fn head(html: &mut String, shared: &Shared, overview: &Overview) {
 
 fn jobs(html: &mut String, shared: &Shared, overview: &Overview, now: Now) {
     if overview.jobs.is_empty() {
-        html.push_str("<p>No jobs: apply a manifest, or lay one into a folder that the agent follows.</p>\n");
+        html.push_str("<p>No jobs: apply a manifest, or put one in a folder that the agent follows.</p>\n");
         return;
     }
     html.push_str(
@@ -180,7 +180,7 @@ fn explained(view: &AllocView, explanation: &Explanation) -> String {
         let _ = writeln!(text, "{}: {}", wait.part, wait.message);
     }
     if explanation.waits.is_empty() {
-        text.push_str("nothing is waited for\n");
+        text.push_str("waiting for nothing\n");
     }
     for task in &view.tasks {
         let _ = writeln!(text, "task {}: {}", task.name, task.phase);

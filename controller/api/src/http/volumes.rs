@@ -45,7 +45,7 @@ pub(super) async fn remove(
             (true, VolumeData::Purge) => {}
             (true, VolumeData::Keep) => {
                 let message = format!(
-                    "volume {name:?} is forgotten already, its data is in {}; to remove it: herdlet delete volume {name} --purge",
+                    "volume {name:?} is already deleted, and its data is in {}; to remove it: herdlet delete volume {name} --purge",
                     path.display()
                 );
                 return Err(ApiError::NotFound(message));

@@ -34,17 +34,17 @@ impl Default for Bounds {
 impl Bounds {
     /// Admits a session while the permit is held.
     pub(super) fn session(&self) -> ApiResult<OwnedSemaphorePermit> {
-        admit(&self.sessions, || format!("{SESSIONS_MAX} sessions are open already"))
+        admit(&self.sessions, || format!("{SESSIONS_MAX} exec sessions are already open; try again later"))
     }
 
     /// Admits a subscriber of the log.
     pub(super) fn listener(&self) -> ApiResult<OwnedSemaphorePermit> {
-        admit(&self.listeners, || format!("{LISTENERS_MAX} listen to the log already"))
+        admit(&self.listeners, || format!("{LISTENERS_MAX} clients already follow the log"))
     }
 
     /// Admits a reader that follows a file.
     pub(super) fn follower(&self) -> ApiResult<OwnedSemaphorePermit> {
-        admit(&self.followed, || format!("{FOLLOWED_MAX} files are being followed already"))
+        admit(&self.followed, || format!("{FOLLOWED_MAX} files are already being followed; try again later"))
     }
 }
 

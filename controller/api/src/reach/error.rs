@@ -24,7 +24,7 @@ pub enum ApiError {
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
     /// The body did not arrive in time.
-    #[error("the body did not come within {0} s")]
+    #[error("the body did not arrive within {0} s")]
     Slow(u64),
     /// Not implemented in this release.
     #[error("{0}")]

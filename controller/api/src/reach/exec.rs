@@ -76,7 +76,7 @@ impl Session {
         output: mpsc::Sender<ExecOutput>,
     ) -> DriverResult<()> {
         let Self { target, request, _place } = self;
-        tracing::info!(attempt = %target.attempt, program = request.command.first(), "a command is executed in a task");
+        tracing::info!(attempt = %target.attempt, program = request.command.first(), "executing a command in a task");
         target.driver.exec_frames(&target.attempt, request, input, output).await
     }
 }

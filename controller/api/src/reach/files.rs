@@ -181,10 +181,10 @@ impl Place {
         match error {
             error if error.is_missing() => self.missing(),
             FsError::Link { .. } => ApiError::Forbidden(format!(
-                "{shown:?}: a symbolic link is on the way, and links are not followed"
+                "{shown:?}: the path contains a symbolic link, and links are not followed"
             )),
             FsError::NotADirectory { .. } => {
-                ApiError::bad(format!("{shown:?}: a part of it is no directory"))
+                ApiError::bad(format!("{shown:?}: a part of the path is not a directory"))
             }
             FsError::NotAFile { .. } => {
                 ApiError::bad(format!("{shown:?} is neither a plain file nor a directory"))
@@ -204,5 +204,5 @@ impl Place {
 /// Runs file operations on a blocking thread, because a disk may be slow.
 async fn work<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
     let worked = blocking(move || Ok::<_, io::Error>(work()));
-    worked.await.map_err(|error| ApiError::Failed(format!("look at the files: {error}")))?
+    worked.await.map_err(|error| ApiError::Failed(format!("read the files: {error}")))?
 }

@@ -103,7 +103,7 @@ pub async fn data() -> ApiResult<Value> {
 }
 
 fn failed(error: std::io::Error) -> ApiError {
-    ApiError::Failed(format!("look at the machine: {error}"))
+    ApiError::Failed(format!("inspect the machine: {error}"))
 }
 
 fn text(path: &str) -> String {

@@ -215,7 +215,7 @@ fn sizes(files: &LogFiles) -> io::Result<Vec<(u64, u64)>> {
             Ok(file) => sizes.push((index, file.metadata()?.len())),
             // Either it was just rotated away, or it is not a log file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::debug!(index, %error, "passing over what is no log file"),
+            Err(error) => tracing::debug!(index, %error, "ignoring a file that is not a log file"),
         }
     }
     Ok(sizes)

@@ -61,7 +61,7 @@ fn level(name: &str) -> ApiResult<Level> {
     let name = if name.is_empty() { "info" } else { name };
     match name.parse::<Level>() {
         Ok(level) if level <= monitor::LOWEST => Ok(level),
-        Ok(_) => Err(ApiError::NotBuilt(format!("log_level {name}: only lines down to debug are told"))),
+        Ok(_) => Err(ApiError::NotBuilt(format!("log_level {name}: the lowest level is debug"))),
         Err(_) => Err(ApiError::bad(format!("Unknown log level: {name}"))),
     }
 }

@@ -46,14 +46,12 @@ pub(crate) enum Stranger {
     },
     /// A web page of another origin sends it.
     #[error(
-        "the request comes from a web page of another origin ({0}), which may not change anything here. \
-         Add the page's host to {KEY} in the agent's config if it may."
+        "the request comes from a web page of another origin ({0}), which may not change anything here. To allow it, add the page's host to {KEY} in the agent's config."
     )]
     Page(String),
     /// A browser sends it without naming the page.
     #[error(
-        "a browser sends this request without naming the page that it comes from, and it changes something although it is a GET. \
-         Use PUT, or the command line."
+        "a browser sent this GET request, which changes something, without naming the web page that it comes from. Use PUT, or the command line."
     )]
     UnnamedPage,
 }

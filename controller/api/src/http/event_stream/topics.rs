@@ -41,19 +41,19 @@ impl Topics {
                 }
                 topic if NOT_BUILT.contains(&topic) => {
                     return Err(ApiError::NotBuilt(format!(
-                        "topic {topic}: its events are not built; those of {} are",
+                        "topic {topic} is not built; available topics: {}",
                         BUILT.join(", ")
                     )));
                 }
                 topic => {
                     return Err(ApiError::bad(format!(
-                        "topic: {topic:?} is none; {} and * are",
+                        "unknown topic {topic:?}; available topics: {}, *",
                         BUILT.join(", ")
                     )));
                 }
             }
             if topics.len() > TOPICS_LEN_MAX {
-                return Err(ApiError::bad(format!("there are more than {TOPICS_LEN_MAX} topics")));
+                return Err(ApiError::bad(format!("the query has more than {TOPICS_LEN_MAX} topics")));
             }
         }
         if topics.is_empty() {

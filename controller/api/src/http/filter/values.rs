@@ -12,7 +12,7 @@ impl Test {
     pub(super) fn holds(&self, value: &Value) -> Result<bool, String> {
         match (self, value) {
             (Self::Equals(wanted), Value::Array(_) | Value::Object(_)) => {
-                Err(format!("is no single value, it can't be compared with {wanted:?}"))
+                Err(format!("is not a single value and can't be compared with {wanted:?}"))
             }
             (Self::Equals(wanted), _) => equals(wanted, value),
             (Self::Contains(wanted), Value::Array(all)) => {
@@ -33,13 +33,13 @@ impl Test {
             (Self::Empty, Value::String(text)) => Ok(text.is_empty()),
             (Self::Empty, Value::Null) => Ok(true),
             (Self::Contains(_) | Self::Empty, Value::Bool(_)) => {
-                Err("is true or false and holds nothing".to_owned())
+                Err("is a boolean and contains nothing".to_owned())
             }
             (Self::Contains(_) | Self::Empty, Value::Number(_)) => {
-                Err("is a number and holds nothing".to_owned())
+                Err("is a number and contains nothing".to_owned())
             }
             (Self::Matches(_), Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-                Err("is no text, it can't match".to_owned())
+                Err("is not a text and can't match".to_owned())
             }
         }
     }
@@ -51,7 +51,7 @@ fn is_single(item: &Value) -> Result<bool, String> {
         Value::String(_) | Value::Number(_) | Value::Bool(_) => Ok(true),
         Value::Null => Ok(false),
         Value::Array(_) | Value::Object(_) => {
-            Err("holds no single values: ask with `any FIELD as NAME { … }`".to_owned())
+            Err("has items that are not single values: use `any FIELD as NAME { … }`".to_owned())
         }
     }
 }
@@ -61,11 +61,11 @@ fn equals(wanted: &str, value: &Value) -> Result<bool, String> {
         Value::String(text) => Ok(text == wanted),
         Value::Null => Ok(wanted.is_empty()),
         Value::Number(number) => {
-            is_number(wanted, number).ok_or_else(|| format!("is a number, and {wanted:?} is none like it"))
+            is_number(wanted, number).ok_or_else(|| format!("is a number, and {wanted:?} does not fit"))
         }
         Value::Bool(flag) => match flag_of(wanted) {
             Some(wanted) => Ok(wanted == *flag),
-            None => Err(format!("is true or false, and {wanted:?} is neither")),
+            None => Err(format!("is a boolean, and {wanted:?} is neither true nor false")),
         },
         Value::Array(_) | Value::Object(_) => Ok(false),
     }
@@ -157,7 +157,7 @@ mod tests {
             assert!(equals(wanted, value.clone()).is_err(), "{wanted} {value}");
         }
         let told = equals("x", json!(50)).unwrap_err();
-        assert_eq!(told, "is a number, and \"x\" is none like it");
+        assert_eq!(told, "is a number, and \"x\" does not fit");
         let contains = |wanted: &str, value: Value| Test::Contains(wanted.to_owned()).holds(&value);
         assert_eq!(contains("2", json!([1, 2])), Ok(true));
         assert_eq!(contains("x", json!([])), Ok(false));

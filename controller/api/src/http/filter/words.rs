@@ -63,7 +63,9 @@ impl Words {
 
     fn one(&mut self, depth: usize) -> ApiResult<Condition> {
         if depth == DEPTH_MAX {
-            return Err(ApiError::bad(format!("filter: it is more than {DEPTH_MAX} levels deep")));
+            return Err(ApiError::bad(format!(
+                "filter: the expression is more than {DEPTH_MAX} levels deep"
+            )));
         }
         if self.takes("not") {
             return Ok(Condition::Not(Box::new(self.one(depth + 1)?)));
@@ -150,7 +152,7 @@ impl Words {
         }
         let names = self.names()?;
         if !self.takes_mark('{') {
-            return Err(ApiError::bad("filter: \"{\" is expected, and in braces what is asked of each"));
+            return Err(ApiError::bad("filter: \"{\" is expected, and a condition in braces"));
         }
         let condition = Box::new(self.any(depth + 1)?);
         if !self.takes_mark('}') {

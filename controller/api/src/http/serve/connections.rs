@@ -94,7 +94,7 @@ impl Connections {
     pub(super) async fn end(&self, within: Duration) {
         self.tasks.close();
         if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {
-            tracing::warn!(left = self.tasks.len(), "closing connections with requests under way");
+            tracing::warn!(left = self.tasks.len(), "closing connections with requests in progress");
         }
     }
 

@@ -57,17 +57,17 @@ impl Place {
         let dir = self.path.parent().map_or(Ok(()), std::fs::create_dir_all);
         let made = match dir {
             Ok(()) => Listener::unix(&self.path).await.map_err(|error| in_full(&error)),
-            Err(error) => Err(format!("make its directory: {error}")),
+            Err(error) => Err(format!("create its directory: {error}")),
         };
         match made {
             Ok(listener) => {
-                tracing::warn!(path = %self.path.display(), "the API's socket was gone and is made again");
+                tracing::warn!(path = %self.path.display(), "the API's socket was deleted and has been created again");
                 self.learn();
                 Some(listener)
             }
             Err(why) => {
                 if self.told != why {
-                    tracing::error!(path = %self.path.display(), why, "the API's socket is gone and can't be made again");
+                    tracing::error!(path = %self.path.display(), why, "the API's socket was deleted and can't be created again");
                     self.told = why;
                 }
                 tokio::time::sleep(TRY_AGAIN).await;

@@ -16,12 +16,12 @@ pub(super) const FORBIDDEN: Refusal = Refusal {
 /// The listener has reached its limit of connections.
 pub(super) const FULL: Refusal = Refusal {
     status: "503 Service Unavailable",
-    why: "there are as many connections to this agent as it allows; try again later",
+    why: "the agent has reached its limit of connections; try again later",
 };
 /// The peer has reached its limit.
 pub(super) const PEER_FULL: Refusal = Refusal {
     status: "429 Too Many Requests",
-    why: "there are as many connections from this address as the agent allows (http.max_conns_per_client in its config)",
+    why: "this address has reached the agent's limit of connections (http.max_conns_per_client in its config)",
 };
 
 impl Refusal {

@@ -54,7 +54,7 @@ async fn files_are_listed_described_and_read() {
     assert_eq!(frame, r#"{"Data":"dHdvCg==","File":"a.b/local/text","Offset":8}"#);
     for (what, query, status, says) in [
         ("ls", "path=nothing", 404, "no such file"),
-        ("ls", "path=a.b/local/text", 400, "no directory"),
+        ("ls", "path=a.b/local/text", 400, "not a directory"),
         ("cat", "path=a.b/local", 400, "is a directory"),
         ("cat", "", 400, "must provide a file path"),
         ("cat", "path=a.b/local/none", 404, "no such file"),

@@ -225,7 +225,7 @@ async fn probes_tell_how_the_agent_is() {
     shared.vitals = Box::new(|| Vitals {
         not_ready: Some("restoring".to_owned()),
         degraded: None,
-        warnings: vec!["the certificate in a.pem ends in 3 days".to_owned()],
+        warnings: vec!["the certificate in a.pem expires in 3 days".to_owned()],
         seen: None,
         manifest_problems: vec![herdlet_manifest::yaml::Problem {
             source: "jobs.d/web.yaml".to_owned(),
@@ -241,7 +241,7 @@ async fn probes_tell_how_the_agent_is() {
     assert_eq!(ground.get("/v1/agent/health").await.0, 500);
     let status: Value = serde_json::from_str(&ground.get("/v1/herdlet/status").await.1).unwrap();
     assert_eq!(status["not_ready"], "restoring");
-    assert_eq!(status["warnings"][0], "the certificate in a.pem ends in 3 days");
+    assert_eq!(status["warnings"][0], "the certificate in a.pem expires in 3 days");
     assert_eq!(status["jobs"]["converged"], 0);
     assert_eq!(
         status["manifest_problems"][0],
@@ -284,5 +284,5 @@ async fn to_apply_nothing_is_a_mistake_that_names_the_file() {
     let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await.unwrap();
     assert_eq!(answer.status().as_u16(), 400);
     let problems: herdlet_manifest::yaml::Problems = answer.json().await.unwrap();
-    assert_eq!(problems.to_string(), "empty.yaml: there is no manifest in it");
+    assert_eq!(problems.to_string(), "empty.yaml: it contains no manifest");
 }

@@ -131,7 +131,7 @@ fn files_that_cannot_be_used_are_named_with_why() {
     };
     let (good, key) = (at("c", AGENT, 0o644), at("k", AGENT_KEY, 0o640));
     let open = why(good.clone(), at("open", AGENT_KEY, 0o644), None);
-    assert!(open.contains("open: everybody may read it; chmod 600"), "{open}");
+    assert!(open.contains("open: every user can read it; run: chmod 600"), "{open}");
     let none = why(at("none", b"", 0o600), key.clone(), None);
     assert!(none.contains("none: there is no certificate in it"), "{none}");
     let other = why(good.clone(), at("other", CLIENT_KEY, 0o600), None);
@@ -139,7 +139,7 @@ fn files_that_cannot_be_used_are_named_with_why() {
     let no_key = why(good.clone(), at("nokey", AGENT, 0o600), None);
     assert!(no_key.contains("there is no private key in it"), "{no_key}");
     let dir = why(ground.path().to_owned(), key.clone(), None);
-    assert!(dir.ends_with(": it is no file"), "{dir}");
+    assert!(dir.ends_with(": it is not a regular file"), "{dir}");
     let gone = why(good, key, Some(ground.path().join("gone")));
     assert!(gone.starts_with("read ") && gone.ends_with("gone"), "{gone}");
 }
@@ -154,7 +154,7 @@ fn what_certificates_need_is_told_ahead() {
     let at = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
     assert!(tls.warnings(at(validity.from)).is_empty());
     let said = tls.warnings(at(validity.until - 3_600));
-    assert!(said[0].contains("agent.pem ends in 1 hours, at "), "{said:?}");
+    assert!(said[0].contains("agent.pem expires in 1 hours, at "), "{said:?}");
     std::fs::write(&files.certificate, "nothing").unwrap();
     let said = tls.warnings(at(validity.from));
     assert!(said[0].starts_with("changed certificates are not used"), "{said:?}");

@@ -37,14 +37,14 @@ impl Validity {
         let at = rfc3339(UnixNanos(self.until.saturating_mul(1_000_000_000))).unwrap_or_default();
         if now < self.from {
             let from = rfc3339(UnixNanos(self.from.saturating_mul(1_000_000_000))).unwrap_or_default();
-            return Some(format!("holds only from {from} on: clients refuse it until then"));
+            return Some(format!("is valid only from {from}: clients reject it until then"));
         }
         match self.until - now {
-            ..=0 => Some(format!("has ended at {at}: clients refuse it; put a new one in its place")),
+            ..=0 => Some(format!("has expired at {at}: clients reject it; replace it")),
             left if left <= notice => {
                 let days = left / 86_400;
                 let left = if days > 1 { format!("{days} days") } else { format!("{} hours", left / 3_600) };
-                Some(format!("ends in {left}, at {at}: put a new one in its place"))
+                Some(format!("expires in {left}, at {at}: replace it"))
             }
             _ => None,
         }
@@ -162,12 +162,12 @@ mod tests {
         };
         assert_eq!(told(90, 75), None);
         let soon = told(90, 77).unwrap();
-        assert!(soon.starts_with("ends in 13 days, at 1970-04-01T00:00:00"), "{soon}");
+        assert!(soon.starts_with("expires in 13 days, at 1970-04-01T00:00:00"), "{soon}");
         assert_eq!(told(7, 5), None, "it is renewed every few days");
-        assert!(told(5, 4).unwrap().starts_with("ends in 24 hours"));
+        assert!(told(5, 4).unwrap().starts_with("expires in 24 hours"));
         let later = Validity { from: DAY, until: 9 * DAY }.warning(UnixNanos(0)).unwrap();
-        assert!(later.starts_with("holds only from 1970-01-02T00:00:00"), "{later}");
-        assert!(told(90, 91).unwrap().starts_with("has ended at 1970-04-01T00:00:00"));
+        assert!(later.starts_with("is valid only from 1970-01-02T00:00:00"), "{later}");
+        assert!(told(90, 91).unwrap().starts_with("has expired at 1970-04-01T00:00:00"));
     }
 
     #[test]

@@ -32,7 +32,9 @@ impl Below {
     /// When the path leads out of the directory, or to a task's secrets.
     pub(crate) fn read<'t>(text: &str, tasks: impl Iterator<Item = &'t str>) -> ApiResult<Self> {
         if text.len() > PATH_BYTES_MAX || text.contains('\0') {
-            return Err(ApiError::bad(format!("path: it is no path of up to {PATH_BYTES_MAX} bytes")));
+            return Err(ApiError::bad(format!(
+                "path: it must have at most {PATH_BYTES_MAX} bytes and no NUL"
+            )));
         }
         let mut parts: Vec<&str> = Vec::new();
         for part in text.split('/') {
