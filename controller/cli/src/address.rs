@@ -137,7 +137,7 @@ impl Connection {
                 return Err(Failure::new(message).code(USAGE));
             }
             return Address::local(&Surroundings::of_process("")).ok_or_else(|| {
-                Failure::new("cannot tell where the agent's socket is: HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR are not set")
+                Failure::new("cannot determine the agent's socket: HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR are not set")
                     .code(USAGE)
                     .hint("name it: --addr unix:///PATH/herdlet.sock, or set HERDLET_ADDR")
             });
@@ -173,10 +173,10 @@ impl Connection {
             }
             (None, None) => None,
             (Some(_), None) => {
-                return Err(Failure::new("a client's certificate needs its key: --client-key").code(USAGE));
+                return Err(Failure::new("a client certificate needs its key: --client-key").code(USAGE));
             }
             (None, Some(_)) => {
-                return Err(Failure::new("a client's key needs its certificate: --client-cert").code(USAGE));
+                return Err(Failure::new("a client key needs its certificate: --client-cert").code(USAGE));
             }
         };
         Ok(Credentials { authorities: authorities.map(|pem| pem.to_vec()), identity })

@@ -303,8 +303,11 @@ fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
         });
         is_io || cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message)
     });
-    let why =
-        if ended { "the agent ended it before its answer was whole".to_owned() } else { innermost(error) };
+    let why = if ended {
+        "the agent closed it before the answer was complete".to_owned()
+    } else {
+        innermost(error)
+    };
     ClientError::Broken { why, effect }
 }
 

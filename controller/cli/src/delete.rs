@@ -143,7 +143,7 @@ fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
         if jobs.iter().any(|view| view.key == key) {
             keys.push(key);
         } else {
-            herdlet_base::tell!("job/{key} is not there");
+            herdlet_base::tell!("job/{key} does not exist");
         }
     }
     Ok((keys, volumes))

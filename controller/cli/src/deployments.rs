@@ -212,7 +212,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
         let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
         return newest.ok_or_else(|| {
             Failure::new(format!("job {target} has no deployment"))
-                .hint("one is made where a service job has `update` and its version is new")
+                .hint("one is created for each new version of a service job with `update`")
         });
     }
     let mut found: Vec<&Deployment> =
@@ -220,7 +220,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
     match (found.len(), found.pop()) {
         (1, Some(one)) => Ok(one.clone()),
         (0, _) | (_, None) => Err(unknown(target)),
-        (several, _) => Err(Failure::new(format!("{several} deployments begin with {target:?}"))),
+        (several, _) => Err(Failure::new(format!("{several} deployment ids begin with {target:?}"))),
     }
 }
 
@@ -251,7 +251,7 @@ pub(super) fn of<'j>(
 }
 
 fn unknown(target: &str) -> Failure {
-    Failure::new(format!("there is no job and no deployment {target:?}"))
+    Failure::new(format!("there is no job or deployment {target:?}"))
         .hint("list them: herdlet get deployments")
 }
 

@@ -76,7 +76,7 @@ pub async fn run(args: DispatchArgs) -> Result<u8, Failure> {
 
 fn pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
-    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "write KEY=VALUE".to_owned())
+    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "expected KEY=VALUE".to_owned())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {

@@ -28,7 +28,7 @@ pub fn check() -> Result<(), Failure> {
             let message = format!("variable {name} is not UTF-8");
             Err(Failure::new(message)
                 .code(USAGE)
-                .hint(format!("unset it, or write what it should say: unset {name}")))
+                .hint(format!("correct its value, or unset it: unset {name}")))
         }
     }
 }

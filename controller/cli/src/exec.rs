@@ -71,7 +71,7 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
         (true, false) | (false, _) => None,
     };
     if args.tty && args.interactive && raw.is_none() {
-        herdlet_base::tell!("standard input is no terminal; the command gets one all the same");
+        herdlet_base::tell!("standard input is not a terminal; the command gets one anyway");
     }
     let tty = if args.tty { Tty::Yes } else { Tty::No };
     let socket = client.exec(view.spec.id, &task.name, &args.command, tty).await?;

@@ -152,7 +152,7 @@ fn show_job(view: &JobView, allocs: &[AllocView]) {
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     let fate = fate(false, view.job.stop);
-    let whose = if view.placed { " of the cluster's servers" } else { "" };
+    let whose = if view.placed { " (from servers)" } else { "" };
     show::out(&format!("{name} version {}{whose}: {fate}{verdict} (for {since})\n", view.version));
     for why in view.unplaced.values().filter(|why| why.message != view.convergence.message) {
         show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
@@ -172,9 +172,9 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
         show::out(&format!("  {loss}\n"));
     }
     match explanation.wake_at {
-        Some(at) => show::out(&format!("  next look in {}\n", show::ahead(at))),
+        Some(at) => show::out(&format!("  next check in {}\n", show::ahead(at))),
         None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),
-        None => show::out("  next look when one of these ends\n"),
+        None => show::out("  next check when one of these ends\n"),
     }
 }
 
@@ -195,7 +195,7 @@ fn wait_line(wait: &Wait) -> String {
     }
     if let Some(until) = wait.until {
         line.push_str(&match herdlet_base::clock::wall_now() < until {
-            true => format!(", until in {}", show::ahead(until)),
+            true => format!(", due in {}", show::ahead(until)),
             false => format!(", was due {} ago", show::age(until)),
         });
     }

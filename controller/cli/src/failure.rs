@@ -65,26 +65,27 @@ impl std::fmt::Display for Failure {
 /// The hint for an error about certificates, recognized by the texts of rustls.
 fn distrust(failure: &str) -> Option<&'static str> {
     if failure.contains("invalid peer certificate: Expired") {
-        Some("the agent's certificate has run out: it needs a new one, `tls.cert_file` of its config")
+        Some("the agent's certificate has expired: replace `tls.cert_file` of the agent's config")
     } else if failure.contains("CaUsedAsEndEntity") {
         Some(
-            "the agent's certificate is one of an authority, which no server may use: make another one, with \
-             basicConstraints=critical,CA:FALSE, and name it in `tls.cert_file` of its config",
+            "the agent's certificate is a CA certificate, which a server may not use: create one with \
+             basicConstraints=critical,CA:FALSE, and set it as `tls.cert_file` in the agent's config",
         )
     } else if failure.contains("NotValidForName") || failure.contains("not valid for name") {
         Some(
-            "the agent's certificate does not name the host of the address: use a name or an IP address that is in it, or make another one with \
-             that name in subjectAltName",
+            "the agent's certificate is not valid for the host of the address: use a name or IP address that it \
+             contains, or create one with that host in subjectAltName",
         )
     } else if failure.contains("invalid peer certificate") {
         Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
     } else if failure.contains("fatal alert: CertificateRequired") {
-        Some("the agent asks for a certificate: --client-cert FILE --client-key FILE")
+        Some("the agent requires a client certificate: --client-cert FILE --client-key FILE")
     } else if failure.contains("fatal alert: CertificateExpired") {
-        Some("the certificate that was shown has run out: --client-cert needs a new one")
+        Some("the client certificate has expired: pass a new one with --client-cert")
     } else if REFUSED.iter().any(|alert| failure.contains(alert)) {
         Some(
-            "the agent does not take the certificate that was shown: --client-cert needs one that an authority in `tls.ca_file` of its config has signed, for clients",
+            "the agent rejects the client certificate: --client-cert needs one for clients, \
+             signed by an authority in `tls.ca_file` of the agent's config",
         )
     } else {
         None
@@ -96,7 +97,8 @@ const REFUSED_BY_KERNEL: &str = "(os error 13)";
 /// The agent's answer to another user on a socket that is open to all.
 const REFUSED_ON_SOCKET: &str = "this socket is for the agent's user and root";
 /// The hint for both.
-const OF_ANOTHER_USER: &str = "the agent there runs as another user: use sudo, or name the socket of an agent of yours with --addr or HERDLET_ADDR (unix://PATH)";
+const OF_ANOTHER_USER: &str = "the agent there runs as another user: use sudo, or pass the socket of \
+    your own agent with --addr or HERDLET_ADDR (unix://PATH)";
 
 /// TLS alerts by which agents reject a client's certificate, in the texts of rustls.
 const REFUSED: [&str; 8] = [
@@ -126,16 +128,16 @@ impl From<ClientError> for Failure {
             }
             ClientError::Unreachable { .. } => Some("is the agent running, and does it --listen there?"),
             ClientError::Silent { effect: Effect::None, .. } => {
-                Some("is it stopped, or the machine overloaded?")
+                Some("is it suspended, or is the machine overloaded?")
             }
             ClientError::Silent { effect: Effect::Open, .. } => {
-                Some("is it stopped, or the machine overloaded? what was asked may still happen")
+                Some("is it suspended, or is the machine overloaded? the change may still take effect")
             }
             ClientError::Broken { effect: Effect::Open, .. } => {
-                Some("what was asked may have happened, or may still; see what holds: herdlet status")
+                Some("the change may have taken effect, or still may; check with: herdlet status")
             }
             ClientError::Status { status: 401 | 403, message } if message.contains("token") => {
-                Some("name a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
+                Some("pass a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
             }
             ClientError::Setup(_)
             | ClientError::Status { .. }

@@ -110,7 +110,7 @@ fn one_of(allocs: &[AllocView], text: &str) -> Result<AllocId, Failure> {
         (several, _) => {
             let names: Vec<String> = several.iter().map(|view| view.spec.name()).collect();
             let failure = Failure::new(format!("{text} has {} allocations; name one", names.len()));
-            Err(failure.code(super::failure::USAGE).hint(format!("there is: {}", names.join(", "))))
+            Err(failure.code(super::failure::USAGE).hint(format!("available: {}", names.join(", "))))
         }
     }
 }

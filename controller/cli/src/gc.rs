@@ -45,7 +45,7 @@ pub async fn run(args: GcArgs) -> Result<u8, Failure> {
 
 fn told(items: &[Ended], dry_run: bool) -> String {
     if items.is_empty() {
-        return "nothing has ended that could be collected\n".to_owned();
+        return "there is nothing to collect\n".to_owned();
     }
     let mut table = Table::new(&["KIND", "NAME", "ID", "ENDED", "WHY"]);
     for item in items {
@@ -100,6 +100,6 @@ mod tests {
             "{lines:?}"
         );
         assert!(told(&items, false).ends_with("2 are being collected\n"));
-        assert_eq!(told(&[], true), "nothing has ended that could be collected\n");
+        assert_eq!(told(&[], true), "there is nothing to collect\n");
     }
 }

@@ -153,7 +153,9 @@ pub async fn run(args: GetArgs) -> Result<u8, Failure> {
     let wanted = Wanted { client: &client, kind, targets: &targets, ended, form: output.output, heading };
     if kind == Kind::Node {
         if output.watch {
-            return Err(Failure::new("nothing changes about the machine while its agent runs").code(USAGE));
+            return Err(
+                Failure::new("node can't be watched: it does not change while the agent runs").code(USAGE)
+            );
         }
         node::print(&wanted).await?;
     } else if output.watch {

@@ -32,8 +32,8 @@ const BY_NAME: &str = "name the manifests: -f FILE";
 pub fn is_meant(verb: &str) -> Result<(), Failure> {
     let by_hand = match verb {
         "up" | "down" => return Ok(()),
-        "delete" => "name jobs, or files by -f FILE; what the manifests of this folder define: herdlet down",
-        _ => "name files by -f FILE; the manifests of this folder: herdlet up",
+        "delete" => "name jobs, or files with -f FILE; for the manifests of this folder: herdlet down",
+        _ => "name files with -f FILE; for the manifests of this folder: herdlet up",
     };
     Err(Failure::new(format!("herdlet {verb} what?")).code(USAGE).hint(by_hand))
 }
@@ -42,7 +42,7 @@ pub fn is_meant(verb: &str) -> Result<(), Failure> {
 pub(super) fn manifests() -> Result<Vec<PathBuf>, Failure> {
     let found = find(Path::new("."))?;
     let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-    herdlet_base::tell!("with {}", names.join(", "));
+    herdlet_base::tell!("using {}", names.join(", "));
     Ok(found)
 }
 
@@ -69,21 +69,21 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     if found.is_empty() {
         if let Some(compose) = COMPOSE.iter().find(|name| folder.join(name).is_file()) {
             let message = format!(
-                "there is no manifest in this folder, and {compose} is a Compose file: those are not read"
+                "there is no manifest in this folder, and {compose} is a Compose file, which herdlet does not read"
             );
-            let hint = "write a job in which each of its services is a task or a group; what one can have: herdlet schema \
-                        spec.groups.tasks";
+            let hint = "write a job with a task or a group for each of its services; for the fields of a task: \
+                        herdlet schema spec.groups.tasks";
             return Err(Failure::new(message).hint(hint).code(USAGE));
         }
         let message = "there is no herdlet.yaml in this folder, nor a .yaml, .yml or .json file that says \
-                       apiVersion: herdlet/v1, nor a .nomad or .nomad.hcl file; name files by -f FILE";
+                       apiVersion: herdlet/v1, nor a .nomad or .nomad.hcl file; name files with -f FILE";
         return Err(Failure::new(message).code(USAGE));
     }
     Ok(found)
 }
 
 fn unread(path: &Path, error: &std::io::Error) -> Failure {
-    let message = format!("failed to see whether {} is a manifest: {error}", path.display());
+    let message = format!("failed to check whether {} is a manifest: {error}", path.display());
     Failure::new(message).code(USAGE).hint(BY_NAME)
 }
 
@@ -143,7 +143,7 @@ mod tests {
         std::os::unix::fs::symlink("nowhere", dir.path().join("api.yaml")).unwrap();
         let told = find(dir.path()).unwrap_err().to_string();
         assert!(
-            told.starts_with("failed to see whether ") && told.contains("api.yaml is a manifest"),
+            told.starts_with("failed to check whether ") && told.contains("api.yaml is a manifest"),
             "{told}"
         );
         fs::remove_file(dir.path().join("api.yaml")).unwrap();

@@ -106,7 +106,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
     if sources.is_empty() && target.allocs.iter().any(|view| view.collected) {
         return Err(Failure::new(format!("the logs of {} are gone: it ended, and was collected", args.target))
-            .hint("see what goes when: herdlet gc --dry-run; how long logs stay is gc_max_allocs in the agent's config"));
+            .hint("see what is collected when: herdlet gc --dry-run; gc_max_allocs in the agent's config limits how long logs stay"));
     }
     if sources.is_empty() && !args.follow {
         unbegun(&target, true).iter().for_each(|told| herdlet_base::tell!("{told}"));
@@ -182,8 +182,8 @@ async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
     };
     match asked {
         Ok(_) => {
-            Failure::new("the connection to the agent has ended before the log did, and the agent is there")
-                .hint(format!("go on: herdlet logs -f {target}"))
+            Failure::new("the connection to the agent ended before the log did, but the agent still runs")
+                .hint(format!("continue: herdlet logs -f {target}"))
         }
         Err(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => gone(target),
         // The agent is there but does not answer, or there is another problem.
@@ -199,8 +199,8 @@ async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
 }
 
 fn gone(target: &str) -> Failure {
-    Failure::new("the agent has gone: it ended, or was ended, while its logs were read").hint(format!(
-        "its tasks run on without it, and their logs grow; once it is back: herdlet logs -f {target}"
+    Failure::new("the agent ended while its logs were being read").hint(format!(
+        "its tasks continue without it, and so do their logs; once it is back: herdlet logs -f {target}"
     ))
 }
 
@@ -211,12 +211,12 @@ fn since(text: &str) -> Result<u64, String> {
         (Err(_), Ok(ago)) => clock::wall_now().0.saturating_sub(ago) / 1_000_000_000,
         (Err(_), Err(_)) => {
             return Err(
-                "neither how long ago (10m, 2h30m) nor a time such as 2026-01-02T15:04:05Z".to_owned()
+                "expected how long ago (10m, 2h30m) or a time such as 2026-01-02T15:04:05Z".to_owned()
             );
         }
     };
     if at_s > clock::wall_now().0 / 1_000_000_000 {
-        return Err("lies in the future".to_owned());
+        return Err("is in the future".to_owned());
     }
     u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())
 }
@@ -256,7 +256,7 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
     let mut told: Vec<String> = unbegun
         .map(|(view, task)| {
             let title = view.spec.task_title(&task.name);
-            let word = if task.state == TaskStatus::Dead { "never began" } else { "has not begun" };
+            let word = if task.state == TaskStatus::Dead { "never started" } else { "has not started" };
             let last = task.events.last().map(|event| plain(&event.message)).unwrap_or_default();
             let why = match (view.convergence.state, last.as_str()) {
                 (ConvergenceState::Converged, "") => show::phase(task),
@@ -270,7 +270,7 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
         .collect();
     let more = told.len().saturating_sub(UNBEGUN_LEN_MAX);
     told.truncate(UNBEGUN_LEN_MAX);
-    told.extend((more > 0).then(|| format!("nor have {more} more")));
+    told.extend((more > 0).then(|| format!("and {more} more")));
     told
 }
 
@@ -504,7 +504,7 @@ mod tests {
         let waits = waiting(ConvergenceState::Waiting, "task httpd: dependency: waits for task init");
         assert_eq!(
             unbegun(&target(waits.clone(), None), false),
-            ["web.front[0]/httpd has not begun: waiting: task httpd: dependency: waits for task init"]
+            ["web.front[0]/httpd has not started: waiting: task httpd: dependency: waits for task init"]
         );
         // A task that runs when the others have ended is mentioned only if it is the target.
         let last = waiting(ConvergenceState::Converged, "");
@@ -513,13 +513,13 @@ mod tests {
         assert_eq!(unbegun(&target(last, None), true).len(), 1);
         let mut never = waits;
         never.tasks[0].state = TaskStatus::Dead;
-        assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never began: "));
+        assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never started: "));
         let begun = herdlet_manifest::fixture::alloc_view(&web, 0, 1);
         assert!(unbegun(&target(begun, Some("httpd")), true).is_empty());
         let many: Vec<AllocView> =
             (0..13).map(|_| waiting(ConvergenceState::Waiting, "health: waits")).collect();
         let many = Target { job: Some(web.key()), allocs: many, task: None };
-        assert_eq!(unbegun(&many, true).last().unwrap(), "nor have 3 more");
+        assert_eq!(unbegun(&many, true).last().unwrap(), "and 3 more");
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
         Err(problems) => (Set::default(), problems),
     };
     if problems.is_empty() && set.jobs.is_empty() && set.volumes.is_empty() {
-        return Err(Failure::new("there is no manifest in what was given").code(USAGE));
+        return Err(Failure::new("the files contain no manifest").code(USAGE));
     }
     let good = problems.is_empty() && (!args.strict || set.warnings.is_empty());
     // Problems without a line concern a text as a whole (unreadable, too large, without a manifest), which was not
@@ -135,8 +135,8 @@ fn say_validation(set: &Set, problems: &Problems) {
         show::out(&format!("good: {jobs}, {volumes}\n"));
         for job in for_consul(set) {
             show::out(&format!(
-                "  {job} has services in Consul, as without `provider` in Nomad's formats; where no Consul answers they are not registered \
-                 and the job does not converge: write provider = \"nomad\" there\n"
+                "  {job} has services in Consul, the default in Nomad's formats. Where no Consul runs they are not registered and \
+                 the job does not converge: set provider = \"nomad\" there\n"
             ));
         }
         for (job, at) in launches(set) {

@@ -50,7 +50,7 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     let reverting = client.revert(&job, to, current);
     let Changed { index, version } = limit.within("roll it back", reverting).await?;
     if version == current {
-        args.output.line(&format!("job/{job} unchanged: version {current} says the same as version {to}"));
+        args.output.line(&format!("job/{job} unchanged: version {current} is the same as version {to}"));
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
     }
@@ -73,7 +73,7 @@ pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> 
 fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, u64), Failure> {
     let name = &view.key;
     let [current, past @ ..] = kept else {
-        return Err(Failure::new(format!("no version of {name} is kept")));
+        return Err(Failure::new(format!("no version of {name} is stored")));
     };
     // Reverting to the same job would change nothing.
     let is_good =
@@ -81,7 +81,7 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
     match to.or_else(|| past.iter().find(is_good).map(|before| before.version)) {
         Some(to) => Ok((current.version, to)),
         None => Err(Failure::new(format!(
-            "of {name} no older version is kept that says something else, is not stopped and has not failed"
+            "no older version of {name} can be restored: each is the same, stopped, or has failed"
         ))
         .hint(format!("list them: herdlet get versions {name}; then: herdlet rollback {name} --to VERSION"))),
     }

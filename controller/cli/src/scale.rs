@@ -69,7 +69,7 @@ fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group
             groups => {
                 let names: Vec<String> =
                     groups.iter().map(|group| format!("{target}.{}", group.name)).collect();
-                let message = format!("job {target} has {} groups; say which", groups.len());
+                let message = format!("job {target} has {} groups; name one", groups.len());
                 Err(Failure::new(message).hint(format!("one of: {}", names.join(", "))).code(USAGE))
             }
         };
@@ -77,7 +77,7 @@ fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group
     let groups = jobs.iter().flat_map(|view| view.job.groups.iter().map(move |group| (view, group)));
     let mut found = groups.filter(|(view, group)| format!("{}.{}", view.key, group.name) == target);
     found.next().ok_or_else(|| {
-        Failure::new(format!("there is no job and no group {target:?}")).hint("list them: herdlet get jobs")
+        Failure::new(format!("there is no job or group {target:?}")).hint("list them: herdlet get jobs")
     })
 }
 

@@ -78,7 +78,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
     let name = &args.target;
     let delay = ShutdownDelay::of(args.no_shutdown_delay);
     if let Some(task) = &target.task {
-        let message = format!("{task:?} is a task, and allocations are stopped as a whole");
+        let message = format!("{task:?} is a task, but only whole allocations can be stopped");
         let hint = format!("restart the task alone: herdlet restart {name}");
         return Err(Failure::new(message).code(USAGE).hint(hint));
     }
@@ -95,7 +95,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
         wait: &args.wait,
         output: args.output,
         what: "stop it",
-        told: "stopping; another takes its place where it can be placed",
+        told: "stopping; its job replaces it if that can be placed",
         task: None,
         replaced: true,
     };

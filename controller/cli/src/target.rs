@@ -77,12 +77,12 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
     let (job, age) = (&last.job, show::age(last.at));
     match (last.state, last.cause.as_str()) {
         (TransitionState::Gone, "collected") => Some(format!(
-            "job {job} had ended, and was collected {age} ago; what goes when is told by: herdlet gc --dry-run"
+            "job {job} had ended and was collected {age} ago; see what is collected when: herdlet gc --dry-run"
         )),
         (TransitionState::Gone, "job deleted") => Some(format!("job {job} was deleted {age} ago")),
         // The directory had been collected before.
         (TransitionState::Gone, "removed") => {
-            Some(format!("job {job} is gone for {age}: it was deleted, or had ended and was collected"))
+            Some(format!("job {job} has been gone for {age}: it was deleted, or had ended and was collected"))
         }
         (TransitionState::Gone, _)
         | (
@@ -209,7 +209,7 @@ fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
         several => {
             let names: Vec<_> =
                 several.iter().map(|view| format!("{} ({})", view.spec.id, view.spec.name())).collect();
-            let message = format!("{prefix:?} is the beginning of {} allocation ids", names.len());
+            let message = format!("{prefix:?} is a prefix of {} allocation ids", names.len());
             Some(Err(Failure::new(message).code(USAGE).hint(candidates(&names))))
         }
     }
@@ -228,16 +228,16 @@ fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
     of_task.dedup();
     if !of_task.is_empty() {
         of_task.truncate(CANDIDATES_LEN_MAX);
-        return failure.hint(format!("a task is named with its job: {}", of_task.join(", ")));
+        return failure.hint(format!("name a task with its job: {}", of_task.join(", ")));
     }
     let is_short = |view: &AllocView| view.spec.id.0.as_simple().to_string().starts_with(text);
     if allocs.iter().any(is_short) {
-        return failure.hint(format!("an allocation is named by at least {DIGITS_MIN} digits of its id"));
+        return failure.hint(format!("name an allocation by at least {DIGITS_MIN} digits of its id"));
     }
     match herdlet_manifest::yaml::nearest(text, names.iter().map(String::as_str)) {
         Some(near) => failure.hint(format!("did you mean {near:?}?")),
         None if jobs.is_empty() && allocs.is_empty() => {
-            failure.hint("there is no job at all: herdlet apply -f FILE")
+            failure.hint("there are no jobs; apply one: herdlet apply -f FILE")
         }
         None => failure.hint(candidates(&names)),
     }
@@ -256,7 +256,7 @@ fn candidates(names: &[String]) -> String {
     if names.len() > CANDIDATES_LEN_MAX {
         text.push_str(&format!(" and {} more", names.len() - CANDIDATES_LEN_MAX));
     }
-    if text.is_empty() { "it has no allocations yet".to_owned() } else { format!("there is: {text}") }
+    if text.is_empty() { "it has no allocations yet".to_owned() } else { format!("available: {text}") }
 }
 
 impl Target {
@@ -290,8 +290,7 @@ impl Target {
         if running.is_empty() {
             // A failed allocation is not restarted but replaced.
             let failed = self.allocs.iter().find(|view| view.status == ClientStatus::Failed);
-            let anew =
-                failed.map(|view| format!("; another in its place: herdlet stop {}", view.spec.name()));
+            let anew = failed.map(|view| format!("; replace it: herdlet stop {}", view.spec.name()));
             let hint = format!("see why: herdlet explain {text}{}", anew.unwrap_or_default());
             return Err(Failure::new(format!("nothing of {text} is running")).hint(hint));
         }
@@ -330,7 +329,7 @@ mod tests {
         for text in ["backup", "backup.g[0]", "backup/t"] {
             let told = told(text).unwrap();
             assert!(
-                told.starts_with("job backup had ended, and was collected ") && told.contains("gc --dry-run"),
+                told.starts_with("job backup had ended and was collected ") && told.contains("gc --dry-run"),
                 "{told}"
             );
         }

@@ -37,7 +37,7 @@ impl VariableArgs {
             let length =
                 std::fs::metadata(path).map_err(|error| failed(format!("cannot be read: {error}")))?;
             if !length.is_file() || length.len() > BYTES_MAX {
-                return Err(failed(format!("is no file of at most {BYTES_MAX} bytes")));
+                return Err(failed(format!("is not a file of at most {BYTES_MAX} bytes")));
             }
             let text =
                 std::fs::read_to_string(path).map_err(|error| failed(format!("cannot be read: {error}")))?;

@@ -168,7 +168,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
         match target::resolve(name, &jobs, &allocs) {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
             // A missing job counts as deleted.
-            Err(_) if args.goal == Goal::Deleted => herdlet_base::tell!("{name} is not there"),
+            Err(_) if args.goal == Goal::Deleted => herdlet_base::tell!("{name} does not exist"),
             Err(failure) => return Err(target::with_fate(&client, name, &jobs, failure).await),
         }
     }
@@ -183,7 +183,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
                 format!("job {} is of type {} and never completes", endless.key, endless.job.kind.as_str());
             return Err(Failure::new(message)
                 .code(USAGE)
-                .hint(format!("until it runs: herdlet wait {}", endless.key)));
+                .hint(format!("to wait until it runs: herdlet wait {}", endless.key)));
         }
     }
     let waited = match keys.is_empty() {
@@ -242,9 +242,9 @@ impl Source<'_> {
                 self.events = None;
             }
             if self.tries >= AGAIN_TRIES {
-                let failure = Failure::new("the agent went away while its work was being watched");
+                let failure = Failure::new("the agent disappeared during the wait");
                 return Err(
-                    failure.hint("what was accepted stays in force; start the agent and see: herdlet status")
+                    failure.hint("accepted changes stay in force; start the agent and check: herdlet status")
                 );
             }
             self.tries += 1;
@@ -369,7 +369,7 @@ impl Waiting {
                     ConvergenceState::Progressing | ConvergenceState::Waiting => return None,
                     ConvergenceState::Converged => format!("version {to} is back"),
                     ConvergenceState::Failed => {
-                        format!("version {to} was to come back, and: {}", job.convergence.message)
+                        format!("version {to} did not come back: {}", job.convergence.message)
                     }
                 };
                 return Some(Waited::Reverted(format!(
@@ -432,7 +432,7 @@ impl Waiting {
                 }
             }
             Waited::Interrupted => herdlet_base::tell!(
-                "interrupted; what was accepted stays in force: {}. Follow it with: herdlet status {}",
+                "interrupted; accepted changes stay in force: {}. Follow them with: herdlet status {}",
                 self.open(shown),
                 self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
             ),
@@ -451,7 +451,7 @@ impl Waiting {
             let jobs = tried.iter().filter(|view| view.convergence.state != ConvergenceState::Converged);
             open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
         }
-        if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
+        if open.is_empty() { "nothing is pending".to_owned() } else { open.join("; ") }
     }
 }
 
@@ -485,9 +485,9 @@ fn what_now(failed: &JobView) -> String {
     let key = &failed.key;
     let back = match failed.version {
         0 => String::new(),
-        _ => format!("; back to the version before: herdlet rollback {key}"),
+        _ => format!("; go back to the previous version: herdlet rollback {key}"),
     };
-    format!("see why: herdlet explain {key}; what it wrote: herdlet logs {key}{back}")
+    format!("see why: herdlet explain {key}; its output: herdlet logs {key}{back}")
 }
 
 #[cfg(test)]

@@ -83,9 +83,9 @@ fn somebody_from_compose_needs_no_manual() {
     agent.until_printed(&["logs", "web"], |said| said == "hello\n");
     assert_eq!(here(&["logs", "web"]).1, "hello\n");
     let (code, _, told) = here(&["logs", "t"]);
-    assert!(code == 1 && told.contains("a task is named with its job: web/t"), "{told}");
+    assert!(code == 1 && told.contains("name a task with its job: web/t"), "{told}");
     let (code, told, with) = here(&["down", "--wait"]);
     assert_eq!((code, told.as_str()), (0, "job/web deleting\n"));
-    assert!(with.starts_with("with web.yaml\n"), "{with}");
+    assert!(with.starts_with("using web.yaml\n"), "{with}");
     agent.finish();
 }

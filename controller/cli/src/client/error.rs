@@ -56,6 +56,6 @@ pub enum ClientError {
         effect: Effect,
     },
     /// The answer could not be parsed.
-    #[error("failed to understand the agent's answer to {what}: {why}")]
+    #[error("failed to parse the agent's answer to {what}: {why}")]
     Answer { what: String, why: String },
 }

@@ -135,7 +135,7 @@ impl<'w> View<'w> {
         let told = std::mem::replace(&mut self.wrong, failure.to_string());
         match &mut self.place {
             Place::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
-            Place::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; looking for it again"),
+            Place::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; retrying"),
             Place::Lines(_) => {}
         }
     }

@@ -180,8 +180,8 @@ impl Kind {
             Self::Deployments => "there are no deployments",
             Self::Versions => "there are no versions",
             Self::Events => "nothing has happened since the agent started",
-            Self::Drift => "nothing was found that was not as the agent had made it since it started",
-            Self::Node => "the agent knows nothing of this machine",
+            Self::Drift => "no drift was found since the agent started",
+            Self::Node => "the agent has no attributes of this machine",
         }
     }
 

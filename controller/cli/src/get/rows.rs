@@ -231,7 +231,7 @@ async fn allocs(
     }
     let listed = if listing.rows.is_empty() { "nothing runs; " } else { "" };
     listing.unlisted = (unlisted > 0)
-        .then(|| format!("{listed}not listed, as they have ended: {unlisted} (herdlet ps --all)"));
+        .then(|| format!("{listed}ended allocations not listed: {unlisted} (herdlet ps --all)"));
     Ok(listing)
 }
 
@@ -322,7 +322,7 @@ async fn services(
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
         return Err(match in_consul.get(name) {
             Some(job) => {
-                failure.hint(format!("it is in Consul; what its checks say: herdlet describe {job}"))
+                failure.hint(format!("it is in Consul; for its checks, see: herdlet describe {job}"))
             }
             None => failure.hint("list them: herdlet get services"),
         });
@@ -332,7 +332,7 @@ async fn services(
     let mut listing = service_listing(services, form);
     if names.is_empty() && !in_consul.is_empty() {
         let in_consul: Vec<_> = in_consul.into_keys().collect();
-        listing.unlisted = Some(format!("not listed, as they are in Consul: {}", in_consul.join(", ")));
+        listing.unlisted = Some(format!("not listed because they are in Consul: {}", in_consul.join(", ")));
     }
     Ok(listing)
 }
@@ -453,7 +453,7 @@ async fn list_deployments(
 
 async fn versions(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
     let [name] = targets else {
-        return Err(Failure::new("versions are those of one job: herdlet get versions JOB").code(USAGE));
+        return Err(Failure::new("versions belong to one job, name it: herdlet get versions JOB").code(USAGE));
     };
     let mut listing = Listing::new(&["VERSION", "AGE", "STABLE", ""]);
     let job = match rollback::known(client.jobs().await?, name) {

@@ -50,7 +50,7 @@ impl Limit {
             done = work => done.map_err(Into::into),
             () = self.reached() => {
                 let failure = Failure::new(format!("failed to {what} within {:?}: the agent does not answer", self.max));
-                let hint = "a change that was asked for may still take effect; see what holds: herdlet status";
+                let hint = "a requested change may still take effect; check with: herdlet status";
                 Err(failure.code(TIMED_OUT).hint(hint))
             }
         }

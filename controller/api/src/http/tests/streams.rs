@@ -138,7 +138,7 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     };
     assert!(matches!(end, Some(Err(ClientError::Broken { .. }))), "{end:?}");
     let told = end.and_then(Result::err).map(|error| error.to_string()).unwrap_or_default();
-    assert_eq!(told, "the connection to the agent broke: the agent ended it before its answer was whole");
+    assert_eq!(told, "the connection to the agent broke: the agent closed it before the answer was complete");
     // Either it was answered, or it came too late and was refused.
     let _ = tokio::time::timeout(PATIENCE, waiting).await.expect("the query hangs");
 }
