@@ -311,7 +311,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             if let Some(sentence) = sentence {
                 Failure::new(sentence).print();
             }
-            herdlet_base::tell!("Of Nomad's verbs these are known here:\n{known}");
+            herdlet_base::tell!("Commands of Nomad that herdlet accepts:\n{known}");
             return Err(failure::USAGE);
         }
     };
@@ -374,7 +374,7 @@ impl Cli {
             (None, None) => {}
             (None, Some(flag)) => {
                 let message = format!(
-                    "{flag} before the command is for commands that talk to an agent; this one doesn't"
+                    "{flag} before the command is only for commands that connect to an agent; this one doesn't"
                 );
                 return Err(Failure::new(message));
             }

@@ -46,7 +46,7 @@ impl Guard {
     /// # Errors
     /// When this program can't be started again.
     pub fn start(charge: &Charge) -> anyhow::Result<Self> {
-        let charge = serde_json::to_string(charge).context("write the guard's charge")?;
+        let charge = serde_json::to_string(charge).context("encode the guard's instructions")?;
         // A separate process group, so that Ctrl-C does not interrupt the cleanup. The path refers to this program, even if
         // its file has been replaced since.
         let mut child = Command::new("/proc/self/exe")
@@ -67,7 +67,7 @@ impl Guard {
     pub fn finish(mut self) -> anyhow::Result<()> {
         drop(self.leash.take());
         let status = self.child.wait().context("wait for the guard")?;
-        anyhow::ensure!(status.success(), "something of this run could not be removed");
+        anyhow::ensure!(status.success(), "not everything of this run could be removed");
         Ok(())
     }
 }
@@ -112,14 +112,14 @@ pub async fn execute(charge: &str) -> u8 {
     let charge = match serde_json::from_str(charge) {
         Ok(charge) => charge,
         Err(error) => {
-            tracing::error!(%error, "failed to read the guard's charge");
+            tracing::error!(%error, "failed to decode the guard's instructions");
             return 2;
         }
     };
     match watch(charge).await {
         Ok(()) => 0,
         Err(error) => {
-            tracing::error!("failed to tidy up: {error:#}");
+            tracing::error!("failed to clean up: {error:#}");
             1
         }
     }

@@ -106,7 +106,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     if let Some(job) = set.jobs.iter().map(|loaded| &loaded.object).find(|job| job.makes_children()) {
         let what = if job.takes_dispatches() { "parameterized: dispatches" } else { "periodic: launches" };
         anyhow::bail!(
-            "job {} is {what} run for it, and nothing of its own, so this would wait for ever; apply it to an agent: herdlet apply -f FILE",
+            "job {} is {what} start its tasks, so this would wait for ever; apply it to an agent: herdlet apply -f FILE",
             job.id
         );
     }
@@ -122,7 +122,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         leash: Some(leash),
     })?;
     if let herdlet_process::cgroup::Isolation::None { why } = &instance.isolation {
-        tracing::info!(why, "isolation: none; tasks are held by their process tree only");
+        tracing::info!(why, "isolation: none; tasks are tracked by their process tree only");
     }
     let ineffective = instance.isolation.ineffective();
     let mut agent = start_agent(state, instance, options.task_dir_users).await?;
@@ -153,7 +153,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             let left_nothing = tokio::time::timeout(LAST_OUTPUT_MAX, nothing_is_owed(&agent, &work));
             tokio::select! {
                 left_nothing = left_nothing => if left_nothing.is_err() {
-                    tracing::warn!("what ended tasks left is not removed yet; their last output may be missing");
+                    tracing::warn!("not everything of the ended tasks has been removed yet; their last output may be missing");
                 },
                 () = interrupted() => {}
             }
@@ -243,7 +243,7 @@ fn claim_private(path: &Path) -> anyhow::Result<()> {
     }
     anyhow::ensure!(
         mark.exists(),
-        "failed to use the state directory {}: it is a long-running agent's, whose tasks this run would end with its own",
+        "failed to use the state directory {}: it belongs to a long-running agent, whose tasks this run would end",
         path.display()
     );
     Ok(())
@@ -419,7 +419,7 @@ async fn remove_jobs(agent: &Agent) {
             _ = changes.recv() => {}
             () = tokio::time::sleep_until(given_up.unwrap_or_else(tokio::time::Instant::now)), if given_up.is_some() => {
                 for view in agent.model.jobs() {
-                    tracing::warn!(job = %view.key, why = view.convergence.message, "not all of it could be taken back");
+                    tracing::warn!(job = %view.key, why = view.convergence.message, "not everything of the job could be removed");
                 }
                 return;
             }

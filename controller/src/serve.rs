@@ -87,7 +87,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
     }
     for (variable, name) in ownership::unknown_names() {
         tracing::warn!(
-            "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted; `herdlet doctor` lists who is"
+            "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted; `herdlet doctor` lists trusted users"
         );
     }
     match run(config).await {
@@ -239,7 +239,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         error = agent.failed() => Err(error),
         Some(ended) = faces.join_next() => Err(face_ended(ended)),
     };
-    tracing::info!("stopping; tasks run on");
+    tracing::info!("stopping; tasks continue");
     notify(&[sd_notify::NotifyState::Stopping]);
     closing.cancel();
     while faces.join_next().await.is_some() {}
@@ -253,8 +253,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
 /// Without this listener, the agent could not be queried.
 fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
     match ended {
-        Ok(()) => anyhow::anyhow!("go on: a listener has ended by itself"),
-        Err(error) => anyhow::anyhow!("go on: a listener has ended: {error}"),
+        Ok(()) => anyhow::anyhow!("continue: a listener ended unexpectedly"),
+        Err(error) => anyhow::anyhow!("continue: a listener ended: {error}"),
     }
 }
 
@@ -330,9 +330,7 @@ impl Sources {
                 degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
             let degraded = degraded.or_else(|| {
                 let left = Some(orphans.attempts.left).filter(|left| *left > 0)?;
-                Some(format!(
-                    "{left} attempts were found that belong to no job and were left alone: the log names them"
-                ))
+                Some(format!("{left} attempts belong to no job and were left alone: the log names them"))
             });
             // Servers that are out of reach give this node no new work.
             let of_cluster = joined.get().and_then(Joined::warning);
@@ -423,7 +421,7 @@ impl Doors {
             Some(cluster) => {
                 let listener = Listener::tcp(&cluster.http.to_string()).await;
                 let listener =
-                    listener.context("open the node's HTTP API; `cluster.http_port` takes another port")?;
+                    listener.context("open the node's HTTP API (`cluster.http_port` sets its port)")?;
                 let certificates = cluster.http_tls.clone().map(Tls::read).transpose()?;
                 Some(match certificates {
                     Some(tls) => listener.with_tls(Arc::new(tls)),
@@ -517,7 +515,7 @@ async fn pet_watchdog(inbox: Inbox<Input>, metrics: Arc<Metrics>) {
         }
         tokio::time::sleep(period / 3).await;
         if metrics.turns.get() == before {
-            tracing::error!("the loop has not turned in time");
+            tracing::error!("the agent loop did not complete a turn in time");
         } else {
             notify(&[sd_notify::NotifyState::Watchdog]);
         }

@@ -111,7 +111,8 @@ const OTHER_DESCRIPTORS: u64 = 128;
 /// When the machine allows fewer. The error has the required number.
 pub fn raise_limits(nodes: u32) -> Result<(), String> {
     let Some(raised) = raised(nodes, getrlimit(Resource::Nofile))? else { return Ok(()) };
-    setrlimit(Resource::Nofile, raised).map_err(|error| format!("failed to allow more open files: {error}"))
+    setrlimit(Resource::Nofile, raised)
+        .map_err(|error| format!("failed to raise the limit of open files: {error}"))
 }
 
 /// The required limit; none if the present one is sufficient.
@@ -119,7 +120,7 @@ fn raised(nodes: u32, limit: Rlimit) -> Result<Option<Rlimit>, String> {
     let wanted = u64::from(nodes) + OTHER_DESCRIPTORS;
     if let Some(most) = limit.maximum.filter(|most| *most < wanted) {
         return Err(format!(
-            "{nodes} nodes need {wanted} open files, and at most {most} are allowed; raise it with ulimit -Hn"
+            "{nodes} nodes need {wanted} open files, but at most {most} are allowed; raise the limit with ulimit -Hn"
         ));
     }
     let is_too_low = limit.current.is_some_and(|current| current < wanted);

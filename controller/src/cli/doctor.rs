@@ -62,7 +62,7 @@ pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
 async fn agent(config: &Config) -> (Finding, Option<AgentStatus>) {
     let socket = config.socket.display();
     if !config.socket.exists() {
-        return (Finding::ok("agent", format!("none runs at {socket}")), None);
+        return (Finding::ok("agent", format!("no agent runs at {socket}")), None);
     }
     let asked = match Client::new(Address::Unix(config.socket.clone()), None) {
         Ok(client) => client.status().await,
@@ -79,12 +79,12 @@ async fn agent(config: &Config) -> (Finding, Option<AgentStatus>) {
                 status.version,
                 herdlet_api_types::api::VERSION
             ),
-            "restart the agent; its tasks run on",
+            "restart the agent; its tasks continue",
         ),
         Err(error) => Finding::warning(
             "agent",
-            format!("failed to ask it: {error}"),
-            "look at its log; a socket that nobody serves goes at the next start",
+            format!("failed to query it: {error}"),
+            "check its log; a socket that no agent serves is removed at the next start",
         ),
     };
     (finding, asked.ok())

@@ -178,7 +178,7 @@ fn in_our_words(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec
                 Some((_, Meaning::Refused(instead))) => {
                     let name = typed.split('=').next().unwrap_or(typed);
                     let off = if typed.ends_with("=false") { " with =false" } else { "" };
-                    return Err(format!("{name} is not taken{off}: {instead}"));
+                    return Err(format!("{name} is not accepted{off}: {instead}"));
                 }
                 None => {
                     let flag = in_two_dashes(typed);
@@ -388,21 +388,24 @@ mod tests {
     #[test]
     fn a_flag_that_is_not_taken_is_told_with_what_to_use() {
         for (theirs, why) in [
-            ("herdlet job run -check-index 7 web.hcl", "-check-index is not taken: no index is compared"),
-            ("herdlet job allocs -t {{.ID}} web", "-t is not taken: templates are Go's"),
+            (
+                "herdlet job run -check-index 7 web.hcl",
+                "-check-index is not accepted: indexes are not compared",
+            ),
+            ("herdlet job allocs -t {{.ID}} web", "-t is not accepted: templates are Go's"),
             (
                 "herdlet job status -token=abc web",
-                "-token is not taken: others could read it there: --token-file",
+                "-token is not accepted: other users could read it on the command line: --token-file",
             ),
             (
                 "herdlet job restart -no-shutdown-delay web",
-                "-no-shutdown-delay is not taken: shutdown_delay always holds there",
+                "-no-shutdown-delay is not accepted: shutdown_delay always applies there",
             ),
-            ("herdlet job stop -purge -v web", "-v is not taken: with the data of its volumes"),
-            ("herdlet job stop -yes=false web", "-yes is not taken with =false: nothing asks here"),
+            ("herdlet job stop -purge -v web", "-v is not accepted: to delete a job and its volumes' data"),
+            ("herdlet job stop -yes=false web", "-yes is not accepted with =false: no command asks"),
             (
                 "herdlet deployment fail -detach=false web",
-                "-detach is not taken with =false: it never waits here",
+                "-detach is not accepted with =false: this command never waits",
             ),
         ] {
             let told = said(theirs);

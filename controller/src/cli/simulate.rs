@@ -135,9 +135,9 @@ pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
     if figures.ready > 0 {
         return Ok(0);
     }
-    let why = figures.ping_error.as_deref().unwrap_or("none was registered yet");
+    let why = figures.ping_error.as_deref().unwrap_or("none has registered yet");
     Err(Failure::new(format!("no node is ready: {why}"))
-        .hint("HERDLET_LOG_LEVEL=warn tells what servers say to each node"))
+        .hint("HERDLET_LOG_LEVEL=warn logs the servers' errors for each node"))
 }
 
 async fn after(length: Option<Duration>) {
@@ -154,5 +154,5 @@ fn percent(text: &str) -> Result<f64, String> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let nanos = herdlet_api_types::parse_duration(text).ok().and_then(|nanos| u64::try_from(nanos).ok());
-    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a length of time such as 30s or 5m".to_owned())
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a duration such as 30s or 5m".to_owned())
 }

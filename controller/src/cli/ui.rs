@@ -91,7 +91,7 @@ async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
         return (headers, Redirect::to(PAGES)).into_response();
     }
     if !door.knows(headers) {
-        return (StatusCode::FORBIDDEN, "this address was used already: run herdlet ui again")
+        return (StatusCode::FORBIDDEN, "this address has been used already: run herdlet ui again")
             .into_response();
     }
     match uri.path() {

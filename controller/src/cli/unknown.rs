@@ -41,7 +41,7 @@ pub(super) fn failure(args: &[OsString], unknown: &str) -> Failure {
     let names: Vec<&str> = known.flat_map(Command::get_name_and_visible_aliases).collect();
     let elsewhere = ELSEWHERE.iter().find(|(names, _)| path.is_empty() && names.contains(&unknown));
     let meant = match (elsewhere, nearest(unknown, names.iter().copied())) {
-        (Some((_, ours)), _) => format!("; here it is: herdlet {ours}"),
+        (Some((_, ours)), _) => format!("; use: herdlet {ours}"),
         (None, Some(near)) => format!(": did you mean herdlet {path}{near}?"),
         (None, None) => String::new(),
     };
@@ -79,7 +79,7 @@ mod tests {
             said("herdlet stauts", "stauts"),
             "there is no command \"stauts\": did you mean herdlet status?"
         );
-        assert_eq!(said("herdlet rm web", "rm"), "there is no command \"rm\"; here it is: herdlet delete");
+        assert_eq!(said("herdlet rm web", "rm"), "there is no command \"rm\"; use: herdlet delete");
         assert_eq!(
             said("herdlet --addr unix:///s fs list web", "list"),
             "there is no command \"fs list\": did you mean herdlet fs ls?"

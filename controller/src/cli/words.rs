@@ -70,12 +70,12 @@ pub(super) fn color(args: &[OsString]) -> When {
 /// A tip for an argument that other tools have and that is `unknown` here.
 pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
     let known = match (verb(args)?, unknown) {
-        (_, "--since") => Some("only logs has it: herdlet logs JOB --since 10m"),
+        (_, "--since") => Some("only logs has --since: herdlet logs JOB --since 10m"),
         ("up" | "apply", "--scale") => {
-            Some("the manifest has the count; another for now: herdlet scale JOB COUNT")
+            Some("the count is in the manifest; to override it: herdlet scale JOB COUNT")
         }
         ("up" | "apply" | "plan" | "diff", word) if !word.starts_with('-') => {
-            Some("manifests are named by -f FILE, and all jobs in them are meant")
+            Some("name manifests with -f FILE; all their jobs are included")
         }
         (_, _) => None,
     };
@@ -87,7 +87,7 @@ pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
         word.starts_with(unknown).then_some(name)
     })?;
-    Some(format!("long flags begin with two dashes, also those that Nomad has: --{long}"))
+    Some(format!("long flags begin with two dashes, Nomad's too: --{long}"))
 }
 
 #[cfg(test)]

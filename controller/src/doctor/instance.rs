@@ -21,6 +21,6 @@ pub(super) fn instance(config: &Config, state_dir: StateDir<'_>) -> Option<Findi
     Some(Finding::failure(
         "instance",
         format!("failed to {}", in_full(&error)),
-        "an agent does not start like this",
+        "an agent would not start with this",
     ))
 }

@@ -46,7 +46,7 @@ pub(super) fn kernel() -> Finding {
     Finding::failure(
         "kernel",
         format!("Linux {release} refuses {}", lacks.join(" and ")),
-        "Linux 5.14 or newer is needed, and no seccomp filter that refuses these calls",
+        "use Linux 5.14 or newer, without a seccomp filter that refuses these calls",
     )
 }
 
@@ -59,19 +59,19 @@ pub(super) fn container(root: &Path) -> Finding {
         Some((_, which)) => Finding::warning(
             "container",
             format!(
-                "in {which}: tasks end with it, also when the agent is only restarted with its container"
+                "in {which}: tasks end with it, even if the container is only restarted to restart the agent"
             ),
-            "give it --pid=host --cgroupns=host and /sys/fs/cgroup writable, or run the agent on the host itself",
+            "start it with --pid=host --cgroupns=host and a writable /sys/fs/cgroup, or run the agent on the host",
         ),
     }
 }
 
 pub(super) fn cgroups(parent: &str) -> Finding {
-    let hint = "as root, mount cgroup2 on /sys/fs/cgroup; in a unit, set Delegate=yes; in a container, use --cgroupns=host";
+    let hint = "as root, mount cgroup2 on /sys/fs/cgroup; in a systemd unit, set Delegate=yes; in a container, use --cgroupns=host";
     let limited = |why: String| {
         Finding::warning(
             "cgroups",
-            format!("{why}: tasks run without limits, and are held by their process tree"),
+            format!("{why}: tasks run without limits, and are tracked by their process tree"),
             hint,
         )
     };
@@ -94,29 +94,33 @@ pub(super) fn cgroups(parent: &str) -> Finding {
     }
     Finding::warning(
         "cgroups",
-        format!("cgroup2 at {} lacks {}: those limits do not hold", top.display(), lacking.join(" and ")),
+        format!(
+            "cgroup2 at {} lacks {}: those limits are not enforced",
+            top.display(),
+            lacking.join(" and ")
+        ),
         hint,
     )
 }
 
 /// The isolation of the process that unpacks artifacts.
 pub(crate) fn unpacking(barrier: Barrier) -> Finding {
-    let hint = "use a kernel with Landlock (Linux 5.13), and name it in `lsm=` of the kernel's command line where that is set";
+    let hint = "use a kernel with Landlock (Linux 5.13 or newer); if the kernel's command line sets `lsm=`, add landlock to it";
     match barrier {
-        Barrier::Landlock => Finding::ok("unpacking", "archives are unpacked behind Landlock"),
+        Barrier::Landlock => Finding::ok("unpacking", "archives are unpacked in a Landlock sandbox"),
         Barrier::Root => Finding::warning(
             "unpacking",
-            "the kernel has no Landlock: archives are unpacked behind chroot and a filter of system calls alone",
+            "the kernel has no Landlock: only chroot and a system call filter confine the process that unpacks archives",
             hint,
         ),
         Barrier::User => Finding::warning(
             "unpacking",
-            "the kernel has no Landlock: a process that unpacks an archive reaches all files that its user may reach",
+            "the kernel has no Landlock: a process that unpacks an archive can access all files that its user may access",
             hint,
         ),
         Barrier::Nothing => Finding::warning(
             "unpacking",
-            "the kernel has no Landlock, and root may not chroot here: archives are refused",
+            "the kernel has no Landlock, and root may not chroot: archives are refused",
             "use a kernel with Landlock, or give the agent CAP_SYS_CHROOT",
         ),
     }
@@ -126,19 +130,19 @@ pub(super) fn mounts(privileges: Privileges) -> Finding {
     let hint = "run the agent as root, or in a container with CAP_SYS_ADMIN, CAP_CHOWN and CAP_FOWNER";
     match (privileges.mounting, privileges.ownership) {
         (Mounting::Possible, Ownership::Anybody) => {
-            Finding::ok("privileges", "may mount file systems and run tasks as any user")
+            Finding::ok("privileges", "the agent may mount file systems and run tasks as any user")
         }
         (Mounting::Possible, Ownership::OwnOnly) => {
-            Finding::warning("privileges", "can't give files away: tasks run as this user only", hint)
+            Finding::warning("privileges", "can't change file owners: tasks run only as this user", hint)
         }
         (Mounting::Impossible, Ownership::Anybody) => Finding::warning(
             "privileges",
-            "can't mount: secrets lie on the disk, volumes are symbolic links",
+            "can't mount file systems: secrets are stored on disk, volumes are symbolic links",
             hint,
         ),
         (Mounting::Impossible, Ownership::OwnOnly) => Finding::warning(
             "privileges",
-            "a plain user: secrets lie on the disk, volumes are symbolic links, tasks run as this user only",
+            "not privileged: secrets are stored on disk, volumes are symbolic links, tasks run only as this user",
             hint,
         ),
     }
@@ -154,15 +158,15 @@ pub(super) fn descriptors(most: Option<u64>) -> Finding {
     let hint = "raise LimitNOFILE= of the unit, or ulimit -n";
     match most {
         Some(most) if most < DESCRIPTORS_MIN => {
-            Finding::failure("descriptors", format!("no more than {most} open files"), hint)
+            Finding::failure("descriptors", format!("at most {most} open files"), hint)
         }
         Some(most) if most < DESCRIPTORS_GOOD => Finding::warning(
             "descriptors",
-            format!("no more than {most} open files: enough for some {} tasks", most / 2),
+            format!("at most {most} open files: enough for about {} tasks", most / 2),
             hint,
         ),
-        Some(most) => Finding::ok("descriptors", format!("up to {most} open files")),
-        None => Finding::ok("descriptors", "as many open files as wanted"),
+        Some(most) => Finding::ok("descriptors", format!("at most {most} open files")),
+        None => Finding::ok("descriptors", "no limit of open files"),
     }
 }
 
@@ -171,14 +175,14 @@ pub(super) fn inotify(instances: Option<u64>) -> Finding {
         None => Finding::failure(
             "inotify",
             "the kernel has no inotify",
-            "folders and attempts are watched by it; /proc must be mounted",
+            "the agent watches folders and attempts with it; mount /proc",
         ),
         Some(instances) if instances < INOTIFY_INSTANCES_GOOD => Finding::warning(
             "inotify",
-            format!("no more than {instances} watchers for each user"),
-            "sysctl fs.inotify.max_user_instances=1024",
+            format!("at most {instances} inotify instances per user"),
+            "raise it: sysctl fs.inotify.max_user_instances=1024",
         ),
-        Some(instances) => Finding::ok("inotify", format!("up to {instances} watchers for each user")),
+        Some(instances) => Finding::ok("inotify", format!("at most {instances} inotify instances per user")),
     }
 }
 
@@ -189,10 +193,8 @@ pub(super) fn ports(config: &Config, ephemeral: &str) -> Finding {
     match (words.next(), words.next()) {
         (Some(Ok(low)), Some(Ok(high))) if low <= to && from <= high => Finding::warning(
             "ports",
-            format!(
-                "dynamic ports {from}-{to} are among those that the kernel gives to connections, {low}-{high}"
-            ),
-            "set dynamic_ports apart from it, or sysctl net.ipv4.ip_local_port_range",
+            format!("dynamic ports {from}-{to} overlap the kernel's ephemeral ports {low}-{high}"),
+            "set dynamic_ports outside of them, or change sysctl net.ipv4.ip_local_port_range",
         ),
         _ => Finding::ok("ports", format!("dynamic ports {from}-{to}")),
     }
@@ -212,7 +214,7 @@ pub(super) fn clock(wall_ns: i64, systemd: &Path) -> Finding {
         return Finding::warning(
             "clock",
             "systemd-timesyncd has not reached a time server yet",
-            "look at timedatectl; tokens and certificates depend on the clock",
+            "check timedatectl; tokens and certificates depend on the clock",
         );
     }
     Finding::ok("clock", if runs { "synchronised by systemd-timesyncd" } else { "plausible" })

@@ -18,15 +18,15 @@ const CHECK: &str = "ownership";
 pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding> {
     let trusted = ownership::trusted();
     let session = ownership::check_session(config.runtime_paths()).err().map(|error| {
-        Finding::failure(CHECK, format!("failed to {error}"), "an agent does not start like this")
+        Finding::failure(CHECK, format!("failed to {error}"), "an agent would not start with this")
     });
     let refused = refused(config, state_dir).into_iter().map(|error| {
-        let hint = format!("an agent does not start like this; it trusts {trusted}");
+        let hint = format!("an agent would not start with this; it trusts {trusted}");
         Finding::failure(CHECK, format!("failed to {}", in_full(&error)), hint)
     });
     let warned = warned(config).into_iter().map(|error| {
         let hint = format!(
-            "the agent uses it anyway, so whoever can change it controls what the agent runs or mounts; it trusts {trusted}"
+            "the agent uses it anyway, so a user who can change it controls what the agent runs or mounts; it trusts {trusted}"
         );
         Finding::warning(CHECK, format!("failed to {}", in_full(&error)), hint)
     });
@@ -37,7 +37,7 @@ pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding
     });
     let found: Vec<Finding> = session.into_iter().chain(refused).chain(warned).chain(unknown).collect();
     if found.is_empty() {
-        let message = format!("state, config, tokens and manifests can be changed by {trusted} only");
+        let message = format!("only {trusted} can change state, config, tokens and manifests");
         return vec![Finding::ok(CHECK, message)];
     }
     found

@@ -27,12 +27,12 @@ pub(super) fn listener(config: &Config) -> Option<Finding> {
     let tls = config.tls.clone().map(Tls::read).transpose().map_err(|error| in_full(&error));
     Some(match (token, tls) {
         (Err(why), _) | (_, Err(why)) => {
-            let hint = "see `token_file` and `tls` of the config; an agent does not start like this";
+            let hint = "see `token_file` and `tls` of the config; an agent would not start";
             Finding::failure("listen", format!("{address}: failed to {why}"), hint)
         }
         (Ok(_), Ok(None)) if !is_loopback(&address.host) => Finding::warning(
             "listen",
-            format!("{address}: the token is sent as it is, for all between to read"),
+            format!("{address}: the token is sent in plain text, readable on the network"),
             "set `tls` in the config",
         ),
         (Ok(_), Ok(tls)) => {
@@ -42,7 +42,7 @@ pub(super) fn listener(config: &Config) -> Option<Finding> {
             if warnings.is_empty() {
                 Finding::ok("listen", found)
             } else {
-                let hint = "an agent that runs reads a changed file by itself";
+                let hint = "a running agent reloads changed files by itself";
                 Finding::warning("listen", format!("{found}: {}", warnings.join("; ")), hint)
             }
         }
@@ -62,7 +62,7 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
             return Some(Finding::failure(
                 "consul",
                 format!("{error:#}"),
-                "mend its address or its token file",
+                "correct its address or its token file",
             ));
         }
     };
@@ -88,12 +88,12 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
         ),
         Ok(()) => Finding::ok("consul", "answers"),
         Err(why) if resolved.is_named() => {
-            Finding::warning("consul", why, "services with provider consul wait for it")
+            Finding::warning("consul", why, "services are not registered in it until it answers")
         }
         Err(why) => Finding::warning(
             "consul",
-            format!("a job of a folder has services in Consul, and `consul` of the config names none: {why}"),
-            "name it, or write provider = \"nomad\": in Nomad's formats a service without provider is Consul's",
+            format!("a job of a folder has services in Consul, but the config has no `consul`: {why}"),
+            "configure it, or set provider = \"nomad\": in Nomad's formats the default provider is consul",
         ),
     })
 }

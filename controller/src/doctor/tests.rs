@@ -30,7 +30,7 @@ fn limits_are_judged_by_what_an_agent_needs() {
 fn what_does_not_close_off_a_process_that_unpacks_is_named() {
     assert_eq!(unpacking(Barrier::Landlock).verdict, Verdict::Ok);
     for (barrier, what) in
-        [(Barrier::Root, "chroot"), (Barrier::User, "its user may reach"), (Barrier::Nothing, "refused")]
+        [(Barrier::Root, "chroot"), (Barrier::User, "its user may access"), (Barrier::Nothing, "refused")]
     {
         let finding = unpacking(barrier);
         assert_eq!(finding.verdict, Verdict::Warning);
@@ -84,7 +84,7 @@ fn a_state_directory_must_be_one() {
 fn where_an_agent_runs_its_disk_is_looked_at() {
     let dir = tempfile::tempdir().unwrap();
     let finding = disk(StateDir::InUse(dir.path()));
-    let says = format!(" free for {}, where the agent that runs keeps its state", dir.path().display());
+    let says = format!(" free for {}, the state directory of the running agent", dir.path().display());
     assert!(finding.message.ends_with(&says), "{}", finding.message);
     // `/proc` has no free space and is not writable; only the first is reported for a running agent.
     let finding = disk(StateDir::InUse(Path::new("/proc")));

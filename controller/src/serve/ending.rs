@@ -47,7 +47,7 @@ pub(super) async fn wait(mut signals: Signals, cluster: Option<&Cluster>, joined
     let asked = signals.next().await;
     let drain = cluster.and_then(|cluster| drain(cluster, asked));
     let (Some(how), Some(joined)) = (drain, joined.get()) else { return };
-    tracing::info!("leaving: the node is drained first; another signal ends the agent at once");
+    tracing::info!("draining the node before leaving; another signal ends the agent at once");
     notify(&[
         NotifyState::Stopping,
         NotifyState::Status("draining the node"),
@@ -56,9 +56,9 @@ pub(super) async fn wait(mut signals: Signals, cluster: Option<&Cluster>, joined
     tokio::select! {
         drained = joined.drain(how) => match drained {
             Ok(()) => tracing::info!("the node is drained"),
-            Err(error) => tracing::warn!("leaving with what still runs: failed to {error:#}"),
+            Err(error) => tracing::warn!("leaving without a complete drain: failed to {error:#}"),
         },
-        _ = signals.next() => tracing::warn!("told to end once more, leaving with what still runs"),
+        _ = signals.next() => tracing::warn!("second signal: leaving without a complete drain"),
     }
 }
 

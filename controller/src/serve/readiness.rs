@@ -78,7 +78,7 @@ impl Readiness {
         notify(&[NotifyState::Status(&said), NotifyState::Ready]);
         match requests.degraded().or_else(|| self.why_not()) {
             None => tracing::info!(socket = %socket.display(), "ready"),
-            Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but not as it should be"),
+            Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but with a problem"),
         }
         // Without systemd, the status has no reader.
         if std::env::var_os("NOTIFY_SOCKET").is_none() {

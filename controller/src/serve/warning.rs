@@ -20,7 +20,7 @@ pub(super) fn of_plain_text(listener: &Listener, address: &HostPort) {
     if is_plain && listener.address().is_some_and(is_reachable) {
         tracing::warn!(
             %address,
-            "the API is reachable from other machines without TLS: its token and all it answers can be read on the way. \
+            "the API is reachable from other machines without TLS: its token and all answers can be read on the network. \
              Set tls.cert_file and tls.key_file in the config, or listen on 127.0.0.1"
         );
     }

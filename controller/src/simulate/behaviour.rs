@@ -35,7 +35,7 @@ impl FromStr for Span {
         let length = |text: &str| match parse_duration(text) {
             Ok(nanos) if nanos >= 0 => Ok(Duration::from_nanos(nanos.unsigned_abs())),
             Ok(_) | Err(_) => {
-                Err(format!("expected a length of time such as 10s, or two such as 10s..5m, found {text:?}"))
+                Err(format!("expected a duration such as 10s, or two such as 10s..5m, found {text:?}"))
             }
         };
         let (least, most) = (length(least)?, length(most)?);

@@ -46,7 +46,10 @@ fn nomads_verbs_do_what_they_say() {
         "error: there is no command \"stauts\": did you mean herdlet status?\n  all commands: herdlet --help\n"
     );
     let refused = agent.cli(&["job", "run", "-check-index", "7", &file]).ended(2).stderr;
-    assert!(refused.starts_with("error: -check-index is not taken: no index is compared"), "{refused}");
+    assert!(
+        refused.starts_with("error: -check-index is not accepted: indexes are not compared"),
+        "{refused}"
+    );
     let listed = agent.cli(&["job", "allocs", "-verbose", "-json", "web"]).success().stdout;
     assert!(listed.starts_with('[') && listed.contains(&alloc), "{listed}");
     assert!(agent.cli(&["alloc", "logs", "-tail", "-n", "1", &alloc]).success().stdout.contains("hello"));
