@@ -22,13 +22,13 @@ pub struct Connection {
     /// File with the token for TCP [also: HERDLET_TOKEN, NOMAD_TOKEN]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
-    /// Authorities to trust instead of the system's, in PEM [also: HERDLET_CACERT, NOMAD_CACERT]
+    /// CA certificates to trust instead of the system's, in PEM [also: HERDLET_CACERT, NOMAD_CACERT]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub ca_cert: Option<PathBuf>,
-    /// Certificate to show, in PEM [also: HERDLET_CLIENT_CERT, NOMAD_CLIENT_CERT]
+    /// Client certificate, in PEM [also: HERDLET_CLIENT_CERT, NOMAD_CLIENT_CERT]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub client_cert: Option<PathBuf>,
-    /// Its key [also: HERDLET_CLIENT_KEY, NOMAD_CLIENT_KEY]
+    /// Key of the client certificate, in PEM [also: HERDLET_CLIENT_KEY, NOMAD_CLIENT_KEY]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub client_key: Option<PathBuf>,
 }

@@ -31,18 +31,18 @@ use super::{
 /// Arguments of `herdlet apply`.
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArgs {
-    /// Manifests: files, folders, or - for standard input; of up: those of this folder where none are named
+    /// Manifests: files, folders, or - for standard input [default for up: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Don't wait, as without --wait; for those who are used to it
+    /// Don't wait, which is the default; for compatibility
     #[arg(short = 'd', long = "detach", hide = true, conflicts_with = "wait")]
     _detach: bool,
     #[command(flatten)]
     wait: WaitFlags,
-    /// Delete jobs that an earlier apply with the same SET has brought in and these files don't have; volumes stay
+    /// Delete jobs that were applied with the same SET before and are not in these files; volumes are kept
     #[arg(long, value_name = "SET", value_parser = sets::name)]
     prune: Option<String>,
-    /// Say by the exit code whether anything changed: 10 nothing, 11 something
+    /// Report by the exit code whether anything changed: 10 nothing, 11 something
     #[arg(long, conflicts_with = "wait")]
     detailed_exitcode: bool,
     #[command(flatten)]

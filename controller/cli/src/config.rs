@@ -32,7 +32,7 @@ enum ConfigVerb {
 struct ViewArgs {
     #[command(flatten)]
     flags: Flags,
-    /// Defaults too, and for each value where it came from
+    /// Include defaults, and the source of each value
     #[arg(long)]
     resolved: bool,
     #[command(flatten)]

@@ -23,7 +23,7 @@ pub struct ConvertArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     variables: VariableArgs,
-    /// What to write: YAML documents, or JSON objects one after another
+    /// Output format: YAML documents, or consecutive JSON objects
     #[arg(short = 'o', long = "output", value_enum, default_value = "yaml", value_name = "FORM")]
     form: Form,
 }

@@ -24,19 +24,19 @@ pub struct DeleteArgs {
     /// Jobs; or: volume NAME…
     #[arg(value_name = "JOB")]
     pub names: Vec<String>,
-    /// What these manifests define, volumes too: files, folders, or -; of down: those of this folder where nothing is named
+    /// Manifests whose jobs and volumes to delete: files, folders, or - [default for down: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
     pub files: Vec<PathBuf>,
-    /// Also remove the volumes that only these jobs used, with their data
+    /// Also delete the volumes that only these jobs used, with their data
     #[arg(long, short_alias = 'v', alias = "volumes")]
     purge: bool,
-    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    /// Skip the shutdown_delay of groups and tasks, also one that is in progress
     #[arg(long)]
     no_shutdown_delay: bool,
-    /// Wait until the jobs are gone
+    /// Wait until the jobs are deleted
     #[arg(long)]
     wait: bool,
-    /// How long all of it may take; 0 for ever
+    /// Time limit of the whole command; 0 for none
     #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
     timeout: Duration,
     #[command(flatten)]

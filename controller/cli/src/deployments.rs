@@ -24,9 +24,9 @@ use crate::missing::Missing;
 /// Arguments of `herdlet promote`.
 #[derive(Debug, Clone, Args)]
 pub struct PromoteArgs {
-    /// A job, or the beginning of a deployment's id
+    /// A job, or a prefix of a deployment id
     target: String,
-    /// Only this group; may be given several times [default: all that have canaries]
+    /// Only this group; may be repeated [default: all groups with canaries]
     #[arg(long = "group", value_name = "GROUP")]
     groups: Vec<String>,
     #[command(flatten)]
@@ -47,18 +47,18 @@ pub struct DeploymentArgs {
 /// The verbs of `herdlet deployment`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum DeploymentVerb {
-    /// Let the canaries take the place of the old allocations: herdlet promote
+    /// Promote the canaries, which then replace the old allocations: herdlet promote
     Promote(PromoteArgs),
-    /// Mark it as failed; with auto_revert the job goes back to its last stable version
+    /// Mark a deployment as failed; with auto_revert, the job returns to its last stable version
     Fail(FailArgs),
-    /// Show how far it has come, group by group
+    /// Show the progress of a deployment, by group
     Status(StatusArgs),
 }
 
 /// Arguments of `herdlet deployment status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// A job, or the beginning of a deployment's id [default: all]
+    /// A job, or a prefix of a deployment id [default: all]
     target: Option<String>,
     #[command(flatten)]
     output: Output,
@@ -79,7 +79,7 @@ impl DeploymentVerb {
 /// Arguments of `herdlet deployment fail`.
 #[derive(Debug, Clone, Args)]
 pub struct FailArgs {
-    /// A job, or the beginning of a deployment's id
+    /// A job, or a prefix of a deployment id
     target: String,
     #[command(flatten)]
     output: Output,

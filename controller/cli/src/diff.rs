@@ -39,10 +39,10 @@ use super::{
 /// Arguments of `herdlet diff`.
 #[derive(Debug, Clone, Args)]
 pub struct DiffArgs {
-    /// Manifests: files, folders, or - for standard input [default: those of this folder, as up]
+    /// Manifests: files, folders, or - for standard input [default: those of this folder, as for up]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// As an apply with --prune SET
+    /// Show what an apply with --prune SET would change
     #[arg(long, value_name = "SET", value_parser = sets::name)]
     prune: Option<String>,
     #[command(flatten)]

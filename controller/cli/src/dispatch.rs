@@ -27,13 +27,13 @@ pub struct DispatchArgs {
     /// File with the payload, at most 16 KiB, or - for standard input
     #[arg(value_name = "FILE")]
     payload: Option<PathBuf>,
-    /// Meta that the job names; may be given several times
+    /// Value of a meta key that the job declares; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
-    /// Goes into the child's id: JOB/dispatch-PREFIX-...
+    /// Part of the child's id: JOB/dispatch-PREFIX-...
     #[arg(long = "id-prefix-template", value_name = "PREFIX", default_value = "")]
     prefix: String,
-    /// Dispatching again with the same token answers with the same child
+    /// Dispatching again with the same token returns the same child
     #[arg(long, value_name = "TOKEN", default_value = "")]
     idempotency_token: String,
     #[command(flatten)]

@@ -29,20 +29,20 @@ use terminal::Raw;
 /// Arguments of `herdlet exec`.
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
-    /// Pass our standard input on
+    /// Pass standard input to the command
     #[arg(short, long)]
     interactive: bool,
-    /// Give the command a terminal
+    /// Allocate a terminal for the command
     #[arg(short, long)]
     tty: bool,
-    /// A job, an allocation, or a task; of several the first healthy one is taken
+    /// A job, an allocation, or a task; of several allocations, the first healthy one
     target: String,
     /// Only this task
     #[arg(long)]
     task: Option<String>,
     #[command(flatten)]
     pub connection: Connection,
-    /// Program and arguments; from the program on nothing is ours any more
+    /// Program and arguments; everything after the program is passed to it
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -31,7 +31,7 @@ pub struct FsArgs {
 enum What {
     /// List a directory
     Ls(Place),
-    /// Show size, mode and age of a file or directory
+    /// Show the size, mode and age of a file or directory
     Stat(Place),
     /// Print a file
     Cat(File),
@@ -40,9 +40,9 @@ enum What {
 /// A file or directory, and the form of the output.
 #[derive(Debug, Clone, Args)]
 struct Place {
-    /// A job or group of which one allocation runs, an allocation, or a task
+    /// A job or group with one running allocation, an allocation, or a task
     target: String,
-    /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
+    /// Path in the allocation's directory (alloc, TASK), or in the task's (local, tmp)
     #[arg(default_value = "")]
     path: String,
     #[command(flatten)]
@@ -51,9 +51,9 @@ struct Place {
 
 #[derive(Debug, Clone, Args)]
 struct File {
-    /// A job or group of which one allocation runs, an allocation, or a task
+    /// A job or group with one running allocation, an allocation, or a task
     target: String,
-    /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
+    /// Path in the allocation's directory (alloc, TASK), or in the task's (local, tmp)
     path: String,
 }
 

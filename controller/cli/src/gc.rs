@@ -17,7 +17,7 @@ use super::{
 /// Arguments of `herdlet gc`.
 #[derive(Debug, Clone, Args)]
 pub struct GcArgs {
-    /// Only say what has ended, and when and why the agent collects it by itself
+    /// Only list what can be collected, and when and why the agent does so by itself
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

@@ -28,7 +28,7 @@ pub struct GetArgs {
     /// What to list
     #[arg(value_enum)]
     kind: Kind,
-    /// Only these: targets, or names of services and volumes
+    /// Only these targets, or names of services and volumes
     targets: Vec<String>,
     #[arg(skip)]
     ended: Ended,
@@ -41,7 +41,7 @@ pub struct GetArgs {
 /// Arguments of `herdlet ps`.
 #[derive(Debug, Clone, Args)]
 pub struct PsArgs {
-    /// Also what has ended
+    /// Include ended allocations
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
@@ -89,13 +89,13 @@ enum Ended {
 
 #[derive(Debug, Clone, Args)]
 struct Output {
-    /// How to print it. json prints allocations as Nomad does, yaml prints jobs as manifests
+    /// Output format. json prints allocations as Nomad does, yaml prints jobs as manifests
     #[arg(short, long, value_enum, default_value = "table")]
     output: Form,
-    /// Leave the heading out
+    /// Omit the header
     #[arg(long)]
     no_headers: bool,
-    /// Go on until Ctrl-C: a terminal shows the table as it is, else each change is a line or a document
+    /// Continue until Ctrl-C: on a terminal, update the table, else print each change as a line or document
     #[arg(short, long)]
     watch: bool,
 }
@@ -123,15 +123,15 @@ enum Kind {
     Volumes,
     #[value(alias = "deployment")]
     Deployments,
-    /// Of one job
+    /// The versions of one job
     #[value(alias = "version")]
     Versions,
-    /// What has happened lately to allocations, and why; the newest first
+    /// Recent events of allocations and their causes, newest first
     #[value(alias = "event")]
     Events,
-    /// What was not as the agent had made it, and what became of that; the newest first
+    /// Differences from what the agent created, and their repairs, newest first
     Drift,
-    /// What constraints can name of this machine
+    /// Attributes of this machine that constraints can refer to
     #[value(alias = "nodes")]
     Node,
 }

@@ -18,7 +18,7 @@ pub struct JobArgs {
 pub enum JobVerb {
     /// Periodic jobs
     Periodic(PeriodicArgs),
-    /// Print a job in Nomad's JSON, as its API takes it; as a manifest: herdlet get jobs JOB -o yaml
+    /// Print a job in the JSON of Nomad's API; as a manifest: herdlet get jobs JOB -o yaml
     Inspect(InspectArgs),
 }
 
@@ -41,7 +41,7 @@ pub struct PeriodicArgs {
 /// What to do with a periodic job.
 #[derive(Debug, Clone, Subcommand)]
 enum PeriodicVerb {
-    /// Launch a periodic job now, whatever its time, and also where it prohibits overlap and a child of it runs
+    /// Launch a periodic job now, even if it prohibits overlap and a child still runs
     Force(ForceArgs),
 }
 

@@ -39,7 +39,7 @@ use merged::print;
 pub struct LogsArgs {
     /// A job, an allocation, or a task
     target: String,
-    /// Go on as more is written
+    /// Continue as more is written
     #[arg(short, long)]
     follow: bool,
     /// Standard error only [default: both streams]
@@ -54,13 +54,13 @@ pub struct LogsArgs {
     /// Only the last lines of each stream
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<u64>,
-    /// Only what was written since then: 10m ago, or 2026-01-02T15:04:05Z. What is up to 10 s older may be among it
+    /// Only what was written since then: 10m (ago), or 2026-01-02T15:04:05Z; may include lines up to 10 s older
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<u64>,
-    /// No task names before the lines [default where there is one task]
+    /// Print no task names before the lines [default if there is one task]
     #[arg(long)]
     no_prefix: bool,
-    /// How to print it: as it was written, or a JSON object per line, all on standard output
+    /// Output format: as it was written, or a JSON object per line, all on standard output
     #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
     form: Form,
     #[command(flatten)]

@@ -25,7 +25,7 @@ pub struct ValidateArgs {
     /// Manifests: files, folders, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Warnings are problems too
+    /// Treat warnings as problems
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -66,7 +66,7 @@ struct VersionReport {
 /// Arguments of `herdlet completions`.
 #[derive(Debug, Clone, Args)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// Shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }

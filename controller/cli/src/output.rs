@@ -11,7 +11,7 @@ use super::{failure::Failure, show};
 /// How a command prints what it has to say.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Output {
-    /// How to print it: for people, or as data for programs
+    /// Output format: text for people, or data for programs
     #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
     form: Form,
 }

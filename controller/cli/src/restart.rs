@@ -21,7 +21,7 @@ pub struct RestartArgs {
     /// Only this task
     #[arg(long, conflicts_with = "all")]
     task: Option<String>,
-    /// All tasks, dead ones too, in lifecycle order [default: the running ones]
+    /// All tasks, including dead ones, in lifecycle order [default: the running ones]
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct RestartArgs {
 pub struct SignalArgs {
     /// A job, an allocation, or a task
     target: String,
-    /// Which signal
+    /// Signal to send
     #[arg(short, long, default_value = "SIGHUP", value_name = "SIGNAL")]
     signal: String,
     /// Only this task

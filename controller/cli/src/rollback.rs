@@ -20,7 +20,7 @@ use super::{
 pub struct RollbackArgs {
     /// A job
     job: String,
-    /// The version whose text becomes the newest version [default: the newest before the current that is neither stopped nor has failed]
+    /// Version to restore [default: the newest older one that is neither stopped nor failed]
     #[arg(long, value_name = "VERSION")]
     to: Option<u64>,
     #[command(flatten)]

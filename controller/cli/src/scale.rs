@@ -17,9 +17,9 @@ use super::{
 pub struct ScaleArgs {
     /// A job that has one group, or JOB.GROUP
     target: String,
-    /// How many allocations there should be
+    /// Number of allocations
     count: u32,
-    /// Why, for those who look at its scaling events later
+    /// Reason, for the job's scaling events
     #[arg(long, value_name = "TEXT", default_value = "")]
     message: String,
     #[command(flatten)]

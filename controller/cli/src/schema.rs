@@ -23,7 +23,7 @@ use fields::{Field, Found, example_of, fields};
 pub struct SchemaArgs {
     /// A field, such as spec.groups.tasks.resources [default: the whole manifest]
     field: Option<String>,
-    /// How to print a field: explained, or its JSON Schema
+    /// Output format of a field: an explanation, or its JSON Schema
     #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
     form: Form,
 }

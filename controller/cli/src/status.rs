@@ -30,10 +30,10 @@ use crate::screen::wrongs;
 pub struct StatusArgs {
     /// Only this target
     target: Option<String>,
-    /// Say it by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
+    /// Report by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
     #[arg(long)]
     check: bool,
-    /// Paint the screen anew whenever something changes, until Ctrl-C
+    /// Update the screen whenever something changes, until Ctrl-C
     #[arg(long, conflicts_with_all = ["target", "check", "form"])]
     pub watch: bool,
     #[command(flatten)]

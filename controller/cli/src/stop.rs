@@ -21,9 +21,9 @@ use super::{
 /// Arguments of `herdlet stop`.
 #[derive(Debug, Clone, Args)]
 pub struct StopArgs {
-    /// A job, an allocation, or all of a group
+    /// A job, an allocation, or a group
     target: String,
-    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    /// Skip the shutdown_delay of groups and tasks, also one that is in progress
     #[arg(long)]
     no_shutdown_delay: bool,
     #[command(flatten)]

@@ -8,13 +8,13 @@ use herdlet_manifest::{hcl::Variables, yaml::Problems};
 
 use super::failure::{Failure, USAGE};
 
-/// Values for variables. `NOMAD_VAR_<name>` comes before both; of several for one variable the last holds.
+/// Values for variables. `NOMAD_VAR_<name>` has the lowest precedence; of several values for a variable, the last applies.
 #[derive(Debug, Clone, Default, Args)]
 pub struct VariableArgs {
     /// Value for a variable of HCL job files
     #[arg(long, value_name = "NAME=VALUE")]
     var: Vec<String>,
-    /// File of values for variables, HCL or JSON
+    /// File with values for variables, in HCL or JSON
     #[arg(long, value_name = "FILE")]
     var_file: Vec<PathBuf>,
 }

@@ -42,7 +42,7 @@ pub struct WaitArgs {
     /// What to wait for
     #[arg(long = "for", value_enum, default_value = "converged")]
     goal: Goal,
-    /// How long to wait; 0 for ever
+    /// How long to wait; 0 for no limit
     #[arg(long, default_value = "5m", value_parser = limit)]
     timeout: Duration,
     #[command(flatten)]
@@ -54,13 +54,13 @@ pub struct WaitArgs {
 /// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Goal {
-    /// Everything is as wanted
+    /// Everything is in its desired state
     Converged,
-    /// Everything runs and its checks pass
+    /// Everything runs and all checks pass
     Healthy,
-    /// All tasks have ended with code 0
+    /// All tasks have ended with exit code 0
     Complete,
-    /// Nothing is left
+    /// Everything is removed
     Deleted,
 }
 

@@ -25,7 +25,7 @@ use crate::doctor::{self, Finding, Verdict};
 pub struct DoctorArgs {
     #[command(flatten)]
     flags: Flags,
-    /// Warnings count as failures
+    /// Treat warnings as failures
     #[arg(long)]
     strict: bool,
     #[command(flatten)]

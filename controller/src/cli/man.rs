@@ -12,7 +12,7 @@ use super::Cli;
 /// Arguments of `herdlet man`.
 #[derive(Debug, Clone, Args)]
 pub struct ManArgs {
-    /// Directory for the pages; it is made if need be
+    /// Directory for the pages, created if needed
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -14,10 +14,10 @@ use crate::{client::Client, failure::Failure, output::Output};
 /// Flags of a command whose effect takes time.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WaitFlags {
-    /// Wait until it is done
+    /// Wait until the change has taken effect
     #[arg(long)]
     wait: bool,
-    /// With --wait: how long all of it may take; 0 for ever
+    /// With --wait: time limit of the whole command; 0 for none
     #[arg(long, default_value = "5m", value_parser = limit)]
     timeout: Duration,
 }
