@@ -113,7 +113,8 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let Settled { paths, state, guard, alone: _alone } = settle(options.state_dir, &options.cgroup_parent)?;
     // Held until everything has been removed. If this process dies, the pipe closes, and the supervisors end the tasks
     // themselves.
-    let (leash, _held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make a pipe")?;
+    let (leash, _held) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("create a pipe")?;
     let instance = Instance::open(Options {
         instance: state.instance().clone(),
         paths,
@@ -199,7 +200,7 @@ struct Settled {
 
 /// Claims a state directory, and starts its guard.
 fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Settled> {
-    let claim = |path: &Path| StateDir::claim(path).context("take the state directory");
+    let claim = |path: &Path| StateDir::claim(path).context("claim the state directory");
     let charge = |state: &Path, remove: Vec<PathBuf>| Charge {
         state: state.to_owned(),
         runtime: state.join("run"),
@@ -207,7 +208,7 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Set
         remove,
     };
     let alone =
-        |path: &Path, state: &StateDir| state.claim_runtime(&path.join("run")).context("take the instance");
+        |path: &Path, state: &StateDir| state.claim_runtime(&path.join("run")).context("claim the instance");
     let (path, state, guard, alone) = match state_dir {
         // The guard first, so that the directory is never left behind.
         None => {
@@ -216,7 +217,7 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Set
             std::fs::DirBuilder::new()
                 .mode(0o700)
                 .create(&path)
-                .with_context(|| format!("make directory {}", path.display()))?;
+                .with_context(|| format!("create directory {}", path.display()))?;
             let state = claim(&path)?;
             let alone = alone(&path, &state)?;
             (path, state, guard, alone)
@@ -238,7 +239,7 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Set
 fn claim_private(path: &Path) -> anyhow::Result<()> {
     let mark = path.join("private");
     if StateDir::instance_in(path).is_none() && !path.join("state.db").exists() {
-        durable::make_passage(path).with_context(|| format!("make directory {}", path.display()))?;
+        durable::make_passage(path).with_context(|| format!("create directory {}", path.display()))?;
         return durable::write(&mark, b"").with_context(|| format!("write {}", mark.display()));
     }
     anyhow::ensure!(

@@ -499,7 +499,7 @@ fn make_parent(dir: &Path) -> anyhow::Result<()> {
         .recursive(true)
         .mode(0o755)
         .create(dir)
-        .with_context(|| format!("make directory {}", dir.display()))
+        .with_context(|| format!("create directory {}", dir.display()))
 }
 
 /// Notifies the service manager that the loop still runs, at the requested rate. Does not wait for replies: they need a

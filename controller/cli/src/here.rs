@@ -75,8 +75,8 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
                         herdlet schema spec.groups.tasks";
             return Err(Failure::new(message).hint(hint).code(USAGE));
         }
-        let message = "there is no herdlet.yaml in this folder, nor a .yaml, .yml or .json file that says \
-                       apiVersion: herdlet/v1, nor a .nomad or .nomad.hcl file; name files with -f FILE";
+        let message = "there is no herdlet.yaml in this folder, no .yaml, .yml or .json file with \
+                       apiVersion: herdlet/v1, and no .nomad or .nomad.hcl file; name files with -f FILE";
         return Err(Failure::new(message).code(USAGE));
     }
     Ok(found)

@@ -61,7 +61,7 @@ impl Fate {
     /// How long a start takes, or the error if it fails.
     pub(super) fn start(&self) -> Result<Duration, &'static str> {
         if self.happens(self.behaviour.start_fail_percent) {
-            return Err("it was made to fail (--start-fail)");
+            return Err("simulated failure (--start-fail)");
         }
         Ok(self.behaviour.start_for.map(|span| self.within(span)).unwrap_or_default())
     }
