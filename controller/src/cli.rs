@@ -1,5 +1,5 @@
-//! The command line: which commands there are, and who carries them out. Most are in the crate `herdlet-cli`, which knows nothing but the
-//! API of an agent; here are those that need more of the program.
+//! The command line: the commands, and their dispatch. Most commands are in the crate `herdlet-cli`, which knows
+//! only the API of an agent; this module has those that need more of the program.
 //!
 //! In: arguments, the environment. Out: an exit code.
 
@@ -30,13 +30,13 @@ use herdlet_cli::{
 
 use nomad::Said;
 
-/// Keeps jobs true on this machine: tasks run, services registered, volumes mounted, tokens derived.
+/// Runs jobs on this machine and keeps them in their desired state: tasks, services, volumes, tokens.
 #[derive(Debug, Parser)]
 #[command(name = "herdlet", version, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(flatten)]
     connection: Connection,
-    /// Colours: auto follows NO_COLOR, CLICOLOR_FORCE and whether a terminal reads
+    /// Colours: auto follows NO_COLOR, CLICOLOR_FORCE and whether the output is a terminal
     #[arg(long, global = true, value_enum, default_value = "auto", value_name = "WHEN")]
     color: style::When,
     /// What to do.
@@ -46,29 +46,29 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  herdlet run hello.yaml                 run a batch job here and now, without an agent
-  herdlet agent --manifests jobs.d       keep the jobs of a folder true
-  herdlet apply -f web.yaml --wait       make it so, and wait until it is
-  herdlet status                         what is not as it should be, and why
+  herdlet run hello.yaml                 run a batch job, without an agent
+  herdlet agent --manifests jobs.d       run the agent with the jobs of a folder
+  herdlet apply -f web.yaml --wait       apply a manifest, and wait until its jobs have converged
+  herdlet status                         list jobs and problems
   herdlet logs -f web                    follow the output of all tasks of a job
   herdlet exec -it web -- sh             a shell in a running task
 
-TARGET is JOB, JOB.GROUP[N] or JOB.GROUP.N, each with /TASK if wanted, or the beginning of an allocation id.";
+TARGET is JOB, JOB.GROUP[N] or JOB.GROUP.N, each with an optional /TASK, or a prefix of an allocation id.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the agent: keep what was applied, and the manifests of folders, true
+    /// Run the agent, which keeps applied jobs and the manifests of folders in their desired state
     #[command(
         after_help = "Examples:\n  herdlet agent --manifests /etc/herdlet/jobs.d --metrics-listen 127.0.0.1:9464\n  herdlet agent --servers nomad.example.org --raw-exec\n\nEvery flag has a variable (--state-dir is HERDLET_STATE_DIR) and a key in the config file."
     )]
     Agent(Box<AgentArgs>),
     /// Run manifests in a private agent until their batch work is done
     #[command(
-        after_help = "Example:\n  herdlet run hello.yaml\n\nExit code: the first task's that is not 0, in the order of the files; 125 where herdlet failed."
+        after_help = "Example:\n  herdlet run hello.yaml\n\nExit code: the first exit code of a task other than 0, in the order of the files; 125 if herdlet failed."
     )]
     Run(RunArgs),
-    /// Tidy up after a private agent
+    /// Clean up after a private agent
     #[command(hide = true)]
     Guard(GuardArgs),
     /// Unpack an artifact
@@ -91,13 +91,13 @@ pub struct RunArgs {
     /// Values for variables of HCL job files
     #[command(flatten)]
     pub variables: VariableArgs,
-    /// Where its state is kept [default: a temporary directory that is removed at the end]
+    /// State directory [default: a temporary directory that is removed at the end]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Topmost cgroup of its tasks
+    /// Top cgroup of the tasks
     #[arg(long, value_name = "NAME", default_value = "herdlet")]
     pub cgroup_parent: String,
-    /// Users who may enter the directories of every allocation, beside those of its tasks
+    /// Users, besides those of the tasks, who may enter the directories of every allocation
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub task_dir_users: Vec<String>,
 }
@@ -105,14 +105,14 @@ pub struct RunArgs {
 /// Arguments of the guard.
 #[derive(Debug, Clone, Args)]
 pub struct GuardArgs {
-    /// What it looks after, as JSON.
+    /// What to clean up, as JSON.
     pub charge: String,
 }
 
 /// Arguments of the process that unpacks.
 #[derive(Debug, Clone, Args)]
 pub struct UnpackArgs {
-    /// What is to be unpacked, as JSON.
+    /// What to unpack, as JSON.
     pub order: String,
 }
 
@@ -122,46 +122,46 @@ pub enum ClientCommand {
     /// Make manifests the desired state
     #[command(
         visible_alias = "up",
-        after_help = "Examples:\n  herdlet apply -f web.yaml --wait\n  herdlet apply -f jobs.d -f extra.yaml\n  herdlet up                             herdlet.yaml, else all manifests of this folder\n  herdlet apply -f shop.d --prune shop   and delete what an earlier one had beside them\n  generate | herdlet apply -f -"
+        after_help = "Examples:\n  herdlet apply -f web.yaml --wait\n  herdlet apply -f jobs.d -f extra.yaml\n  herdlet up                             apply herdlet.yaml, else all manifests of this folder\n  herdlet apply -f shop.d --prune shop   and delete jobs of earlier applies that are not in it\n  generate | herdlet apply -f -"
     )]
     Apply(apply::ApplyArgs),
-    /// Stop jobs and forget them; remove volumes
+    /// Stop and remove jobs; remove volumes
     #[command(
         visible_alias = "down",
-        after_help = "Examples:\n  herdlet delete web --wait              volumes and their data stay\n  herdlet delete web --purge             with the volumes that only it used, and their data\n  herdlet down                           what the manifests of this folder define\n  herdlet delete volume site             forget a volume, keep its data\n  herdlet delete volume site --purge     remove its data, also of one that was forgotten before"
+        after_help = "Examples:\n  herdlet delete web --wait              keep volumes and their data\n  herdlet delete web --purge             also delete the volumes that only it used, and their data\n  herdlet down                           delete what the manifests of this folder define\n  herdlet delete volume site             remove a volume, keep its data\n  herdlet delete volume site --purge     delete its data too, even if the volume was removed before"
     )]
     Delete(delete::DeleteArgs),
     /// List jobs, allocs, tasks, services, volumes, deployments, events or the versions of a job
     #[command(
-        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             each change as it comes\n  herdlet get events web                 what has happened lately, and why\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           as a manifest that can be applied"
+        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             show changes as they happen\n  herdlet get events web                 recent events and their causes\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           print a manifest that can be applied"
     )]
     Get(get::GetArgs),
     /// List allocations that have not ended; get allocs lists all
     #[command(
-        after_help = "Examples:\n  herdlet ps web\n  herdlet ps -a                          also what has ended, as get allocs does"
+        after_help = "Examples:\n  herdlet ps web\n  herdlet ps -a                          also ended allocations, as get allocs does"
     )]
     Ps(get::PsArgs),
-    /// List what was not as the agent had made it, and what became of that: get drift
+    /// List differences from what the agent created, and their repairs: get drift
     #[command(after_help = "Examples:\n  herdlet drift\n  herdlet drift web -o json")]
     Drift(get::OfKindArgs),
-    /// Say how far everything is, and what is not as it should be
+    /// Show the state of jobs, and problems
     #[command(
-        after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 anew whenever something changes\n  herdlet status web --check             for scripts: only the exit code counts"
+        after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 update whenever something changes\n  herdlet status web --check             for scripts: report by the exit code"
     )]
     Status(status::StatusArgs),
-    /// Watch how far everything is, with what jobs use of the processor and of memory
+    /// Watch the state of jobs, with their use of processor and memory
     #[command(
-        after_help = "Example:\n  herdlet top                            until Ctrl-C\n\nCPU is of one core; MEMORY is all that counts against the limit."
+        after_help = "Example:\n  herdlet top                            until Ctrl-C\n\nCPU is in percent of one core; MEMORY includes everything that counts against the limit."
     )]
     Top(top::TopArgs),
-    /// Say why something is not as wanted yet, and what comes next: the end of what describe shows
+    /// Explain why something has not converged, and what happens next: the end of what describe shows
     #[command(
-        after_help = "Examples:\n  herdlet explain web\n  herdlet explain web.web[0]\n\nAll that is known, events and ports included: herdlet describe"
+        after_help = "Examples:\n  herdlet explain web\n  herdlet explain web.web[0]\n\nFor all details, such as events and ports: herdlet describe"
     )]
     Explain(explain::ExplainArgs),
-    /// Show all that is known of something: ports, checks, tasks with their last events, then what explain says
+    /// Show all details: ports, checks, tasks with their last events, and the output of explain
     #[command(
-        after_help = "Examples:\n  herdlet describe web\n  herdlet describe web.web[0]/httpd\n\nOnly what it waits for: herdlet explain"
+        after_help = "Examples:\n  herdlet describe web\n  herdlet describe web.web[0]/httpd\n\nOnly what it is waiting for: herdlet explain"
     )]
     Describe(explain::ExplainArgs),
     /// Print the output of tasks
@@ -171,27 +171,27 @@ pub enum ClientCommand {
     Logs(logs::LogsArgs),
     /// Execute a command in a running task
     #[command(
-        after_help = "Examples:\n  herdlet exec -it web -- sh\n  herdlet exec web cat /etc/hostname     the first healthy allocation of a job\n  herdlet exec web/httpd -- cat local/config\n  tar c . | herdlet exec -i web -- tar x -C local"
+        after_help = "Examples:\n  herdlet exec -it web -- sh\n  herdlet exec web cat /etc/hostname     in the first healthy allocation of the job\n  herdlet exec web/httpd -- cat local/config\n  tar c . | herdlet exec -i web -- tar x -C local"
     )]
     Exec(exec::ExecArgs),
-    /// Look at the files of an allocation
+    /// List and print files of an allocation
     #[command(
-        after_help = "Examples:\n  herdlet fs ls web\n  herdlet fs cat web.web[0]/httpd local/config\n  herdlet fs stat web alloc/data\n\nLinks are not followed, and what is secret is not told."
+        after_help = "Examples:\n  herdlet fs ls web\n  herdlet fs cat web.web[0]/httpd local/config\n  herdlet fs stat web alloc/data\n\nLinks are not followed, and secrets can't be read."
     )]
     Fs(fs::FsArgs),
     /// Restart tasks
     #[command(
-        after_help = "Examples:\n  herdlet restart web\n  herdlet restart web --wait             until all of it is as wanted again\n  herdlet restart web --task httpd\n  herdlet restart web.web[0] --all"
+        after_help = "Examples:\n  herdlet restart web\n  herdlet restart web --wait             wait until the job has converged again\n  herdlet restart web --task httpd\n  herdlet restart web.web[0] --all"
     )]
     Restart(restart::RestartArgs),
-    /// Stop a job and keep it, or allocations, in whose place their job makes others
+    /// Stop a job but keep it, or stop allocations, which their job then replaces
     #[command(
-        after_help = "Examples:\n  herdlet stop web --wait                its versions and logs stay; again: herdlet start web\n  herdlet stop web.web[0]\n  herdlet stop web.web                   one after the other is up to you: all of a group stop at once\n\nA job is stopped and forgotten by: herdlet delete JOB"
+        after_help = "Examples:\n  herdlet stop web --wait                keep its versions and logs; to start it again: herdlet start web\n  herdlet stop web.web[0]\n  herdlet stop web.web                   stop all allocations of a group at once\n\nTo stop and remove a job: herdlet delete JOB"
     )]
     Stop(stop::StopArgs),
     /// Start a job that was stopped
     #[command(
-        after_help = "Example:\n  herdlet start web --wait\n\nSo does applying its manifest, and going back to a version that is not stopped: herdlet rollback JOB"
+        after_help = "Example:\n  herdlet start web --wait\n\nApplying its manifest starts it too, and so does a rollback to a version that is not stopped: herdlet rollback JOB"
     )]
     Start(stop::StartArgs),
     /// Send a signal to tasks
@@ -199,37 +199,37 @@ pub enum ClientCommand {
     Signal(restart::SignalArgs),
     /// Run a child of a parameterized job, with a payload and meta
     #[command(
-        after_help = "Examples:\n  herdlet dispatch import rows.csv --meta table=users --wait\n  generate | herdlet dispatch import -\n\nThe payload has at most 16 KiB. The child is a job of its own: herdlet status, logs and delete take its id."
+        after_help = "Examples:\n  herdlet dispatch import rows.csv --meta table=users --wait\n  generate | herdlet dispatch import -\n\nThe payload has at most 16 KiB. The child is a separate job: use its id with herdlet status, logs and delete."
     )]
     Dispatch(dispatch::DispatchArgs),
-    /// Commands under the names that Nomad has for them
+    /// Commands under Nomad's names
     #[command(
-        after_help = "Example:\n  herdlet job periodic force backup\n\nAll that Nomad has and is known here: herdlet job"
+        after_help = "Example:\n  herdlet job periodic force backup\n\nTo list all commands of Nomad that herdlet accepts: herdlet job"
     )]
     Job(job::JobArgs),
     /// Go back to an older version of a job
     #[command(
-        after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the newest one before that is good\n  herdlet rollback web --to 3\n\nThe text of that version becomes the newest version; six are kept."
+        after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the newest earlier version that is good\n  herdlet rollback web --to 3\n\nThe content of that version becomes a new version; the last six are stored."
     )]
     Rollback(rollback::RollbackArgs),
-    /// Give a group of a job another count, until a manifest says otherwise
+    /// Change the count of a group, until its manifest is applied again
     #[command(
-        after_help = "Examples:\n  herdlet scale web 3 --wait\n  herdlet scale shop.worker 0\n\nThe count is a new version of the job; the next apply of its manifest brings the written one back."
+        after_help = "Examples:\n  herdlet scale web 3 --wait\n  herdlet scale shop.worker 0\n\nThis creates a new version of the job; the next apply of its manifest restores the manifest's count."
     )]
     Scale(scale::ScaleArgs),
-    /// Open the status page in a browser, through a port of this machine, until Ctrl-C
+    /// Open the status page in a browser, served on a local port until Ctrl-C
     #[command(
-        after_help = "Examples:\n  herdlet ui\n  herdlet ui --no-open                    print the address; it works once"
+        after_help = "Examples:\n  herdlet ui\n  herdlet ui --no-open                    only print the address, which works once"
     )]
     Ui(ui::UiArgs),
-    /// Let the canaries of a job's deployment take the place of the old allocations
+    /// Promote the canaries of a job's deployment, which then replace the old allocations
     #[command(
-        after_help = "Examples:\n  herdlet get deployments web\n  herdlet promote web\n  herdlet promote web --group api\n\nAll canaries must be healthy. To give the version up instead: herdlet deployment fail web"
+        after_help = "Examples:\n  herdlet get deployments web\n  herdlet promote web\n  herdlet promote web --group api\n\nAll canaries must be healthy. To abandon the new version instead: herdlet deployment fail web"
     )]
     Promote(deployments::PromoteArgs),
     /// Promote or fail a deployment
     #[command(
-        after_help = "Examples:\n  herdlet deployment promote web\n  herdlet deployment fail web        with auto_revert the job goes back to its last stable version"
+        after_help = "Examples:\n  herdlet deployment promote web\n  herdlet deployment fail web        with auto_revert, the job returns to its last stable version"
     )]
     Deployment(deployments::DeploymentArgs),
     /// Wait until jobs are converged, healthy, complete or deleted
@@ -237,48 +237,48 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
     )]
     Wait(wait::WaitArgs),
-    /// Give up what has ended: jobs that are over, and directories of allocations
+    /// Collect garbage: ended jobs, and directories of ended allocations
     #[command(
-        after_help = "Examples:\n  herdlet gc --dry-run    what has ended, and when and why the agent collects it by itself\n  herdlet gc\n\nWhat runs, and what a folder of manifests wants, stays."
+        after_help = "Examples:\n  herdlet gc --dry-run    list what can be collected, and when and why the agent does so by itself\n  herdlet gc\n\nRunning jobs, and jobs of a folder of manifests, are kept."
     )]
     Gc(gc::GcArgs),
     /// Show what an apply would change
     #[command(
         visible_alias = "plan",
-        after_help = "Examples:\n  herdlet diff -f web.yaml\n  herdlet plan                           what herdlet up would change\n\nExit code: 0 nothing would change, 1 something would, 2 it could not be told."
+        after_help = "Examples:\n  herdlet diff -f web.yaml\n  herdlet plan                           show what herdlet up would change\n\nExit code: 0 nothing would change, 1 something would, 2 error."
     )]
     Diff(diff::DiffArgs),
     /// Check manifests, without an agent
     #[command(
-        after_help = "Example:\n  herdlet validate --strict jobs.d\n\nExit code: 0 good, 1 problems, 2 it could not be checked."
+        after_help = "Example:\n  herdlet validate --strict jobs.d\n\nExit code: 0 good, 1 problems, 2 error."
     )]
     Validate(offline::ValidateArgs),
-    /// Write Nomad's job files, in HCL or JSON, as manifests with every default written out
+    /// Convert Nomad job files, in HCL or JSON, to manifests with explicit defaults
     #[command(
         after_help = "Examples:\n  herdlet convert web.nomad.hcl --var image=v2 > web.yaml\n  nomad job inspect web | herdlet convert -"
     )]
     Convert(convert::ConvertArgs),
-    /// Explain a field of manifests, or print the JSON Schema of all
+    /// Explain a field of manifests, or print the whole JSON Schema
     #[command(
-        after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.restart\n  herdlet schema job.group.task.restart   the same in Nomad's spelling"
+        after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.restart\n  herdlet schema job.group.task.restart   the same in Nomad's syntax"
     )]
     Schema(schema::SchemaArgs),
-    /// Be many pretended nodes of a Nomad cluster, for capacity tests of its servers, until Ctrl-C
+    /// Simulate many nodes of a Nomad cluster, for capacity tests of its servers, until Ctrl-C
     #[command(
-        after_help = "Examples:\n  herdlet simulate --servers 10.0.0.1 --nodes 500\n  herdlet simulate --servers 10.0.0.1 --nodes 50 --run-for 10s..5m --fail 5 --for 1h -o json\n\nEach is a whole controller with an id of its own; only what its tasks do is pretended. Nothing runs on this machine."
+        after_help = "Examples:\n  herdlet simulate --servers 10.0.0.1 --nodes 500\n  herdlet simulate --servers 10.0.0.1 --nodes 50 --run-for 10s..5m --fail 5 --for 1h -o json\n\nEach node is a complete controller with its own id; only its tasks are simulated. No task runs on this machine."
     )]
     Simulate(Box<simulate::SimulateArgs>),
-    /// Look at what an agent needs of this machine: kernel, cgroups, limits, disk, clock, Consul
+    /// Check what an agent needs on this machine: kernel, cgroups, limits, disk, clock, Consul
     #[command(
-        after_help = "Examples:\n  herdlet doctor\n  herdlet doctor --config /etc/herdlet/herdlet.yaml --strict\n\nIt takes the agent's flags, and changes nothing. Exit code: 0 an agent can work here, 1 it can't."
+        after_help = "Examples:\n  herdlet doctor\n  herdlet doctor --config /etc/herdlet/herdlet.yaml --strict\n\nIt accepts the agent's flags, and changes nothing. Exit code: 0 an agent can work here, 1 it can't."
     )]
     Doctor(Box<doctor::DoctorArgs>),
     /// Show the config that an agent with these flags would have
     #[command(
-        after_help = "Examples:\n  herdlet config view --config /etc/herdlet/herdlet.yaml\n  herdlet config view --resolved         with defaults, and where each value came from"
+        after_help = "Examples:\n  herdlet config view --config /etc/herdlet/herdlet.yaml\n  herdlet config view --resolved         with defaults and the source of each value"
     )]
     Config(config::ConfigArgs),
-    /// Print completions for a shell
+    /// Print the completion script for a shell
     #[command(
         after_help = "Examples:\n  herdlet completions bash > /etc/bash_completion.d/herdlet\n  herdlet completions zsh > \"${fpath[1]}/_herdlet\"\n  herdlet completions fish > ~/.config/fish/completions/herdlet.fish"
     )]
@@ -290,14 +290,15 @@ pub enum ClientCommand {
     Version(offline::VersionArgs),
 }
 
-/// Reads the command line. Help, and what is wrong with it, is printed; then the answer is the exit code.
+/// Parses the command line. Prints help and errors.
 ///
 /// # Errors
-/// The exit code: 0 after help, 125 where `run` or `exec` were misused (their other codes are the task's), else 2.
+/// The exit code: 0 after help, 125 for wrong arguments of `run` or `exec` (their other codes are the task's),
+/// else 2.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
     let said = nomad::translate(&args);
-    // Before anything is printed, and as Nomad's flags say too: what is wrong is told in colours, or without.
+    // Before anything is printed, because errors are coloured too. Includes Nomad's flags.
     style::choose(words::color(if let Said::Translated(ours) = &said { ours } else { &args }));
     let args = match said {
         Said::Ours => args,
@@ -310,7 +311,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             if let Some(sentence) = sentence {
                 Failure::new(sentence).print();
             }
-            herdlet_base::tell!("Of Nomad's verbs these are known here:\n{known}");
+            herdlet_base::tell!("Commands of Nomad that herdlet accepts:\n{known}");
             return Err(failure::USAGE);
         }
     };
@@ -330,7 +331,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             (_, _) => None,
         };
         if unknown.is_some() {
-            // The parser's own tip is to put `--` before it, which is never what was meant.
+            // The parser's own tip is to put `--` before the argument, which is never meant.
             error.remove(ContextKind::Suggested);
         }
         let _ = error.print();
@@ -348,7 +349,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
 }
 
 impl Cli {
-    /// Hands flags given before the command to the command. Where nothing is named, `up` and `down` alone mean this folder.
+    /// Passes flags before the command to the command. Without arguments, only `up` and `down` use the current
+    /// folder.
     fn settle(mut self, verb: &str) -> Result<Self, Failure> {
         let names_nothing = match &self.command {
             Command::Client(ClientCommand::Apply(args)) => args.files.is_empty(),
@@ -372,7 +374,7 @@ impl Cli {
             (None, None) => {}
             (None, Some(flag)) => {
                 let message = format!(
-                    "{flag} before the command is for commands that talk to an agent; this one doesn't"
+                    "{flag} before the command is only for commands that connect to an agent; this one doesn't"
                 );
                 return Err(Failure::new(message));
             }
@@ -382,7 +384,7 @@ impl Cli {
 }
 
 impl ClientCommand {
-    /// The exit code that says that it failed.
+    /// The exit code of a failure.
     fn failed(&self) -> u8 {
         if matches!(self, Self::Exec(_)) {
             failure::AGENT_FAILED
@@ -393,7 +395,7 @@ impl ClientCommand {
         }
     }
 
-    /// Resolves, with the exit code, once nobody reads what is printed and nothing else is left to do.
+    /// Resolves with the exit code when the output has no reader and the command has nothing else to do.
     fn unread(&self) -> impl Future<Output = u8> + use<> {
         let is_exec = matches!(self, Self::Exec(_));
         let only_prints = matches!(
@@ -405,12 +407,12 @@ impl ClientCommand {
                 std::future::pending::<()>().await;
             }
             stdout::unread().await;
-            // How its command would have ended nobody knows: the session ends with us.
+            // The command's own exit code remains unknown: its session ends with this process.
             if is_exec { failure::NOBODY_READS } else { 0 }
         }
     }
 
-    /// Which agent the command talks to; none for those that need no agent.
+    /// The connection flags of the command; none if it needs no agent.
     fn connection(&mut self) -> Option<&mut Connection> {
         match self {
             Self::Apply(args) => Some(&mut args.connection),
@@ -451,7 +453,7 @@ impl ClientCommand {
     }
 }
 
-/// Carries out a command. The answer is the exit code.
+/// Runs a command, and returns its exit code.
 pub async fn execute(command: ClientCommand) -> u8 {
     let (in_words, unread) = (command.failed(), command.unread());
     let ended = tokio::select! {
@@ -459,7 +461,7 @@ pub async fn execute(command: ClientCommand) -> u8 {
         ended = dispatch(command) => ended,
         code = unread => Ok(code),
     };
-    // What was done is done; but who reads it has not got all of it.
+    // The command has done its work, but its output is incomplete.
     let ended = ended.and_then(|code| stdout::failure().map_or(Ok(code), |lost| Err(lost.code(in_words))));
     ended.unwrap_or_else(|failure| {
         failure.print();

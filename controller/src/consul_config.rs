@@ -1,12 +1,13 @@
-//! The Consul that the config and the environment name.
+//! The Consul agent that the config and the environment name.
 
 use herdlet_config::Config;
 use herdlet_services::catalog::ConsulConfig;
 
-/// How it is reached, with Consul's own variables of the environment where the config says nothing.
+/// The connection to Consul. Consul's own environment variables apply to what the config does not
+/// set.
 ///
 /// # Errors
-/// When the token can't be read, or the address is none.
+/// When the token can't be read, or the address is invalid.
 pub(crate) fn resolve(config: &Config) -> anyhow::Result<ConsulConfig> {
     let token = match (&config.consul.token_file, &config.consul.token) {
         (Some(path), _) => Some(herdlet_config::read_token(path)?.to_string()),

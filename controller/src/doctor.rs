@@ -1,13 +1,12 @@
-//! What an agent finds on this machine: the kernel, cgroups, mounts, limits, ports, disk, clock, Consul, folders of manifests, servers.
+//! Checks of this machine: the kernel, cgroups, mounts, limits, ports, disk, clock, Consul, folders of manifests, servers.
 //!
-//! In: the config that an agent would get, and where one that runs keeps its state. Out: findings, in the order in which somebody would
-//! mend them. Nothing is changed, and nothing is asked of an agent that runs: that is the command's.
+//! In: the config of an agent, and the state directory of a running one. Out: findings, in the order in which an admin would fix
+//! them. Nothing is changed. The command itself contacts a running agent.
 //!
 //! - `machine`: the machine itself.
-//! - `storage`: where things are kept and read.
-//! - `peers`: the API on TCP, and Consul.
+//! - `storage`: where state is kept and manifests are read.
 //! - `cluster`: servers.
-//! - `ownership`: who else could change what the agent obeys.
+//! - `ownership`: whether other users could change what the agent obeys.
 //! - `instance`: whether the instance or its tasks run elsewhere.
 
 mod cluster;
@@ -34,24 +33,22 @@ pub(crate) use machine::{open_files, unpacking};
 use peers::{consul, listener};
 use storage::{access_lists, disk, host_volume, manifests};
 
-/// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
     Ok,
-    /// It works, but less well, or not for long.
+    /// It works, but with restrictions, or not for long.
     Warning,
-    /// An agent can't work like this.
+    /// An agent can't work.
     Failure,
 }
 
-/// Something that was looked at.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub check: &'static str,
     pub verdict: Verdict,
-    /// What was found, in a sentence.
+    /// What was found, as a sentence.
     pub message: String,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,32 +56,29 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// It is as it should be.
     pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Ok, message: message.into(), hint: None }
     }
 
-    /// It works, but.
     pub fn warning(check: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Warning, message: message.into(), hint: Some(hint.into()) }
     }
 
-    /// It does not work.
     pub fn failure(check: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Failure, message: message.into(), hint: Some(hint.into()) }
     }
 }
 
-/// Where an agent keeps its state.
+/// The state directory to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateDir<'d> {
-    /// One with this config would, as this user.
+    /// An agent with this config, running as this user, would use it.
     Planned(&'d Path),
-    /// The one that runs does, as whoever it runs: whether it can write there is told by itself.
+    /// A running agent uses it. That agent reports itself if it can't write there.
     InUse(&'d Path),
 }
 
-/// Looks at everything. `in_use` is where an agent that runs keeps its state.
+/// Runs all checks. `in_use` is the state directory of a running agent.
 pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     let state_dir = in_use.map_or(StateDir::Planned(&config.state_dir), StateDir::InUse);
     let mut findings = vec![

@@ -1,8 +1,8 @@
-//! The guard of a private agent (`herdlet run`): a process of its own that holds a pipe from it. When the pipe hangs up,
-//! whichever way the agent ended, it removes everything that is left and ends.
+//! The guard of a private agent (`herdlet run`): a separate process that holds a pipe from the agent. When the pipe closes,
+//! however the agent ended, the guard removes everything that is left and ends.
 //!
-//! In: the agent's end of the pipe, and what to remove. Out: nothing, on the machine too. Usually the agent has tidied up by
-//! itself and the guard finds nothing to do.
+//! In: the agent's end of the pipe, and what to remove. Out: nothing, on the machine too. Usually the agent has cleaned up
+//! itself, and the guard finds nothing to do.
 
 use std::{
     io::Read,
@@ -21,19 +21,19 @@ use herdlet_base::{paths::Paths, safe_fs::Dir};
 use herdlet_driver::Availability;
 use serde::{Deserialize, Serialize};
 
-/// What a guard looks after.
+/// What a guard must remove.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Charge {
-    /// The private agent's state directory. It need not be there yet: which instance to end is read from it at the end, so
-    /// that a guard can be there first.
+    /// The private agent's state directory, which may not exist yet: the guard reads the instance from it at the end, so that
+    /// it can start before the agent.
     pub state: PathBuf,
     pub runtime: PathBuf,
     pub cgroup_parent: String,
-    /// Directories that are removed with all that is in them.
+    /// Directories that are removed with their contents.
     pub remove: Vec<PathBuf>,
 }
 
-/// A guard that watches us. Dropping it lets it do its work.
+/// A running guard. Dropping it starts the cleanup.
 #[derive(Debug)]
 pub struct Guard {
     leash: Option<ChildStdin>,
@@ -41,14 +41,14 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts a guard.
+    /// Starts the guard process.
     ///
     /// # Errors
-    /// When this program can't be started once more.
+    /// When this program can't be started again.
     pub fn start(charge: &Charge) -> anyhow::Result<Self> {
-        let charge = serde_json::to_string(charge).context("write the guard's charge")?;
-        // A process group of its own: Ctrl-C is for us, not for the one who tidies up after us.
-        // By this name it is this very program, also where the file has been replaced since.
+        let charge = serde_json::to_string(charge).context("encode the guard's instructions")?;
+        // A separate process group, so that Ctrl-C does not interrupt the cleanup. The path refers to this program, even if
+        // its file has been replaced since.
         let mut child = Command::new("/proc/self/exe")
             .args(["guard", &charge])
             .stdin(Stdio::piped())
@@ -60,33 +60,33 @@ impl Guard {
         Ok(Self { leash, child })
     }
 
-    /// Lets the guard do its work and waits until it has. Blocks.
+    /// Starts the cleanup, and waits for its end. Blocking.
     ///
     /// # Errors
-    /// When something is left; the guard itself has said what.
+    /// When something is left; the guard has logged what.
     pub fn finish(mut self) -> anyhow::Result<()> {
         drop(self.leash.take());
         let status = self.child.wait().context("wait for the guard")?;
-        anyhow::ensure!(status.success(), "something of this run could not be removed");
+        anyhow::ensure!(status.success(), "not everything of this run could be removed");
         Ok(())
     }
 }
 
-/// The guard itself: waits for the hang-up, then tidies up.
+/// The guard process: waits for the pipe to close, then cleans up.
 ///
 /// # Errors
-/// When something resists removal.
+/// When something can't be removed.
 pub async fn watch(charge: Charge) -> anyhow::Result<()> {
     herdlet_runtime::off_thread(|| {
         let mut rest = Vec::new();
-        // Nothing is ever written: this returns at the hang-up.
+        // Nothing is ever written, so this returns when the pipe closes.
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
     })
     .await
     .context("wait for the agent")?;
     let mut removed = match StateDir::instance_in(&charge.state) {
         Some(instance) => remove_all(&charge, instance).await,
-        // The agent died before it had taken the directory: it has made nothing else.
+        // The agent died before it had claimed the directory, and has created nothing else.
         None => Ok(()),
     };
     for dir in charge.remove {
@@ -107,25 +107,26 @@ async fn remove_all(charge: &Charge, instance: InstanceId) -> anyhow::Result<()>
     instance.remove_all().await
 }
 
-/// Runs the guard with its charge as JSON. The answer is the exit code.
+/// Runs the guard with its `Charge` as JSON. Returns the exit code.
 pub async fn execute(charge: &str) -> u8 {
     let charge = match serde_json::from_str(charge) {
         Ok(charge) => charge,
         Err(error) => {
-            tracing::error!(%error, "failed to read the guard's charge");
+            tracing::error!(%error, "failed to decode the guard's instructions");
             return 2;
         }
     };
     match watch(charge).await {
         Ok(()) => 0,
         Err(error) => {
-            tracing::error!("failed to tidy up: {error:#}");
+            tracing::error!("failed to clean up: {error:#}");
             1
         }
     }
 }
 
-/// Removes a directory with all that is in it, and enters no mount: behind one that resisted are somebody's own files.
+/// Removes a directory with its contents, but does not enter mounts: behind a mount that could not be removed are the user's
+/// own files.
 fn remove_dir(dir: &Path) -> anyhow::Result<()> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
     if !parent.is_dir() {
@@ -158,8 +159,8 @@ mod tests {
         assert!(!ours.exists() && theirs.join("kept").exists());
     }
 
-    // A guard that could not open the instance went on to remove the directory by a plain walk, through the volumes that were
-    // still mounted in it.
+    // A guard that could not open the instance removed the directory recursively, through volumes that were still mounted in
+    // it.
     #[test]
     fn what_is_mounted_in_a_directory_is_not_emptied() {
         if Privileges::probe().mounting == Mounting::Impossible {

@@ -1,7 +1,7 @@
-//! The program: the agent with its front ends (`herdlet agent`), a private agent (`herdlet run`), a cluster of pretended nodes
-//! (`herdlet simulate`), checks of a machine (`herdlet doctor`), and the command line around all of them.
+//! The program: the agent with its front ends (`herdlet agent`), a private agent (`herdlet run`), a cluster of simulated nodes
+//! (`herdlet simulate`), checks of a machine (`herdlet doctor`), and their command line.
 //!
-//! In: arguments, the environment. Out: an exit code. What the parts do is in the crates beside this one.
+//! In: arguments, the environment. Out: an exit code. The other crates implement the parts.
 
 pub mod cli;
 mod consul_config;

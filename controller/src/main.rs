@@ -1,4 +1,4 @@
-//! The binary: reads the command line, sets up what every command needs, hands over.
+//! The binary: parses the command line, sets up what every command needs, and dispatches.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -9,7 +9,7 @@ use herdlet::{
 use herdlet_agent::{memory, telemetry::logs};
 use herdlet_storage::artifact::unpack;
 
-/// How long tasks of the runtime that can't be stopped (a commit on a hung disk) may keep the process.
+/// How long tasks of the runtime that can't be cancelled (a commit on a hung disk) may delay the exit.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(code) => return code.into(),
     };
-    // One thread, which gives up its rights.
+    // Before the runtime, because this process has one thread and drops its privileges.
     if let Command::Unpack(args) = &command {
         return unpack::execute(&args.order).into();
     }
@@ -32,8 +32,8 @@ fn main() -> ExitCode {
             return 1.into();
         }
     };
-    // To give work to a pool that has no thread and can't make one (a limit of processes) is a panic. With a thread that is busy,
-    // the work waits until another one can be made (`herdlet_runtime::off_thread`).
+    // Spawning blocking work panics if the pool has no thread and can't create one (a limit of processes). With one busy thread,
+    // the work waits until another one can be created (`herdlet_runtime::off_thread`).
     let (end, ended) = std::sync::mpsc::sync_channel::<()>(0);
     if matches!(command, Command::Agent(_) | Command::Run(_)) {
         runtime.spawn_blocking(move || ended.recv());

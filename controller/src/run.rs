@@ -1,7 +1,7 @@
-//! `herdlet run FILE…`: a private agent that lives as long as its batch work.
+//! `herdlet run FILE…`: a private agent that ends with its batch work.
 //!
-//! In: manifests. Out: the tasks' output on stdout and stderr, progress and the verdict on stderr, an exit code. It has an
-//! instance and a state directory of its own and no socket. A guard process removes everything if it dies, whichever way.
+//! In: manifests. Out: the tasks' output on stdout and stderr, progress and the result on stderr, an exit code. It has its
+//! own instance and state directory, and no socket. A guard process cleans up, however the agent ends.
 
 pub mod output;
 mod told;
@@ -53,30 +53,29 @@ use crate::{
     },
 };
 
-/// What to run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// Manifests: files, folders, or `-`.
     pub files: Vec<PathBuf>,
-    /// Values for variables of HCL job files.
+    /// Values of variables in HCL job files.
     pub variables: VariableTexts,
-    /// Where its state is kept; a temporary directory where absent.
+    /// The state directory; a temporary one if none.
     pub state_dir: Option<PathBuf>,
     pub cgroup_parent: String,
-    /// Users who may enter the directories of every allocation, as in the config of an agent.
+    /// Users with access to the directories of every allocation, as in the config of an agent.
     pub task_dir_users: Vec<String>,
 }
 
-/// Exit code when the agent itself fails, as `docker run` has it.
+/// Exit code if the agent itself fails, as for `docker run`.
 pub const AGENT_FAILED: u8 = 125;
 
 /// Exit code after Ctrl-C: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// How long the removal of what ended tasks left may hold up the end of a run.
+/// Limit on the delay of a run's end by the cleanup of its ended tasks.
 const LAST_OUTPUT_MAX: Duration = Duration::from_secs(10);
 
-/// Runs the manifests to their end. The answer is the exit code.
+/// Runs the manifests to their end. Returns the exit code.
 pub async fn run(options: RunOptions) -> u8 {
     let set = Variables::read(&options.variables)
         .and_then(|variables| manifests::load(&options.files, &Drivers::built_in(), &variables));
@@ -107,13 +106,15 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     if let Some(job) = set.jobs.iter().map(|loaded| &loaded.object).find(|job| job.makes_children()) {
         let what = if job.takes_dispatches() { "parameterized: dispatches" } else { "periodic: launches" };
         anyhow::bail!(
-            "job {} is {what} run for it, and nothing of its own, so this would wait for ever; apply it to an agent: herdlet apply -f FILE",
+            "job {} is {what} start its tasks, so this would wait for ever; apply it to an agent: herdlet apply -f FILE",
             job.id
         );
     }
     let Settled { paths, state, guard, alone: _alone } = settle(options.state_dir, &options.cgroup_parent)?;
-    // Held until everything has been removed. Whichever way we end, its hang-up ends the tasks without anybody's help.
-    let (leash, _held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make a pipe")?;
+    // Held until everything has been removed. If this process dies, the pipe closes, and the supervisors end the tasks
+    // themselves.
+    let (leash, _held) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("create a pipe")?;
     let instance = Instance::open(Options {
         instance: state.instance().clone(),
         paths,
@@ -122,7 +123,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         leash: Some(leash),
     })?;
     if let herdlet_process::cgroup::Isolation::None { why } = &instance.isolation {
-        tracing::info!(why, "isolation: none; tasks are held by their process tree only");
+        tracing::info!(why, "isolation: none; tasks are tracked by their process tree only");
     }
     let ineffective = instance.isolation.ineffective();
     let mut agent = start_agent(state, instance, options.task_dir_users).await?;
@@ -153,7 +154,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             let left_nothing = tokio::time::timeout(LAST_OUTPUT_MAX, nothing_is_owed(&agent, &work));
             tokio::select! {
                 left_nothing = left_nothing => if left_nothing.is_err() {
-                    tracing::warn!("what ended tasks left is not removed yet; their last output may be missing");
+                    tracing::warn!("not everything of the ended tasks has been removed yet; their last output may be missing");
                 },
                 () = interrupted() => {}
             }
@@ -163,7 +164,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             code
         }
         End::Interrupted => {
-            // What tasks say while they are stopped belongs to their output.
+            // Output of tasks while they stop is printed too.
             remove_jobs(&agent).await;
             follow.finish(interrupted()).await;
             INTERRUPTED
@@ -171,25 +172,25 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     };
     tokio::select! {
         () = agent.stop() => {}
-        // On a full disk it goes on trying for a while.
+        // On a full disk, the agent keeps trying for a while.
         () = interrupted() => {}
     }
     tokio::select! {
         finished = herdlet_runtime::off_thread(|| guard.finish()) => finished.context("wait for the guard")??,
-        // It goes on without us.
+        // The guard continues without us.
         () = interrupted() => return Ok(INTERRUPTED),
     }
     Ok(code)
 }
 
-/// The job as a private agent runs it: in whatever datacenter and pool it names.
+/// A private agent ignores the job's datacenters and node pool.
 fn anywhere(mut job: Job) -> Job {
     job.datacenters = vec!["*".to_owned()];
     job.node_pool = NODE_POOL.to_owned();
     job
 }
 
-/// A place of its own.
+/// A claimed state directory with its guard.
 struct Settled {
     paths: Paths,
     state: StateDir,
@@ -197,9 +198,9 @@ struct Settled {
     alone: Alone,
 }
 
-/// Takes a state directory with a guard over it.
+/// Claims a state directory, and starts its guard.
 fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Settled> {
-    let claim = |path: &Path| StateDir::claim(path).context("take the state directory");
+    let claim = |path: &Path| StateDir::claim(path).context("claim the state directory");
     let charge = |state: &Path, remove: Vec<PathBuf>| Charge {
         state: state.to_owned(),
         runtime: state.join("run"),
@@ -207,21 +208,21 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Set
         remove,
     };
     let alone =
-        |path: &Path, state: &StateDir| state.claim_runtime(&path.join("run")).context("take the instance");
+        |path: &Path, state: &StateDir| state.claim_runtime(&path.join("run")).context("claim the instance");
     let (path, state, guard, alone) = match state_dir {
-        // The guard first: there is no moment in which the directory would be left behind.
+        // The guard first, so that the directory is never left behind.
         None => {
             let path = std::env::temp_dir().join(format!("herdlet-run-{}", random_hex()));
             let guard = Guard::start(&charge(&path, vec![path.clone()]))?;
             std::fs::DirBuilder::new()
                 .mode(0o700)
                 .create(&path)
-                .with_context(|| format!("make directory {}", path.display()))?;
+                .with_context(|| format!("create directory {}", path.display()))?;
             let state = claim(&path)?;
             let alone = alone(&path, &state)?;
             (path, state, guard, alone)
         }
-        // The claim first: of a directory that is somebody else's nothing may be removed.
+        // The claim first, because nothing may be removed from a directory that another agent uses.
         Some(path) => {
             claim_private(&path)?;
             let state = claim(&path)?;
@@ -233,17 +234,17 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Set
     Ok(Settled { paths: Paths { runtime: path.join("run"), state: path }, state, guard, alone })
 }
 
-/// Marks a fresh directory as one of private agents. At its end a run removes everything of its instance, so it must not be
-/// given the directory of an agent whose tasks run on without it.
+/// Marks a new directory as one for private agents. At its end, a run removes everything of its instance, so it must not
+/// use the directory of an agent whose tasks continue without it.
 fn claim_private(path: &Path) -> anyhow::Result<()> {
     let mark = path.join("private");
     if StateDir::instance_in(path).is_none() && !path.join("state.db").exists() {
-        durable::make_passage(path).with_context(|| format!("make directory {}", path.display()))?;
+        durable::make_passage(path).with_context(|| format!("create directory {}", path.display()))?;
         return durable::write(&mark, b"").with_context(|| format!("write {}", mark.display()));
     }
     anyhow::ensure!(
         mark.exists(),
-        "failed to use the state directory {}: it is a long-running agent's, whose tasks this run would end with its own",
+        "failed to use the state directory {}: it belongs to a long-running agent, whose tasks this run would end",
         path.display()
     );
     Ok(())
@@ -274,7 +275,7 @@ async fn start_agent(
     Ok(agent)
 }
 
-/// Who runs a job here and now is told that it failed, and decides whether it is tried again.
+/// Disables rescheduling: the user sees the failure and decides whether to try again.
 fn tried_once(mut job: Job) -> Job {
     for group in &mut job.groups {
         group.reschedule = ReschedulePolicy::default();
@@ -282,7 +283,7 @@ fn tried_once(mut job: Job) -> Job {
     job
 }
 
-/// Deletes the jobs of an earlier run in the same state directory that was killed: what is not in the files is not wanted.
+/// Deletes jobs that an earlier, killed run has left in this state directory, unless the files contain them.
 async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
     agent.handle.first_turn.opened().await.context("finish the first turn")?;
     let wanted: BTreeSet<_> = jobs.iter().map(Job::key).collect();
@@ -292,11 +293,11 @@ async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What has to end before the run does.
+/// The work that must end before the run does.
 struct Work {
-    /// Jobs that complete, each with the number of its allocations.
+    /// Batch jobs, each with the number of its allocations.
     batch: BTreeMap<JobKey, u64>,
-    /// All jobs alike: a run without batch work ends by Ctrl-C, or when everything in it has failed for good.
+    /// All jobs. A run without batch work ends with Ctrl-C, or when everything in it has failed for good.
     all: BTreeMap<JobKey, u64>,
 }
 
@@ -314,7 +315,7 @@ impl Work {
         Self { batch, all }
     }
 
-    /// Waits until all batch work has ended, telling what becomes of each task.
+    /// Waits until all batch work has ended, and prints the changes of each task.
     async fn until_done(&self, model: &ReadModel, requests: &Requests, began: Instant) -> End {
         let mut changes = model.changes();
         let mut told = Told::default();
@@ -330,7 +331,7 @@ impl Work {
                 return End::Done;
             }
             tokio::select! {
-                // A lagging receiver has missed changes, but everything is read anew anyway.
+                // A lagging receiver has missed changes, but the whole model is read again anyway.
                 _ = changes.recv() => {}
                 () = &mut interrupt => return End::Interrupted,
                 () = trouble.next(requests) => {}
@@ -339,14 +340,14 @@ impl Work {
     }
 }
 
-/// While the state can't be written nothing new happens and nothing is seen to end: that must not look like a hang.
+/// While the state can't be written, no progress is possible or visible. This must not look like a hang.
 #[derive(Default)]
 struct Trouble {
     told: Option<String>,
 }
 
 impl Trouble {
-    /// Tells the next time that it can't be, and that it can again. May be dropped while waiting.
+    /// Prints the next change: that the state can't be written, or that it can again. Cancel-safe.
     async fn next(&mut self, requests: &Requests) {
         if self.told.is_none() {
             requests.until_degraded().await;
@@ -362,17 +363,17 @@ impl Trouble {
     }
 }
 
-/// Waits until what the ended tasks left is removed: only then their last output is in their logs.
+/// Waits until the ended tasks are cleaned up: only then their logs are complete.
 async fn nothing_is_owed(agent: &Agent, work: &Work) {
     for key in work.batch.keys() {
         for view in agent.model.allocs_of(key) {
-            // First listen, then ask: whatever changes what is owed is published.
+            // Subscribes before the request: every change of the explanation is published.
             let mut changes = agent.model.changes();
             loop {
                 let explained = agent.requests.ask(Command::Explain { alloc: view.spec.id }).await;
                 match explained.map(|answer| answer.reply) {
                     Ok(Reply::Explanation(explanation)) if !explanation.waits.is_empty() => {
-                        // A lagging receiver has missed changes: reason enough to ask again.
+                        // A lagging receiver has missed changes, so the loop asks again.
                         let _ = changes.recv().await;
                     }
                     Ok(_) | Err(_) => break,
@@ -382,7 +383,7 @@ async fn nothing_is_owed(agent: &Agent, work: &Work) {
     }
 }
 
-/// Every allocation of the job has ended.
+/// Whether every allocation of the job has ended.
 fn is_over(model: &ReadModel, key: &JobKey, count: u64) -> bool {
     let Some(job) = model.job(key) else { return false };
     let settled = matches!(job.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed);
@@ -394,8 +395,8 @@ fn has_ended(view: &AllocView) -> bool {
     view.status.is_terminal() && view.tasks.iter().all(|task| task.state == TaskStatus::Dead)
 }
 
-/// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout` and, for a catalogue that does not
-/// confirm what is taken back, by [`LAST_OUTPUT_MAX`] after that; Ctrl-C leaves the rest to the guard.
+/// Stops and removes everything, including services. The tasks' `kill_timeout` bounds this, then [`LAST_OUTPUT_MAX`] for a
+/// catalogue that does not confirm deregistrations. Ctrl-C leaves the rest to the guard.
 async fn remove_jobs(agent: &Agent) {
     let mut changes = agent.model.changes();
     let interrupt = interrupted();
@@ -419,12 +420,12 @@ async fn remove_jobs(agent: &Agent) {
             _ = changes.recv() => {}
             () = tokio::time::sleep_until(given_up.unwrap_or_else(tokio::time::Instant::now)), if given_up.is_some() => {
                 for view in agent.model.jobs() {
-                    tracing::warn!(job = %view.key, why = view.convergence.message, "not all of it could be taken back");
+                    tracing::warn!(job = %view.key, why = view.convergence.message, "not everything of the job could be removed");
                 }
                 return;
             }
             () = &mut interrupt => return,
-            // Nothing would be seen to go. The guard needs no state.
+            // No progress would be visible. The guard needs no state.
             () = agent.requests.until_degraded() => return,
         }
     }

@@ -1,8 +1,8 @@
 //! `herdlet agent`: the long-running agent, from its config to its end.
 //!
-//! In: the config. Out: an exit code. Order of starting: TCP addresses, state directory, drivers, database, loop, API,
-//! folders, readiness.
-//! It stops by SIGTERM or SIGINT in the reverse order; tasks run on, unless the node is to leave its cluster ([`ending`]).
+//! In: the config. Out: an exit code. Order of the start: TCP addresses, state directory, drivers, database, loop, API,
+//! folders, readiness. SIGTERM or SIGINT stops it in reverse order. Tasks continue, unless the node leaves its cluster
+//! ([`ending`]).
 
 mod ending;
 mod readiness;
@@ -64,10 +64,10 @@ use ending::Signals;
 use readiness::Readiness;
 use scrape::Scraped;
 
-/// Exit code for a config or command line that makes no sense.
+/// Exit code for an invalid config or command line.
 const USAGE: u8 = 2;
 
-/// Runs the agent until it is told to end. The answer is the exit code.
+/// Runs the agent until it is asked to end. Returns the exit code.
 pub async fn run_agent(flags: Flags) -> u8 {
     let host = host_name();
     let config = match Config::load_trusted(flags, &Surroundings::of_process(&host)) {
@@ -87,7 +87,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
     }
     for (variable, name) in ownership::unknown_names() {
         tracing::warn!(
-            "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted; `herdlet doctor` lists who is"
+            "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted; `herdlet doctor` lists trusted users"
         );
     }
     match run(config).await {
@@ -102,10 +102,10 @@ pub async fn run_agent(flags: Flags) -> u8 {
 async fn run(config: Config) -> anyhow::Result<()> {
     ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
-    // Before anything is touched: an agent whose addresses are taken must not have started tasks.
+    // Before any change: an agent whose addresses are taken must not have started tasks.
     let doors = match Doors::open(&config).await {
         Ok(doors) => doors,
-        // By another agent of the same state: that says more than whose address is taken.
+        // An agent with the same state is a better explanation than a taken address.
         Err(error) => match config.state_dir.is_dir().then(|| StateDir::claim(&config.state_dir)) {
             Some(Err(taken @ ClaimError::InUse { .. })) => return Err(taken.into()),
             Some(Ok(_) | Err(_)) | None => return Err(error),
@@ -114,7 +114,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let consul = consul_config::resolve(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
-    // Before anything is written: on a full disk it may get no further.
+    // Before anything is written: on a full disk, the start may get no further.
     agent::close_left_open(&config.paths(&id), &config.task_dir_users);
     let mut alone = dir.claim_runtime(&config.paths(&id).runtime)?;
     let member = Member::of(&config, &consul)?;
@@ -200,11 +200,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     .vitals();
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
-    // Before anything that may wait, so that whoever wonders can ask.
+    // Before anything that may wait, so that users can query the agent.
     let node_door = listen(&open, doors, &shared, &mut faces).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
         let listens = listener.address();
-        // Of all drivers: what runs goes on where its driver was turned off, and what can't start is told by the driver.
+        // With all built-in drivers: tasks of a disabled driver continue, and the driver itself reports what it can't
+        // start.
         let now = member
             .join(&config, &mut agent, Drivers::built_in(), &shared)
             .await
@@ -219,7 +220,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         agent.watch(folder.follow());
     }
     agent.complete_after(readiness.clone().all_said());
-    // What folders own must be known before: forgotten, it would run again.
+    // Collection needs the folders' ownership: a collected job of a folder would run again.
     agent.watch({
         let ready = readiness.clone().reached();
         async move {
@@ -238,26 +239,26 @@ async fn run(config: Config) -> anyhow::Result<()> {
         error = agent.failed() => Err(error),
         Some(ended) = faces.join_next() => Err(face_ended(ended)),
     };
-    tracing::info!("stopping; tasks run on");
+    tracing::info!("stopping; tasks continue");
     notify(&[sd_notify::NotifyState::Stopping]);
     closing.cancel();
     while faces.join_next().await.is_some() {}
     let tokens = Arc::clone(&agent.context.server_tokens);
     agent.stop().await;
-    // The disk may have room since.
+    // The disk may have space by now.
     let _ = off_thread(move || tokens.keep_held()).await;
     ended
 }
 
-/// A listener that is gone would leave an agent that nobody can ask.
+/// Without this listener, the agent could not be queried.
 fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
     match ended {
-        Ok(()) => anyhow::anyhow!("go on: a listener has ended by itself"),
-        Err(error) => anyhow::anyhow!("go on: a listener has ended: {error}"),
+        Ok(()) => anyhow::anyhow!("continue: a listener ended unexpectedly"),
+        Err(error) => anyhow::anyhow!("continue: a listener ended: {error}"),
     }
 }
 
-/// What `herdlet doctor` says of it: with too few descriptors an agent fails where nobody would look for the cause.
+/// Logs findings of `herdlet doctor` whose effects would be hard to diagnose, such as too few file descriptors.
 fn warn_of_limits() {
     for found in [doctor::open_files(), doctor::unpacking(Barrier::probe())] {
         if let Some(hint) = found.hint {
@@ -266,8 +267,8 @@ fn warn_of_limits() {
     }
 }
 
-/// Finishes removals that an earlier agent began. What resists is tried again at the next start: it keeps no agent from
-/// starting.
+/// Finishes removals that an earlier agent began. A failure does not prevent the start, and is tried again at the next
+/// one.
 fn sweep(instance: &Instance) {
     if let Err(error) = alloc_dir::sweep(&instance.paths) {
         tracing::warn!(error = in_full(&error), "failed to finish the removal of allocation directories");
@@ -277,7 +278,7 @@ fn sweep(instance: &Instance) {
     }
 }
 
-/// Every folder; none is read yet.
+/// All folders; none has been read yet.
 fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let state = &agent.context.paths.state;
     let folder = |dir: &PathBuf| {
@@ -287,7 +288,7 @@ fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     config.manifests.iter().map(folder).collect()
 }
 
-/// What manifests must obey here: the rules of the drivers that are offered.
+/// The rules for manifests: those of the enabled drivers.
 fn manifest_rules(config: &Config) -> Drivers {
     let all = Drivers::built_in();
     match config.raw_exec {
@@ -307,7 +308,7 @@ fn manifest_rules(config: &Config) -> Drivers {
     }
 }
 
-/// Who knows how the agent is.
+/// The sources of the agent's health.
 struct Sources {
     readiness: Readiness,
     requests: Requests,
@@ -315,12 +316,12 @@ struct Sources {
     folders: Vec<Arc<FolderStatus>>,
     tls: Option<Arc<Tls>>,
     consul: Arc<Consul>,
-    /// Known once it has joined a cluster, if it is to.
+    /// Set once the node has joined its cluster.
     joined: Arc<OnceLock<Joined>>,
 }
 
 impl Sources {
-    /// They are asked anew for each answer.
+    /// Determines the health for each answer.
     fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
         let Self { readiness, requests, orphans, folders, tls, consul, joined } = self;
         move || {
@@ -329,11 +330,9 @@ impl Sources {
                 degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
             let degraded = degraded.or_else(|| {
                 let left = Some(orphans.attempts.left).filter(|left| *left > 0)?;
-                Some(format!(
-                    "{left} attempts were found that belong to no job and were left alone: the log names them"
-                ))
+                Some(format!("{left} attempts belong to no job and were left alone: the log names them"))
             });
-            // Nothing new comes to a node whose servers are out of reach.
+            // Servers that are out of reach give this node no new work.
             let of_cluster = joined.get().and_then(Joined::warning);
             let (degraded, of_cluster) = match degraded {
                 None => (of_cluster, None),
@@ -373,7 +372,7 @@ fn shared(
         consul: Arc::clone(&agent.context.services.catalogs.consul),
         evaluations: Evaluations::default(),
         gc,
-        // With what the drivers have said of themselves meanwhile.
+        // Includes the attributes that the drivers have set.
         facts: Facts { node: agent.context.node.clone(), ..facts },
         vitals: Box::new(vitals),
         jwks: agent.context.signer.jwks(),
@@ -384,7 +383,7 @@ fn shared(
     })
 }
 
-/// Sockets on TCP and UDP, opened before anything else, so that a taken address is told at once. Whoever connects early waits until
+/// Sockets on TCP and UDP. They are opened first, so that a taken address is reported at once. Early clients wait until
 /// the agent serves.
 struct Doors {
     api: Option<(Listener, Token)>,
@@ -422,7 +421,7 @@ impl Doors {
             Some(cluster) => {
                 let listener = Listener::tcp(&cluster.http.to_string()).await;
                 let listener =
-                    listener.context("open the node's HTTP API; `cluster.http_port` takes another port")?;
+                    listener.context("open the node's HTTP API (`cluster.http_port` sets its port)")?;
                 let certificates = cluster.http_tls.clone().map(Tls::read).transpose()?;
                 Some(match certificates {
                     Some(tls) => listener.with_tls(Arc::new(tls)),
@@ -435,7 +434,7 @@ impl Doors {
     }
 }
 
-/// What the faces of this agent have in common.
+/// State that the faces of this agent share.
 struct Open<'c> {
     config: &'c Config,
     admission: Arc<Admission>,
@@ -447,7 +446,6 @@ impl<'c> Open<'c> {
         Self { config, admission: Admission::new(Names::of_config(config), telemetry), closing }
     }
 
-    /// Serves a router on a listener until the agent ends.
     fn serve(
         &self,
         listener: Listener,
@@ -460,7 +458,7 @@ impl<'c> Open<'c> {
     }
 }
 
-/// Makes the socket, and serves it and the others, but for that of a node, which is given back.
+/// Creates the unix socket, and serves all listeners except the node's, which is returned.
 async fn listen(
     open: &Open<'_>,
     doors: Doors,
@@ -495,17 +493,17 @@ async fn listen(
 }
 
 fn make_parent(dir: &Path) -> anyhow::Result<()> {
-    // Whatever the umask: nobody else may put a socket there.
+    // With this mode regardless of the umask, so that no other user can put a socket there.
     let mut builder = std::fs::DirBuilder::new();
     builder
         .recursive(true)
         .mode(0o755)
         .create(dir)
-        .with_context(|| format!("make directory {}", dir.display()))
+        .with_context(|| format!("create directory {}", dir.display()))
 }
 
-/// Tells the service manager that the loop still turns, as often as it asks to be told. Answers are not waited for: they
-/// come with a commit, and a disk that is full or hangs is shown as degraded, which a restart would not mend.
+/// Notifies the service manager that the loop still runs, at the requested rate. Does not wait for replies: they need a
+/// commit, and a full or hanging disk is reported as degraded, which a restart would not fix.
 async fn pet_watchdog(inbox: Inbox<Input>, metrics: Arc<Metrics>) {
     let Some(period) = sd_notify::watchdog_enabled() else { return };
     loop {
@@ -517,7 +515,7 @@ async fn pet_watchdog(inbox: Inbox<Input>, metrics: Arc<Metrics>) {
         }
         tokio::time::sleep(period / 3).await;
         if metrics.turns.get() == before {
-            tracing::error!("the loop has not turned in time");
+            tracing::error!("the agent loop did not complete a turn in time");
         } else {
             notify(&[sd_notify::NotifyState::Watchdog]);
         }
@@ -538,7 +536,7 @@ fn describe(isolation: &Isolation) -> String {
     }
 }
 
-/// Ports as Nomad's API writes them.
+/// Ports in the notation of Nomad's API.
 fn comma_list(ports: &BTreeSet<u16>) -> String {
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     ports.join(",")

@@ -1,8 +1,8 @@
 //! `herdlet simulate`: many nodes in one process, for capacity tests of Nomad servers.
 //!
-//! In: servers, and how nodes and their tasks behave. Out: nodes that servers can't tell from others, each a whole controller (session,
-//! planner, loop, read model) with its own id and secret, whose hands and state are imagined: [`hands`]. A line tells how they are, until
-//! Ctrl-C. Nothing runs and nothing is written on this machine.
+//! In: servers, and the behaviour of nodes and their tasks. Out: nodes that servers can't distinguish from real ones. Each is a
+//! whole controller (session, planner, loop, read model) with its own id and secret, but with a simulated executor and no stored
+//! state: [`hands`]. A line reports their state every second, until Ctrl-C. Nothing runs and nothing is written on this machine.
 
 pub mod behaviour;
 mod figures;
@@ -25,39 +25,37 @@ use behaviour::Behaviour;
 pub use figures::Figures;
 use node::Ground;
 
-/// What to simulate.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Servers of the region.
     pub servers: Vec<Address>,
     pub nodes: u32,
-    /// What nodes are called, with a number behind.
+    /// Prefix of the nodes' names; a number follows.
     pub name: String,
     pub region: String,
-    /// How they speak TLS, if they do.
+    /// The nodes' TLS settings, if they use TLS.
     pub tls: Option<ClientTls>,
     pub datacenter: String,
     pub node_class: String,
     pub node_pool: String,
-    /// What each has of processors, in MHz.
+    /// Processors of each node, in MHz.
     pub cpu_mhz: u32,
-    /// What each has of memory, in MiB.
+    /// Memory of each node, in MiB.
     pub memory_mib: u32,
-    /// Task drivers that they tell of.
+    /// Task drivers that the nodes offer.
     pub drivers: Vec<String>,
-    /// So many nodes are begun in a second.
+    /// Nodes that start per second.
     pub rate: u32,
-    /// How their tasks behave.
     pub behaviour: Behaviour,
 }
 
-/// After so many lines without an update what is free is given back: what a burst has needed was much.
+/// After this many lines without an update, free memory is returned to the system: a burst needs a lot.
 const QUIET_LINES: u64 = 5;
 
-/// Simulates until `end`, and tells `line` how it goes, once a second.
+/// Simulates until `end`, and calls `line` with figures once a second.
 ///
 /// # Errors
-/// When there is no randomness for identities.
+/// When the system provides no randomness for identities.
 pub async fn simulate(
     options: Options,
     end: impl Future<Output = ()>,
@@ -104,24 +102,25 @@ pub async fn simulate(
     Ok(figures)
 }
 
-/// Descriptors beside the connections of nodes.
+/// Descriptors besides the connections of nodes.
 const OTHER_DESCRIPTORS: u64 = 128;
 
-/// Sees to it that so many nodes can have a connection each.
+/// Raises the limit of open files, so that each node can have a connection.
 ///
 /// # Errors
-/// When the machine allows fewer, with what would be right.
+/// When the machine allows fewer. The error has the required number.
 pub fn raise_limits(nodes: u32) -> Result<(), String> {
     let Some(raised) = raised(nodes, getrlimit(Resource::Nofile))? else { return Ok(()) };
-    setrlimit(Resource::Nofile, raised).map_err(|error| format!("failed to allow more open files: {error}"))
+    setrlimit(Resource::Nofile, raised)
+        .map_err(|error| format!("failed to raise the limit of open files: {error}"))
 }
 
-/// What the limit has to become; none: it is enough.
+/// The required limit; none if the present one is sufficient.
 fn raised(nodes: u32, limit: Rlimit) -> Result<Option<Rlimit>, String> {
     let wanted = u64::from(nodes) + OTHER_DESCRIPTORS;
     if let Some(most) = limit.maximum.filter(|most| *most < wanted) {
         return Err(format!(
-            "{nodes} nodes need {wanted} open files, and at most {most} are allowed; raise it with ulimit -Hn"
+            "{nodes} nodes need {wanted} open files, but at most {most} are allowed; raise the limit with ulimit -Hn"
         ));
     }
     let is_too_low = limit.current.is_some_and(|current| current < wanted);

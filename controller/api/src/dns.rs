@@ -1,8 +1,8 @@
-//! A small DNS server for the services of the built-in catalogue, off unless it is given an address.
+//! A small DNS server for the services of the built-in catalogue. It runs only if the config gives it an address.
 //!
-//! In: queries over UDP and TCP, from anybody who can connect. Out: answers, made by [`message`] of what [`zone`] finds. Everything
-//! has a bound: what a message may have in bytes, how many connections there are and how long they last. It asks nobody else, and
-//! must not know how services come to be listed.
+//! In: queries over UDP and TCP, from any peer. Out: answers; [`zone`] resolves the name and [`message`] encodes the result. The
+//! size of a message, the number of connections and their lifetime are bounded. It forwards nothing to other servers, and must
+//! not know how services come to be listed.
 
 mod message;
 #[cfg(test)]
@@ -23,29 +23,28 @@ use crate::{http, listen::when_free, peer::PerPeer};
 pub use message::{Over, answer};
 pub use zone::Zone;
 
-/// More are of no use: answers that don't fit into a datagram are rare, and read at once. Where few files may be open these are
-/// as few as any listener's.
+/// More connections would be useless: answers that don't fit into a datagram are rare, and clients read them at once. With a low
+/// limit of open files, the limit is that of the other listeners.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Of one address: forwarders ask for many, but one connection after the other.
+/// Connections of one address. Forwarders send many queries, but over one connection at a time.
 const PER_PEER_MAX: usize = 16;
 
-/// Bytes of a query. A name has 255 at most; the rest is room for options.
+/// Bytes of a query. A name has at most 255; the rest is room for options.
 const QUERY_MAX: usize = 4_096;
 
-/// After an error of a socket that may last, so long until it is tried again.
+/// Delay before a retry after a socket error, which may be permanent.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Bounds of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at the same time; more are closed at once, and resolvers ask again.
+    /// Connections at the same time. The server closes more at once, and resolvers retry.
     pub connections_max: usize,
-    /// Of one address; 0 for no bound.
+    /// Connections of one address; 0 means no limit.
     pub per_peer_max: usize,
-    /// How long a query may take to come whole, also the first; so long a connection is kept open for another.
+    /// How long the server waits for a complete query, both for the first and for the next one on the same connection.
     pub idle_max: Duration,
-    /// How long a connection lasts, whatever is asked over it.
+    /// Lifetime of a connection, however much it is used.
     pub connection_max: Duration,
 }
 
@@ -60,14 +59,13 @@ impl Default for Limits {
     }
 }
 
-/// UDP and TCP on the same address.
 #[derive(Debug)]
 pub struct Sockets {
     udp: UdpSocket,
     tcp: TcpListener,
 }
 
-/// The address can't be had. Reads after "failed to".
+/// Failure to bind the address. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address} for DNS")]
 pub struct ListenError {
@@ -76,11 +74,11 @@ pub struct ListenError {
 }
 
 impl Sockets {
-    /// Listens on an address such as `127.0.0.1:8600`. Where the port is 0, both get the same free one. An agent that was killed may hold it
-    /// until it has ended.
+    /// Listens on an address such as `127.0.0.1:8600`. If the port is 0, the kernel picks one, and both sockets use it. Retries
+    /// for a while if the address is in use: an agent that was killed may not have ended yet.
     ///
     /// # Errors
-    /// When the address can't be had.
+    /// When the address can't be bound.
     pub async fn open(address: &str) -> Result<Self, ListenError> {
         let bind = || async {
             let tcp = TcpListener::bind(address).await?;
@@ -90,7 +88,7 @@ impl Sockets {
         when_free(address, bind).await.map_err(|source| ListenError { address: address.to_owned(), source })
     }
 
-    /// The address of both.
+    /// The address of both sockets.
     pub fn address(&self) -> Option<SocketAddr> {
         self.tcp.local_addr().ok()
     }
@@ -121,7 +119,7 @@ async fn datagrams(socket: &UdpSocket, zone: &Zone) {
         let Some(answer) = query.get(..length).and_then(|query| answer(query, over, zone)) else {
             continue;
         };
-        // Whoever gets no answer asks again: one that can't be sent at once holds up nobody else.
+        // The send doesn't block, so one client can't delay the others. A client without an answer retries.
         if let Err(error) = socket.try_send_to(&answer, peer) {
             tracing::debug!(%error, %peer, "failed to send a DNS answer");
         }
@@ -154,10 +152,10 @@ async fn connections(listener: &TcpListener, zone: &Arc<Zone>, limits: Limits, c
     }
 }
 
-/// Queries and answers until either side has enough. Each has its length before it (RFC 1035, 4.2.2).
+/// Answers queries until the client closes the connection or the time is over. A length precedes each message (RFC 1035, 4.2.2).
 async fn converse(mut stream: TcpStream, zone: &Zone, idle_max: Duration) -> io::Result<()> {
     while let Ok(query) = tokio::time::timeout(idle_max, read(&mut stream)).await {
-        // What is no query has no answer, and nothing after it is worth waiting for.
+        // A message that is not a query has no answer, and what follows it can't be trusted either.
         let Some(answer) = answer(&query?, Over::Tcp, zone) else { break };
         let Ok(length) = u16::try_from(answer.len()) else { break };
         let framed = [&length.to_be_bytes()[..], &answer].concat();

@@ -1,7 +1,7 @@
 //! The local HTTP API: Nomad's paths and JSON where Nomad has them, `/v1/herdlet/…` for the rest.
 //!
-//! In: requests, from the unix socket or (with a token) from TCP. Out: what the read model shows, and requests to the planner,
-//! answered once they are durable. It decides nothing and knows no driver but by its trait.
+//! In: requests from the unix socket or (with a token) from TCP. Out: the contents of the read model, and requests to
+//! the planner, answered once they are durable. It decides nothing and knows drivers only by their trait.
 //!
 //! ```text
 //! reads ──► ReadModel          writes ──► Inbox ──► planner ──► commit ──► reply
@@ -94,86 +94,77 @@ pub use serve::{Face, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
 pub use tls::{Tls, TlsError, Validity};
 
-/// Writes the page of metrics, with what tasks were measured to use.
+/// Renders the metrics page, with the measured usage of tasks.
 pub type MetricsPage = Box<dyn Fn(Format, Vec<Measured>) -> String + Send + Sync>;
 
-/// What the API works with.
+/// The state that all handlers share.
 pub struct Shared {
-    /// Where requests go.
     pub requests: Requests,
-    /// What is shown.
     pub model: Arc<ReadModel>,
-    /// Opens once what was stored is shown.
+    /// Opens once the read model has the stored state.
     pub restored: Gate,
-    /// Task drivers: commands executed in tasks, and statistics.
+    /// Task drivers, for exec and statistics.
     pub drivers: Registry,
-    /// What manifests must obey.
+    /// The drivers that manifests are validated against.
     pub manifests: Drivers,
-    /// How much callers may occupy.
+    /// Limits on what callers may occupy.
     pub bounds: Bounds,
-    /// Where log files are.
     pub paths: Paths,
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,
-    /// The Consul agent that services are registered in where they ask for it.
+    /// The Consul agent for services with `provider = "consul"`.
     pub consul: Arc<Consul>,
-    /// What became of changes, for those who look after them.
+    /// Evaluations of recent changes.
     pub evaluations: Evaluations,
-    /// Collects what has ended.
     pub gc: Arc<Collector>,
-    /// What is said of the agent itself.
     pub facts: Facts,
-    /// How the agent is, asked anew for each answer.
+    /// The health of the agent, determined for each answer.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
-    /// The public keys that check workload identities, as a JWK set (RFC 7517).
+    /// The public keys that verify workload identities, as a JWK set (RFC 7517).
     pub jwks: serde_json::Value,
-    /// The page of metrics, with what tasks were measured to use.
     pub metrics: MetricsPage,
-    /// Held while a page is made: however many ask, the rest of the agent has a processor left.
+    /// Held while the metrics page is rendered: concurrent scrapes use one processor at most.
     pub measuring: tokio::sync::Mutex<()>,
-    /// Whether tasks are measured for it.
+    /// Whether the metrics page includes the usage of tasks.
     pub publish_allocation_metrics: bool,
     /// Cancelled when the agent shuts down; ends every stream.
     pub closing: CancellationToken,
 }
 
-/// What is said of the agent itself.
+/// Facts about the agent that don't change while it runs.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// This machine.
     pub node: NodeFacts,
-    /// Instance id.
     pub instance: String,
-    /// How tasks are held, for people.
+    /// The isolation of tasks, as text for people.
     pub isolation: String,
-    /// Limits of tasks that have no effect.
+    /// The resource limits that this machine can't enforce.
     pub ineffective: Ineffective,
-    /// When the agent started.
     pub started_at: UnixNanos,
     /// The first and the last dynamic port.
     pub dynamic_ports: (u16, u16),
-    /// Ports that no allocation gets, as Nomad writes them.
+    /// Ports that no allocation gets, in Nomad's notation.
     pub reserved_ports: String,
-    /// What the machine has, and what of it is kept from allocations.
+    /// The machine's resources, and those reserved from allocations.
     pub room: (Room, Room),
 }
 
-/// How the agent is.
+/// The health of the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vitals {
-    /// Why it is not ready; none when it is.
+    /// Why the agent is not ready; none if it is.
     pub not_ready: Option<String>,
-    /// Why it is degraded; none when it is not.
+    /// Why the agent is degraded; none if it is not.
     pub degraded: Option<String>,
-    /// What somebody should see to before it hurts.
+    /// Problems that need attention but have no effect yet.
     pub warnings: Vec<String>,
-    /// What is wrong with the manifests of followed folders.
+    /// Errors in the manifests of followed folders.
     pub manifest_problems: Vec<Problem>,
-    /// How servers see this machine, where it is a node of their cluster.
+    /// The state of this node in the cluster; none outside of a cluster.
     pub seen: Option<SeenByServers>,
 }
 
-/// How servers see a node, in Nomad's words.
+/// The state of a node in the cluster, in Nomad's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenByServers {
     /// `initializing` until it is registered, `ready`, or `disconnected`.
@@ -182,11 +173,11 @@ pub struct SeenByServers {
     pub eligibility: &'static str,
 }
 
-/// Where the public keys of workload identities are. Nobody needs a token for it, as in Nomad: whoever is shown a task's
-/// token must be able to check it.
+/// The path of the public keys of workload identities. It needs no token, as in Nomad: a service that receives a task's
+/// token must be able to verify it.
 const JWKS_PATH: &str = "/.well-known/jwks.json";
 
-/// Every endpoint. Whether a caller may use it was settled before: see [`serve`].
+/// All endpoints. [`serve`] has already decided whether the caller may use them.
 pub fn router(shared: Arc<Shared>) -> Router {
     let routes = Router::new()
         .route("/v1/herdlet/apply", post(apply::apply).put(apply::apply))
@@ -214,7 +205,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))
         .with_state(shared);
-    // Outside of the routes: what it makes of a path is what they see.
+    // Around the routes, because it changes the path before they match.
     Router::new().fallback_service(routes).layer(middleware::map_request(child_paths::join))
 }
 

@@ -1,4 +1,4 @@
-//! How others reach the agent: the HTTP API, DNS, and what people do with allocations.
+//! The agent's interfaces: the HTTP API, DNS, and operations on allocations.
 //!
 //! In: requests. Out: answers from the read model, requests to the planner.
 

@@ -1,19 +1,18 @@
-//! Addresses that may still be held by an agent that was killed, until it has ended.
+//! Binding addresses that a killed agent may still hold until it has ended.
 //!
-//! In: what takes the address. Out: its result, once the address is free or that was waited for long enough.
+//! In: a function that binds. Out: its result, after retries while the address is in use.
 
 use std::{io, time::Duration};
 
 use backon::{ConstantBuilder, Retryable as _};
 
-/// How an address that is in use is waited for: 2 s.
+/// Retries for 2 s while the address is in use.
 const LET_GO: ConstantBuilder =
     ConstantBuilder::new().with_delay(Duration::from_millis(100)).with_max_times(20);
 
-/// Takes an address by `bind`.
 ///
-/// # Errors
-/// When it can't be had, or is in use for longer than a process takes to end.
+/// The error of `bind`. An address in use is an error only after the retries, which last longer than a
+/// process takes to end.
 pub(crate) async fn when_free<T, F>(address: &str, bind: impl FnMut() -> F) -> io::Result<T>
 where
     F: Future<Output = io::Result<T>>,

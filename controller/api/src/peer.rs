@@ -1,6 +1,6 @@
-//! Who is at the other end of a TCP connection or datagram, as far as limits are concerned, and how many connections each has.
+//! Peers of connections and datagrams, as units for limits, and the number of connections of each.
 //!
-//! In: addresses. Out: [`Peer`], the key that limits count by, and places for connections. It knows no protocol.
+//! In: addresses. Out: [`Peer`], the key of limits, and slots for connections. It knows no protocol.
 
 use std::{
     collections::HashMap,
@@ -9,8 +9,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// An address of IPv4, or a network of IPv6 with 64 bits: one machine has a whole network of those, and could use another address
-/// for each connection.
+/// An IPv4 address, or an IPv6 network of 64 bits: a machine usually has such a network, and could use another address for each
+/// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(IpAddr);
 
@@ -33,15 +33,15 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Connections of a listener by peer. Only peers that have one are kept, so it is bounded by the listener's own bound.
+/// Connections of a listener by peer. Only peers with connections are stored, so the listener's limit bounds the map.
 #[derive(Debug)]
 pub(crate) struct PerPeer {
-    /// None: as many as the listener allows.
+    /// None: limited only by the listener.
     max: Option<usize>,
     counts: Mutex<HashMap<Peer, usize>>,
 }
 
-/// A peer's place for a connection, until it is dropped.
+/// A slot for a connection; dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct PeerPlace {
     of: Arc<PerPeer>,
@@ -49,14 +49,14 @@ pub(crate) struct PeerPlace {
 }
 
 impl PerPeer {
-    /// `max` connections for each peer, 0 for no bound. Of the `total` that a listener has, a quarter is left to others in any case,
-    /// so that one peer can't shut them out.
+    /// Allows `max` connections for each peer; 0 means no limit. A quarter of the listener's `total` always remains for others,
+    /// so that one peer can't occupy all slots.
     pub(crate) fn new(max: usize, total: usize) -> Arc<Self> {
         let max = (max > 0).then(|| max.min(total - total / 4).max(1));
         Arc::new(Self { max, counts: Mutex::default() })
     }
 
-    /// A place for one more connection; none where the peer has as many as it may.
+    /// A slot for one more connection; none if the peer has reached its limit.
     pub(crate) fn take(self: &Arc<Self>, peer: Peer) -> Option<PeerPlace> {
         let mut counts = self.counts();
         let count = counts.entry(peer).or_default();

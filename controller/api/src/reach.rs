@@ -1,8 +1,8 @@
-//! What people do with an allocation on this machine, whichever way they ask: by the local API, or through Nomad's servers.
+//! Operations on an allocation on this machine, requested by the local API or through Nomad's servers.
 //!
-//! In: an allocation, and what is wanted of it. Out: its files, its logs, a command in one of its tasks, what it uses; restarts, signals
-//! and collecting, asked of the planner. Whether somebody may was settled before. It must know neither HTTP nor RPC: what goes on is told in
-//! pieces ([`stream`]), what fails as an [`error::ApiError`].
+//! In: an allocation and an operation. Out: its files, its logs, a command in one of its tasks, its resource usage; restarts,
+//! signals and garbage collection, as requests to the planner. The caller has already been authorized. It must know neither HTTP
+//! nor RPC: streaming answers are pieces ([`stream`]), failures are [`error::ApiError`].
 
 pub mod bounds;
 pub mod error;
@@ -24,22 +24,21 @@ use herdlet_driver::Registry;
 
 use self::bounds::Bounds;
 
-/// How many processors this machine has for us.
+/// The number of processors that this process may use.
 pub(crate) static CORES: LazyLock<u64> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64));
 
-/// What of the agent is needed for it; cheap to clone.
+/// The parts of the agent that the operations need; cheap to clone.
 #[derive(Clone)]
 pub struct Reach {
     pub model: Arc<ReadModel>,
     pub drivers: Registry,
     pub paths: Paths,
     pub requests: Requests,
-    /// Collects what has ended.
     pub gc: Arc<Collector>,
-    /// What one core of this machine does, in MHz.
+    /// The speed of one core of this machine, in MHz.
     pub core_mhz: u64,
-    /// How much callers may occupy.
+    /// Limits on what callers may occupy.
     pub bounds: Bounds,
 }
 

@@ -1,5 +1,5 @@
-//! Which agent to talk to: `--addr`, `HERDLET_ADDR`, else the local socket (`HERDLET_SOCKET`, as for the agent). `NOMAD_ADDR`
-//! is not read: it often points at production.
+//! The address of the agent: `--addr`, `HERDLET_ADDR`, else the local socket (`HERDLET_SOCKET`, as for the agent).
+//! `NOMAD_ADDR` is ignored, because it often points to production.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -22,18 +22,18 @@ pub struct Connection {
     /// File with the token for TCP [also: HERDLET_TOKEN, NOMAD_TOKEN]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
-    /// Authorities to trust instead of the system's, in PEM [also: HERDLET_CACERT, NOMAD_CACERT]
+    /// CA certificates to trust instead of the system's, in PEM [also: HERDLET_CACERT, NOMAD_CACERT]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub ca_cert: Option<PathBuf>,
-    /// Certificate to show, in PEM [also: HERDLET_CLIENT_CERT, NOMAD_CLIENT_CERT]
+    /// Client certificate, in PEM [also: HERDLET_CLIENT_CERT, NOMAD_CLIENT_CERT]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub client_cert: Option<PathBuf>,
-    /// Its key [also: HERDLET_CLIENT_KEY, NOMAD_CLIENT_KEY]
+    /// Key of the client certificate, in PEM [also: HERDLET_CLIENT_KEY, NOMAD_CLIENT_KEY]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub client_key: Option<PathBuf>,
 }
 
-/// Where an agent listens.
+/// The address of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Unix(PathBuf),
@@ -41,13 +41,11 @@ pub enum Address {
     Url(String),
 }
 
-/// Why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It is something else altogether.
+    /// The text has another form.
     #[error("expected unix://PATH, http://HOST:PORT or https://HOST:PORT")]
     Form,
-    /// The path of a socket is relative.
     #[error("expected an absolute path after unix://")]
     RelativePath,
 }
@@ -61,7 +59,7 @@ impl Address {
         }
     }
 
-    /// The socket of this user's agent, where an agent that is told nothing makes it; none where nothing says where that is.
+    /// The default socket of this user's agent; none if the environment does not determine it.
     fn local(surroundings: &Surroundings<'_>) -> Option<Self> {
         let named = (surroundings.variable)("HERDLET_SOCKET").filter(|path| !path.is_empty());
         let state_dir = default_state_dir(surroundings).unwrap_or_default();
@@ -97,7 +95,7 @@ impl fmt::Display for Address {
 }
 
 impl Connection {
-    /// A client for it.
+    /// A client for the agent.
     pub fn client(&self) -> Result<Client, Failure> {
         let address = self.address()?;
         if address.is_local() {
@@ -106,7 +104,7 @@ impl Connection {
         Ok(Client::trusting(address, self.token()?, &self.credentials()?)?)
     }
 
-    /// What this leaves open is taken from flags given before the command.
+    /// Takes what is not set from flags before the command.
     pub fn inherit(&mut self, outer: Self) {
         self.addr = self.addr.take().or(outer.addr);
         self.token_file = self.token_file.take().or(outer.token_file);
@@ -115,7 +113,7 @@ impl Connection {
         self.client_key = self.client_key.take().or(outer.client_key);
     }
 
-    /// The first of its flags that is given.
+    /// The first connection flag that is set.
     pub fn given(&self) -> Option<&'static str> {
         let files = [
             ("--token-file", &self.token_file),
@@ -139,7 +137,7 @@ impl Connection {
                 return Err(Failure::new(message).code(USAGE));
             }
             return Address::local(&Surroundings::of_process("")).ok_or_else(|| {
-                Failure::new("cannot tell where the agent's socket is: HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR are not set")
+                Failure::new("cannot determine the agent's socket: HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR are not set")
                     .code(USAGE)
                     .hint("name it: --addr unix:///PATH/herdlet.sock, or set HERDLET_ADDR")
             });
@@ -147,7 +145,7 @@ impl Connection {
         text.parse().map_err(|error| Failure::new(format!("HERDLET_ADDR is {text:?}: {error}")).code(USAGE))
     }
 
-    /// Certificates from the files, which the environment may name.
+    /// Reads the certificate files, which the environment may also name.
     fn credentials(&self) -> Result<Credentials, Failure> {
         let named = |flag: &Option<PathBuf>, name: &str| {
             let variable =
@@ -175,16 +173,17 @@ impl Connection {
             }
             (None, None) => None,
             (Some(_), None) => {
-                return Err(Failure::new("a client's certificate needs its key: --client-key").code(USAGE));
+                return Err(Failure::new("a client certificate needs its key: --client-key").code(USAGE));
             }
             (None, Some(_)) => {
-                return Err(Failure::new("a client's key needs its certificate: --client-cert").code(USAGE));
+                return Err(Failure::new("a client key needs its certificate: --client-cert").code(USAGE));
             }
         };
         Ok(Credentials { authorities: authorities.map(|pem| pem.to_vec()), identity })
     }
 
-    /// A token from the file, else from the environment. Arguments are no place for it: everybody can read them.
+    /// Reads the token from the file, else from the environment. It is never an argument, because every user can read
+    /// arguments.
     fn token(&self) -> Result<Option<Zeroizing<String>>, Failure> {
         let Some(path) = &self.token_file else {
             let of = |name| std::env::var(name).ok().filter(|token| !token.is_empty());

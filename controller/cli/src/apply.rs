@@ -1,4 +1,4 @@
-//! `herdlet apply`: manifests become desired state, and with `--wait` it is watched becoming true.
+//! `herdlet apply`: makes manifests the desired state, and with `--wait` waits until it is reached.
 
 use std::path::PathBuf;
 
@@ -31,18 +31,18 @@ use super::{
 /// Arguments of `herdlet apply`.
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArgs {
-    /// Manifests: files, folders, or - for standard input; of up: those of this folder where none are named
+    /// Manifests: files, folders, or - for standard input [default for up: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Don't wait, as without --wait; for those who are used to it
+    /// Don't wait, which is the default; for compatibility
     #[arg(short = 'd', long = "detach", hide = true, conflicts_with = "wait")]
     _detach: bool,
     #[command(flatten)]
     wait: WaitFlags,
-    /// Delete jobs that an earlier apply with the same SET has brought in and these files don't have; volumes stay
+    /// Delete jobs that were applied with the same SET before and are not in these files; volumes are kept
     #[arg(long, value_name = "SET", value_parser = sets::name)]
     prune: Option<String>,
-    /// Say by the exit code whether anything changed: 10 nothing, 11 something
+    /// Report by the exit code whether anything changed: 10 nothing, 11 something
     #[arg(long, conflicts_with = "wait")]
     detailed_exitcode: bool,
     #[command(flatten)]
@@ -53,19 +53,18 @@ pub struct ApplyArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
     reply: ApplyReply,
-    /// Jobs that are deleted since they are no longer in the set.
+    /// Jobs that are deleted because they are no longer in the set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pruned: Vec<JobKey>,
 }
 
-/// Nothing was changed.
+/// Exit code of `--detailed-exitcode`: nothing was changed.
 const UNCHANGED: u8 = 10;
-/// Something was.
+/// Exit code of `--detailed-exitcode`: something was changed.
 const CHANGED: u8 = 11;
 
 pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
@@ -97,7 +96,7 @@ pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
     args.wait.finish(limit, accepted, &report, args.output).await
 }
 
-/// Deletes what is no longer in the set. What a folder of manifests owns stays, and that is told.
+/// Deletes jobs that are no longer in the set. Jobs that a folder of manifests owns stay, with a message.
 async fn prune(
     client: &Client,
     set: &str,
@@ -114,7 +113,7 @@ async fn prune(
                 output.line(&format!("job/{key} deleting: it is no longer in set {set}"));
                 pruned.push(key.clone());
             }
-            // Somebody else has deleted it meanwhile.
+            // Another client has deleted it meanwhile.
             Err(ClientError::Status { status: 404, .. }) => {}
             Err(ClientError::Status { status: 409, message }) => {
                 herdlet_base::tell!("{} {message}", styled(style::WARNING, "kept:"));
@@ -140,7 +139,7 @@ fn tell(reply: &ApplyReply, output: Output) {
     }
 }
 
-/// The texts as they are: the agent reads them, so that what an older command line doesn't know is no error.
+/// The texts of the files. Only the agent parses them, so an older command line accepts newer fields.
 pub(super) fn read(files: &[PathBuf]) -> Result<Vec<ManifestText>, Failure> {
     let mut problems = Problems::new();
     let mut texts = Vec::new();
@@ -148,7 +147,7 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Vec<ManifestText>, Failure> {
         match text {
             Ok((name, bytes)) => match String::from_utf8(bytes) {
                 Ok(text) => texts.push(ManifestText { name, text }),
-                // JSON can't carry it; the reader of YAML says where it is wrong.
+                // JSON can't contain these bytes; the YAML parser reports their position.
                 Err(error) => {
                     if let Err(more) = manifests::parse(&name, error.as_bytes(), &Drivers::built_in()) {
                         problems.append(more);

@@ -1,4 +1,4 @@
-//! Jobs that run nothing by themselves, and what was made of them, for people.
+//! Periodic and parameterized jobs, and their children, as text for people.
 
 use herdlet_api_types::{
     job::Job,
@@ -9,65 +9,63 @@ use herdlet_api_types::{
 
 use super::{failure::Failure, show};
 
-/// So many children are named, the newest first.
+/// At most this many children are named, newest first.
 const NAMED_LEN: usize = 3;
 
-/// What kind of job it is, in a word.
 pub(super) fn kind(job: &Job) -> &'static str {
     if job.takes_dispatches() { "parameterized" } else { "periodic" }
 }
 
-/// How its children are.
+/// The children of a job, counted by state.
 pub(super) fn of(parent: &JobView, jobs: &[JobView]) -> Children {
     Children::of(all_of(parent, jobs))
 }
 
-/// How many of its children have failed.
+/// The number of failed children.
 pub(super) fn failed(parent: &JobView, jobs: &[JobView]) -> usize {
     let has_failed = |job: &&JobView| job.convergence.state == ConvergenceState::Failed;
     all_of(parent, jobs).filter(has_failed).count()
 }
 
-/// Its children, the newest first.
 fn newest_first<'j>(parent: &'j JobView, jobs: &'j [JobView]) -> Vec<&'j JobView> {
     let mut children: Vec<_> = all_of(parent, jobs).collect();
     children.sort_by_key(|child| std::cmp::Reverse((child.create_index, &child.key)));
     children
 }
 
-/// Says that a job runs nothing by itself, and which of its children `command` may mean; none where it runs something.
+/// An error that names children which `command` could target instead; none if the job is not a parent.
 pub(super) fn instead(command: &str, parent: &JobView, jobs: &[JobView]) -> Option<Failure> {
     if !parent.job.makes_children() {
         return None;
     }
     let children = newest_first(parent, jobs);
     let (key, kind) = (&parent.key, kind(&parent.job));
-    let failure = Failure::new(format!("job {key} is {kind} and runs nothing by itself, its children do"));
+    let failure = Failure::new(format!("job {key} is {kind}: only its children have allocations"));
     Some(match children.first() {
         Some(newest) => {
             failure.hint(format!("{}; the newest: herdlet {command} {}", named(&children), newest.key))
         }
         None if parent.job.takes_dispatches() => {
-            failure.hint(format!("there is none now; make one: herdlet dispatch {key}"))
+            failure.hint(format!("it has none now; create one: herdlet dispatch {key}"))
         }
         None => {
-            failure.hint(format!("there is none now; launch one at once: herdlet job periodic force {key}"))
+            failure.hint(format!("it has none now; launch one at once: herdlet job periodic force {key}"))
         }
     })
 }
 
-/// Tells which children stay where their parent is deleted; none where it has none.
+/// A message about the children that remain when their parent is deleted; none if there are none.
 pub(super) fn left(parent: &JobView, jobs: &[JobView]) -> Option<String> {
     let children = newest_first(parent, jobs);
     let newest = children.first()?;
     Some(format!(
-        "its children stay until they are collected: {}; to delete one: herdlet delete {}",
+        "its children remain until they are collected: {}; to delete one: herdlet delete {}",
         named(&children),
         newest.key
     ))
 }
 
-/// The first of these children by name, with the state of each.
+/// The names and states of the first children.
 fn named(children: &[&JobView]) -> String {
     let first = children.iter().take(NAMED_LEN);
     let first: Vec<_> = first.map(|child| format!("{} ({})", child.key, standing(child))).collect();
@@ -78,7 +76,7 @@ fn named(children: &[&JobView]) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-/// Nomad's word for it, but for what has failed: that is dead as well.
+/// Nomad's status, except that Nomad reports failed jobs as dead too.
 fn standing(child: &JobView) -> &'static str {
     match child.convergence.state {
         ConvergenceState::Failed => "failed",
@@ -88,7 +86,7 @@ fn standing(child: &JobView) -> &'static str {
     }
 }
 
-/// What may have become of a child of this name that is not there.
+/// A hint about a missing child, which may have been garbage-collected.
 pub(super) fn collected(name: &str, jobs: &[JobView]) -> Option<String> {
     let made_of = |parent: &&JobView| {
         let rest = name.strip_prefix(&parent.key.to_string()).unwrap_or_default();
@@ -96,8 +94,8 @@ pub(super) fn collected(name: &str, jobs: &[JobView]) -> Option<String> {
     };
     let parent = jobs.iter().find(made_of)?;
     let children = newest_first(parent, jobs);
-    let there = if children.is_empty() { "none is there now".to_owned() } else { named(&children) };
-    Some(format!("a child that has ended is collected after job_gc_threshold; of {}: {there}", parent.key))
+    let there = if children.is_empty() { "none exists now".to_owned() } else { named(&children) };
+    Some(format!("ended children are collected after job_gc_threshold; children of {}: {there}", parent.key))
 }
 
 fn all_of<'j>(parent: &'j JobView, jobs: &'j [JobView]) -> impl Iterator<Item = &'j JobView> {
@@ -107,7 +105,7 @@ fn all_of<'j>(parent: &'j JobView, jobs: &'j [JobView]) -> impl Iterator<Item = 
     jobs.iter().filter(is_child)
 }
 
-/// Tells what a job waits for that runs nothing by itself, and how its children are.
+/// Prints the state of a parent and its children, or the parent of a child.
 pub(super) fn show(view: &JobView, jobs: &[JobView]) {
     lines(view, jobs).iter().for_each(|line| show::out(&format!("  {line}\n")));
 }
@@ -115,7 +113,7 @@ pub(super) fn show(view: &JobView, jobs: &[JobView]) {
 fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(parent) = view.job.parent_id() {
-        lines.push(format!("made of job {parent}"));
+        lines.push(format!("child of job {parent}"));
     }
     if view.job.makes_children() {
         let Children { pending, running, dead } = of(view, jobs);
@@ -126,7 +124,7 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
         lines.push(format!("children: {pending} pending, {running} running, {dead} dead{failed}"));
         let children = newest_first(view, jobs);
         if let Some(newest) = children.first() {
-            lines.push(format!("newest: {}; what it wrote: herdlet logs {}", named(&children), newest.key));
+            lines.push(format!("newest: {}; its output: herdlet logs {}", named(&children), newest.key));
         }
     }
     if let Some(periodic) = view.job.launches().filter(|_| !view.is_stopped()) {
@@ -134,8 +132,8 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
             Some(at) => {
                 format!("launched next at {at} ({}, {})", periodic.crons.join(", "), periodic.time_zone)
             }
-            None if !periodic.enabled => "not enabled: nothing is launched".to_owned(),
-            None => "never launched again".to_owned(),
+            None if !periodic.enabled => "disabled: it launches no children".to_owned(),
+            None => "no further launches".to_owned(),
         });
     }
     if view.job.takes_dispatches() && !view.is_stopped() {
@@ -168,20 +166,20 @@ mod tests {
             lines(&jobs[0], &jobs),
             [
                 "children: 0 pending, 0 running, 1 dead",
-                "newest: import/dispatch-1-0a1b2c3d (dead); what it wrote: herdlet logs import/dispatch-1-0a1b2c3d",
+                "newest: import/dispatch-1-0a1b2c3d (dead); its output: herdlet logs import/dispatch-1-0a1b2c3d",
                 "runs when it is dispatched: herdlet dispatch import",
             ]
         );
         let told = instead("logs", &jobs[0], &jobs).unwrap().to_string();
-        assert_eq!(told, "job import is parameterized and runs nothing by itself, its children do");
+        assert_eq!(told, "job import is parameterized: only its children have allocations");
         assert!(instead("logs", &jobs[1], &jobs).is_none());
         let told = collected("import/dispatch-0-00000000", &jobs).unwrap();
         assert!(told.contains("of import: import/dispatch-1-0a1b2c3d (dead)"), "{told}");
         let mut failed = jobs.clone();
         failed[1].convergence.state = ConvergenceState::Failed;
         let told = lines(&failed[0], &failed).join("\n");
-        assert!(told.contains("0a1b2c3d (failed); what it wrote"), "{told}");
+        assert!(told.contains("0a1b2c3d (failed); its output"), "{told}");
         assert_eq!(collected("imports", &jobs), None);
-        assert_eq!(lines(&jobs[1], &jobs), ["made of job import"]);
+        assert_eq!(lines(&jobs[1], &jobs), ["child of job import"]);
     }
 }

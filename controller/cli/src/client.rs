@@ -1,7 +1,7 @@
 //! A small typed client of the local API.
 //!
-//! In: an [`Address`] and perhaps a token. Out: one method per endpoint. Used by the command line and by tests. What is about jobs is in
-//! [`jobs`], what is about one allocation in [`allocs`].
+//! In: an [`Address`] and an optional token. Out: one method per endpoint. Used by the command line and by tests. [`jobs`]
+//! has the methods for jobs, [`allocs`] those for allocations.
 
 mod allocs;
 mod error;
@@ -37,15 +37,15 @@ pub use usage::Usage;
 
 use super::Address;
 
-/// A request that isn't answered in full within this is lost. Streams have no such limit.
+/// Timeout of a whole answer. Streams have none.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// An agent that works begins to answer a question at once, and a stream as well.
+/// Timeout until the answer to a read, or a stream, begins: a healthy agent begins at once.
 const HEAD_MAX: Duration = Duration::from_secs(5);
-/// How long a reader waits for a change before it asks again whether the agent is still there, as it is written in a query.
+/// How long a blocking query waits for a change before it checks that the agent still responds, as a query parameter.
 const CHANGE_WAIT: &str = "15s";
-/// It may be up to a sixteenth more by chance; then the answer begins as any other.
+/// The agent adds up to a sixteenth at random, and then the answer must begin as usual.
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(16 + HEAD_MAX.as_secs());
-/// What changes something waits for the disk, and is answered within about 5 s also where that hangs.
+/// The agent persists a change before it answers. It answers within about 5 s even if the disk hangs.
 const CHANGE_HEAD_MAX: Duration = Duration::from_secs(10);
 
 /// A client of one agent; cheap to clone.
@@ -57,7 +57,7 @@ pub struct Client {
     token: Option<Zeroizing<String>>,
 }
 
-/// Where it is asked what an apply would do.
+/// The endpoint of a dry run.
 const PLAN: &str = "/v1/herdlet/plan";
 
 /// The index of a commit.
@@ -71,7 +71,6 @@ struct Done {
 type Result<T> = std::result::Result<T, ClientError>;
 
 impl Client {
-    /// A client of the agent at `address`.
     ///
     /// # Errors
     /// When the platform's certificates can't be used.
@@ -79,7 +78,7 @@ impl Client {
         Self::trusting(address, token, &Credentials::default())
     }
 
-    /// The same, which trusts others than the system does, or shows who it is.
+    /// The same with other trusted certificates, or with a client certificate.
     ///
     /// # Errors
     /// When certificates can't be used.
@@ -104,12 +103,12 @@ impl Client {
     /// Makes manifests the desired state.
     ///
     /// # Errors
-    /// [`ClientError::Problems`] where they are wrong; then nothing was changed.
+    /// [`ClientError::Problems`] if they are invalid; then nothing was changed.
     pub async fn apply(&self, manifests: &ApplyRequest) -> Result<ApplyReply> {
         self.ask(self.to(Method::POST, "/v1/herdlet/apply").json(manifests)).await
     }
 
-    /// What would come of an apply of these manifests.
+    /// What an apply of these manifests would change.
     ///
     /// # Errors
     /// See [`Client::apply`].
@@ -135,67 +134,66 @@ impl Client {
         self.get("/v1/herdlet/volumes").await
     }
 
-    /// Everything in the built-in catalogue.
+    /// All entries of the built-in catalogue.
     pub async fn services(&self) -> Result<Vec<ServiceView>> {
         self.get("/v1/herdlet/services").await
     }
 
-    /// How the agent is.
     pub async fn status(&self) -> Result<AgentStatus> {
         self.get("/v1/herdlet/status").await
     }
 
-    /// The machine, as Nomad shows a node.
+    /// The machine, in Nomad's JSON of a node.
     pub async fn node(&self) -> Result<serde_json::Value> {
         let all: Vec<serde_json::Value> = self.get("/v1/nodes").await?;
         let id = all.first().and_then(|stub| stub["ID"].as_str()).unwrap_or_default();
         self.get(&format!("/v1/node/{id}")).await
     }
 
-    /// What has ended and can be collected.
+    /// Ended objects that can be collected.
     pub async fn ended(&self) -> Result<Vec<Ended>> {
         self.get("/v1/herdlet/gc").await
     }
 
-    /// Collects it: what was collected.
+    /// Collects them, and returns what was collected.
     pub async fn collect(&self) -> Result<Vec<Ended>> {
         self.ask(self.to(Method::PUT, "/v1/herdlet/gc")).await
     }
 
-    /// Forgets a volume, and removes its data if `purge` says so.
+    /// Deletes a volume, and with `purge` its data.
     pub async fn delete_volume(&self, name: &str, purge: Purge) -> Result<u64> {
         let path = format!("/v1/herdlet/volume/{}", encode(name));
         let purge = purge == Purge::Data;
         self.change(self.to(Method::DELETE, &path).query(&[("purge", purge)])).await
     }
 
-    /// Everything that is shown, then every change.
+    /// All objects, then every change.
     pub async fn events(&self) -> Result<impl Stream<Item = Result<Change>> + Unpin + use<>> {
         let answer = self.send(self.to(Method::GET, "/v1/herdlet/events")).await?;
         Ok(Box::pin(lines::parsed(answer.bytes_stream())))
     }
 
-    /// The answer to a GET, whatever it is.
+    /// The response to a GET, for streaming.
     pub async fn open(&self, path: &str) -> Result<Response> {
         self.send(self.to(Method::GET, path)).await
     }
 
-    /// The one screen.
+    /// The data of the status page.
     pub async fn overview(&self) -> Result<Overview> {
         self.get("/v1/herdlet/overview").await
     }
 
-    /// The last changes of verdicts on allocations, newest first.
+    /// The latest changes of allocations' convergence, newest first.
     pub async fn transitions(&self) -> Result<Vec<Transition>> {
         self.get("/v1/herdlet/transitions").await
     }
 
-    /// The last differences from what was made, newest first.
+    /// The latest drift, newest first.
     pub async fn drifts(&self) -> Result<Vec<Drift>> {
         self.get("/v1/herdlet/drift").await
     }
 
-    /// Waits until something that is shown has changed after `index`: the index then. With 0, the present one at once.
+    /// Waits for a change after `index`, and returns the new index. With 0, returns the present one at once.
     pub async fn changed(&self, index: u64) -> Result<u64> {
         loop {
             let request = self.to(Method::GET, "/v1/herdlet/index").query(&[("index", index)]);
@@ -213,7 +211,7 @@ impl Client {
         self.ask(self.to(Method::GET, path)).await
     }
 
-    /// Changes something: the index of the commit.
+    /// Sends a change, and returns the index of its commit.
     async fn change(&self, request: RequestBuilder) -> Result<u64> {
         let done: Done = self.ask(request).await?;
         Ok(done.index)
@@ -238,7 +236,7 @@ impl Client {
         understood(self.execute(request).await?, effect).await
     }
 
-    /// Sends a request; a refusal is an error.
+    /// Sends a request; an error status becomes an error.
     async fn send(&self, request: RequestBuilder) -> Result<Response> {
         self.execute(request.build().map_err(ClientError::Setup)?).await
     }
@@ -251,7 +249,7 @@ impl Client {
         self.execute_within(request, within).await
     }
 
-    /// The same; the answer must begin within this.
+    /// The same, with a timeout until the answer begins.
     async fn execute_within(&self, request: Request, within: Duration) -> Result<Response> {
         let effect = effect_of(&request);
         let address = || self.address.clone();
@@ -278,13 +276,13 @@ impl Client {
     }
 }
 
-/// What may come of a request: questions are asked by `GET`, and what a manifest would do is one as well.
+/// The possible effect of a request. `GET` and a dry run change nothing.
 fn effect_of(request: &Request) -> Effect {
     let asks = *request.method() == Method::GET || request.url().path() == PLAN;
     if asks { Effect::None } else { Effect::Open }
 }
 
-/// The answer in full.
+/// Reads and parses the whole answer.
 async fn understood<T: DeserializeOwned>(answer: Response, effect: Effect) -> Result<T> {
     let what = answer.url().path().to_owned();
     let bytes = answer.bytes().await;
@@ -295,7 +293,7 @@ async fn understood<T: DeserializeOwned>(answer: Response, effect: Effect) -> Re
 fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
     let first: &(dyn std::error::Error + 'static) = error;
     let mut causes = std::iter::successors(Some(first), |error| error.source());
-    // HTTP has its own words for it, each for another place in an answer.
+    // hyper has several errors for this, depending on how far the answer came.
     let ended = causes.any(|cause| {
         let is_io = cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
             matches!(
@@ -305,33 +303,36 @@ fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
         });
         is_io || cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message)
     });
-    let why =
-        if ended { "the agent ended it before its answer was whole".to_owned() } else { innermost(error) };
+    let why = if ended {
+        "the agent closed it before the answer was complete".to_owned()
+    } else {
+        innermost(error)
+    };
     ClientError::Broken { why, effect }
 }
 
-/// What becomes of a removed volume's data.
+/// Whether to remove the data of a deleted volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purge {
     Nothing,
     Data,
 }
 
-/// Whether what is stopped has its `shutdown_delay`.
+/// Whether a stop respects `shutdown_delay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownDelay {
     Kept,
-    /// It ends at once, also where the delay runs already.
+    /// Tasks stop at once, even if the delay has already begun.
     Skipped,
 }
 
 impl ShutdownDelay {
-    /// As a flag says it.
+    /// From a command-line flag.
     pub fn of(skipped: bool) -> Self {
         if skipped { Self::Skipped } else { Self::Kept }
     }
 
-    /// The same in a request.
+    /// As query parameters.
     fn query(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Kept => &[],
@@ -346,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that was stopped by a signal: the kernel still takes its connections.
+    /// An agent that was suspended by a signal: the kernel still accepts its connections.
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_says_nothing_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();

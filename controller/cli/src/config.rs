@@ -1,6 +1,7 @@
-//! `herdlet config view`: the config that an agent with these flags would have.
+//! `herdlet config view`: prints the config that an agent with these flags would have.
 //!
-//! In: the flags of an agent, the environment, the file. Out: a config file; `--resolved` adds what nobody set, and who said what.
+//! In: the flags of an agent, the environment, the file. Out: a config file; `--resolved` adds defaults, and the source of each
+//! value.
 
 use clap::{Args, Subcommand};
 use herdlet_base::error::in_full;
@@ -31,14 +32,13 @@ enum ConfigVerb {
 struct ViewArgs {
     #[command(flatten)]
     flags: Flags,
-    /// Defaults too, and for each value where it came from
+    /// Include defaults, and the source of each value
     #[arg(long)]
     resolved: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// What `herdlet config view -o json` prints.
 #[derive(Serialize)]
 struct Report {
     settings: Vec<Setting>,
@@ -59,7 +59,7 @@ pub fn run(args: ConfigArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The settings as a config file. JSON is YAML, and needs no rules for quoting.
+/// The settings as a config file. Values are JSON, which is valid YAML and needs no further quoting.
 fn file(settings: &[Setting], with_sources: bool) -> String {
     let mut text = String::new();
     let mut section = "";
@@ -91,7 +91,7 @@ fn source(setting: &Setting) -> String {
     }
 }
 
-/// What the flag and the variable are called.
+/// The name of the flag and the variable.
 fn name_of(setting: &Setting) -> &'static str {
     setting.key.strip_suffix(".enabled").unwrap_or(setting.key)
 }

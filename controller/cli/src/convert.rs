@@ -1,4 +1,5 @@
-//! `herdlet convert`: job files of Nomad, in HCL or JSON, become manifests with every default written out.
+//! `herdlet convert`: converts Nomad's job files, in HCL or JSON, to manifests with every default written
+//! out.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ pub struct ConvertArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     variables: VariableArgs,
-    /// What to write: YAML documents, or JSON objects one after another
+    /// Output format: YAML documents, or consecutive JSON objects
     #[arg(short = 'o', long = "output", value_enum, default_value = "yaml", value_name = "FORM")]
     form: Form,
 }

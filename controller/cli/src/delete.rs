@@ -1,5 +1,4 @@
-//! `herdlet delete`: jobs are stopped and forgotten. Volumes outlive them, and their data outlives both, unless `--purge`
-//! says otherwise.
+//! `herdlet delete`: stops and deletes jobs. Volumes and their data stay, unless `--purge` is given.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -25,19 +24,19 @@ pub struct DeleteArgs {
     /// Jobs; or: volume NAME…
     #[arg(value_name = "JOB")]
     pub names: Vec<String>,
-    /// What these manifests define, volumes too: files, folders, or -; of down: those of this folder where nothing is named
+    /// Manifests whose jobs and volumes to delete: files, folders, or - [default for down: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
     pub files: Vec<PathBuf>,
-    /// Also remove the volumes that only these jobs used, with their data
+    /// Also delete the volumes that only these jobs used, with their data
     #[arg(long, short_alias = 'v', alias = "volumes")]
     purge: bool,
-    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    /// Skip the shutdown_delay of groups and tasks, also one that is in progress
     #[arg(long)]
     no_shutdown_delay: bool,
-    /// Wait until the jobs are gone
+    /// Wait until the jobs are deleted
     #[arg(long)]
     wait: bool,
-    /// How long all of it may take; 0 for ever
+    /// Time limit of the whole command; 0 for none
     #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
     timeout: Duration,
     #[command(flatten)]
@@ -48,12 +47,12 @@ pub struct DeleteArgs {
     pub connection: Connection,
 }
 
-/// What was deleted; what `-o json` prints.
+/// What `-o json` prints.
 #[derive(Default, Serialize)]
 struct Report {
     jobs: Vec<JobKey>,
     volumes: Vec<RemovedVolume>,
-    /// How waiting for the jobs to be gone ended.
+    /// The result of `--wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     waited: Option<WaitReport>,
 }
@@ -71,7 +70,7 @@ pub async fn run(mut args: DeleteArgs) -> Result<u8, Failure> {
     }
     let mut report = Report::default();
     let deleted = delete(&args, &mut report).await;
-    // Also when it broke halfway: what is gone is gone.
+    // After an error too, to report what was already deleted.
     if deleted.is_ok() || !report.jobs.is_empty() || !report.volumes.is_empty() {
         args.output.document(&report)?;
     }
@@ -144,13 +143,13 @@ fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
         if jobs.iter().any(|view| view.key == key) {
             keys.push(key);
         } else {
-            herdlet_base::tell!("job/{key} is not there");
+            herdlet_base::tell!("job/{key} does not exist");
         }
     }
     Ok((keys, volumes))
 }
 
-/// Volumes that these jobs use and no other does.
+/// Volumes that only these jobs use.
 async fn volumes_of(client: &Client, jobs: &[JobView], keys: &[JobKey]) -> Result<BTreeSet<String>, Failure> {
     let known: Vec<String> = client.volumes().await?.into_iter().map(|view| view.spec.name.clone()).collect();
     let used_by = |wanted: &dyn Fn(&JobKey) -> bool| -> BTreeSet<String> {
@@ -161,7 +160,7 @@ async fn volumes_of(client: &Client, jobs: &[JobView], keys: &[JobKey]) -> Resul
     Ok(ours.difference(&others).cloned().collect())
 }
 
-/// Names of the volumes that a job asks for; `name[index]` for those of single allocations.
+/// Names of the volumes that a job requests; `name[index]` for volumes per allocation.
 fn volume_names(view: &JobView, known: &[String]) -> Vec<String> {
     let requests = view.job.groups.iter().flat_map(|group| group.volumes.values());
     let mut names = Vec::new();
@@ -175,14 +174,13 @@ fn volume_names(view: &JobView, known: &[String]) -> Vec<String> {
     names
 }
 
-/// How volumes are removed.
 struct Removal {
     purge: Purge,
     missing: Missing,
     output: Output,
 }
 
-/// What it means that a volume is not there.
+/// Whether a missing volume is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Fine,
@@ -216,7 +214,7 @@ impl Removal {
     }
 }
 
-/// The answer to a deletion says that it will be done: this waits until the agent has removed the data and forgotten the volume.
+/// The agent answers a deletion before it is done. This waits until the agent has removed the data and the volume.
 async fn until_forgotten(client: &Client, name: &str) -> Result<(), Failure> {
     let mut changes = client.events().await?;
     if client.volumes().await?.iter().all(|view| view.spec.name != name) {

@@ -1,4 +1,4 @@
-//! Deployments at the command line: listing them, telling of one in a line, promoting and failing the one of a job.
+//! Deployments: listing, summarizing, promoting and failing them.
 
 use clap::{Args, Subcommand};
 use herdlet_api_types::{
@@ -24,9 +24,9 @@ use crate::missing::Missing;
 /// Arguments of `herdlet promote`.
 #[derive(Debug, Clone, Args)]
 pub struct PromoteArgs {
-    /// A job, or the beginning of a deployment's id
+    /// A job, or a prefix of a deployment id
     target: String,
-    /// Only this group; may be given several times [default: all that have canaries]
+    /// Only this group; may be repeated [default: all groups with canaries]
     #[arg(long = "group", value_name = "GROUP")]
     groups: Vec<String>,
     #[command(flatten)]
@@ -44,21 +44,21 @@ pub struct DeploymentArgs {
     pub verb: DeploymentVerb,
 }
 
-/// What to do with a deployment.
+/// The verbs of `herdlet deployment`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum DeploymentVerb {
-    /// Let the canaries take the place of the old allocations: herdlet promote
+    /// Promote the canaries, which then replace the old allocations: herdlet promote
     Promote(PromoteArgs),
-    /// Mark it as failed; with auto_revert the job goes back to its last stable version
+    /// Mark a deployment as failed; with auto_revert, the job returns to its last stable version
     Fail(FailArgs),
-    /// Show how far it has come, group by group
+    /// Show the progress of a deployment, by group
     Status(StatusArgs),
 }
 
 /// Arguments of `herdlet deployment status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// A job, or the beginning of a deployment's id [default: all]
+    /// A job, or a prefix of a deployment id [default: all]
     target: Option<String>,
     #[command(flatten)]
     output: Output,
@@ -79,7 +79,7 @@ impl DeploymentVerb {
 /// Arguments of `herdlet deployment fail`.
 #[derive(Debug, Clone, Args)]
 pub struct FailArgs {
-    /// A job, or the beginning of a deployment's id
+    /// A job, or a prefix of a deployment id
     target: String,
     #[command(flatten)]
     output: Output,
@@ -87,12 +87,11 @@ pub struct FailArgs {
     connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     job: JobKey,
     deployment: DeploymentId,
-    /// The version whose text is the newest version now; of `fail` only, and where the job went back.
+    /// The version that the job reverted to; only for `fail`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reverted_to: Option<u64>,
 }
@@ -121,7 +120,6 @@ pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
     }
 }
 
-/// What `herdlet deployment status -o json` prints.
 #[derive(Serialize)]
 struct Shown {
     deployments: Vec<Deployment>,
@@ -154,7 +152,7 @@ fn heading(one: &Deployment) -> String {
     )
 }
 
-/// Its groups as a table, as Nomad's `deployment status` has it.
+/// The groups as a table, as in Nomad's `deployment status`.
 fn groups(one: &Deployment) -> String {
     let mut table = Table::new(&[
         "GROUP",
@@ -207,14 +205,14 @@ async fn fail(args: FailArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The newest deployment of the job of that name, or the one whose id begins so.
+/// The newest deployment of a job, or a deployment by a prefix of its id.
 async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
     let jobs = client.jobs().await?;
     if let Some(job) = jobs.iter().find(|view| view.key.to_string() == target) {
         let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
         return newest.ok_or_else(|| {
             Failure::new(format!("job {target} has no deployment"))
-                .hint("one is made where a service job has `update` and its version is new")
+                .hint("one is created for each new version of a service job with `update`")
         });
     }
     let mut found: Vec<&Deployment> =
@@ -222,7 +220,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
     match (found.len(), found.pop()) {
         (1, Some(one)) => Ok(one.clone()),
         (0, _) | (_, None) => Err(unknown(target)),
-        (several, _) => Err(Failure::new(format!("{several} deployments begin with {target:?}"))),
+        (several, _) => Err(Failure::new(format!("{several} deployment ids begin with {target:?}"))),
     }
 }
 
@@ -231,14 +229,14 @@ fn all(jobs: &[JobView]) -> Vec<&Deployment> {
     jobs.iter().flat_map(|job| job.deployments.iter().map(|one| &**one)).collect()
 }
 
-/// Those that jobs or beginnings of ids name; all where nothing is named.
+/// Deployments by job name or id prefix; all if there are no targets.
 pub(super) fn of<'j>(
     jobs: &'j [JobView],
     targets: &[String],
     missing: Missing,
 ) -> Result<Vec<&'j Deployment>, Failure> {
     let mut found = all(jobs);
-    // A job's name may also be how an id begins, and a job may have none.
+    // A job's name may also be a prefix of an id, and a job may have no deployment.
     let is_job = |target: &str| jobs.iter().any(|view| view.key.to_string() == target);
     let is_meant = |one: &Deployment, target: &str| match is_job(target) {
         true => one.job_key.to_string() == target,
@@ -253,14 +251,13 @@ pub(super) fn of<'j>(
 }
 
 fn unknown(target: &str) -> Failure {
-    Failure::new(format!("there is no job and no deployment {target:?}"))
+    Failure::new(format!("there is no job or deployment {target:?}"))
         .hint("list them: herdlet get deployments")
 }
 
 /// The headings of [`row`].
 pub(super) const COLUMNS: [&str; 6] = ["ID", "JOB", "VERSION", "STATUS", "HEALTHY", "DESCRIPTION"];
 
-/// A deployment in a table.
 pub(super) fn row(one: &Deployment, id: String) -> [String; 6] {
     let sum = |of: fn(&DeploymentGroup) -> u32| one.groups.values().map(of).sum::<u32>();
     let healthy = format!("{}/{}", sum(|group| group.healthy_allocs), sum(|group| group.desired_total));
@@ -274,7 +271,7 @@ pub(super) fn row(one: &Deployment, id: String) -> [String; 6] {
     ]
 }
 
-/// Tells of the job's newest deployment where it is not simply over.
+/// Prints the job's newest deployment if it is running or failed.
 pub(super) fn show(job: &JobView) {
     let Some(newest) = job.deployments.first() else { return };
     let colour = match newest.status {
@@ -364,7 +361,7 @@ mod tests {
         );
         let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };
         let jobs = [view];
-        // Of a job that is called as an id begins.
+        // A job whose name is also the prefix of an id.
         let short = job("07", "front", "httpd");
         let named = [jobs[0].clone(), job_view(&short, 0)];
         let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();

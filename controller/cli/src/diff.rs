@@ -39,10 +39,10 @@ use super::{
 /// Arguments of `herdlet diff`.
 #[derive(Debug, Clone, Args)]
 pub struct DiffArgs {
-    /// Manifests: files, folders, or - for standard input [default: those of this folder, as up]
+    /// Manifests: files, folders, or - for standard input [default: those of this folder, as for up]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// As an apply with --prune SET
+    /// Show what an apply with --prune SET would change
     #[arg(long, value_name = "SET", value_parser = sets::name)]
     prune: Option<String>,
     #[command(flatten)]
@@ -53,27 +53,25 @@ pub struct DiffArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     changes: Vec<Change>,
 }
 
-/// What would become of one object.
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Change {
     /// `job/NAME` or `volume/NAME`.
     object: String,
     change: Kind,
-    /// Of an update, every field that would change, by path.
+    /// For an update, every changed field, by path.
     fields: Vec<FieldChange>,
-    /// Of a job, what becomes of the allocations of each group.
+    /// For a job, what happens to the allocations of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<GroupChange>,
-    /// Of a job, groups of which allocations would wait, and why.
+    /// For a job, groups whose allocations would wait, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     unplaced: BTreeMap<String, Unplaced>,
-    /// Of a periodic job, when it would be launched first, were this applied now.
+    /// For a periodic job, the first launch if this were applied now.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_launch: Option<String>,
 }
@@ -82,32 +80,32 @@ fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
     *number == N::default()
 }
 
-/// What becomes of the allocations of a group.
+/// What happens to the allocations of a group.
 #[derive(Debug, PartialEq, Serialize)]
 struct GroupChange {
     group: String,
     change: GroupKind,
-    /// How many there will be more; fewer below zero.
+    /// The increase of the count; negative for a decrease.
     #[serde(skip_serializing_if = "is_zero")]
     more: i64,
-    /// Before any is replaced, so many are made beside them and wait to be promoted.
+    /// Number of canaries, which run beside the old allocations until they are promoted.
     #[serde(skip_serializing_if = "is_zero")]
     canaries: u32,
-    /// Of those that are replaced, how many at a time; all at once where it is missing.
+    /// Number of allocations that are replaced at a time; missing if all are replaced at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_a_time: Option<u32>,
-    /// Paths of the fields that ask for it.
+    /// Paths of the fields that cause it.
     because: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum GroupKind {
-    /// They stay as they are.
+    /// They stay unchanged.
     Nothing,
-    /// They go on under the new version.
+    /// They continue under the new version.
     InPlace,
-    /// They are stopped, and others made in their place.
+    /// They are stopped and replaced.
     Replace,
     Create,
     Stop,
@@ -134,7 +132,7 @@ enum Kind {
     Delete,
 }
 
-/// Values as manifests write them; one that is missing is the default.
+/// Values in a manifest; a missing value is the default.
 #[derive(Debug, PartialEq, Serialize)]
 struct FieldChange {
     path: String,
@@ -144,7 +142,7 @@ struct FieldChange {
     after: Option<Value>,
 }
 
-/// 0 where nothing would change, 1 where something would, 2 for errors.
+/// Exit code 0 without changes, 1 with changes, 2 for errors.
 pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     if args.files.is_empty() {
         args.files = here::manifests()?;
@@ -205,14 +203,14 @@ pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Puts the jobs that are read into the set that they would belong to.
+/// Adds the jobs of the files to the set.
 fn join(read: &mut Set, name: &str, jobs: &[JobView]) -> Result<(), Failure> {
     let known = |key: &JobKey| jobs.iter().find(|view| view.key == *key && !view.deleting);
     let read = read.jobs.iter_mut().map(|loaded| &mut loaded.object);
     sets::join(read, name, known).map_err(|error| Failure::new(error.to_string()))
 }
 
-/// The jobs of the set that are not among those that are read.
+/// The jobs of the set that are not in the files.
 fn pruned<'j>(read: &'j Set, name: &'j str, jobs: &'j [JobView]) -> impl Iterator<Item = Change> + 'j {
     let is_kept = |key: &JobKey| read.jobs.iter().any(|loaded| loaded.object.key() == *key);
     sets::left(jobs, name, is_kept).map(|view| Change {
@@ -222,7 +220,7 @@ fn pruned<'j>(read: &'j Set, name: &'j str, jobs: &'j [JobView]) -> impl Iterato
     })
 }
 
-/// The jobs of a set as the agent reads them.
+/// The jobs of the files as canonical manifests.
 fn documents(set: &Set) -> Result<ApplyRequest, Failure> {
     let texts = set.jobs.iter().map(|loaded| {
         let text = manifests::job_to_yaml(&loaded.object)?;
@@ -233,7 +231,7 @@ fn documents(set: &Set) -> Result<ApplyRequest, Failure> {
     Ok(ApplyRequest { files, ..ApplyRequest::default() })
 }
 
-/// A job as its manifest, with the count of each group also where it is the default: that is looked at first.
+/// The job's manifest. Always includes the count of each group, which users read first.
 fn document(job: &Job) -> Value {
     let mut document = value(&JobManifest::from_job(job));
     let groups = document.pointer_mut("/spec/groups").and_then(Value::as_array_mut);
@@ -247,7 +245,7 @@ fn value<T: Serialize>(object: &T) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
 
-/// What changes of one object; nothing where nothing does.
+/// The changes of one object; none if it is unchanged.
 fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Change> {
     let Some(known) = known else {
         return Some(Change { object, change: Kind::Create, ..Change::default() });
@@ -270,21 +268,22 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
     (!fields.is_empty()).then(|| Change { object, change: Kind::Update, fields, ..Change::default() })
 }
 
-/// What of a job runs and is to go on.
+/// The job's allocations that run and should continue.
 fn placed<'k>(view: &'k JobView, allocs: &'k [AllocView]) -> impl Iterator<Item = &'k Allocation> {
     let of_job = allocs.iter().filter(|alloc| alloc.spec.job_key == view.key && alloc.fills_a_place());
     of_job.map(|alloc| &*alloc.spec)
 }
 
-/// Whether some of it is of an older version, whose text has to be asked for.
+/// Whether an allocation has an older version, whose job must be fetched.
 fn runs_older(view: &JobView, allocs: &[AllocView]) -> bool {
     placed(view, allocs).any(|spec| spec.job_version != view.version)
 }
 
-/// A job as it is.
+/// The present state of a job.
 struct Known<'k> {
     job: &'k Job,
-    /// By group, the versions of what runs and is to go on: older ones too, while canaries wait or after a roll-out that has failed.
+    /// By group, the versions of running allocations, including older ones while canaries wait or after a failed
+    /// roll-out.
     runs: BTreeMap<&'k str, Vec<Arc<Job>>>,
 }
 
@@ -302,7 +301,7 @@ impl<'k> Known<'k> {
         Self { job: &view.job, runs }
     }
 
-    /// What of the group asks for other allocations, by paths.
+    /// Paths of the fields that require a replacement of the group's allocations.
     fn replacing(&self, wanted: &Job, group: &str) -> Vec<String> {
         let running = self.runs.get(group).into_iter().flatten().map(|job| &**job);
         let running = running.chain((!self.runs.contains_key(group)).then_some(self.job));
@@ -311,7 +310,7 @@ impl<'k> Known<'k> {
     }
 }
 
-/// What becomes of each group when `known`, if there is such a job, becomes `wanted`, which differ in `fields`.
+/// What happens to each group when `known` (if any) becomes `wanted`. `fields`: the differences.
 fn groups(known: Option<&Known<'_>>, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
     let current = known.map(|known| known.job);
     let gone = current.iter().flat_map(|known| &known.groups);
@@ -327,7 +326,7 @@ fn groups(known: Option<&Known<'_>>, wanted: &Job, fields: &[FieldChange]) -> Ve
             .collect();
         let asking = known.map_or_else(Vec::new, |known| known.replacing(wanted, group));
         let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.wanted(group)));
-        // What is stopped, or makes children, runs nothing by itself.
+        // Stopped jobs and parents have no allocations.
         let runs = |job: &'_ Job| !job.makes_children() && count(job) > 0;
         let (change, because) = match (current.is_some_and(runs), runs(wanted)) {
             (false, false) => (GroupKind::Nothing, Vec::new()),
@@ -345,12 +344,12 @@ fn groups(known: Option<&Known<'_>>, wanted: &Job, fields: &[FieldChange]) -> Ve
         let more = if runs(wanted) { count(wanted) - before } else { 0 };
         GroupChange { group: group.to_owned(), change, more, canaries, at_a_time, because }
     };
-    // What is new and makes children only makes nothing yet.
+    // A new parent only creates nothing yet.
     let is_told = |one: &GroupChange| known.is_some() || one.change != GroupKind::Nothing;
     names.map(change).filter(is_told).collect()
 }
 
-/// Of the paths that ask for other allocations, the fields that differ in them; the paths themselves where none does.
+/// The changed fields below the paths that require a replacement; the paths themselves if there are none.
 fn written_of(asking: Vec<String>, differing: &[String]) -> Vec<String> {
     let lies_in = |field: &str, path: &str| {
         field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -360,7 +359,7 @@ fn written_of(asking: Vec<String>, differing: &[String]) -> Vec<String> {
     if fields.is_empty() { asking } else { fields }
 }
 
-/// A change for people: a line for the object, one for each field.
+/// A change as text: a line for the object, and one for each field.
 fn lines(change: &Change) -> String {
     let object = &change.object;
     let mut lines = match change.change {
@@ -420,7 +419,7 @@ fn added(more: i64) -> String {
     if more < 0 { format!("{} fewer", more.unsigned_abs()) } else { format!("{more} more") }
 }
 
-/// A value as one writes it: texts without quotes where they need none.
+/// A value as in YAML: without quotes if none are needed.
 fn written(value: &Value) -> String {
     match value {
         Value::String(text) if !text.is_empty() && !text.contains(['\n', '"', ' ']) => plain(text),
@@ -433,7 +432,8 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// Every leaf under its path. Items of lists are found by their name where they have one, so that order hides no change.
+/// Collects every leaf under its path. Items of lists are identified by name if they have one, so that their order is no
+/// change.
 fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {
@@ -493,7 +493,7 @@ mod tests {
         let parsed = manifests::parse("t", update.as_bytes(), &Drivers::built_in()).unwrap();
         wanted.groups[2].update = parsed.jobs[0].object.groups[0].update.clone();
         wanted.groups[3].tasks[0].env.insert("A".to_owned(), "1".to_owned());
-        // It alone would be changed in place, and is no reason for more.
+        // This field alone would be an in-place change, and is not a cause of the replacement.
         wanted.groups[3].tasks[0].kill_timeout = herdlet_api_types::Duration::from_secs(90);
         wanted.groups[4].name = "new".to_owned();
         let change = change("job/web".to_owned(), Some(&document(&known)), &document(&wanted)).unwrap();
@@ -527,7 +527,7 @@ mod tests {
         assert!(plain(&lines(&created)).starts_with("+ job/web\n  group same: create 1\n"));
     }
 
-    /// It was told as replacing what an apply leaves running.
+    /// It was reported as a replacement of allocations that an apply leaves running.
     #[test]
     fn while_canaries_wait_a_text_is_compared_with_what_runs() {
         let blue = herdlet_manifest::fixture::job("web", "front", "httpd");
@@ -556,7 +556,7 @@ mod tests {
         Known { job, runs: BTreeMap::new() }
     }
 
-    /// It was told as changed in place, though nothing of it had run.
+    /// It was reported as an in-place change, although the job had no allocations.
     #[test]
     fn what_makes_children_runs_nothing_by_itself() {
         let plain = (*herdlet_manifest::fixture::job("web", "front", "httpd")).clone();

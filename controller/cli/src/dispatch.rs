@@ -1,4 +1,4 @@
-//! `herdlet dispatch`: a parameterized job gets a payload and meta, and a child of it runs with them.
+//! `herdlet dispatch`: runs a child of a parameterized job with a payload and meta.
 
 use std::{
     collections::BTreeMap,
@@ -27,13 +27,13 @@ pub struct DispatchArgs {
     /// File with the payload, at most 16 KiB, or - for standard input
     #[arg(value_name = "FILE")]
     payload: Option<PathBuf>,
-    /// Meta that the job names; may be given several times
+    /// Value of a meta key that the job declares; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
-    /// Goes into the child's id: JOB/dispatch-PREFIX-...
+    /// Part of the child's id: JOB/dispatch-PREFIX-...
     #[arg(long = "id-prefix-template", value_name = "PREFIX", default_value = "")]
     prefix: String,
-    /// Dispatching again with the same token answers with the same child
+    /// Dispatching again with the same token returns the same child
     #[arg(long, value_name = "TOKEN", default_value = "")]
     idempotency_token: String,
     #[command(flatten)]
@@ -44,14 +44,13 @@ pub struct DispatchArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) job: JobKey,
     pub(super) parent: JobKey,
 }
 
-/// More than any agent takes: what is too large is told by the agent, in its words.
+/// More than any agent accepts, so that the agent itself reports a payload that is too large.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 20;
 
 pub async fn run(args: DispatchArgs) -> Result<u8, Failure> {
@@ -77,7 +76,7 @@ pub async fn run(args: DispatchArgs) -> Result<u8, Failure> {
 
 fn pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
-    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "write KEY=VALUE".to_owned())
+    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "expected KEY=VALUE".to_owned())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {

@@ -1,14 +1,14 @@
-//! Variables of the environment that are no text: an error that names them, before anything is done as if they were not set.
+//! Environment variables that are not UTF-8: an error that names the variable, instead of treating it as unset.
 //!
-//! In: the environment. Out: the first variable of ours, or one that we read from others, whose value is not UTF-8.
+//! In: the environment. Out: the first variable that herdlet reads and that is not UTF-8.
 
 use std::ffi::{OsStr, OsString};
 
 use super::failure::{Failure, USAGE};
 
-/// Variables that are read, of which there are families.
+/// Prefixes of variables that are read.
 const PREFIXES: [&str; 3] = ["HERDLET_", "NOMAD_VAR_", "CONSUL_HTTP_"];
-/// Variables that are read, by their whole names.
+/// Full names of variables that are read.
 const NAMES: [&str; 8] = [
     "NOMAD_TOKEN",
     "NOMAD_CACERT",
@@ -20,7 +20,7 @@ const NAMES: [&str; 8] = [
     "RUST_LOG",
 ];
 
-/// Looks at the environment of this process.
+/// Checks the environment of this process.
 pub fn check() -> Result<(), Failure> {
     match not_text(std::env::vars_os()) {
         None => Ok(()),
@@ -28,7 +28,7 @@ pub fn check() -> Result<(), Failure> {
             let message = format!("variable {name} is not UTF-8");
             Err(Failure::new(message)
                 .code(USAGE)
-                .hint(format!("unset it, or write what it should say: unset {name}")))
+                .hint(format!("correct its value, or unset it: unset {name}")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `herdlet exec`: a command in a running task, with its exit code as ours.
+//! `herdlet exec`: runs a command in a running task, and exits with its exit code.
 
 mod terminal;
 
@@ -29,32 +29,32 @@ use terminal::Raw;
 /// Arguments of `herdlet exec`.
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
-    /// Pass our standard input on
+    /// Pass standard input to the command
     #[arg(short, long)]
     interactive: bool,
-    /// Give the command a terminal
+    /// Allocate a terminal for the command
     #[arg(short, long)]
     tty: bool,
-    /// A job, an allocation, or a task; of several the first healthy one is taken
+    /// A job, an allocation, or a task; of several allocations, the first healthy one
     target: String,
     /// Only this task
     #[arg(long)]
     task: Option<String>,
     #[command(flatten)]
     pub connection: Connection,
-    /// Program and arguments; from the program on nothing is ours any more
+    /// Program and arguments; everything after the program is passed to it
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// The program was not found, as shells say it.
+/// Exit code of shells if a program is not found.
 const NOT_FOUND: u8 = 127;
-/// The program can't be executed, as shells say it.
+/// Exit code of shells if a program can't be executed.
 const CANNOT_RUN: u8 = 126;
 
-/// A piece of our standard input.
+/// Bytes per read of standard input.
 const PIECE_BYTES: usize = 16 * 1024;
-/// How often the agent hears of us while nothing is typed, as Nomad's command line does.
+/// Interval of heartbeats while nothing is typed, as in Nomad's command line.
 const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(10);
 
 pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
@@ -71,7 +71,7 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
         (true, false) | (false, _) => None,
     };
     if args.tty && args.interactive && raw.is_none() {
-        herdlet_base::tell!("standard input is no terminal; the command gets one all the same");
+        herdlet_base::tell!("standard input is not a terminal; the command gets one anyway");
     }
     let tty = if args.tty { Tty::Yes } else { Tty::No };
     let socket = client.exec(view.spec.id, &task.name, &args.command, tty).await?;
@@ -84,7 +84,7 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
     tokio::pin!(draining);
     let ended = tokio::select! {
         ended = &mut draining => ended,
-        // The session is over or the connection broke: which, and why, comes out at the other end.
+        // The session is over or the connection broke; the receiving side reports which, and why.
         _ = feeding => draining.await,
     };
     drop(raw);
@@ -95,7 +95,7 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
     }
 }
 
-/// The task to go into: the one named, else the first main one that runs, of the healthiest allocation.
+/// The task to run in: the named one, else the first running main task, in the healthiest allocation.
 fn choose<'t>(
     target: &'t Target,
     jobs: &[JobView],
@@ -109,7 +109,7 @@ fn choose<'t>(
             task.state == TaskStatus::Running
                 && target.task.as_deref().is_none_or(|wanted| *wanted == *task.name)
         };
-        // Sidecars run too; the work itself is what people mean. Where the job is not known any more the first one serves.
+        // Prefers main tasks to sidecars. Without the job's specification, the first running task is used.
         let job = jobs.iter().find(|job| job.key == view.spec.job_key);
         let group = job.and_then(|job| job.job.group(&view.spec.group));
         let is_main = |task: &&TaskView| {
@@ -125,12 +125,12 @@ fn choose<'t>(
         .hint(format!("see why: herdlet explain {text}")))
 }
 
-/// Prints what comes out until the command has ended.
+/// Prints output until the command has ended.
 async fn drain(mut output: ExecOutput) -> Result<Option<i32>, ClientError> {
     while let Some(frame) = output.next().await? {
         match frame {
             ExecFrame::Stdout(bytes) => stdout::bytes(&bytes),
-            // Where it can't be told, the exit code still counts.
+            // If stderr can't be written, the exit code still counts.
             ExecFrame::Stderr(bytes) => drop(std::io::stderr().write_all(&bytes)),
             ExecFrame::Exited(code) => return Ok(Some(code)),
         }
@@ -140,7 +140,7 @@ async fn drain(mut output: ExecOutput) -> Result<Option<i32>, ClientError> {
 
 enum Never {}
 
-/// Passes on what is typed and how large the terminal is. Never ends by itself: the command decides.
+/// Forwards standard input and the terminal's size. Never ends by itself: the command decides when the session ends.
 async fn feed(mut input: ExecInput, interactive: bool, tty: bool) -> Result<Never, ClientError> {
     let mut pieces = if interactive { Some(typed()) } else { None };
     if pieces.is_none() {
@@ -176,7 +176,7 @@ async fn feed(mut input: ExecInput, interactive: bool, tty: bool) -> Result<Neve
     }
 }
 
-/// Our standard input in pieces. Read by a task of its own: a read can't be taken back once begun.
+/// Standard input in pieces. Read by a separate task, because a read can't be cancelled.
 fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (sender, pieces) = mpsc::channel(4);
     tokio::spawn(async move {
@@ -191,7 +191,7 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
     pieces
 }
 
-/// What the agent says about a command that did not start, as shells number it.
+/// Chooses the exit code of a shell for the agent's error about a command that did not start.
 fn refused(error: ClientError, command: &[String]) -> Failure {
     let program = command.first().map(String::as_str).unwrap_or_default();
     let failure = Failure::from(error);

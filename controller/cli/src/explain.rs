@@ -1,4 +1,4 @@
-//! `herdlet explain` and `describe`: what something is waiting for, and what comes next.
+//! `herdlet explain` and `describe`: what an object is waiting for, and what happens next.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -35,10 +35,9 @@ pub struct ExplainArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report<'r> {
-    /// The job's own verdict, where a job is meant as a whole or in part.
+    /// The target's job; none if the target is an allocation id or the job is unknown.
     job: Option<JobReport>,
     allocs: Vec<AllocReport<'r>>,
 }
@@ -49,7 +48,7 @@ struct JobReport {
     version: u64,
     deleting: bool,
     convergence: Convergence,
-    /// Why groups have allocations that can't be placed now.
+    /// Groups with allocations that can't be placed now, and why.
     unplaced: BTreeMap<String, Unplaced>,
     deployment: Option<Arc<Deployment>>,
 }
@@ -61,7 +60,7 @@ struct AllocReport<'r> {
     status: ClientStatus,
     convergence: &'r Convergence,
     explanation: Explanation,
-    /// All that is shown of it; of `describe` only.
+    /// The whole view; only for `describe`.
     #[serde(skip_serializing_if = "Option::is_none")]
     view: Option<&'r AllocView>,
 }
@@ -74,12 +73,12 @@ pub async fn describe(args: ExplainArgs) -> Result<u8, Failure> {
     tell(args, Depth::Everything).await
 }
 
-/// How much is told.
+/// The amount of detail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// What is waited for, and what comes next.
+    /// What is waited for, and what happens next.
     Waits,
-    /// That, after all that is known.
+    /// The same, and all other data.
     Everything,
 }
 
@@ -144,15 +143,16 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
     }
 }
 
-/// The job's own verdict: what its allocations don't know, for instance that a port can't be had.
+/// The job's own verdict, which has facts that its allocations lack, for instance that a port is
+/// not available.
 fn show_job(view: &JobView, allocs: &[AllocView]) {
-    // What is told below of an allocation is not told twice.
+    // A reason that an allocation below repeats is printed only there.
     let said = allocs.iter().map(|view| format!("{}: {}", view.spec.name(), view.convergence.message));
     let verdict = verdict(&view.convergence, said);
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     let fate = fate(false, view.job.stop);
-    let whose = if view.placed { " of the cluster's servers" } else { "" };
+    let whose = if view.placed { " (from servers)" } else { "" };
     show::out(&format!("{name} version {}{whose}: {fate}{verdict} (for {since})\n", view.version));
     for why in view.unplaced.values().filter(|why| why.message != view.convergence.message) {
         show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
@@ -172,13 +172,13 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
         show::out(&format!("  {loss}\n"));
     }
     match explanation.wake_at {
-        Some(at) => show::out(&format!("  next look in {}\n", show::ahead(at))),
+        Some(at) => show::out(&format!("  next check in {}\n", show::ahead(at))),
         None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),
-        None => show::out("  next look when one of these ends\n"),
+        None => show::out("  next check when one of these ends\n"),
     }
 }
 
-/// A verdict, in a word where its reason is `said` elsewhere.
+/// The verdict; only its state if `said` contains the reason.
 fn verdict(convergence: &Convergence, mut said: impl Iterator<Item = String>) -> String {
     let text = if said.any(|said| said == convergence.message) {
         convergence.state.as_str().to_owned()
@@ -195,7 +195,7 @@ fn wait_line(wait: &Wait) -> String {
     }
     if let Some(until) = wait.until {
         line.push_str(&match herdlet_base::clock::wall_now() < until {
-            true => format!(", until in {}", show::ahead(until)),
+            true => format!(", due in {}", show::ahead(until)),
             false => format!(", was due {} ago", show::age(until)),
         });
     }
@@ -236,7 +236,7 @@ fn show_alloc(view: &AllocView) {
     show::out(&format!("{}\n{}", styled(style::HEADING, view.spec.title()), facts.render(Heading::Hidden)));
 }
 
-/// What the roll-out has said of it, once and for all.
+/// The deployment's final verdict on the allocation.
 fn deployment_verdict(view: &AllocView) -> Option<String> {
     let word = if view.verdict? { "healthy" } else { "unhealthy" };
     Some(format!("found {word} at {}", time(view.verdict_at)))
@@ -253,7 +253,7 @@ fn show_task(task: &herdlet_api_types::view::TaskView) {
     show::out(&events.render(Heading::Hidden));
 }
 
-/// A time, to the millisecond: what comes after it tells people nothing.
+/// A time, rounded down to the millisecond.
 fn time(at: UnixNanos) -> String {
     const MILLISECOND: i64 = 1_000_000;
     rfc3339(UnixNanos(at.0 - at.0.rem_euclid(MILLISECOND))).unwrap_or_default()

@@ -1,25 +1,24 @@
-//! How commands fail: what, where, why, what to do; and with which exit code.
+//! Errors of commands: what failed, where, why, what to do, and the exit code.
 
 use crate::client::{ClientError, Effect};
 
-/// What was asked for failed.
+/// The operation failed.
 pub const FAILED: u8 = 1;
-/// The command line or a manifest is wrong.
+/// The command line or a manifest is invalid.
 pub const USAGE: u8 = 2;
-/// Time ran out while it was still trying.
+/// The timeout elapsed before the goal was reached.
 pub(super) const TIMED_OUT: u8 = 3;
-/// A deployment failed, and the job went back to a stable version.
+/// A deployment failed, and the job reverted to a stable version.
 pub(super) const REVERTED: u8 = 4;
-/// Somebody applied a newer version meanwhile.
+/// Another client applied a newer version meanwhile.
 pub(super) const SUPERSEDED: u8 = 5;
-/// `run` and `exec`: not the task but we failed.
+/// `run` and `exec`: herdlet failed, not the task.
 pub const AGENT_FAILED: u8 = 125;
-/// Of `exec`: 128 + SIGPIPE.
+/// `exec`: 128 + SIGPIPE.
 pub const NOBODY_READS: u8 = 141;
 /// Ctrl-C: 128 + SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     pub code: u8,
@@ -32,18 +31,18 @@ impl Failure {
         Self { code: FAILED, message: message.into(), hint: None }
     }
 
-    /// The same with another exit code.
+    /// Sets the exit code.
     pub fn code(self, code: u8) -> Self {
         Self { code, ..self }
     }
 
-    /// The same with a code that can't be taken for the task's own: 125, or what shells say of a program that did not start.
+    /// Sets a code that can't be the task's own: 125, or the code of shells for a program that did not start.
     pub fn not_the_tasks(self) -> Self {
         let code = self.code.max(AGENT_FAILED);
         self.code(code)
     }
 
-    /// The same with what to do about it.
+    /// Sets a hint on what to do.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
@@ -63,43 +62,45 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What to do where certificates are why nobody talks, by TLS's own words for it.
+/// The hint for an error about certificates, recognized by the texts of rustls.
 fn distrust(failure: &str) -> Option<&'static str> {
     if failure.contains("invalid peer certificate: Expired") {
-        Some("the agent's certificate has run out: it needs a new one, `tls.cert_file` of its config")
+        Some("the agent's certificate has expired: replace `tls.cert_file` of the agent's config")
     } else if failure.contains("CaUsedAsEndEntity") {
         Some(
-            "the agent's certificate is one of an authority, which no server may use: make another one, with \
-             basicConstraints=critical,CA:FALSE, and name it in `tls.cert_file` of its config",
+            "the agent's certificate is a CA certificate, which a server may not use: create one with \
+             basicConstraints=critical,CA:FALSE, and set it as `tls.cert_file` in the agent's config",
         )
     } else if failure.contains("NotValidForName") || failure.contains("not valid for name") {
         Some(
-            "the agent's certificate does not name the host of the address: use a name or an IP address that is in it, or make another one with \
-             that name in subjectAltName",
+            "the agent's certificate is not valid for the host of the address: use a name or IP address that it \
+             contains, or create one with that host in subjectAltName",
         )
     } else if failure.contains("invalid peer certificate") {
         Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
     } else if failure.contains("fatal alert: CertificateRequired") {
-        Some("the agent asks for a certificate: --client-cert FILE --client-key FILE")
+        Some("the agent requires a client certificate: --client-cert FILE --client-key FILE")
     } else if failure.contains("fatal alert: CertificateExpired") {
-        Some("the certificate that was shown has run out: --client-cert needs a new one")
+        Some("the client certificate has expired: pass a new one with --client-cert")
     } else if REFUSED.iter().any(|alert| failure.contains(alert)) {
         Some(
-            "the agent does not take the certificate that was shown: --client-cert needs one that an authority in `tls.ca_file` of its config has signed, for clients",
+            "the agent rejects the client certificate: --client-cert needs one for clients, \
+             signed by an authority in `tls.ca_file` of the agent's config",
         )
     } else {
         None
     }
 }
 
-/// EACCES, as the standard library writes it: the socket's mode, or a directory on the way to it.
+/// EACCES in the text of the standard library: the mode of the socket or of a directory above it.
 const REFUSED_BY_KERNEL: &str = "(os error 13)";
-/// What an agent answers to another user on a socket that was opened to all.
+/// The agent's answer to another user on a socket that is open to all.
 const REFUSED_ON_SOCKET: &str = "this socket is for the agent's user and root";
-/// What to do about both.
-const OF_ANOTHER_USER: &str = "the agent there runs as another user: use sudo, or name the socket of an agent of yours with --addr or HERDLET_ADDR (unix://PATH)";
+/// The hint for both.
+const OF_ANOTHER_USER: &str = "the agent there runs as another user: use sudo, or pass the socket of \
+    your own agent with --addr or HERDLET_ADDR (unix://PATH)";
 
-/// What agents say of a client's certificate that they don't take, by TLS's own words.
+/// TLS alerts by which agents reject a client's certificate, in the texts of rustls.
 const REFUSED: [&str; 8] = [
     "fatal alert: UnknownCA",
     "fatal alert: BadCertificate",
@@ -127,16 +128,16 @@ impl From<ClientError> for Failure {
             }
             ClientError::Unreachable { .. } => Some("is the agent running, and does it --listen there?"),
             ClientError::Silent { effect: Effect::None, .. } => {
-                Some("is it stopped, or the machine overloaded?")
+                Some("is it suspended, or is the machine overloaded?")
             }
             ClientError::Silent { effect: Effect::Open, .. } => {
-                Some("is it stopped, or the machine overloaded? what was asked may still happen")
+                Some("is it suspended, or is the machine overloaded? the change may still take effect")
             }
             ClientError::Broken { effect: Effect::Open, .. } => {
-                Some("what was asked may have happened, or may still; see what holds: herdlet status")
+                Some("the change may have taken effect, or still may; check with: herdlet status")
             }
             ClientError::Status { status: 401 | 403, message } if message.contains("token") => {
-                Some("name a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
+                Some("pass a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
             }
             ClientError::Setup(_)
             | ClientError::Status { .. }
@@ -147,7 +148,7 @@ impl From<ClientError> for Failure {
         };
         let code = match &error {
             ClientError::Problems(_) => USAGE,
-            // Not failed for good: the agent still tries, or has done it.
+            // Not a definite failure: the agent may still do it, or may have done it.
             ClientError::Open(_)
             | ClientError::Silent { effect: Effect::Open, .. }
             | ClientError::Broken { effect: Effect::Open, .. } => TIMED_OUT,
@@ -158,7 +159,7 @@ impl From<ClientError> for Failure {
             | ClientError::Status { .. }
             | ClientError::Answer { .. } => FAILED,
         };
-        // With all its causes, as one line.
+        // Formats all causes in one line.
         let told = format!("{:#}", anyhow::Error::new(error));
         match (distrust(&told), hint) {
             (Some(hint), _) => Self::new(told).hint(hint),

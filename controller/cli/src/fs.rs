@@ -1,6 +1,6 @@
 //! `herdlet fs`: the files of an allocation.
 //!
-//! In: a target and a path below the allocation's directory, or below the task's where the target names one. Out: a table,
+//! In: a target and a path below the allocation's directory, or below the task's if the target names one. Out: a table,
 //! facts, or the bytes of a file.
 
 use clap::{Args, Subcommand};
@@ -31,18 +31,18 @@ pub struct FsArgs {
 enum What {
     /// List a directory
     Ls(Place),
-    /// Show size, mode and age of a file or directory
+    /// Show the size, mode and age of a file or directory
     Stat(Place),
     /// Print a file
     Cat(File),
 }
 
-/// A directory or file, and how to tell of it.
+/// A file or directory, and the form of the output.
 #[derive(Debug, Clone, Args)]
 struct Place {
-    /// A job or group of which one allocation runs, an allocation, or a task
+    /// A job or group with one running allocation, an allocation, or a task
     target: String,
-    /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
+    /// Path in the allocation's directory (alloc, TASK), or in the task's (local, tmp)
     #[arg(default_value = "")]
     path: String,
     #[command(flatten)]
@@ -51,13 +51,12 @@ struct Place {
 
 #[derive(Debug, Clone, Args)]
 struct File {
-    /// A job or group of which one allocation runs, an allocation, or a task
+    /// A job or group with one running allocation, an allocation, or a task
     target: String,
-    /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
+    /// Path in the allocation's directory (alloc, TASK), or in the task's (local, tmp)
     path: String,
 }
 
-/// What `-o json` prints of a directory.
 #[derive(Serialize)]
 struct Listing {
     files: Vec<FileInfo>,
@@ -90,7 +89,7 @@ pub async fn run(args: FsArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The one allocation that is meant, and the path in it.
+/// The single allocation that the target means, and the path in it.
 async fn find(client: &Client, text: &str, path: &str) -> Result<(AllocId, String), Failure> {
     let target = target::find(client, text).await?;
     let path = match &target.task {
@@ -100,7 +99,7 @@ async fn find(client: &Client, text: &str, path: &str) -> Result<(AllocId, Strin
     Ok((one_of(&target.allocs, text)?, path))
 }
 
-/// The one that is there, or the only one that runs.
+/// The only allocation, or the only running one.
 fn one_of(allocs: &[AllocView], text: &str) -> Result<AllocId, Failure> {
     let running: Vec<&AllocView> =
         allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
@@ -111,7 +110,7 @@ fn one_of(allocs: &[AllocView], text: &str) -> Result<AllocId, Failure> {
         (several, _) => {
             let names: Vec<String> = several.iter().map(|view| view.spec.name()).collect();
             let failure = Failure::new(format!("{text} has {} allocations; name one", names.len()));
-            Err(failure.code(super::failure::USAGE).hint(format!("there is: {}", names.join(", "))))
+            Err(failure.code(super::failure::USAGE).hint(format!("available: {}", names.join(", "))))
         }
     }
 }
@@ -129,7 +128,7 @@ fn table(files: &[FileInfo]) -> String {
     for file in files {
         let name =
             if file.is_dir { format!("{}/", file.name.trim_end_matches('/')) } else { file.name.clone() };
-        // To the second: nobody compares files by more.
+        // To the second, which is enough.
         let modified = file.mod_time.as_deref().unwrap_or_default();
         let modified = modified.split(['.', 'Z']).next().unwrap_or_default().replace('T', " ");
         table.row([file.file_mode.clone(), file.size.to_string(), modified, name]);

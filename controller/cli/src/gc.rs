@@ -1,6 +1,6 @@
-//! `herdlet gc`: gives up what has ended, or says what that would be.
+//! `herdlet gc`: collects what has ended, or lists it with `--dry-run`.
 //!
-//! In: what has ended, as the agent sees it. Out: a line for each, with its reason.
+//! In: the agent's list of ended objects. Out: a line for each, with the reason.
 
 use clap::Args;
 use herdlet_api_types::gc::Ended;
@@ -17,7 +17,7 @@ use super::{
 /// Arguments of `herdlet gc`.
 #[derive(Debug, Clone, Args)]
 pub struct GcArgs {
-    /// Only say what has ended, and when and why the agent collects it by itself
+    /// Only list what can be collected, and when and why the agent does so by itself
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -26,10 +26,9 @@ pub struct GcArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
-    /// Whether it is collected now.
+    /// Whether they are being collected now.
     collected: bool,
     items: Vec<Ended>,
 }
@@ -46,7 +45,7 @@ pub async fn run(args: GcArgs) -> Result<u8, Failure> {
 
 fn told(items: &[Ended], dry_run: bool) -> String {
     if items.is_empty() {
-        return "nothing has ended that could be collected\n".to_owned();
+        return "there is nothing to collect\n".to_owned();
     }
     let mut table = Table::new(&["KIND", "NAME", "ID", "ENDED", "WHY"]);
     for item in items {
@@ -101,6 +100,6 @@ mod tests {
             "{lines:?}"
         );
         assert!(told(&items, false).ends_with("2 are being collected\n"));
-        assert_eq!(told(&[], true), "nothing has ended that could be collected\n");
+        assert_eq!(told(&[], true), "there is nothing to collect\n");
     }
 }

@@ -1,7 +1,7 @@
-//! `herdlet get`: lists, for people and for scripts. Once, or again and again as things change.
+//! `herdlet get`: lists objects, for people and for scripts; once, or again after each change.
 //!
-//! In: a kind and targets. Out: rows of a table, names, or documents. What is in a row is in [`rows`], how rows are printed
-//! in [`listing`], what `--watch` makes of them in [`follow`].
+//! In: a kind and targets. Out: rows of a table, names, or documents. [`rows`] builds the rows, [`listing`] prints them,
+//! [`follow`] implements `--watch`.
 
 mod drift;
 mod events;
@@ -28,7 +28,7 @@ pub struct GetArgs {
     /// What to list
     #[arg(value_enum)]
     kind: Kind,
-    /// Only these: targets, or names of services and volumes
+    /// Only these targets, or names of services and volumes
     targets: Vec<String>,
     #[arg(skip)]
     ended: Ended,
@@ -41,7 +41,7 @@ pub struct GetArgs {
 /// Arguments of `herdlet ps`.
 #[derive(Debug, Clone, Args)]
 pub struct PsArgs {
-    /// Also what has ended
+    /// Include ended allocations
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
@@ -72,30 +72,30 @@ impl OfKindArgs {
 }
 
 impl PsArgs {
-    /// `herdlet get allocs`, of what has not ended.
+    /// `herdlet get allocs`; only live allocations unless `--all` is given.
     pub fn allocs(self) -> GetArgs {
         self.listed.of(Kind::Allocs, if self.all { Ended::Listed } else { Ended::Counted })
     }
 }
 
-/// What becomes of allocations that have ended.
+/// Whether to list ended allocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Ended {
     #[default]
     Listed,
-    /// How many there are is told where others are listed.
+    /// Only their number is printed.
     Counted,
 }
 
 #[derive(Debug, Clone, Args)]
 struct Output {
-    /// How to print it. json prints allocations as Nomad does, yaml prints jobs as manifests
+    /// Output format. json prints allocations as Nomad does, yaml prints jobs as manifests
     #[arg(short, long, value_enum, default_value = "table")]
     output: Form,
-    /// Leave the heading out
+    /// Omit the header
     #[arg(long)]
     no_headers: bool,
-    /// Go on until Ctrl-C: a terminal shows the table as it is, else each change is a line or a document
+    /// Continue until Ctrl-C: on a terminal, update the table, else print each change as a line or document
     #[arg(short, long)]
     watch: bool,
 }
@@ -123,20 +123,20 @@ enum Kind {
     Volumes,
     #[value(alias = "deployment")]
     Deployments,
-    /// Of one job
+    /// The versions of one job
     #[value(alias = "version")]
     Versions,
-    /// What has happened lately to allocations, and why; the newest first
+    /// Recent events of allocations and their causes, newest first
     #[value(alias = "event")]
     Events,
-    /// What was not as the agent had made it, and what became of that; the newest first
+    /// Differences from what the agent created, and their repairs, newest first
     Drift,
-    /// What constraints can name of this machine
+    /// Attributes of this machine that constraints can refer to
     #[value(alias = "nodes")]
     Node,
 }
 
-/// What is listed, and how.
+/// What to list, and how.
 struct Wanted<'w> {
     client: &'w Client,
     kind: Kind,
@@ -153,7 +153,9 @@ pub async fn run(args: GetArgs) -> Result<u8, Failure> {
     let wanted = Wanted { client: &client, kind, targets: &targets, ended, form: output.output, heading };
     if kind == Kind::Node {
         if output.watch {
-            return Err(Failure::new("nothing changes about the machine while its agent runs").code(USAGE));
+            return Err(
+                Failure::new("node can't be watched: it does not change while the agent runs").code(USAGE)
+            );
         }
         node::print(&wanted).await?;
     } else if output.watch {
@@ -165,7 +167,7 @@ pub async fn run(args: GetArgs) -> Result<u8, Failure> {
 }
 
 impl Wanted<'_> {
-    /// All that there is now.
+    /// Lists the present objects.
     async fn list(&self, missing: Missing) -> Result<Listing, Failure> {
         rows::list(self, missing).await
     }

@@ -1,8 +1,8 @@
-//! The manifests of the folder in which somebody types `herdlet up` or `herdlet down`, as Compose finds its file there.
+//! Finds the manifests of the current folder for `herdlet up` and `herdlet down`, as Compose finds its file.
 //!
-//! In: the folder. Out: `herdlet.yaml` (or its like), else every file that is a manifest by what it says or how it is called; or a
-//! sentence that says what was looked for. Files are read as far as it takes to know that, not more. What could not be looked at is
-//! an error: `up --prune` deletes the jobs that no file defines, so none may be missed.
+//! In: the folder. Out: `herdlet.yaml` (or a variant), else every file that is a manifest by its name or content; or an error
+//! that lists the names that were tried. Files are read only as far as that needs. An unreadable file is an error: `up --prune`
+//! deletes jobs that no file defines, so no file may be missed.
 
 use std::{
     fs,
@@ -12,37 +12,37 @@ use std::{
 
 use super::failure::{Failure, USAGE};
 
-/// What stands for the whole folder, the first that is there.
+/// A file for the whole folder; the first that exists is used.
 const NAMES: [&str; 4] = ["herdlet.yaml", "herdlet.yml", "herdlet.json", "herdlet.hcl"];
-/// What those who come from Compose have.
+/// Names of Compose files.
 const COMPOSE: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];
-/// What a manifest says near its beginning, in any of its spellings.
+/// The version that a manifest names near its beginning.
 const MARK: &str = "herdlet/v1";
-/// How far that is looked for.
+/// Bytes that are searched for it.
 const HEAD_BYTES: u64 = 16 * 1024;
-/// A folder with more files than this is none that somebody keeps a few manifests in.
+/// A folder with more entries is not a folder of manifests.
 const FILES_MAX: usize = 1_000;
-/// What always goes.
+/// The hint that always applies.
 const BY_NAME: &str = "name the manifests: -f FILE";
 
-/// Whether a command that names nothing means this folder.
+/// Whether a command without arguments refers to this folder.
 ///
 /// # Errors
-/// What to name, where it doesn't.
+/// What to pass instead.
 pub fn is_meant(verb: &str) -> Result<(), Failure> {
     let by_hand = match verb {
         "up" | "down" => return Ok(()),
-        "delete" => "name jobs, or files by -f FILE; what the manifests of this folder define: herdlet down",
-        _ => "name files by -f FILE; the manifests of this folder: herdlet up",
+        "delete" => "name jobs, or files with -f FILE; for the manifests of this folder: herdlet down",
+        _ => "name files with -f FILE; for the manifests of this folder: herdlet up",
     };
     Err(Failure::new(format!("herdlet {verb} what?")).code(USAGE).hint(by_hand))
 }
 
-/// The manifests of this folder; which, is told.
+/// The manifests of this folder. Prints their names.
 pub(super) fn manifests() -> Result<Vec<PathBuf>, Failure> {
     let found = find(Path::new("."))?;
     let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-    herdlet_base::tell!("with {}", names.join(", "));
+    herdlet_base::tell!("using {}", names.join(", "));
     Ok(found)
 }
 
@@ -69,21 +69,21 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     if found.is_empty() {
         if let Some(compose) = COMPOSE.iter().find(|name| folder.join(name).is_file()) {
             let message = format!(
-                "there is no manifest in this folder, and {compose} is a Compose file: those are not read"
+                "there is no manifest in this folder, and {compose} is a Compose file, which herdlet does not read"
             );
-            let hint = "write a job in which each of its services is a task or a group; what one can have: herdlet schema \
-                        spec.groups.tasks";
+            let hint = "write a job with a task or a group for each of its services; for the fields of a task: \
+                        herdlet schema spec.groups.tasks";
             return Err(Failure::new(message).hint(hint).code(USAGE));
         }
-        let message = "there is no herdlet.yaml in this folder, nor a .yaml, .yml or .json file that says \
-                       apiVersion: herdlet/v1, nor a .nomad or .nomad.hcl file; name files by -f FILE";
+        let message = "there is no herdlet.yaml in this folder, no .yaml, .yml or .json file with \
+                       apiVersion: herdlet/v1, and no .nomad or .nomad.hcl file; name files with -f FILE";
         return Err(Failure::new(message).code(USAGE));
     }
     Ok(found)
 }
 
 fn unread(path: &Path, error: &std::io::Error) -> Failure {
-    let message = format!("failed to see whether {} is a manifest: {error}", path.display());
+    let message = format!("failed to check whether {} is a manifest: {error}", path.display());
     Failure::new(message).code(USAGE).hint(BY_NAME)
 }
 
@@ -91,14 +91,14 @@ fn is_manifest(path: &Path) -> std::io::Result<bool> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
     let (is_nomads, may_be_ours) = (ends(&[".nomad", ".nomad.hcl"]), ends(&[".yaml", ".yml", ".json"]));
-    // What editors leave behind is hidden, and pipes are not waited for.
+    // Skips hidden files, which editors leave behind, and does not block on pipes.
     if name.starts_with('.') || !(is_nomads || may_be_ours) || !fs::metadata(path)?.is_file() {
         return Ok(false);
     }
     Ok(is_nomads || says_so(path)?)
 }
 
-/// Whether its beginning names our version of the format.
+/// Whether the beginning of a file names our version of the format.
 fn says_so(path: &Path) -> std::io::Result<bool> {
     let mut head = Vec::new();
     fs::File::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
@@ -143,7 +143,7 @@ mod tests {
         std::os::unix::fs::symlink("nowhere", dir.path().join("api.yaml")).unwrap();
         let told = find(dir.path()).unwrap_err().to_string();
         assert!(
-            told.starts_with("failed to see whether ") && told.contains("api.yaml is a manifest"),
+            told.starts_with("failed to check whether ") && told.contains("api.yaml is a manifest"),
             "{told}"
         );
         fs::remove_file(dir.path().join("api.yaml")).unwrap();

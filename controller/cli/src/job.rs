@@ -1,4 +1,4 @@
-//! `herdlet job …`: what has no command of its own here. Nomad's other verbs are in [`herdlet::cli::nomad`].
+//! `herdlet job …`: verbs without a command of their own. [`herdlet::cli::nomad`] maps Nomad's other verbs.
 
 use clap::{Args, Subcommand};
 
@@ -18,7 +18,7 @@ pub struct JobArgs {
 pub enum JobVerb {
     /// Periodic jobs
     Periodic(PeriodicArgs),
-    /// Print a job in Nomad's JSON, as its API takes it; as a manifest: herdlet get jobs JOB -o yaml
+    /// Print a job in the JSON of Nomad's API; as a manifest: herdlet get jobs JOB -o yaml
     Inspect(InspectArgs),
 }
 
@@ -41,7 +41,7 @@ pub struct PeriodicArgs {
 /// What to do with a periodic job.
 #[derive(Debug, Clone, Subcommand)]
 enum PeriodicVerb {
-    /// Launch a periodic job now, whatever its time, and also where it prohibits overlap and a child of it runs
+    /// Launch a periodic job now, even if it prohibits overlap and a child still runs
     Force(ForceArgs),
 }
 
@@ -72,7 +72,7 @@ pub async fn run(args: JobArgs) -> Result<u8, Failure> {
     }
 }
 
-/// As Nomad prints it, and as it and we read it again.
+/// Prints the form that Nomad and herdlet accept.
 async fn inspect(args: InspectArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let job = find(&client, &args.job).await?.key;

@@ -1,7 +1,7 @@
 //! Commands that talk to an agent through its API, and those that need none.
 //!
-//! In: arguments, the environment. Out: data on stdout, progress and messages on stderr, an exit code. It must not know the agent's insides:
-//! what it shows is what the API says.
+//! In: arguments, the environment. Out: data on stdout, progress and messages on stderr, an exit code. It must not know the
+//! agent's internals: everything that it prints comes from the API.
 
 pub mod address;
 pub mod apply;

@@ -1,6 +1,6 @@
-//! `herdlet logs`: the output of everything under a target, each line with the name of its task. What tasks write bears no time
-//! of its own: what is there comes stream by stream, the one that was last written to last; what is followed is merged line by line as it
-//! comes, and a line that is not finished yet, such as a prompt, is shown too: no other stream writes on in it ([`merged`]).
+//! `herdlet logs`: the logs of all tasks of a target, each line with the name of its task. Lines have no timestamps. So existing
+//! logs are printed stream by stream, in the order of their last writes. Followed logs are merged line by line as they come. An
+//! unfinished line, such as a prompt, is printed too, and no other stream continues it ([`merged`]).
 
 mod merged;
 
@@ -39,7 +39,7 @@ use merged::print;
 pub struct LogsArgs {
     /// A job, an allocation, or a task
     target: String,
-    /// Go on as more is written
+    /// Continue as more is written
     #[arg(short, long)]
     follow: bool,
     /// Standard error only [default: both streams]
@@ -54,13 +54,13 @@ pub struct LogsArgs {
     /// Only the last lines of each stream
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<u64>,
-    /// Only what was written since then: 10m ago, or 2026-01-02T15:04:05Z. What is up to 10 s older may be among it
+    /// Only what was written since then: 10m (ago), or 2026-01-02T15:04:05Z; may include lines up to 10 s older
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<u64>,
-    /// No task names before the lines [default where there is one task]
+    /// Print no task names before the lines [default if there is one task]
     #[arg(long)]
     no_prefix: bool,
-    /// How to print it: as it was written, or a JSON object per line, all on standard output
+    /// Output format: as it was written, or a JSON object per line, all on standard output
     #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
     form: Form,
     #[command(flatten)]
@@ -73,26 +73,26 @@ enum Form {
     Json,
 }
 
-/// A line of a log for programs; a piece of one where it is very long.
+/// A line of a log, or a piece of a very long one, as JSON.
 #[derive(Serialize)]
 struct JsonLine<'l> {
     alloc: AllocId,
-    /// `JOB.GROUP[N]/TASK`, and ` (canary)` where it is of one.
+    /// `JOB.GROUP[N]/TASK`, with ` (canary)` for a canary.
     name: &'l str,
     /// `stdout` or `stderr`.
     stream: &'l str,
-    /// Without the end of the line. What is no UTF-8 is replaced.
+    /// Without the line end. Invalid UTF-8 is replaced.
     line: &'l str,
 }
 
-/// A line longer than this is printed in pieces.
+/// A longer line is printed in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Where an allocation's log files are.
+/// The directory of an allocation's log files.
 const LOGS: &str = "alloc/logs";
 /// Lines between the readers and the printer.
 const LINES_LEN: usize = 64;
-/// After so long without more an unfinished line is shown as it is, where several streams are followed: what comes in two writes is
-/// mostly there by then, and whoever waits at a prompt hardly notices.
+/// After this time without more, an unfinished line is printed as it is, if several streams are followed. Most lines that come in
+/// two writes are complete by then, and a user at a prompt hardly notices the delay.
 const REST: Duration = Duration::from_millis(200);
 
 pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
@@ -106,7 +106,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
     if sources.is_empty() && target.allocs.iter().any(|view| view.collected) {
         return Err(Failure::new(format!("the logs of {} are gone: it ended, and was collected", args.target))
-            .hint("see what goes when: herdlet gc --dry-run; how long logs stay is gc_max_allocs in the agent's config"));
+            .hint("see what is collected when: herdlet gc --dry-run; gc_max_allocs in the agent's config limits how long logs stay"));
     }
     if sources.is_empty() && !args.follow {
         unbegun(&target, true).iter().for_each(|told| herdlet_base::tell!("{told}"));
@@ -125,7 +125,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let is_alone = !follow_job && sources.len() == 1 && streams.len() == 1;
     let patience = match args.form {
         Form::Text if args.follow => Some(if is_alone { Duration::ZERO } else { REST }),
-        // Programs get whole lines, and of what has ended every line is one.
+        // Programs get whole lines. Without `--follow`, every line is complete.
         Form::Text | Form::Json => None,
     };
     let merge = Merge {
@@ -161,9 +161,9 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
 /// Why a log was not read to its end.
 enum Unread {
     Asked(ClientError),
-    /// It stopped telling of changes, which it does only when it ends.
+    /// The stream of changes ended, which happens only when the agent ends.
     AgentEnded,
-    /// One of our own readers failed.
+    /// A reader task failed.
     Reader(tokio::task::JoinError),
 }
 
@@ -173,20 +173,20 @@ impl From<ClientError> for Unread {
     }
 }
 
-/// Why a connection has ended before the log did: by asking again.
+/// Determines why a connection has ended before the log did, by another request.
 async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
     let asked = match client.status().await {
-        // One that is about to end takes connections until it has.
+        // An agent that is about to end accepts connections until then.
         Err(ClientError::Silent { .. }) => client.status().await,
         answer => answer,
     };
     match asked {
         Ok(_) => {
-            Failure::new("the connection to the agent has ended before the log did, and the agent is there")
-                .hint(format!("go on: herdlet logs -f {target}"))
+            Failure::new("the connection to the agent ended before the log did, but the agent still runs")
+                .hint(format!("continue: herdlet logs -f {target}"))
         }
         Err(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => gone(target),
-        // It is there and says nothing, or something else is wrong.
+        // The agent is there but does not answer, or there is another problem.
         Err(
             ClientError::Setup(_)
             | ClientError::Silent { .. }
@@ -199,29 +199,29 @@ async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
 }
 
 fn gone(target: &str) -> Failure {
-    Failure::new("the agent has gone: it ended, or was ended, while its logs were read").hint(format!(
-        "its tasks run on without it, and their logs grow; once it is back: herdlet logs -f {target}"
+    Failure::new("the agent ended while its logs were being read").hint(format!(
+        "its tasks continue without it, and so do their logs; once it is back: herdlet logs -f {target}"
     ))
 }
 
-/// A moment as people write it, so long ago or by the calendar, in seconds since 1970.
+/// Parses a duration before now, or a time, to seconds since 1970.
 fn since(text: &str) -> Result<u64, String> {
     let at_s = match (text.parse::<Timestamp>(), parse_duration(text)) {
         (Ok(at), _) => at.as_second(),
         (Err(_), Ok(ago)) => clock::wall_now().0.saturating_sub(ago) / 1_000_000_000,
         (Err(_), Err(_)) => {
             return Err(
-                "neither how long ago (10m, 2h30m) nor a time such as 2026-01-02T15:04:05Z".to_owned()
+                "expected how long ago (10m, 2h30m) or a time such as 2026-01-02T15:04:05Z".to_owned()
             );
         }
     };
     if at_s > clock::wall_now().0 / 1_000_000_000 {
-        return Err("lies in the future".to_owned());
+        return Err("is in the future".to_owned());
     }
     u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())
 }
 
-/// A task whose output is read.
+/// A task whose log is read.
 #[derive(Debug, Clone)]
 struct Source {
     alloc: AllocId,
@@ -229,7 +229,7 @@ struct Source {
     name: String,
 }
 
-/// Started tasks of these allocations whose logs are there.
+/// Started tasks of these allocations whose logs exist.
 fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = Source> {
     allocs.iter().filter(|view| !view.collected).flat_map(move |view| {
         let meant = |name: &str| task.as_deref().is_none_or(|task| task == name);
@@ -242,11 +242,11 @@ fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = 
     })
 }
 
-/// More tasks are not told of one by one.
+/// At most this many tasks are named.
 const UNBEGUN_LEN_MAX: usize = 10;
 
-/// Why there is nothing of tasks that have not begun. Where not they are meant but their job, those that wait in an allocation that is
-/// as wanted are none of it: they run when others have ended.
+/// Explains the missing logs of tasks that have not started. If the target is a job, waiting tasks of a converged allocation are
+/// skipped: they run when others have ended.
 fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
     let is_meant = |view: &AllocView| {
         is_all || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
@@ -256,7 +256,7 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
     let mut told: Vec<String> = unbegun
         .map(|(view, task)| {
             let title = view.spec.task_title(&task.name);
-            let word = if task.state == TaskStatus::Dead { "never began" } else { "has not begun" };
+            let word = if task.state == TaskStatus::Dead { "never started" } else { "has not started" };
             let last = task.events.last().map(|event| plain(&event.message)).unwrap_or_default();
             let why = match (view.convergence.state, last.as_str()) {
                 (ConvergenceState::Converged, "") => show::phase(task),
@@ -270,7 +270,7 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
         .collect();
     let more = told.len().saturating_sub(UNBEGUN_LEN_MAX);
     told.truncate(UNBEGUN_LEN_MAX);
-    told.extend((more > 0).then(|| format!("nor have {more} more")));
+    told.extend((more > 0).then(|| format!("and {more} more")));
     told
 }
 
@@ -282,12 +282,12 @@ struct Line {
     end: End,
 }
 
-/// What comes after the bytes of a line.
+/// What follows the bytes of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The end of the line, also where the bytes don't say so.
+    /// The line ends, even if the bytes have no line end.
     Line,
-    /// More of it may come.
+    /// More of the line may come.
     Open,
 }
 
@@ -298,7 +298,7 @@ struct Merge {
     follow: bool,
     tail: Option<u64>,
     since: Option<u64>,
-    /// After how long an unfinished line is shown; never where absent.
+    /// Delay before an unfinished line is printed; none to print whole lines only.
     patience: Option<Duration>,
     sender: mpsc::Sender<Line>,
 }
@@ -319,7 +319,7 @@ impl Merge {
         Ok(())
     }
 
-    /// What there is, in the order in which the streams were last written to: that is all that their files know of time.
+    /// Prints existing logs in the order of the streams' last writes, the only time that their files have.
     async fn one_after_another(self, sources: Vec<Source>) -> Result<(), Unread> {
         let mut files: BTreeMap<AllocId, Vec<FileInfo>> = BTreeMap::new();
         let mut found = Vec::new();
@@ -328,7 +328,7 @@ impl Merge {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => {
                     place.insert(match self.client.list_files(source.alloc, LOGS).await {
-                        // Gone just now; what is read below will say the same.
+                        // Just removed; the request below reports the same.
                         Err(ClientError::Status { status: 404, .. }) => Vec::new(),
                         listed => listed?,
                     })
@@ -345,7 +345,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Follows what there is and what comes: new allocations of the job, tasks that start later. Ends with the job.
+    /// Follows present and future tasks: new allocations of the job, and tasks that start later. Ends with the job.
     async fn all_of_job(self, target: &Target, sources: Vec<Source>) -> Result<(), Unread> {
         let Some(job) = &target.job else { return self.these(sources).await };
         let slots: BTreeSet<(String, u32)> =
@@ -395,12 +395,12 @@ impl Merge {
         }
     }
 
-    /// Hands on the lines of one stream, from where they are wanted to its end.
+    /// Forwards the lines of one stream.
     async fn stream(&self, source: &Source, stream: &'static str) -> Result<(), ClientError> {
         let Self { follow, tail, since, .. } = *self;
         let request = LogRequest { task: source.task.clone(), stream, follow, tail, since };
         let pieces = match self.client.logs(source.alloc, &request).await {
-            // A task that wrote nothing, or whose allocation has just gone.
+            // The task wrote nothing, or its allocation was just removed.
             Err(ClientError::Status { status: 404, .. }) => return Ok(()),
             pieces => pieces?,
         };
@@ -412,7 +412,7 @@ impl Merge {
     }
 }
 
-/// When a stream was last written to, as text that sorts by time; the least where it has no file.
+/// The time of a stream's last write, as text that sorts by time; empty if it has no file.
 fn last_written<'f>(files: &'f [FileInfo], task: &str, stream: &str) -> &'f str {
     let is_of_it = |file: &&FileInfo| {
         let number = file.name.strip_prefix(task).and_then(|rest| rest.strip_prefix('.'));
@@ -420,12 +420,12 @@ fn last_written<'f>(files: &'f [FileInfo], task: &str, stream: &str) -> &'f str 
             number.and_then(|rest| rest.strip_prefix(stream)).and_then(|rest| rest.strip_prefix('.'));
         number.is_some_and(|number| number.parse::<u64>().is_ok())
     };
-    // All are in UTC; without the Z the digits of a fraction sort as they should.
+    // All times are in UTC; without the Z, fractions of different lengths sort correctly.
     let times = files.iter().filter(is_of_it).filter_map(|file| file.mod_time.as_deref());
     times.map(|time| time.trim_end_matches('Z')).max().unwrap_or_default()
 }
 
-/// Cuts a log into lines. One that is not finished yet comes as it is after `patience` without more, else at the end.
+/// Splits a log into lines. An unfinished line is passed on after `patience` without more, or at the end of the log.
 async fn into_lines<F: Future<Output = bool>>(
     mut pieces: impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin,
     patience: Option<Duration>,
@@ -462,7 +462,7 @@ async fn into_lines<F: Future<Output = bool>>(
             }
         }
     }
-    // What was shown of an unfinished line is over as well.
+    // The end of the log also ends an unfinished line that was already passed on.
     if !rest.is_empty() || last == End::Open {
         line(rest, End::Line).await;
     }
@@ -486,7 +486,7 @@ fn json_line(line: &Line) -> serde_json::Result<String> {
 mod tests {
     use super::*;
 
-    // `logs` of a task that waits for another said nothing, and ended well.
+    // `logs` of a task that waits for another one printed nothing and succeeded.
     #[test]
     fn a_task_that_has_not_begun_is_told_with_its_state() {
         let web = herdlet_manifest::fixture::job("web", "front", "httpd");
@@ -504,22 +504,22 @@ mod tests {
         let waits = waiting(ConvergenceState::Waiting, "task httpd: dependency: waits for task init");
         assert_eq!(
             unbegun(&target(waits.clone(), None), false),
-            ["web.front[0]/httpd has not begun: waiting: task httpd: dependency: waits for task init"]
+            ["web.front[0]/httpd has not started: waiting: task httpd: dependency: waits for task init"]
         );
-        // A task that runs when the others have ended is told of only to whom asks for it.
+        // A task that runs when the others have ended is mentioned only if it is the target.
         let last = waiting(ConvergenceState::Converged, "");
         assert!(unbegun(&target(last.clone(), None), false).is_empty());
         assert_eq!(unbegun(&target(last.clone(), Some("httpd")), false).len(), 1);
         assert_eq!(unbegun(&target(last, None), true).len(), 1);
         let mut never = waits;
         never.tasks[0].state = TaskStatus::Dead;
-        assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never began: "));
+        assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never started: "));
         let begun = herdlet_manifest::fixture::alloc_view(&web, 0, 1);
         assert!(unbegun(&target(begun, Some("httpd")), true).is_empty());
         let many: Vec<AllocView> =
             (0..13).map(|_| waiting(ConvergenceState::Waiting, "health: waits")).collect();
         let many = Target { job: Some(web.key()), allocs: many, task: None };
-        assert_eq!(unbegun(&many, true).last().unwrap(), "nor have 3 more");
+        assert_eq!(unbegun(&many, true).last().unwrap(), "and 3 more");
     }
 
     #[test]
@@ -562,7 +562,7 @@ mod tests {
         );
     }
 
-    /// What comes of pieces of a log, each after so many milliseconds.
+    /// The lines of a log whose pieces come after these delays in milliseconds.
     async fn told(patience: Option<Duration>, pieces: &[(u64, &str)]) -> Vec<(String, End)> {
         let pieces =
             pieces.iter().map(|(after, text)| (*after, text.as_bytes().to_vec())).collect::<Vec<_>>();
@@ -580,7 +580,7 @@ mod tests {
         told
     }
 
-    // `logs -f` of a task that asks a question showed nothing of it until it was answered.
+    // `logs -f` of a task that prints a prompt did not show it until it was answered.
     #[tokio::test(start_paused = true)]
     async fn a_line_that_is_not_finished_is_shown_after_a_rest() {
         let line = |text: &str| (text.to_owned(), End::Line);
@@ -596,7 +596,7 @@ mod tests {
         );
         assert_eq!(told(None, &pieces).await, [line("one\n"), line("name? x\n"), line("two!")]);
         assert_eq!(told(Some(REST), &[(0, "a"), (300, "\n")]).await, [open("a"), line("\n")]);
-        // Its end is told, so that what comes after it does not stand in the same line.
+        // The end of the line is passed on, so that the next output begins a new line.
         let ends = [(0, "a"), (300, "")];
         assert_eq!(told(Some(REST), &ends).await, [open("a"), line("")]);
         assert_eq!(told(None, &[]).await, []);

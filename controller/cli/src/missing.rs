@@ -1,15 +1,15 @@
-//! Targets of `herdlet get` that are not there.
+//! Targets of `herdlet get` that don't exist.
 
-/// What a target is that isn't there.
+/// The meaning of a target that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     IsWrong,
-    /// It was there before.
+    /// The object existed before and was removed.
     IsGone,
 }
 
 impl Missing {
-    /// The first of these targets that isn't there, where that is a slip.
+    /// The first target that does not exist, if that is an error.
     pub(super) fn among(self, targets: &[String], is_there: impl Fn(&str) -> bool) -> Option<&String> {
         let missing = targets.iter().find(|target| !is_there(target));
         missing.filter(|_| self == Self::IsWrong)

@@ -25,7 +25,7 @@ pub struct ValidateArgs {
     /// Manifests: files, folders, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Warnings are problems too
+    /// Treat warnings as problems
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -34,19 +34,19 @@ pub struct ValidateArgs {
     output: Output,
 }
 
-/// What `herdlet validate -o json` prints, good or not.
+/// What `herdlet validate -o json` prints, valid or not.
 #[derive(Default, Serialize)]
 struct Validation {
-    /// The exit code is 0.
+    /// Whether the exit code is 0.
     good: bool,
     jobs: Vec<String>,
-    /// When periodic jobs would be launched first, were they applied now.
+    /// The first launches of periodic jobs if they were applied now.
     launches: BTreeMap<String, String>,
-    /// Jobs whose services go to Consul, which the agent then needs.
+    /// Jobs with services in Consul, which the agent then needs.
     consul: Vec<String>,
     volumes: Vec<String>,
     problems: Vec<Problem>,
-    /// Problems that are not listed.
+    /// The number of problems that are not listed.
     more_problems: usize,
     warnings: Vec<Problem>,
 }
@@ -58,7 +58,6 @@ pub struct VersionArgs {
     output: Output,
 }
 
-/// What `herdlet version -o json` prints.
 #[derive(Serialize)]
 struct VersionReport {
     version: &'static str,
@@ -67,12 +66,13 @@ struct VersionReport {
 /// Arguments of `herdlet completions`.
 #[derive(Debug, Clone, Args)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// Shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }
 
-/// 0 where all is well, 1 for problems, 2 where nothing could be checked: what can't be read, and what holds no manifest.
+/// Exit code 0 if all manifests are valid, 1 for problems, 2 if nothing could be checked: unreadable files, and files
+/// without a manifest.
 pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
     let missing = args.files.iter().find(|path| path.as_os_str() != "-" && !path.exists());
     if let Some(path) = missing {
@@ -84,10 +84,11 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
         Err(problems) => (Set::default(), problems),
     };
     if problems.is_empty() && set.jobs.is_empty() && set.volumes.is_empty() {
-        return Err(Failure::new("there is no manifest in what was given").code(USAGE));
+        return Err(Failure::new("the files contain no manifest").code(USAGE));
     }
     let good = problems.is_empty() && (!args.strict || set.warnings.is_empty());
-    // What is wrong with texts as a whole (unreadable, too large, no manifest in it) was not checked.
+    // Problems without a line concern a text as a whole (unreadable, too large, without a manifest), which was not
+    // checked.
     let is_checked = problems.iter().any(|problem| problem.line > 0);
     let code = match good {
         true => 0,
@@ -119,7 +120,7 @@ fn launches(set: &Set) -> BTreeMap<String, String> {
     first.collect()
 }
 
-/// Jobs with services in Consul. In Nomad's formats that is what a service without `provider` means.
+/// Jobs with services in Consul. In Nomad's formats this is the default of a service without `provider`.
 fn for_consul(set: &Set) -> Vec<String> {
     let jobs = set.jobs.iter().map(|loaded| &loaded.object);
     jobs.filter(|job| job.has_services_in(Provider::Consul)).map(|job| job.key().to_string()).collect()
@@ -134,8 +135,8 @@ fn say_validation(set: &Set, problems: &Problems) {
         show::out(&format!("good: {jobs}, {volumes}\n"));
         for job in for_consul(set) {
             show::out(&format!(
-                "  {job} has services in Consul, as without `provider` in Nomad's formats; where no Consul answers they are not registered \
-                 and the job does not converge: write provider = \"nomad\" there\n"
+                "  {job} has services in Consul, the default in Nomad's formats. Where no Consul runs they are not registered and \
+                 the job does not converge: set provider = \"nomad\" there\n"
             ));
         }
         for (job, at) in launches(set) {

@@ -1,7 +1,7 @@
-//! `-o`: what commands print for programs. Shapes are promised: fields are only added, under one `apiVersion`.
+//! `-o`: output of commands for programs. Its shapes are stable: under one `apiVersion`, fields are only added.
 //!
-//! In: what a command has to say, as data. Out: one document on stdout, and nothing else there. Lists of `get` are printed
-//! by [`super::get`]; what goes wrong is told on stderr in words, whatever the form.
+//! In: the result of a command, as data. Out: one document and nothing else on stdout. [`super::get`] prints its own
+//! lists. Errors are text on stderr, in every form.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::{failure::Failure, show};
 /// How a command prints what it has to say.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Output {
-    /// How to print it: for people, or as data for programs
+    /// Output format: text for people, or data for programs
     #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
     form: Form,
 }
@@ -25,12 +25,12 @@ enum Form {
     Yaml,
 }
 
-/// Whom a command speaks to.
+/// The reader of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// Lines as things happen.
+    /// Gets lines as things happen.
     Person,
-    /// One document at the end.
+    /// Gets one document at the end.
     Program,
 }
 
@@ -42,7 +42,7 @@ impl Output {
         }
     }
 
-    /// Prints a line for people; programs get all of it at the end.
+    /// Prints a line for people. Programs get only the document.
     pub fn line(self, line: &str) {
         match self.reader() {
             Reader::Person => show::out(&format!("{line}\n")),
@@ -50,7 +50,7 @@ impl Output {
         }
     }
 
-    /// Prints the document for programs, an object with `apiVersion`; people have been told in lines.
+    /// Prints the document for programs, an object with `apiVersion`. People have already got the lines.
     pub fn document<T: Serialize>(self, data: &T) -> Result<(), Failure> {
         let document = versioned(data);
         match self.form {
@@ -61,10 +61,10 @@ impl Output {
     }
 }
 
-/// The version of all shapes, the manifests' own.
+/// The version of all shapes, the same as of manifests.
 const API_VERSION: &str = "herdlet/v1";
 
-/// An object with `apiVersion`.
+/// Adds `apiVersion` to an object.
 pub(super) fn versioned<T: Serialize>(data: &T) -> impl Serialize {
     Document { api_version: API_VERSION, data }
 }

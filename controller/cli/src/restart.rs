@@ -21,7 +21,7 @@ pub struct RestartArgs {
     /// Only this task
     #[arg(long, conflicts_with = "all")]
     task: Option<String>,
-    /// All tasks, dead ones too, in lifecycle order [default: the running ones]
+    /// All tasks, including dead ones, in lifecycle order [default: the running ones]
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct RestartArgs {
 pub struct SignalArgs {
     /// A job, an allocation, or a task
     target: String,
-    /// Which signal
+    /// Signal to send
     #[arg(short, long, default_value = "SIGHUP", value_name = "SIGNAL")]
     signal: String,
     /// Only this task
@@ -57,7 +57,7 @@ pub async fn restart(args: RestartArgs) -> Result<u8, Failure> {
     if task.is_some() && args.all {
         return Err(Failure::new("a task cannot be named together with --all").code(USAGE));
     }
-    // Dead tasks of an allocation that has not ended may be restarted too.
+    // `--all` also restarts dead tasks of live allocations.
     let live = |view: &&AllocView| !view.status.is_terminal();
     let allocs: Vec<&AllocView> =
         if args.all { target.allocs.iter().filter(live).collect() } else { target.running(&args.target)? };
@@ -86,7 +86,7 @@ pub async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let target = target::find(&client, &args.target).await?.only(args.task)?;
     let task = target.task.clone();
-    // Also to what still has its `shutdown_delay`, in which it counts as pending.
+    // Includes pending allocations: one counts as pending during its `shutdown_delay`.
     let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
     let live = if live.is_empty() { target.running(&args.target)? } else { live };
     let mut report = Report::default();

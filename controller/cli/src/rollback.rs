@@ -1,4 +1,4 @@
-//! `herdlet rollback` and `herdlet get versions`: which versions of a job are kept, and going back to one.
+//! `herdlet rollback` and `herdlet get versions`: the stored versions of a job, and reverting to one.
 
 use clap::Args;
 use herdlet_api_types::{
@@ -20,7 +20,7 @@ use super::{
 pub struct RollbackArgs {
     /// A job
     job: String,
-    /// The version whose text becomes the newest version [default: the newest before the current that is neither stopped nor has failed]
+    /// Version to restore [default: the newest older one that is neither stopped nor failed]
     #[arg(long, value_name = "VERSION")]
     to: Option<u64>,
     #[command(flatten)]
@@ -31,13 +31,12 @@ pub struct RollbackArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     job: JobKey,
-    /// Which version was gone back to.
+    /// The version that was reverted to.
     to: u64,
-    /// The version that has its text now.
+    /// The new version with the same job.
     version: u64,
 }
 
@@ -51,7 +50,7 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     let reverting = client.revert(&job, to, current);
     let Changed { index, version } = limit.within("roll it back", reverting).await?;
     if version == current {
-        args.output.line(&format!("job/{job} unchanged: version {current} says the same as version {to}"));
+        args.output.line(&format!("job/{job} unchanged: version {current} is the same as version {to}"));
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
     }
@@ -60,31 +59,29 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     args.wait.finish(limit, accepted, &report, args.output).await
 }
 
-/// The job of that name.
 pub(super) async fn find(client: &Client, name: &str) -> Result<JobView, Failure> {
     known(client.jobs().await?, name)
 }
 
-/// The one of that name.
 pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> {
     let found = jobs.into_iter().find(|view| view.key.to_string() == name);
     found.ok_or_else(|| Failure::new(format!("there is no job {name:?}")).hint("list them: herdlet get jobs"))
 }
 
-/// The current version, and the one to go back to: without a number the newest older one that is neither stopped nor has failed.
-/// `kept` are newest first.
+/// The current version, and the version to revert to: by default the newest older one that is neither stopped nor has failed.
+/// `kept` is sorted newest first.
 fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, u64), Failure> {
     let name = &view.key;
     let [current, past @ ..] = kept else {
-        return Err(Failure::new(format!("no version of {name} is kept")));
+        return Err(Failure::new(format!("no version of {name} is stored")));
     };
-    // To a text that is in force already nothing goes back.
+    // Reverting to the same job would change nothing.
     let is_good =
         |past: &&JobVersion| !past.job.stop && past.job != current.job && !view.has_failed(past.version);
     match to.or_else(|| past.iter().find(is_good).map(|before| before.version)) {
         Some(to) => Ok((current.version, to)),
         None => Err(Failure::new(format!(
-            "of {name} no older version is kept that says something else, is not stopped and has not failed"
+            "no older version of {name} can be restored: each is the same, stopped, or has failed"
         ))
         .hint(format!("list them: herdlet get versions {name}; then: herdlet rollback {name} --to VERSION"))),
     }
@@ -138,7 +135,7 @@ mod tests {
         assert_eq!(choose(&view, &kept, Some(5)).unwrap(), (7, 5));
     }
 
-    /// It was told as unchanged: the version that had failed was one that a failed deployment had gone back to.
+    /// It was reported as unchanged: the failed version was the result of an automatic revert.
     #[test]
     fn a_version_that_says_the_same_is_not_gone_back_to() {
         let texts = ["good", "bad", "worse", "bad"].map(|name| job(name, "front", "httpd"));

@@ -1,6 +1,6 @@
-//! One allocation after the other is asked for something: each is told of, those that came before a failure too.
+//! Sends one request for each of several allocations, and reports each, including those before a failure.
 //!
-//! In: allocations, and what to ask. Out: lines, a document for programs, and a wait where that is wanted.
+//! In: allocations and a request. Out: lines, a document for programs, and optionally a wait.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{
     wait::{Accepted, Goal, Limit, WaitFlags, Wanted},
 };
 
-/// Who was asked; what `-o json` prints.
+/// What `-o json` prints.
 #[derive(Default, Serialize)]
 pub(super) struct Report<'r> {
     allocs: Vec<Touched<'r>>,
@@ -24,12 +24,12 @@ pub(super) struct Report<'r> {
 struct Touched<'r> {
     id: AllocId,
     name: String,
-    /// The task, where one was named.
+    /// The task, if one was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'r str>,
 }
 
-/// What is asked of one allocation after the other.
+/// A request for several allocations.
 pub(super) struct Round<'r> {
     pub(super) client: &'r Client,
     pub(super) limit: Limit,
@@ -37,15 +37,15 @@ pub(super) struct Round<'r> {
     pub(super) output: Output,
     /// Reads after "failed to".
     pub(super) what: &'r str,
-    /// What is told of each.
+    /// What to print for each allocation.
     pub(super) told: &'r str,
     pub(super) task: Option<&'r str>,
-    /// Others may take their place: their jobs are waited for, not they themselves.
+    /// The allocations may be replaced: the wait is for their jobs, not for themselves.
     pub(super) replaced: bool,
 }
 
 impl Round<'_> {
-    /// Asks it of these, and waits for their jobs where that is wanted.
+    /// Sends the requests, and waits for the jobs if `--wait` is given.
     pub(super) async fn of(
         self,
         allocs: &[&AllocView],
@@ -86,7 +86,7 @@ impl<'r> Report<'r> {
         self.allocs.push(Touched { id: view.spec.id, name, task });
     }
 
-    /// Prints it, also when it broke halfway.
+    /// Prints the report, after an error too.
     pub(super) fn end(&self, touched: Result<(), Failure>, output: Output) -> Result<u8, Failure> {
         if touched.is_ok() || !self.allocs.is_empty() {
             output.document(self)?;

@@ -1,4 +1,4 @@
-//! `herdlet scale`: another count for a group of a job.
+//! `herdlet scale`: changes the count of a group.
 
 use clap::Args;
 use herdlet_api_types::{JobKey, job::Group, view::JobView};
@@ -17,9 +17,9 @@ use super::{
 pub struct ScaleArgs {
     /// A job that has one group, or JOB.GROUP
     target: String,
-    /// How many allocations there should be
+    /// Number of allocations
     count: u32,
-    /// Why, for those who look at its scaling events later
+    /// Reason, for the job's scaling events
     #[arg(long, value_name = "TEXT", default_value = "")]
     message: String,
     #[command(flatten)]
@@ -30,14 +30,13 @@ pub struct ScaleArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     job: JobKey,
     group: String,
     from: u32,
     to: u32,
-    /// The version that has it.
+    /// The version with the new count.
     version: u64,
 }
 
@@ -62,7 +61,7 @@ pub async fn run(args: ScaleArgs) -> Result<u8, Failure> {
     args.wait.finish(limit, accepted, &report, args.output).await
 }
 
-/// The group that is meant. A job whose name is all of the target comes before one with a group, since names may hold dots.
+/// The group of the target. A job whose whole name matches comes before a job and group, since names may contain dots.
 fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group), Failure> {
     if let Some(view) = jobs.iter().find(|view| view.key.to_string() == target) {
         return match &view.job.groups[..] {
@@ -70,7 +69,7 @@ fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group
             groups => {
                 let names: Vec<String> =
                     groups.iter().map(|group| format!("{target}.{}", group.name)).collect();
-                let message = format!("job {target} has {} groups; say which", groups.len());
+                let message = format!("job {target} has {} groups; name one", groups.len());
                 Err(Failure::new(message).hint(format!("one of: {}", names.join(", "))).code(USAGE))
             }
         };
@@ -78,7 +77,7 @@ fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group
     let groups = jobs.iter().flat_map(|view| view.job.groups.iter().map(move |group| (view, group)));
     let mut found = groups.filter(|(view, group)| format!("{}.{}", view.key, group.name) == target);
     found.next().ok_or_else(|| {
-        Failure::new(format!("there is no job and no group {target:?}")).hint("list them: herdlet get jobs")
+        Failure::new(format!("there is no job or group {target:?}")).hint("list them: herdlet get jobs")
     })
 }
 

@@ -1,8 +1,8 @@
-//! `herdlet schema`: the JSON Schema of manifests, or one field explained.
+//! `herdlet schema`: prints the JSON Schema of manifests, or explains one field.
 //!
-//! In: a path, in the words of manifests (`spec.groups.tasks.restart`), of Nomad's job files (`job.group.task.restart`) or
-//! of its API (`Job.TaskGroups.Tasks.RestartPolicy`). Out: type, default, allowed values, fields and an example; or the
-//! names that come nearest.
+//! In: a path as in manifests (`spec.groups.tasks.restart`), in Nomad's job files (`job.group.task.restart`) or in its API
+//! (`Job.TaskGroups.Tasks.RestartPolicy`). Out: type, default, allowed values, fields and an example; or the nearest
+//! names.
 
 mod fields;
 
@@ -23,7 +23,7 @@ use fields::{Field, Found, example_of, fields};
 pub struct SchemaArgs {
     /// A field, such as spec.groups.tasks.resources [default: the whole manifest]
     field: Option<String>,
-    /// How to print a field: explained, or its JSON Schema
+    /// Output format of a field: an explanation, or its JSON Schema
     #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
     form: Form,
 }
@@ -64,7 +64,7 @@ pub fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What there is to say of a field.
+/// The explanation of a field.
 fn explained(field: &Field, all: &[Field]) -> String {
     let driver = field.driver.as_ref().map(|driver| format!(" (driver {driver})")).unwrap_or_default();
     let mut text =
@@ -198,7 +198,8 @@ mod tests {
         for field in fields(&root) {
             assert!(field.description().is_some(), "{} has no description", field.path);
             let is_ours = !field.path.contains(".config.");
-            // A task has no constraints about other allocations; that it shares their shape is refused when it is read.
+            // Tasks have no constraints about other allocations; they only share the shape, and the parser rejects such a
+            // constraint.
             let is_ours = is_ours && !field.path.starts_with("spec.groups.tasks.constraints.distinct_");
             assert!(!is_ours || example_of(&field.path).is_some(), "{} has no example", field.path);
         }

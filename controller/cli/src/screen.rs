@@ -1,6 +1,7 @@
-//! The one screen, as text: how far everything is in a line, then a row for each job. Painted once, or again and again.
+//! The status page as text: a summary line, then a row for each job. Painted once or repeatedly.
 //!
-//! In: an [`Overview`], how wide the terminal is, and perhaps what each job uses. Out: lines, the last column cut to fit.
+//! In: an [`Overview`], the width of the terminal, and optionally the usage of each job. Out: lines, with the last column
+//! cut to fit.
 
 use std::{collections::BTreeMap, io::IsTerminal as _};
 
@@ -17,22 +18,22 @@ use super::{
     table::plain,
 };
 
-/// What the tasks of a job use.
+/// The resource usage of a job's tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Load {
-    /// Of one core, in percent.
+    /// In percent of one core.
     pub(super) cpu_percent: f64,
     /// Resident memory in bytes.
     pub(super) memory: u64,
 }
 
-/// What is put on the screen.
+/// The content of the screen.
 #[derive(Debug)]
 pub(super) struct Screen<'o> {
     pub(super) overview: &'o Overview,
-    /// What is wrong with the agent, a line each.
+    /// Problems of the agent, one line each.
     pub(super) wrongs: &'o [String],
-    /// What jobs use; none where nobody asked.
+    /// Usage by job; none if it was not requested.
     pub(super) loads: Option<&'o BTreeMap<JobKey, Load>>,
     pub(super) now: UnixNanos,
 }
@@ -50,7 +51,7 @@ enum Side {
 }
 
 impl Screen<'_> {
-    /// The lines; none is longer than `columns` where that is known.
+    /// The lines; none is longer than `columns`, if that is known.
     pub(super) fn render(&self, columns: Option<usize>) -> String {
         let Overview { converged, lag, overdue, jobs, .. } = self.overview;
         let late = if *overdue > 0 { style::ERROR } else { Style::new() };
@@ -134,7 +135,7 @@ fn laid_out(rows: &[Vec<Cell>], columns: Option<usize>) -> String {
     text
 }
 
-/// As much of a text as fits.
+/// Truncates a text to the width.
 pub(super) fn cut(text: &str, columns: Option<usize>) -> String {
     match columns {
         Some(columns) if text.chars().count() > columns => {
@@ -145,12 +146,12 @@ pub(super) fn cut(text: &str, columns: Option<usize>) -> String {
     }
 }
 
-/// Where a screen is painted again and again.
+/// Where a screen is painted repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Canvas {
-    /// A terminal: each painting takes the place of the one before.
+    /// A terminal: each frame replaces the previous one.
     Terminal { painted: bool },
-    /// Something that keeps every line.
+    /// An output that keeps every line.
     Lines,
 }
 
@@ -168,7 +169,7 @@ impl Canvas {
         match self {
             Self::Lines => show::out(text),
             Self::Terminal { painted } => {
-                // Home, each line and nothing behind it, nothing below: no moment in which the screen is empty.
+                // Overwrites line by line and clears the rest, so that the screen never flickers.
                 let clear = if *painted { "\x1b[H" } else { "\x1b[2J\x1b[H" };
                 *painted = true;
                 let rows = size().map_or(usize::MAX, |(rows, _)| rows.saturating_sub(1));
@@ -179,7 +180,7 @@ impl Canvas {
     }
 }
 
-/// Columns of the terminal that is written to; none where it is no terminal.
+/// Columns of the terminal on standard output; none if it is not a terminal.
 pub(super) fn columns() -> Option<usize> {
     if std::io::stdout().is_terminal() { size().map(|(_, columns)| columns) } else { None }
 }
@@ -189,7 +190,7 @@ fn size() -> Option<(usize, usize)> {
     (size.ws_row > 0 && size.ws_col > 0).then(|| (usize::from(size.ws_row), usize::from(size.ws_col)))
 }
 
-/// What is wrong with the agent itself and with what it was given, a line each.
+/// Problems of the agent itself and of its manifests, one line each.
 pub(super) fn wrongs(status: &AgentStatus) -> Vec<String> {
     let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong));
     let of_manifests = status.manifest_problems.iter().map(|problem| {

@@ -1,4 +1,4 @@
-//! Values as people and scripts read them.
+//! Formats values for people and scripts.
 
 use anstyle::Style;
 use herdlet_api_types::{
@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use super::{failure::Failure, stdout, table::plain};
 
-/// Prints data as JSON.
 pub(super) fn json<T: Serialize>(data: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(data)
         .map_err(|error| Failure::new(format!("failed to write JSON: {error}")))?;
@@ -20,29 +19,27 @@ pub(super) fn json<T: Serialize>(data: &T) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints data as YAML.
 pub(super) fn yaml<T: Serialize>(data: &T) -> Result<(), Failure> {
     let text = yaml::to_yaml(data).map_err(|error| Failure::new(format!("failed to {error}")))?;
     out(&text);
     Ok(())
 }
 
-/// Prints data.
 pub fn out(text: &str) {
     stdout::text(text.as_bytes());
 }
 
-/// How long ago something was: `12s`, `3m`, `5h`, `8d`.
+/// The time since `at`: `12s`, `3m`, `5h`, `8d`.
 pub(super) fn age(at: UnixNanos) -> String {
     if at.0 == 0 { "-".to_owned() } else { span(clock::wall_now().0.saturating_sub(at.0)) }
 }
 
-/// In how long something is.
+/// The time until `at`.
 pub(super) fn ahead(at: UnixNanos) -> String {
     span(at.0.saturating_sub(clock::wall_now().0))
 }
 
-/// Whether an allocation has ended and another one has its place.
+/// Whether an allocation has ended and its slot has a newer one.
 pub(super) fn is_replaced<'v>(view: &AllocView, mut all: impl Iterator<Item = &'v AllocView>) -> bool {
     let (spec, status) = (&view.spec, view.status);
     status.is_terminal()
@@ -53,12 +50,12 @@ pub(super) fn is_replaced<'v>(view: &AllocView, mut all: impl Iterator<Item = &'
         })
 }
 
-/// Where a job comes from, in a word.
+/// The origin of a job, in a word.
 pub(super) fn origin(placed: bool) -> &'static str {
     if placed { "servers" } else { "here" }
 }
 
-/// A span in its largest fitting unit.
+/// A duration in its largest fitting unit.
 pub(super) fn span(nanos: i64) -> String {
     let seconds = nanos.max(0) / 1_000_000_000;
     match seconds {
@@ -82,7 +79,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// How an attempt ended, in a few words.
+/// The result of an attempt, in a few words.
 pub(super) fn exit(exit: &ExitResult) -> String {
     match (exit.signal, exit.error.as_str(), exit.oom_killed) {
         (_, _, true) => "out of memory".to_owned(),
@@ -92,7 +89,7 @@ pub(super) fn exit(exit: &ExitResult) -> String {
     }
 }
 
-/// What a task is doing, in a few words.
+/// The phase of a task, in a few words.
 pub(super) fn phase(task: &TaskView) -> String {
     let mut text = match (task.phase, task.failed) {
         (TaskPhase::Dead, true) => "failed".to_owned(),
@@ -107,7 +104,6 @@ pub(super) fn phase(task: &TaskView) -> String {
     text
 }
 
-/// Whether an allocation is healthy now, in a word.
 pub(super) fn healthy(view: &AllocView) -> &'static str {
     match view.healthy {
         Some(true) => "yes",
@@ -124,7 +120,6 @@ pub(super) fn convergence(convergence: &Convergence) -> String {
     }
 }
 
-/// A text in a style.
 pub fn styled(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }

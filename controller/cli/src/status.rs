@@ -1,4 +1,4 @@
-//! `herdlet status`: how far everything is, and what is not as it should be.
+//! `herdlet status`: the state of everything, and problems.
 
 use clap::Args;
 use herdlet_api_types::{
@@ -30,10 +30,10 @@ use crate::screen::wrongs;
 pub struct StatusArgs {
     /// Only this target
     target: Option<String>,
-    /// Say it by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
+    /// Report by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
     #[arg(long)]
     check: bool,
-    /// Paint the screen anew whenever something changes, until Ctrl-C
+    /// Update the screen whenever something changes, until Ctrl-C
     #[arg(long, conflicts_with_all = ["target", "check", "form"])]
     pub watch: bool,
     #[command(flatten)]
@@ -42,12 +42,11 @@ pub struct StatusArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report<'r> {
-    /// What `--check` says: `converged converging degraded`.
+    /// The result of `--check`: `converged converging degraded`.
     verdict: &'static str,
-    /// The agent; only where no target was named.
+    /// The agent; only without a target.
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<&'r AgentStatus>,
     jobs: Vec<JobReport<'r>>,
@@ -59,7 +58,7 @@ struct JobReport<'r> {
     key: &'r JobKey,
     version: u64,
     deleting: bool,
-    /// It is to stop and is kept.
+    /// Whether the job is stopped but kept.
     stopped: bool,
     convergence: &'r Convergence,
     deployment: Option<&'r Deployment>,
@@ -85,11 +84,11 @@ struct TaskReport<'r> {
     exit: Option<&'r ExitResult>,
 }
 
-/// All converged and healthy.
+/// Exit code: everything is converged and healthy.
 const ALL_WELL: u8 = 0;
-/// On the way.
+/// Exit code: still converging.
 const CONVERGING: u8 = 1;
-/// Something failed, or the agent can't be asked.
+/// Exit code: something failed, or the agent does not answer.
 const DEGRADED: u8 = 2;
 
 pub async fn run(args: StatusArgs) -> Result<u8, Failure> {
@@ -194,7 +193,7 @@ fn agent_line(status: &AgentStatus) -> String {
     format!("herdlet {version} on {node_name}, up {up}, isolation {isolation}, instance {instance}")
 }
 
-/// These jobs and allocations; `all` are those among which children are.
+/// Prints these jobs and allocations. `all` includes the children.
 fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
     let mut lost: Vec<&AllocView> =
         allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
@@ -209,7 +208,7 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
         ));
         deployments::show(job);
         children::show(job, all);
-        // What was replaced and has ended is history: `get allocs` has it.
+        // Replaced allocations are omitted; `get allocs` lists them.
         let mut of_job: Vec<_> = allocs
             .iter()
             .filter(|view| view.spec.job_key == job.key && !show::is_replaced(view, allocs.iter()))
@@ -221,7 +220,7 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
     lost.into_iter().for_each(show_alloc);
 }
 
-/// An allocation that is as it should be is one line; of another, its tasks are listed too.
+/// A converged allocation is one line; for others, the tasks are listed too.
 fn show_alloc(view: &AllocView) {
     let state = view.convergence.state;
     let verdict = styled(style::of(state), show::convergence(&view.convergence));

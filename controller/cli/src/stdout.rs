@@ -1,7 +1,7 @@
-//! Standard output of commands, where no failure to write is lost.
+//! Standard output of commands. Records write errors.
 //!
-//! In: what commands print. Out: the first failure, at the end of a command, and at once for one that would go on printing. That a
-//! reader has had enough (`| head`) is no failure, only the end of what would be printed for it.
+//! In: the output of commands. Out: the first write error, checked at the end of a command, or at once by commands that print
+//! continuously. A reader that closes the pipe (`| head`) is not an error, but ends the output.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -13,22 +13,22 @@ use tokio::{io::Interest, net::unix::pipe, sync::Notify};
 
 use super::failure::Failure;
 
-/// Why the first thing was not written that wasn't.
+/// The first write error.
 static FAULT: OnceLock<io::Error> = OnceLock::new();
-/// Told with it.
+/// Notified when `FAULT` is set.
 static FAILED: Notify = Notify::const_new();
 
-/// Prints text, with colours where they are wanted.
+/// Prints text, with colours if enabled.
 pub(super) fn text(text: &[u8]) {
     write(anstream::stdout(), text);
 }
 
-/// Prints what a task wrote to its standard error to ours: it is what was asked for, as [`text`] is.
+/// Prints a task's standard error to ours. Errors are recorded, because it is requested output, as in [`text`].
 pub(super) fn of_stderr(text: &[u8]) {
     write(anstream::stderr(), text);
 }
 
-/// Prints bytes as they are.
+/// Prints raw bytes.
 pub(super) fn bytes(bytes: &[u8]) {
     write(io::stdout(), bytes);
 }
@@ -40,7 +40,7 @@ fn write(mut to: impl Write, bytes: &[u8]) {
     }
 }
 
-/// Resolves once nobody takes what is printed: it could not be written, or the reader of the pipe has gone.
+/// Resolves when the output has no reader: a write failed, or the reader has closed the pipe.
 pub async fn unread() {
     tokio::select! {
         () = FAILED.notified() => {}
@@ -49,13 +49,13 @@ pub async fn unread() {
 }
 
 async fn reader_is_gone() {
-    // What is no pipe, socket or terminal has no reader that could go.
+    // Only pipes, sockets and terminals have a reader that can disappear.
     let pipe = io::stdout().as_fd().try_clone_to_owned().and_then(pipe::Sender::from_owned_fd_unchecked);
     let Ok(pipe) = pipe else { return std::future::pending().await };
     let _ = pipe.ready(Interest::ERROR).await;
 }
 
-/// What kept something from being written.
+/// The write error that the command must report.
 pub fn failure() -> Option<Failure> {
     let error = FAULT.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)?;
     Some(Failure::new(format!("failed to write the output: {error}")))

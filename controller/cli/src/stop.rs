@@ -1,6 +1,7 @@
-//! `herdlet stop` and `herdlet start`: a whole job is stopped and kept, and started again; single allocations are replaced.
+//! `herdlet stop` and `herdlet start`: stops a whole job without deleting it, starts it again, or replaces single
+//! allocations.
 //!
-//! In: a name. Out: a new version of the job that differs in nothing else, its number told; or allocations that stop.
+//! In: a name. Out: a new version of the job that differs only in being stopped; or stopping allocations.
 
 use clap::Args;
 use herdlet_api_types::{JobKey, view::AllocView};
@@ -20,9 +21,9 @@ use super::{
 /// Arguments of `herdlet stop`.
 #[derive(Debug, Clone, Args)]
 pub struct StopArgs {
-    /// A job, an allocation, or all of a group
+    /// A job, an allocation, or a group
     target: String,
-    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    /// Skip the shutdown_delay of groups and tasks, also one that is in progress
     #[arg(long)]
     no_shutdown_delay: bool,
     #[command(flatten)]
@@ -46,16 +47,15 @@ pub struct StartArgs {
     pub connection: Connection,
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report {
     job: JobKey,
-    /// The version that is stopped, or not.
+    /// The version that was stopped or started.
     version: u64,
     stopped: bool,
 }
 
-/// What is to become of a job.
+/// What to do with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Stopped(ShutdownDelay),
@@ -78,7 +78,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
     let name = &args.target;
     let delay = ShutdownDelay::of(args.no_shutdown_delay);
     if let Some(task) = &target.task {
-        let message = format!("{task:?} is a task, and allocations are stopped as a whole");
+        let message = format!("{task:?} is a task, but only whole allocations can be stopped");
         let hint = format!("restart the task alone: herdlet restart {name}");
         return Err(Failure::new(message).code(USAGE).hint(hint));
     }
@@ -95,7 +95,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
         wait: &args.wait,
         output: args.output,
         what: "stop it",
-        told: "stopping; another takes its place where it can be placed",
+        told: "stopping; its job replaces it if that can be placed",
         task: None,
         replaced: true,
     };

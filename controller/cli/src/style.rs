@@ -1,21 +1,20 @@
-//! Colours, and whether there are any: NO_COLOR, CLICOLOR_FORCE and TERM=dumb are anstream's business; Nomad's own variables
-//! are read here.
+//! Colours, and whether to use them. anstream handles NO_COLOR, CLICOLOR_FORCE and TERM=dumb; this module handles Nomad's own
+//! variables.
 
 use anstyle::{AnsiColor, Style};
 use herdlet_api_types::view::ConvergenceState;
 
-/// What went wrong.
+/// Errors.
 pub const ERROR: Style = AnsiColor::Red.on_default().bold();
-/// What deserves a look.
+/// Warnings.
 pub const WARNING: Style = AnsiColor::Yellow.on_default();
-/// What is as it should be.
+/// Good states.
 pub const GOOD: Style = AnsiColor::Green.on_default();
-/// What matters less.
+/// Less important text.
 pub const DIM: Style = Style::new().dimmed();
-/// Headings.
 pub(super) const HEADING: Style = Style::new().bold();
 
-/// Prefixes of tasks in merged logs, one after the other.
+/// Task names in merged logs, in turn.
 pub(super) const TASKS: [Style; 6] = [
     AnsiColor::Cyan.on_default(),
     AnsiColor::Yellow.on_default(),
@@ -25,7 +24,7 @@ pub(super) const TASKS: [Style; 6] = [
     AnsiColor::BrightCyan.on_default(),
 ];
 
-/// When there are colours.
+/// When to use colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum When {
     #[default]
@@ -34,7 +33,7 @@ pub enum When {
     Never,
 }
 
-/// Decides for the whole process.
+/// Sets the choice for the whole process.
 pub fn choose(when: When) {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match when {
@@ -44,12 +43,12 @@ pub fn choose(when: When) {
         When::Auto if set("NOMAD_CLI_FORCE_COLOR") && !set("NO_COLOR") => {
             anstream::ColorChoice::Always.write_global();
         }
-        // NO_COLOR, CLICOLOR_FORCE, TERM=dumb and whether it is a terminal.
+        // anstream checks NO_COLOR, CLICOLOR_FORCE, TERM=dumb and whether the output is a terminal.
         When::Auto => {}
     }
 }
 
-/// How a verdict looks.
+/// The style of a verdict.
 pub(super) fn of(state: ConvergenceState) -> Style {
     match state {
         ConvergenceState::Converged => GOOD,

@@ -1,6 +1,6 @@
-//! Small tables: columns as wide as their widest cell, two spaces between them, nothing at the end of a line.
+//! Small tables: columns as wide as their widest cell, separated by two spaces, without trailing spaces.
 
-/// A table being filled.
+/// A table that is being built.
 pub(super) struct Table {
     columns: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -11,7 +11,7 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row; control characters, which could play with a terminal, are made visible.
+    /// Adds a row. Control characters, which could manipulate a terminal, are replaced.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = cells.into_iter().map(|cell| plain(&cell)).collect();
         debug_assert_eq!(cells.len(), self.columns.len());
@@ -22,12 +22,12 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as text; the heading is optional.
+    /// The table as text, with an optional heading.
     pub(super) fn render(&self, heading: Heading) -> String {
         self.render_below(heading, &mut Vec::new())
     }
 
-    /// The same below another one whose columns were so `wide`; then they are as wide as both need.
+    /// The same, as a continuation of a table with column widths `wide`, which grow as needed.
     pub(super) fn render_below(&self, heading: Heading, wide: &mut Vec<usize>) -> String {
         let heading: Option<Vec<String>> = match heading {
             Heading::Shown => Some(self.columns.iter().map(|&name| name.to_owned()).collect()),
@@ -52,14 +52,13 @@ impl Table {
     }
 }
 
-/// Whether a table has a heading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heading {
     Shown,
     Hidden,
 }
 
-/// A text in one line, without anything that could play with a terminal.
+/// A text in one line, without control characters.
 pub(super) fn plain(text: &str) -> String {
     if text.chars().any(char::is_control) {
         text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()

@@ -1,8 +1,8 @@
-//! What TARGET names: `JOB`, `JOB.GROUP[N]` (also `JOB.GROUP.N`, or `JOB.GROUP` for all of a group), each with `/TASK`, or the
-//! beginning of an allocation id, at least eight digits of it.
+//! Resolves TARGET: `JOB`, `JOB.GROUP[N]` (also `JOB.GROUP.N`, or `JOB.GROUP` for the whole group), each with an optional
+//! `/TASK`, or a prefix of an allocation id with at least eight digits.
 //!
-//! In: the text, and the jobs and allocations there are. Out: allocations, and a task if one is named. The longest job id
-//! that fits wins, since job ids may hold dots and slashes; a job comes before an allocation id.
+//! In: the text, and the present jobs and allocations. Out: allocations, and a task if one is named. The longest matching job id
+//! wins, since job ids may contain dots and slashes; a job comes before an allocation id.
 
 use std::collections::BTreeMap;
 
@@ -20,26 +20,26 @@ use super::{
     show,
 };
 
-/// What a target named.
+/// A resolved target.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The job, where one is meant as a whole or in part.
+    /// The target's job; none if the target is an allocation id.
     pub(super) job: Option<JobKey>,
-    /// Its allocations, by group, index and age. Of several in one slot all that still run, else the newest.
+    /// The allocations, by group, index and age. Of several in a slot: all live ones, else the newest.
     pub allocs: Vec<AllocView>,
     pub task: Option<String>,
 }
 
-/// More candidates are not listed.
+/// At most this many candidates are listed.
 const CANDIDATES_LEN_MAX: usize = 10;
 
-/// Asks the agent for what there is, and finds what `text` names.
+/// Requests the jobs and allocations, and resolves `text`.
 pub(super) async fn find(client: &Client, text: &str) -> Result<Target, Failure> {
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     find_among(client, text, &jobs, &allocs).await
 }
 
-/// Finds what `text` names, or says what has become of it, as far as the agent remembers that.
+/// Resolves `text`. On failure, adds what happened to the object, as far as the agent remembers.
 pub(super) async fn find_among(
     client: &Client,
     text: &str,
@@ -52,9 +52,9 @@ pub(super) async fn find_among(
     }
 }
 
-/// The same failure, with what has become of a job that is not there any more.
+/// Adds to a failure what happened to a job that is gone.
 pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], failure: Failure) -> Failure {
-    // What is not remembered, or not told, is left.
+    // Errors are ignored: without transitions, there is no hint.
     let transitions = client.transitions().await.unwrap_or_default();
     match fate(text, jobs, &transitions) {
         Some(fate) => failure.hint(fate),
@@ -62,12 +62,12 @@ pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], fai
     }
 }
 
-/// What follows the name of this job in `text`; none where that names another one, which may begin so.
+/// The rest of `text` after the name of this job; none if `text` names another job with this prefix.
 pub(super) fn after_job<'t>(text: &'t str, job: &str) -> Option<&'t str> {
     text.strip_prefix(job).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
 }
 
-/// What has become of the job that `text` named; none where it is there, or nobody knows of it. The newest transition comes first.
+/// What happened to the job that `text` names; none if it exists or is unknown. `transitions`: newest first.
 fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<String> {
     let names_it = |job: &JobKey| after_job(text, &job.to_string()).is_some();
     if jobs.iter().any(|view| names_it(&view.key)) {
@@ -77,12 +77,12 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
     let (job, age) = (&last.job, show::age(last.at));
     match (last.state, last.cause.as_str()) {
         (TransitionState::Gone, "collected") => Some(format!(
-            "job {job} had ended, and was collected {age} ago; what goes when is told by: herdlet gc --dry-run"
+            "job {job} had ended and was collected {age} ago; see what is collected when: herdlet gc --dry-run"
         )),
         (TransitionState::Gone, "job deleted") => Some(format!("job {job} was deleted {age} ago")),
-        // Its directory had gone before.
+        // The directory had been collected before.
         (TransitionState::Gone, "removed") => {
-            Some(format!("job {job} is gone for {age}: it was deleted, or had ended and was collected"))
+            Some(format!("job {job} has been gone for {age}: it was deleted, or had ended and was collected"))
         }
         (TransitionState::Gone, _)
         | (
@@ -95,7 +95,7 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
     }
 }
 
-/// Finds what `text` names.
+/// Resolves `text`.
 pub fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Target, Failure> {
     let keys = jobs.iter().map(|view| &view.key).chain(allocs.iter().map(|view| &view.spec.job_key));
     let mut keys: Vec<(String, &JobKey)> = keys.map(|key| (key.to_string(), key)).collect();
@@ -111,7 +111,7 @@ pub fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Tar
     }
     match by_id(text, allocs) {
         Some(found) => found,
-        // The name of a child that is not there looks like a task of its parent.
+        // The name of a missing child looks like a task of its parent.
         None => Err(near
             .filter(|_| children::collected(text, jobs).is_none())
             .unwrap_or_else(|| unknown(text, jobs, allocs))),
@@ -120,7 +120,7 @@ pub fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Tar
 
 fn within_job(rest: &str, key: &JobKey, allocs: &[AllocView]) -> Result<Target, Failure> {
     let of_job: Vec<&AllocView> = allocs.iter().filter(|view| view.spec.job_key == *key).collect();
-    // Without groups a task may be named: JOB/TASK.
+    // A task may be named without a group: JOB/TASK.
     if let Some(task) = rest.strip_prefix('/') {
         return with_task(key, current(of_job), task);
     }
@@ -131,7 +131,7 @@ fn within_job(rest: &str, key: &JobKey, allocs: &[AllocView]) -> Result<Target, 
         let (group, index) = (&view.spec.group, view.spec.index);
         [format!(".{group}[{index}]"), format!(".{group}.{index}"), format!(".{group}")]
     };
-    // The longest fit again, since names of groups may hold dots too.
+    // Again the longest match, since names of groups may contain dots too.
     let mut best: (usize, Vec<&AllocView>) = (0, Vec::new());
     for view in of_job {
         for place in place(view) {
@@ -168,7 +168,7 @@ fn with_task(key: &JobKey, allocs: Vec<AllocView>, task: &str) -> Result<Target,
     Ok(Target { job: Some(key.clone()), allocs: found, task: Some(task.to_owned()) })
 }
 
-/// Per slot the allocations that have not ended, else the newest one.
+/// For each slot, the live allocations, else the newest one.
 fn current(allocs: Vec<&AllocView>) -> Vec<AllocView> {
     let mut slots: BTreeMap<(String, u32), Vec<&AllocView>> = BTreeMap::new();
     for view in allocs {
@@ -184,11 +184,11 @@ fn of_slot(mut views: Vec<&AllocView>) -> Vec<&AllocView> {
     if views.is_empty() { newest.into_iter().collect() } else { views }
 }
 
-/// So many digits of an id stand for an allocation: as many as are printed. With fewer the name of a job that is not there, `db`,
-/// would be the beginning of some id.
+/// Length of the shortest id prefix; this many digits are printed. With fewer digits, the name of a missing job such as `db`
+/// could match an id.
 const DIGITS_MIN: usize = 8;
 
-/// The allocation whose id begins with `text` (before a `/TASK`). None where it is no beginning of any id.
+/// The allocation with the id prefix `text` (before a `/TASK`). None if no id has that prefix.
 fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
     let (prefix, task) = text.split_once('/').map_or((text, None), |(prefix, task)| (prefix, Some(task)));
     if prefix.len() < DIGITS_MIN {
@@ -209,7 +209,7 @@ fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
         several => {
             let names: Vec<_> =
                 several.iter().map(|view| format!("{} ({})", view.spec.id, view.spec.name())).collect();
-            let message = format!("{prefix:?} is the beginning of {} allocation ids", names.len());
+            let message = format!("{prefix:?} is a prefix of {} allocation ids", names.len());
             Some(Err(Failure::new(message).code(USAGE).hint(candidates(&names))))
         }
     }
@@ -228,16 +228,16 @@ fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
     of_task.dedup();
     if !of_task.is_empty() {
         of_task.truncate(CANDIDATES_LEN_MAX);
-        return failure.hint(format!("a task is named with its job: {}", of_task.join(", ")));
+        return failure.hint(format!("name a task with its job: {}", of_task.join(", ")));
     }
     let is_short = |view: &AllocView| view.spec.id.0.as_simple().to_string().starts_with(text);
     if allocs.iter().any(is_short) {
-        return failure.hint(format!("an allocation is named by at least {DIGITS_MIN} digits of its id"));
+        return failure.hint(format!("name an allocation by at least {DIGITS_MIN} digits of its id"));
     }
     match herdlet_manifest::yaml::nearest(text, names.iter().map(String::as_str)) {
         Some(near) => failure.hint(format!("did you mean {near:?}?")),
         None if jobs.is_empty() && allocs.is_empty() => {
-            failure.hint("there is no job at all: herdlet apply -f FILE")
+            failure.hint("there are no jobs; apply one: herdlet apply -f FILE")
         }
         None => failure.hint(candidates(&names)),
     }
@@ -256,11 +256,11 @@ fn candidates(names: &[String]) -> String {
     if names.len() > CANDIDATES_LEN_MAX {
         text.push_str(&format!(" and {} more", names.len() - CANDIDATES_LEN_MAX));
     }
-    if text.is_empty() { "it has no allocations yet".to_owned() } else { format!("there is: {text}") }
+    if text.is_empty() { "it has no allocations yet".to_owned() } else { format!("available: {text}") }
 }
 
 impl Target {
-    /// The same with only the task that a `--task` names, if one does.
+    /// Restricts the target to the task of `--task`, if given.
     pub(super) fn only(self, task: Option<String>) -> Result<Self, Failure> {
         match (&self.task, task) {
             (_, None) => Ok(self),
@@ -275,7 +275,7 @@ impl Target {
         }
     }
 
-    /// Every allocation with every task that is meant.
+    /// Every targeted task, with its allocation.
     pub(super) fn tasks(&self) -> impl Iterator<Item = (&AllocView, &herdlet_api_types::view::TaskView)> {
         self.allocs.iter().flat_map(|view| {
             let meant = |name: &str| self.task.as_deref().is_none_or(|task| task == name);
@@ -283,15 +283,14 @@ impl Target {
         })
     }
 
-    /// The allocations that run, or a failure that says that none does.
+    /// The running allocations, or an error if there are none.
     pub(super) fn running(&self, text: &str) -> Result<Vec<&AllocView>, Failure> {
         let running: Vec<_> =
             self.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
         if running.is_empty() {
-            // What has failed for good is not restarted: another one is made in its place.
+            // A failed allocation is not restarted but replaced.
             let failed = self.allocs.iter().find(|view| view.status == ClientStatus::Failed);
-            let anew =
-                failed.map(|view| format!("; another in its place: herdlet stop {}", view.spec.name()));
+            let anew = failed.map(|view| format!("; replace it: herdlet stop {}", view.spec.name()));
             let hint = format!("see why: herdlet explain {text}{}", anew.unwrap_or_default());
             return Err(Failure::new(format!("nothing of {text} is running")).hint(hint));
         }
@@ -306,7 +305,7 @@ mod tests {
     use super::*;
     use herdlet_manifest::fixture::{job, job_view};
 
-    // A job that had ended and was collected was told as one that never was.
+    // A collected job was reported as if it had never existed.
     #[test]
     fn a_job_that_is_gone_is_told_with_what_became_of_it() {
         let gone = |id: &str, state: TransitionState, cause: &str| Transition {
@@ -330,7 +329,7 @@ mod tests {
         for text in ["backup", "backup.g[0]", "backup/t"] {
             let told = told(text).unwrap();
             assert!(
-                told.starts_with("job backup had ended, and was collected ") && told.contains("gc --dry-run"),
+                told.starts_with("job backup had ended and was collected ") && told.contains("gc --dry-run"),
                 "{told}"
             );
         }

@@ -1,7 +1,7 @@
-//! `herdlet top` and `herdlet status --watch`: the one screen, painted anew when something changes.
+//! `herdlet top` and `herdlet status --watch`: repaint the status screen on every change.
 //!
-//! In: the agent's stream of changes, and for `top` what tasks use. Out: a screen that is true until Ctrl-C; on something that
-//! is no terminal, one after the other.
+//! In: the agent's stream of changes, and for `top` the usage of tasks. Out: an up-to-date screen until Ctrl-C; if the output
+//! is not a terminal, one screen after the other.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,19 +23,19 @@ pub struct TopArgs {
     pub connection: Connection,
 }
 
-/// What the screen has beside the jobs.
+/// The content of the screen besides the jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum With {
     Jobs,
-    /// What their tasks use.
+    /// The resource usage of tasks.
     Loads,
 }
 
-/// Times on the screen go on.
+/// Interval of repaints, because times change.
 const TICK: Duration = Duration::from_secs(1);
-/// An agent that went away is looked for again after so long.
+/// Delay before a reconnect.
 const AGAIN: Duration = Duration::from_secs(1);
-/// So many allocations are measured at a time: each takes about a second.
+/// Concurrent measurements of allocations; each takes about a second.
 const MEASURED_AT_A_TIME: usize = 32;
 
 pub async fn run(args: TopArgs) -> Result<u8, Failure> {
@@ -52,7 +52,7 @@ pub(super) async fn follow(client: &Client, with: With) -> Result<u8, Failure> {
 }
 
 async fn paint(client: &Client, with: With, canvas: &mut Canvas) -> Result<u8, Failure> {
-    // The first time, an agent that is not there is told of as by any command.
+    // The first time, a missing agent is an error, as for any command.
     paint_once(client, with, canvas).await?;
     loop {
         if let Err(error) = keep_painting(client, with, canvas).await {
@@ -62,7 +62,7 @@ async fn paint(client: &Client, with: With, canvas: &mut Canvas) -> Result<u8, F
     }
 }
 
-/// Paints after each commit, and while times go on; until the agent goes away.
+/// Repaints after each commit, and while times change, until the agent disconnects.
 async fn keep_painting(client: &Client, with: With, canvas: &mut Canvas) -> Result<(), ClientError> {
     let mut changes = client.events().await?;
     loop {
@@ -89,7 +89,7 @@ async fn next_commit(
     }
 }
 
-/// Whether something on the screen changes with time alone.
+/// Returns whether something on the screen changes with time alone.
 async fn paint_once(client: &Client, with: With, canvas: &mut Canvas) -> Result<bool, ClientError> {
     let loads = match with {
         With::Jobs => None,
@@ -107,7 +107,7 @@ async fn paint_once(client: &Client, with: With, canvas: &mut Canvas) -> Result<
     Ok(overview.lag > herdlet_api_types::Duration::ZERO)
 }
 
-/// What the running tasks of each job use. What ends while it is measured uses nothing.
+/// The usage of each job's running tasks. A task that ends during the measurement counts as 0.
 async fn loads(client: &Client) -> Result<BTreeMap<JobKey, Load>, ClientError> {
     let allocs = client.allocs().await?.into_iter().filter(|view| view.status == ClientStatus::Running);
     let measured = stream::iter(allocs.map(|view| async move {

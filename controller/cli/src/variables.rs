@@ -1,4 +1,4 @@
-//! `--var` and `--var-file`: values for the variables of HCL job files.
+//! `--var` and `--var-file`: values of variables in HCL job files.
 
 use std::path::PathBuf;
 
@@ -8,25 +8,25 @@ use herdlet_manifest::{hcl::Variables, yaml::Problems};
 
 use super::failure::{Failure, USAGE};
 
-/// Values for variables. `NOMAD_VAR_<name>` comes before both; of several for one variable the last holds.
+/// Values for variables. `NOMAD_VAR_<name>` has the lowest precedence; of several values for a variable, the last applies.
 #[derive(Debug, Clone, Default, Args)]
 pub struct VariableArgs {
     /// Value for a variable of HCL job files
     #[arg(long, value_name = "NAME=VALUE")]
     var: Vec<String>,
-    /// File of values for variables, HCL or JSON
+    /// File with values for variables, in HCL or JSON
     #[arg(long, value_name = "FILE")]
     var_file: Vec<PathBuf>,
 }
 
-/// What variables of the environment begin with, as Nomad has it.
+/// Prefix of environment variables, as in Nomad.
 const PREFIX: &str = "NOMAD_VAR_";
 
-/// A file of values is a page or two.
+/// A larger file is not a file of values.
 const BYTES_MAX: u64 = 1 << 20;
 
 impl VariableArgs {
-    /// The values as they were given, for an agent.
+    /// The values as given, for an agent.
     pub(super) fn texts(&self) -> Result<VariableTexts, Failure> {
         let named = std::env::vars_os().filter_map(|(name, value)| {
             let name = name.to_str()?.strip_prefix(PREFIX)?.to_owned();
@@ -37,7 +37,7 @@ impl VariableArgs {
             let length =
                 std::fs::metadata(path).map_err(|error| failed(format!("cannot be read: {error}")))?;
             if !length.is_file() || length.len() > BYTES_MAX {
-                return Err(failed(format!("is no file of at most {BYTES_MAX} bytes")));
+                return Err(failed(format!("is not a file of at most {BYTES_MAX} bytes")));
             }
             let text =
                 std::fs::read_to_string(path).map_err(|error| failed(format!("cannot be read: {error}")))?;
@@ -50,7 +50,7 @@ impl VariableArgs {
         })
     }
 
-    /// The values as they were given, for `run`; what is wrong is printed.
+    /// The values as given, for `run`. Prints errors.
     ///
     /// # Errors
     /// The exit code.
@@ -61,7 +61,7 @@ impl VariableArgs {
         })
     }
 
-    /// The values, for reading manifests here.
+    /// The values, to parse manifests locally.
     pub(super) fn read(&self) -> Result<Variables, Failure> {
         let wrong = |problems: Problems| Failure::new(problems.to_string()).code(USAGE);
         Variables::read(&self.texts()?).map_err(wrong)

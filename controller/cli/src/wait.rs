@@ -1,7 +1,7 @@
-//! Waiting until jobs are as wanted, and telling how far they are meanwhile.
+//! Waits until jobs reach a goal, and shows their progress.
 //!
-//! In: the agent's stream of changes. Out: lines on stderr (redrawn in place on a terminal, else one per change), and how it
-//! ended. It judges only at commits, by the agent's own verdicts.
+//! In: the agent's stream of changes. Out: lines on stderr (redrawn on a terminal, else one per change), and the result. It
+//! evaluates the agent's own verdicts, and only at commits.
 
 mod flag;
 mod limit;
@@ -42,7 +42,7 @@ pub struct WaitArgs {
     /// What to wait for
     #[arg(long = "for", value_enum, default_value = "converged")]
     goal: Goal,
-    /// How long to wait; 0 for ever
+    /// How long to wait; 0 for no limit
     #[arg(long, default_value = "5m", value_parser = limit)]
     timeout: Duration,
     #[command(flatten)]
@@ -54,13 +54,13 @@ pub struct WaitArgs {
 /// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Goal {
-    /// Everything is as wanted
+    /// Everything is in its desired state
     Converged,
-    /// Everything runs and its checks pass
+    /// Everything runs and all checks pass
     Healthy,
-    /// All tasks have ended with code 0
+    /// All tasks have ended with exit code 0
     Complete,
-    /// Nothing is left
+    /// Everything is removed
     Deleted,
 }
 
@@ -75,14 +75,14 @@ impl Goal {
     }
 }
 
-/// How waiting ended.
+/// The result of a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Waited {
     Reached,
     Failed(String),
-    /// A deployment failed, and its job went back to a stable version.
+    /// A deployment failed, and its job reverted to a stable version.
     Reverted(String),
-    /// Somebody applied a newer version.
+    /// Another client applied a newer version.
     Superseded(String),
     TimedOut,
     Interrupted,
@@ -100,7 +100,7 @@ impl Waited {
         }
     }
 
-    /// The same for programs.
+    /// The result as a document.
     pub(super) fn report(&self, goal: Goal) -> WaitReport {
         let (result, message) = match self {
             Self::Reached => ("reached", None),
@@ -114,7 +114,7 @@ impl Waited {
     }
 }
 
-/// How waiting ended, for programs.
+/// The result of a wait, for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct WaitReport {
     /// `converged healthy complete deleted`.
@@ -126,25 +126,23 @@ pub(super) struct WaitReport {
     message: Option<String>,
 }
 
-/// What `herdlet wait -o json` prints.
 #[derive(Serialize)]
 struct Report {
     jobs: Vec<JobKey>,
     waited: WaitReport,
 }
 
-/// A job to wait for.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) job: JobKey,
-    /// The version that was applied: a newer one ends the wait. None where any will do.
+    /// The version that was applied: a newer one ends the wait. None accepts any version.
     pub(super) version: Option<u64>,
-    /// Where it is about these allocations only: what else became of the job decides nothing.
+    /// If not empty, only these allocations count, and not the rest of the job.
     pub(super) allocs: Vec<AllocId>,
 }
 
 impl Wanted {
-    /// The job, whichever version it has.
+    /// The job in any version.
     pub(super) fn any(job: &JobKey) -> Self {
         Self { job: job.clone(), version: None, allocs: Vec::new() }
     }
@@ -154,7 +152,7 @@ impl Wanted {
         Self { job, version: Some(version), allocs: Vec::new() }
     }
 
-    /// Nothing more is done about it. An allocation that was asked for something is looked after also where its job has failed.
+    /// Whether the agent has given up. A wait for single allocations continues even if the job has failed.
     fn is_given_up(&self, job: &JobView) -> bool {
         self.allocs.is_empty() && job.convergence.state == ConvergenceState::Failed
     }
@@ -169,8 +167,8 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
     for name in &args.jobs {
         match target::resolve(name, &jobs, &allocs) {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
-            // What is not there is deleted.
-            Err(_) if args.goal == Goal::Deleted => herdlet_base::tell!("{name} is not there"),
+            // A missing job counts as deleted.
+            Err(_) if args.goal == Goal::Deleted => herdlet_base::tell!("{name} does not exist"),
             Err(failure) => return Err(target::with_fate(&client, name, &jobs, failure).await),
         }
     }
@@ -185,7 +183,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
                 format!("job {} is of type {} and never completes", endless.key, endless.job.kind.as_str());
             return Err(Failure::new(message)
                 .code(USAGE)
-                .hint(format!("until it runs: herdlet wait {}", endless.key)));
+                .hint(format!("to wait until it runs: herdlet wait {}", endless.key)));
         }
     }
     let waited = match keys.is_empty() {
@@ -196,7 +194,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
     Ok(waited.code())
 }
 
-/// Waits until jobs are as `goal` says.
+/// Waits until the jobs reach `goal`.
 pub(super) async fn wait_for(
     client: &Client,
     jobs: &[JobKey],
@@ -207,7 +205,7 @@ pub(super) async fn wait_for(
     Waiting { wanted, index: 0, goal }.follow(client, limit).await
 }
 
-/// The same for what was just accepted: older commits say nothing about it.
+/// The same after a change: commits before `index` don't count.
 pub(super) async fn wait_for_accepted(
     client: &Client,
     wanted: Vec<Wanted>,
@@ -218,15 +216,14 @@ pub(super) async fn wait_for_accepted(
     Waiting { wanted, index, goal }.follow(client, limit).await
 }
 
-/// The agent's changes.
+/// The agent's stream of changes.
 type Events = Box<dyn Stream<Item = Result<Change, ClientError>> + Unpin>;
 
-/// How often an agent that went away is looked for, and for how long: it may just be restarted or upgraded, and what was
-/// accepted goes on meanwhile.
+/// Interval and number of reconnects. The agent may be restarting or upgrading, and accepted changes continue meanwhile.
 const AGAIN_EVERY: Duration = Duration::from_millis(500);
 const AGAIN_TRIES: usize = 60;
 
-/// Where changes come from. Survives being cancelled at any await.
+/// The source of changes. Cancel-safe.
 struct Source<'c> {
     client: &'c Client,
     events: Option<Events>,
@@ -245,9 +242,9 @@ impl Source<'_> {
                 self.events = None;
             }
             if self.tries >= AGAIN_TRIES {
-                let failure = Failure::new("the agent went away while its work was being watched");
+                let failure = Failure::new("the agent disappeared during the wait");
                 return Err(
-                    failure.hint("what was accepted stays in force; start the agent and see: herdlet status")
+                    failure.hint("accepted changes stay in force; start the agent and check: herdlet status")
                 );
             }
             self.tries += 1;
@@ -299,7 +296,7 @@ impl Waiting {
         self.of(shown, |_, _| true)
     }
 
-    /// Those of the jobs that are meant.
+    /// Selects jobs.
     fn of<'s>(&self, shown: &'s Shown, meant: impl Fn(&Wanted, &JobView) -> bool) -> Vec<&'s JobView> {
         let known = |wanted: &Wanted| shown.jobs.get(&wanted.job).map(|view| &**view);
         self.wanted.iter().filter_map(|wanted| known(wanted).filter(|view| meant(wanted, view))).collect()
@@ -310,7 +307,7 @@ impl Waiting {
         let of_job = |wanted: &Wanted| {
             let version = versions(wanted);
             let allocs = shown.allocs_of(&wanted.job).into_iter();
-            // Older ones matter as long as they run.
+            // Older allocations count while they run.
             allocs.filter(move |view| {
                 version.is_none_or(|version| view.spec.job_version >= version) || !view.status.is_terminal()
             })
@@ -318,14 +315,14 @@ impl Waiting {
         self.wanted.iter().flat_map(of_job).collect()
     }
 
-    /// How it ended; none while it goes on.
+    /// The result; none while the wait continues.
     fn verdict(&self, shown: &Shown) -> Option<Waited> {
         let verdicts: Vec<_> = self.wanted.iter().map(|wanted| self.verdict_on(wanted, shown)).collect();
         let is_superseded = |one: &&Waited| matches!(one, Waited::Superseded(_) | Waited::Reverted(_));
         if let Some(superseded) = verdicts.iter().flatten().find(is_superseded) {
             return Some(superseded.clone());
         }
-        // One that failed is told when the others have ended too: what they do is worth waiting for.
+        // A failure is reported only when the other jobs have ended too.
         if verdicts.iter().any(Option::is_none) {
             return None;
         }
@@ -351,7 +348,7 @@ impl Waiting {
             });
         };
         if self.goal == Goal::Deleted {
-            // Who asked for it waits for that, and not for what came after it.
+            // A wait for a deletion ends if the job is applied again.
             let is_another = self.index > 0 && !job.deleting;
             let message = || format!("job {} was applied again meanwhile", wanted.job);
             return is_another.then(|| Waited::Superseded(message()));
@@ -360,18 +357,19 @@ impl Waiting {
             return Some(Waited::Failed(format!("job {} is being deleted", wanted.job)));
         }
         if let Some(version) = wanted.version.filter(|version| job.version > *version) {
-            // What a deployment goes back to is the next version, which may fail in its turn. What comes after that is somebody else's.
+            // An automatic revert creates the next version, which may fail and be reverted too. A version after that is from
+            // another client.
             let failed_at = |version| job.deployments.iter().find(|known| known.job_version == version);
             let reverted = |version| failed_at(version).filter(|known| known.reverted_to.is_some());
             let last = (version..job.version).map_while(reverted).last();
             let last = last.filter(|known| known.job_version + 1 == job.version);
             if let Some((failed, to)) = last.and_then(|known| Some((known, known.reverted_to?))) {
                 let came_of_it = match job.convergence.state {
-                    // Whether the old version is back is worth waiting for.
+                    // Waits until the old version has converged.
                     ConvergenceState::Progressing | ConvergenceState::Waiting => return None,
                     ConvergenceState::Converged => format!("version {to} is back"),
                     ConvergenceState::Failed => {
-                        format!("version {to} was to come back, and: {}", job.convergence.message)
+                        format!("version {to} did not come back: {}", job.convergence.message)
                     }
                 };
                 return Some(Waited::Reverted(format!(
@@ -396,7 +394,7 @@ impl Waiting {
             ConvergenceState::Converged => true,
             ConvergenceState::Progressing | ConvergenceState::Waiting => false,
         };
-        // What has failed and was followed by another is wanted no more.
+        // A failed allocation that has a successor does not count.
         let is_current =
             |view: &&&AllocView| view.spec.job_version == job.version && view.spec.desired == Desired::Run;
         let current = || allocs.iter().filter(is_current);
@@ -409,7 +407,7 @@ impl Waiting {
         reached.then_some(Waited::Reached)
     }
 
-    /// The last line: how it ended, and what is not as wanted and why.
+    /// Prints the last line: the result, and what has not converged and why.
     fn tell(&self, waited: &Waited, shown: &Shown, took: Duration) {
         let names = self.wanted.iter().map(|wanted| wanted.job.to_string()).collect::<Vec<_>>().join(", ");
         let goal = self.goal.as_str();
@@ -434,14 +432,14 @@ impl Waiting {
                 }
             }
             Waited::Interrupted => herdlet_base::tell!(
-                "interrupted; what was accepted stays in force: {}. Follow it with: herdlet status {}",
+                "interrupted; accepted changes stay in force: {}. Follow them with: herdlet status {}",
                 self.open(shown),
                 self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
             ),
         }
     }
 
-    /// What is not as wanted yet and may still be, and why.
+    /// What has not converged but still may, and why.
     fn open(&self, shown: &Shown) -> String {
         let tried = self.of(shown, |wanted, view| !wanted.is_given_up(view));
         let is_tried = |job: &JobKey| tried.iter().any(|view| view.key == *job);
@@ -453,11 +451,11 @@ impl Waiting {
             let jobs = tried.iter().filter(|view| view.convergence.state != ConvergenceState::Converged);
             open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
         }
-        if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
+        if open.is_empty() { "nothing is pending".to_owned() } else { open.join("; ") }
     }
 }
 
-/// How it ended with allocations that were asked for something; none while it goes on.
+/// The result for single allocations; none while the wait continues.
 fn verdict_on_allocs(allocs: &[AllocId], shown: &Shown) -> Option<Waited> {
     let mut reached = true;
     for alloc in allocs {
@@ -482,14 +480,14 @@ fn verdict_on_allocs(allocs: &[AllocId], shown: &Shown) -> Option<Waited> {
     reached.then_some(Waited::Reached)
 }
 
-/// What can be done about a job that has failed.
+/// A hint for a failed job.
 fn what_now(failed: &JobView) -> String {
     let key = &failed.key;
     let back = match failed.version {
         0 => String::new(),
-        _ => format!("; back to the version before: herdlet rollback {key}"),
+        _ => format!("; go back to the previous version: herdlet rollback {key}"),
     };
-    format!("see why: herdlet explain {key}; what it wrote: herdlet logs {key}{back}")
+    format!("see why: herdlet explain {key}; its output: herdlet logs {key}{back}")
 }
 
 #[cfg(test)]
@@ -523,7 +521,7 @@ mod tests {
         waited.map(|waited| waited.code())
     }
 
-    /// A deployment that has failed stays so until there is another version: that says nothing of a restart.
+    /// A failed deployment stays failed until the next version, and is irrelevant for a restart.
     #[test]
     fn who_restarts_something_waits_for_it_also_where_its_job_has_failed() {
         let web = job("web", "g", "t");

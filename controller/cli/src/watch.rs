@@ -1,4 +1,4 @@
-//! What the agent shows, kept up to date from its stream of changes.
+//! The agent's views, updated by its stream of changes.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use herdlet_api_types::{
 };
 use std::sync::Arc;
 
-/// Everything that is shown, as far as it was told.
+/// All views received so far.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     pub(super) jobs: BTreeMap<JobKey, Arc<JobView>>,
     pub(super) allocs: BTreeMap<AllocId, Arc<AllocView>>,
     pub(super) volumes: BTreeMap<String, Arc<VolumeView>>,
-    /// The last commit that was told in full.
+    /// The last complete commit.
     pub(super) index: u64,
 }
 
 /// What a change completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
-    /// A commit: what is shown belongs together.
+    /// A commit: the views are consistent.
     Commit,
-    /// A part of one.
+    /// A part of a commit.
     Part,
 }
 

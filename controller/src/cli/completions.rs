@@ -1,14 +1,13 @@
-//! `herdlet completions`: scripts for shells, which know the commands and ask the agent for the names of its jobs.
+//! `herdlet completions`: completion scripts for shells, which know the commands and request job names from the agent.
 //!
-//! In: a shell. Out: what clap generates, and for bash, zsh and fish a piece that lists jobs where a target is expected. An
-//! agent that does not answer costs no more than two seconds at the prompt.
+//! In: a shell. Out: the script that clap generates, extended for bash, zsh and fish to list jobs as targets. An agent that
+//! does not answer delays the prompt by at most two seconds.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use super::Cli;
 
-/// The script for a shell.
 pub(super) fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "herdlet", &mut script);
@@ -26,16 +25,16 @@ pub(super) fn script(shell: Shell) -> String {
     }
 }
 
-/// Commands whose words are targets or jobs.
+/// Commands whose arguments are targets or jobs.
 const TAKING: [&str; 15] = [
     "delete", "describe", "dispatch", "exec", "explain", "logs", "promote", "restart", "rollback", "scale",
     "signal", "start", "status", "stop", "wait",
 ];
 
-/// Lists jobs, and says nothing where that fails.
+/// Lists jobs; prints nothing on failure.
 const NAMES: &str = "timeout 2 herdlet get jobs -o name 2>/dev/null";
 
-/// Values of flags are left to the generated function, as is everything where no job fits.
+/// The generated function completes the values of flags, and everything else if no job matches.
 const BASH: &str = r#"
 _herdlet_with_jobs() {
     local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"
@@ -107,7 +106,7 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&answer.stderr), "");
             Some(String::from_utf8_lossy(&answer.stdout).trim().to_owned())
         };
-        // Not everybody has it.
+        // Skips the test if there is no bash.
         let Some(jobs) = offered("herdlet logs -f w") else { return };
         assert_eq!(jobs, "web worker");
         assert_eq!(offered("herdlet status wo").unwrap(), "worker");

@@ -1,7 +1,7 @@
-//! `herdlet doctor`: whether an agent can work well on this machine, and what to do about what it lacks.
+//! `herdlet doctor`: whether an agent can work well on this machine, and how to fix problems.
 //!
-//! In: the flags of an agent. Out: a line for each thing looked at, and what an agent that runs says; of that it is the disk that is looked
-//! at. Nothing is changed.
+//! In: the flags of an agent. Out: a line for each check, including whether an agent runs and answers. If one runs, its disk is
+//! checked. Nothing is changed.
 
 use std::path::Path;
 
@@ -25,28 +25,27 @@ use crate::doctor::{self, Finding, Verdict};
 pub struct DoctorArgs {
     #[command(flatten)]
     flags: Flags,
-    /// Warnings count as failures
+    /// Treat warnings as failures
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// What `herdlet doctor -o json` prints.
 #[derive(Serialize)]
 struct Report {
-    /// The exit code is 0.
+    /// Whether the exit code is 0.
     good: bool,
     checks: Vec<Finding>,
 }
 
-/// 0 where an agent can work here, 1 where it can't.
+/// Exit code 0 if an agent can work here, 1 if it can't.
 pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
     let host = host_name();
     let config = Config::load(args.flags, &Surroundings::of_process(&host))
         .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
     let (agent, status) = agent(&config).await;
-    // An older one does not say where it is.
+    // Older agents don't report their state directory.
     let in_use = status.as_ref().map(|status| Path::new(&status.state_dir));
     let mut checks = doctor::examine(&config, in_use.filter(|dir| dir.is_absolute())).await;
     checks.push(agent);
@@ -59,11 +58,11 @@ pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
     Ok(if good { 0 } else { FAILED })
 }
 
-/// What is to be said of an agent that runs, and what it says. That none runs is no failure: this command is for before, too.
+/// Checks a running agent, and returns its status. No running agent is fine, because this command is also for the time before.
 async fn agent(config: &Config) -> (Finding, Option<AgentStatus>) {
     let socket = config.socket.display();
     if !config.socket.exists() {
-        return (Finding::ok("agent", format!("none runs at {socket}")), None);
+        return (Finding::ok("agent", format!("no agent runs at {socket}")), None);
     }
     let asked = match Client::new(Address::Unix(config.socket.clone()), None) {
         Ok(client) => client.status().await,
@@ -80,12 +79,12 @@ async fn agent(config: &Config) -> (Finding, Option<AgentStatus>) {
                 status.version,
                 herdlet_api_types::api::VERSION
             ),
-            "restart the agent; its tasks run on",
+            "restart the agent; its tasks continue",
         ),
         Err(error) => Finding::warning(
             "agent",
-            format!("failed to ask it: {error}"),
-            "look at its log; a socket that nobody serves goes at the next start",
+            format!("failed to query it: {error}"),
+            "check its log; a socket that no agent serves is removed at the next start",
         ),
     };
     (finding, asked.ok())
@@ -97,7 +96,7 @@ fn say(finding: &Finding) {
         Verdict::Warning => (style::WARNING, "warning"),
         Verdict::Failure => (style::ERROR, "failure"),
     };
-    // Padded before it is coloured.
+    // Padded before the colours are added.
     let verdict = styled(style, format!("{word:<7}"));
     show::out(&format!("{verdict}  {:<11}  {}\n", finding.check, finding.message));
     if let Some(hint) = &finding.hint {

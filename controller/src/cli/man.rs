@@ -1,7 +1,6 @@
-//! `herdlet man`: man pages, made from what `--help` says.
+//! `herdlet man`: man pages, generated from the help texts.
 //!
-//! In: a directory. Out: `herdlet.1` and one page for each command in it, under the names that git's commands have:
-//! `herdlet-apply.1`.
+//! In: a directory. Out: `herdlet.1` and one page for each command, named like those of git: `herdlet-apply.1`.
 
 use std::path::PathBuf;
 
@@ -13,7 +12,7 @@ use super::Cli;
 /// Arguments of `herdlet man`.
 #[derive(Debug, Clone, Args)]
 pub struct ManArgs {
-    /// Directory for the pages; it is made if need be
+    /// Directory for the pages, created if needed
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -1,8 +1,8 @@
-//! Nomad's verbs, `job run`, `alloc logs` and the like, said in our own words.
+//! Translates Nomad's verbs, such as `job run` and `alloc logs`, to our commands.
 //!
-//! In: a command line that begins with one of Nomad's nouns. Out: the same as one of ours, which is then read as if it had been
-//! typed; or the list of what is known, or why a flag is not taken. Long flags may have one dash, as Nomad has them; what its own
-//! flags mean is in [`flags`]. It must not know what commands do.
+//! In: a command line that begins with one of Nomad's nouns. Out: our equivalent, which is then parsed as if it had been typed;
+//! or the list of known verbs; or why a flag is not accepted. Long flags may have one dash, as in Nomad; [`flags`] has the
+//! meaning of Nomad's own flags. It must not know what commands do.
 
 mod flags;
 
@@ -15,29 +15,29 @@ use herdlet_manifest::yaml::nearest;
 use super::words;
 use flags::Meaning;
 
-/// A verb of Nomad's and what it is here.
+/// A verb of Nomad, and our equivalent.
 struct Verb {
     noun: &'static str,
     verb: &'static str,
-    /// How it is used, without the noun and verb.
+    /// Its arguments, without noun and verb.
     usage: &'static str,
     ours: &'static [&'static str],
     places: Places,
 }
 
-/// What becomes of its arguments that are no flags.
+/// The conversion of positional arguments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Places {
     Same,
-    /// Files are named by `-f`.
+    /// Files become values of `-f`.
     Files,
-    /// The second one is a version.
+    /// The second argument is a version.
     Version,
-    /// Of three the second one is a group.
+    /// Of three arguments, the second is a group.
     Group,
-    /// The second one is a task.
+    /// The second argument is a task.
     Task,
-    /// After the first one comes a command.
+    /// A command follows the first argument.
     Command,
 }
 
@@ -86,16 +86,16 @@ const VERBS: [Verb; 32] = [
     verb("deployment", "fail", "JOB", &["deployment", "fail"], Places::Same),
 ];
 
-/// What a command line comes to.
+/// The result of a translation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// It is ours already.
+    /// It is not one of Nomad's.
     Ours,
-    /// The same in our words.
+    /// Our equivalent.
     Translated(Vec<OsString>),
-    /// A flag of Nomad's is not taken: why, and what to use.
+    /// A flag of Nomad is not accepted: the reason, and what to use.
     Refused(String),
-    /// Nothing here is called so: a sentence, where a verb was named, and what is known of its noun.
+    /// The verb is unknown: an error if there was one, and the known verbs of its noun.
     Unknown(Option<String>, String),
 }
 
@@ -145,11 +145,11 @@ impl Verb {
     }
 }
 
-/// A command line in our words, in the making.
+/// Our command line, under construction.
 #[derive(Default)]
 struct Words {
     flags: Vec<OsString>,
-    /// What flags of Nomad's come to, by their place in the table; said where nobody has said otherwise.
+    /// Flags that Nomad's flags imply, by their position in the table. Explicit flags take precedence.
     implied: Vec<(usize, &'static [&'static str])>,
     names: Vec<OsString>,
     rest: Vec<OsString>,
@@ -178,7 +178,7 @@ fn in_our_words(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec
                 Some((_, Meaning::Refused(instead))) => {
                     let name = typed.split('=').next().unwrap_or(typed);
                     let off = if typed.ends_with("=false") { " with =false" } else { "" };
-                    return Err(format!("{name} is not taken{off}: {instead}"));
+                    return Err(format!("{name} is not accepted{off}: {instead}"));
                 }
                 None => {
                     let flag = in_two_dashes(typed);
@@ -197,8 +197,7 @@ fn in_our_words(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec
     Ok(words.joined(verb, ours))
 }
 
-/// What a flag means in Nomad, where it is not one of ours. One that our command has too, and that is written with two dashes as ours
-/// are, is ours, unless taking it so would do harm.
+/// The meaning of a flag that is not ours. A flag with two dashes that our command has too is ours, unless that would do harm.
 fn understood(verb: &str, ours: &Command, typed: &str) -> Option<(usize, Meaning)> {
     let name = typed.trim_start_matches('-');
     let is_ours = find_flag(ours, &in_two_dashes(typed)).is_some();
@@ -229,7 +228,7 @@ impl Words {
         }
         let mut words: Vec<OsString> = path.iter().map(OsString::from).collect();
         let names = placed(verb.places, self.names);
-        // What is called the same here may have a further word before its flags: `job periodic force`.
+        // Commands with the same name may have a further verb, which must precede the flags: `job periodic force`.
         let (first, then) = if verb.is_called_so_here() { (names, self.flags) } else { (self.flags, names) };
         words.extend(first);
         words.extend(then);
@@ -241,7 +240,7 @@ impl Words {
     }
 }
 
-/// `-var` as `--var`; single letters stay: alone, with a value as in `-n=5`, or together as in `-it`.
+/// `-var` as `--var`. Single letters are unchanged: alone, with a value as in `-n=5`, or combined as in `-it`.
 fn in_two_dashes(flag: &str) -> String {
     const TOGETHER: [&str; 4] = ["-it", "-ti", "-fn", "-nf"];
     let is_long = !flag.starts_with("--")
@@ -250,18 +249,18 @@ fn in_two_dashes(flag: &str) -> String {
     if is_long { format!("-{flag}") } else { flag.to_owned() }
 }
 
-/// What a flag is called, without dashes and value.
+/// The name of a flag, without dashes and value.
 fn flag_name(flag: &str) -> Option<&str> {
     flag.strip_prefix('-')?.trim_start_matches('-').split('=').next()
 }
 
-/// Whether this is the flag that makes `job stop` forget the job.
+/// Whether this is the flag that makes `job stop` delete the job.
 fn is_purge(arg: &OsString) -> bool {
     let arg = arg.to_str().unwrap_or_default();
     flag_name(arg) == Some("purge") && !arg.ends_with("=false")
 }
 
-/// A flag of this command, by either of its names.
+/// Finds a flag of this command by its long or short name.
 fn find_flag<'c>(command: &'c Command, flag: &str) -> Option<&'c clap::Arg> {
     let name = flag_name(flag)?;
     let is_it = |arg: &&clap::Arg| {
@@ -270,7 +269,7 @@ fn find_flag<'c>(command: &'c Command, flag: &str) -> Option<&'c clap::Arg> {
     command.get_arguments().find(is_it)
 }
 
-/// Whether the next argument belongs to this flag.
+/// Whether the next argument is the value of this flag.
 fn takes_value(flag: &clap::Arg) -> bool {
     matches!(flag.get_action(), ArgAction::Set | ArgAction::Append)
 }
@@ -389,21 +388,24 @@ mod tests {
     #[test]
     fn a_flag_that_is_not_taken_is_told_with_what_to_use() {
         for (theirs, why) in [
-            ("herdlet job run -check-index 7 web.hcl", "-check-index is not taken: no index is compared"),
-            ("herdlet job allocs -t {{.ID}} web", "-t is not taken: templates are Go's"),
+            (
+                "herdlet job run -check-index 7 web.hcl",
+                "-check-index is not accepted: indexes are not compared",
+            ),
+            ("herdlet job allocs -t {{.ID}} web", "-t is not accepted: templates are Go's"),
             (
                 "herdlet job status -token=abc web",
-                "-token is not taken: others could read it there: --token-file",
+                "-token is not accepted: other users could read it on the command line: --token-file",
             ),
             (
                 "herdlet job restart -no-shutdown-delay web",
-                "-no-shutdown-delay is not taken: shutdown_delay always holds there",
+                "-no-shutdown-delay is not accepted: shutdown_delay always applies there",
             ),
-            ("herdlet job stop -purge -v web", "-v is not taken: with the data of its volumes"),
-            ("herdlet job stop -yes=false web", "-yes is not taken with =false: nothing asks here"),
+            ("herdlet job stop -purge -v web", "-v is not accepted: to delete a job and its volumes' data"),
+            ("herdlet job stop -yes=false web", "-yes is not accepted with =false: no command asks"),
             (
                 "herdlet deployment fail -detach=false web",
-                "-detach is not taken with =false: it never waits here",
+                "-detach is not accepted with =false: this command never waits",
             ),
         ] {
             let told = said(theirs);

@@ -23,40 +23,40 @@ pub struct SimulateArgs {
     /// Servers of the region: HOST[:PORT], separated by commas; may be given more than once
     #[arg(long, required = true, value_name = "ADDRESS", value_delimiter = ',')]
     servers: Vec<Address>,
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// What they are called, with a number behind
+    /// Prefix of the nodes' names, followed by a number
     #[arg(long, default_value = "sim-")]
     name: String,
-    /// Their region
+    /// Region of the nodes
     #[arg(long, default_value = "global")]
     region: String,
-    /// Authorities that sign the servers' certificates (PEM), which must be for server.REGION.nomad: speak TLS
+    /// CA certificates (PEM) that verify the servers, whose certificates must be for server.REGION.nomad; enables TLS
     #[arg(long, value_name = "FILE", requires = "cert_file")]
     ca_file: Option<PathBuf>,
-    /// The nodes' certificate (PEM)
+    /// Certificate of the nodes (PEM)
     #[arg(long, value_name = "FILE", requires = "key_file")]
     cert_file: Option<PathBuf>,
-    /// Its key (PEM)
+    /// Key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "ca_file")]
     key_file: Option<PathBuf>,
-    /// Their datacenter
+    /// Datacenter of the nodes
     #[arg(long, default_value = "dc1")]
     datacenter: String,
-    /// Their class
+    /// Class of the nodes
     #[arg(long, default_value = "simulated", value_name = "CLASS")]
     node_class: String,
-    /// Their pool
+    /// Pool of the nodes
     #[arg(long, default_value = "", value_name = "POOL", hide_default_value = true)]
     node_pool: String,
-    /// Processors of each, in MHz
+    /// Processor capacity of each node, in MHz
     #[arg(long, default_value_t = 10_000, value_name = "MHZ")]
     cpu: u32,
-    /// Memory of each, in MiB
+    /// Memory of each node, in MiB
     #[arg(long, default_value_t = 10_000, value_name = "MIB")]
     memory: u32,
-    /// Task drivers that they tell of: tasks of any of them are pretended
+    /// Task drivers that the nodes offer; tasks of all of them are simulated
     #[arg(
         long,
         default_value = "mock_driver,raw_exec,exec,docker",
@@ -64,25 +64,25 @@ pub struct SimulateArgs {
         value_delimiter = ','
     )]
     drivers: Vec<String>,
-    /// So many nodes are begun in a second
+    /// Number of nodes to start per second
     #[arg(long, default_value_t = 500, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
-    /// How long tasks run, such as 10s or 10s..5m [default: 10s of batch jobs, for ever of others]
+    /// How long tasks run, such as 10s or 10s..5m [default: 10s for batch jobs, else until stopped]
     #[arg(long, value_name = "TIME")]
     run_for: Option<Span>,
-    /// How long a start takes, such as 200ms or 1s..20s
+    /// How long starting a task takes, such as 200ms or 1s..20s
     #[arg(long, value_name = "TIME")]
     start_for: Option<Span>,
-    /// Of a hundred tasks that end by themselves so many fail
+    /// Percentage of tasks that fail, of those that end by themselves
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     fail: f64,
-    /// The exit code of those that fail
+    /// Exit code of failed tasks
     #[arg(long, default_value_t = 1, value_name = "CODE")]
     exit_code: u8,
-    /// Of a hundred starts so many fail
+    /// Percentage of starts that fail
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     start_fail: f64,
-    /// End after this long, instead of at Ctrl-C
+    /// How long to run, instead of until Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
     length: Option<Duration>,
     #[command(flatten)]
@@ -135,9 +135,9 @@ pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
     if figures.ready > 0 {
         return Ok(0);
     }
-    let why = figures.ping_error.as_deref().unwrap_or("none was registered yet");
+    let why = figures.ping_error.as_deref().unwrap_or("none has registered yet");
     Err(Failure::new(format!("no node is ready: {why}"))
-        .hint("HERDLET_LOG_LEVEL=warn tells what servers say to each node"))
+        .hint("HERDLET_LOG_LEVEL=warn logs the servers' errors for each node"))
 }
 
 async fn after(length: Option<Duration>) {
@@ -154,5 +154,5 @@ fn percent(text: &str) -> Result<f64, String> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let nanos = herdlet_api_types::parse_duration(text).ok().and_then(|nanos| u64::try_from(nanos).ok());
-    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a length of time such as 30s or 5m".to_owned())
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a duration such as 30s or 5m".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Command lines, targets, verdicts.
+//! Command lines, targets, and hints.
 
 use clap::CommandFactory as _;
 use herdlet_api_types::{
@@ -115,7 +115,7 @@ fn every_command_says_how_it_is_used() {
         assert!(name == "version" || told.contains(&format!("herdlet {name} ")), "{name}: {told}");
         assert!(command.get_about().is_some(), "{name}");
         for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
-            // What an example shows is understood; notes stand two spaces behind it.
+            // Every example must parse. Two spaces separate it from its comment.
             let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
             let line = line.split(" | ").next().unwrap_or(line);
             assert!(parsed(&format!("herdlet {line}")).is_ok(), "{line}");
@@ -134,7 +134,7 @@ fn addresses_are_sockets_or_urls() {
     }
 }
 
-/// Two jobs, of which one has the other's name as its beginning, and ids that share theirs.
+/// Two jobs, one of whose names is a prefix of the other's, and ids with common prefixes.
 fn landscape() -> (Vec<JobView>, Vec<AllocView>) {
     let (web, web_api, child) =
         (job("web", "web", "httpd"), job("web.api", "front", "httpd"), job("web/dispatch-1", "g", "t"));
@@ -183,7 +183,7 @@ fn what_is_no_target_is_told_with_what_there_is() {
         ("web.web[7]", "job web has no \"web[7]\""),
         ("web/nginx", "job web has no task \"nginx\""),
         ("web.web[0]/nginx", "job web has no task \"nginx\""),
-        // A job of that name was deleted, and some allocation has an id that begins so.
+        // The name of a deleted job, which is also the prefix of an allocation id.
         ("1", "there is no job or allocation \"1\""),
         ("10/t", "there is no job or allocation \"10/t\""),
         ("3-0303030", "there is no job or allocation"),

@@ -1,9 +1,8 @@
-//! `herdlet ui`: the status page in a browser, which can't open a unix socket. A port of this machine is opened for it, for as
-//! long as the command runs, and leads to the page and nothing else.
+//! `herdlet ui`: opens the status page in a browser, which can't use a unix socket. While the command runs, it serves the
+//! page, and nothing else, on a port of this machine.
 //!
-//! Other users of the machine can reach the port too, and pages of strangers can send a browser there. So the address bears a
-//! secret that works once; whoever brings it is known by a cookie from then on. Requests under a name are refused, but for
-//! `localhost`, as [`Names`] has it.
+//! Other users of the machine can connect to the port, and foreign web pages can send a browser there. So the address contains
+//! a secret that works once and is then replaced by a cookie. [`Names`] refuses host names except `localhost`.
 
 use std::{
     io::Write as _,
@@ -34,12 +33,11 @@ pub struct UiArgs {
     pub(super) connection: Connection,
 }
 
-/// Bytes of a secret.
 const SECRET_LEN: usize = 32;
-/// What the page needs of the agent.
+/// The agent's paths that the page needs.
 const PAGES: &str = "/ui";
 const EVENTS: &str = "/v1/herdlet/events";
-/// What is handed on of the agent's answers.
+/// Headers of the agent's answers that are forwarded.
 const HEADERS: [header::HeaderName; 5] = [
     header::CONTENT_TYPE,
     header::CONTENT_SECURITY_POLICY,
@@ -50,7 +48,7 @@ const HEADERS: [header::HeaderName; 5] = [
 
 pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    // Better told here than by an empty page.
+    // An error is better here than on an empty page.
     client.status().await?;
     let listener =
         Listener::tcp("127.0.0.1:0").await.map_err(|error| Failure::new(format!("failed to {error}")))?;
@@ -64,7 +62,7 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     let face = Face { router, access: Access::Open, admission, limits: Limits::default() };
     let serving = tokio::spawn(serve(listener, face, closing.clone()));
     show::out(&format!("{address}\n"));
-    // Gone with the command.
+    // The file is removed when the command ends.
     let _note = if args.no_open { None } else { open(&address) };
     herdlet_base::tell!("The address works once. Ctrl-C closes it.");
     herdlet_base::interrupt::interrupted().await;
@@ -73,11 +71,11 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Where browsers come in.
+/// Admits browsers and forwards their requests.
 struct Door {
     client: Client,
     port: u16,
-    /// Until somebody came with it.
+    /// None after its first use.
     ticket: Mutex<Option<String>>,
     session: String,
 }
@@ -93,7 +91,7 @@ async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
         return (headers, Redirect::to(PAGES)).into_response();
     }
     if !door.knows(headers) {
-        return (StatusCode::FORBIDDEN, "this address was used already: run herdlet ui again")
+        return (StatusCode::FORBIDDEN, "this address has been used already: run herdlet ui again")
             .into_response();
     }
     match uri.path() {
@@ -103,7 +101,7 @@ async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
     }
 }
 
-/// Names without anything that could lead elsewhere.
+/// Accepts only plain names, which can't lead elsewhere.
 fn is_of_the_page(path: &str) -> bool {
     let is_plain = |part: &str| {
         !part.contains("..")
@@ -113,7 +111,7 @@ fn is_of_the_page(path: &str) -> bool {
 }
 
 impl Door {
-    /// Whether the address has the secret that works once; it doesn't any more.
+    /// Checks the single-use secret in the address, and invalidates it.
     fn takes_ticket(&self, uri: &Uri) -> bool {
         let given = uri.query().and_then(|query| query.strip_prefix("ticket=")).unwrap_or_default();
         let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +131,7 @@ impl Door {
             .any(|(known, value)| known == name && is_same(&self.session, value))
     }
 
-    /// Cookies are the same for all ports of a machine.
+    /// Browsers send a cookie to all ports of a host, so the name contains the port.
     fn cookie(&self) -> String {
         format!("herdlet-{}", self.port)
     }
@@ -167,7 +165,7 @@ fn secret() -> Result<String, Failure> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Opens a browser, where there is a desktop. The address goes into a file of ours that leads there: everybody can read the
+/// Opens a browser, if there is a desktop. The address goes to a file that redirects to it, because every user can read the
 /// arguments of a process.
 fn open(address: &str) -> Option<tempfile::NamedTempFile> {
     let has_desktop = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
@@ -215,7 +213,7 @@ mod tests {
         assert!(cookie.starts_with("herdlet-7=known; HttpOnly; SameSite=Strict"), "{cookie}");
         assert_eq!(asked(&door, "/?ticket=once", &[host]).await.status(), StatusCode::FORBIDDEN);
         let known = ("cookie", "other=1; herdlet-7=known");
-        // Nobody listens behind the door of this test.
+        // This test has no agent.
         assert_eq!(asked(&door, "/ui", &[host, known]).await.status(), StatusCode::BAD_GATEWAY);
         assert_eq!(asked(&door, "/v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);
         assert_eq!(asked(&door, "/ui/../v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);

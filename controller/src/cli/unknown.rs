@@ -1,6 +1,6 @@
-//! A command that there is not: one sentence with the nearest one, or with what the same is called here, and where the list is.
+//! Unknown commands: an error with the nearest command or our equivalent, and a hint to the list.
 //!
-//! In: the command line, and the word in it that is no command. Out: what to tell.
+//! In: the command line, and the unknown word. Out: the error.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use herdlet_manifest::yaml::nearest;
 
 use super::words;
 
-/// What others call it, and what it is here.
+/// Names of other tools, and our equivalents.
 const ELSEWHERE: [(&[&str], &str); 17] = [
     (&["create", "deploy", "submit"], "apply"),
     (&["rm", "remove", "destroy", "undeploy"], "delete"),
@@ -32,7 +32,7 @@ const ELSEWHERE: [(&[&str], &str); 17] = [
     (&["check"], "validate"),
 ];
 
-/// Says what `unknown` may have meant, and where all commands are listed.
+/// The error for the unknown word `unknown`.
 pub(super) fn failure(args: &[OsString], unknown: &str) -> Failure {
     let mut root = Cli::command();
     root.build();
@@ -41,7 +41,7 @@ pub(super) fn failure(args: &[OsString], unknown: &str) -> Failure {
     let names: Vec<&str> = known.flat_map(Command::get_name_and_visible_aliases).collect();
     let elsewhere = ELSEWHERE.iter().find(|(names, _)| path.is_empty() && names.contains(&unknown));
     let meant = match (elsewhere, nearest(unknown, names.iter().copied())) {
-        (Some((_, ours)), _) => format!("; here it is: herdlet {ours}"),
+        (Some((_, ours)), _) => format!("; use: herdlet {ours}"),
         (None, Some(near)) => format!(": did you mean herdlet {path}{near}?"),
         (None, None) => String::new(),
     };
@@ -50,7 +50,7 @@ pub(super) fn failure(args: &[OsString], unknown: &str) -> Failure {
         .hint(format!("all commands: herdlet {path}--help"))
 }
 
-/// The command that `unknown` was looked for in, and what it is called, with a space behind it; the whole program where that is nothing.
+/// The command that has no subcommand `unknown`, with its name and a trailing space; the root without a name.
 fn within<'c>(root: &'c Command, args: &[OsString], unknown: &str) -> (String, &'c Command) {
     let (mut path, mut command) = (String::new(), root);
     let at = words::place_of_verb(args).unwrap_or(args.len());
@@ -79,7 +79,7 @@ mod tests {
             said("herdlet stauts", "stauts"),
             "there is no command \"stauts\": did you mean herdlet status?"
         );
-        assert_eq!(said("herdlet rm web", "rm"), "there is no command \"rm\"; here it is: herdlet delete");
+        assert_eq!(said("herdlet rm web", "rm"), "there is no command \"rm\"; use: herdlet delete");
         assert_eq!(
             said("herdlet --addr unix:///s fs list web", "list"),
             "there is no command \"fs list\": did you mean herdlet fs ls?"

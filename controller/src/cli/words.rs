@@ -1,4 +1,5 @@
-//! The command line before it is understood: which command is meant and in which colours, also where the rest is wrong.
+//! Inspects the command line before it is parsed: finds the command and the choice of colours, even if the rest is
+//! invalid.
 
 use std::ffi::OsString;
 
@@ -9,12 +10,12 @@ use herdlet_cli::style::When;
 const WITH_VALUE: [&str; 6] =
     ["--addr", "--token-file", "--ca-cert", "--client-cert", "--client-key", "--color"];
 
-/// The command: the first word that is no flag and no flag's value.
+/// The command: the first word that is neither a flag nor the value of a flag.
 pub(super) fn verb(args: &[OsString]) -> Option<&str> {
     place_of_verb(args).and_then(|at| args[at].to_str())
 }
 
-/// Which argument that is.
+/// The index of the command.
 pub(super) fn place_of_verb(args: &[OsString]) -> Option<usize> {
     let mut words = args.iter().enumerate().skip(1).filter_map(|(at, arg)| Some((at, arg.to_str()?)));
     while let Some((at, word)) = words.next() {
@@ -27,13 +28,13 @@ pub(super) fn place_of_verb(args: &[OsString]) -> Option<usize> {
     None
 }
 
-/// The words that are ours: up to `--`, and of `exec` up to the command that it executes, which needs no `--` before it.
+/// The words for herdlet: up to `--`, and for `exec` up to the command to run, which needs no `--` before it.
 fn ours(args: &[OsString]) -> impl Iterator<Item = &str> {
     let end = place_of_command(args).unwrap_or(args.len());
     args[..end].iter().map_while(|arg| arg.to_str().filter(|word| *word != "--"))
 }
 
-/// Where the command of `exec` begins: at its second word that is neither a flag nor a flag's value.
+/// The index of the command of `exec`: its second word that is neither a flag nor the value of a flag.
 fn place_of_command(args: &[OsString]) -> Option<usize> {
     let verb = place_of_verb(args).filter(|at| args[*at] == "exec")?;
     let mut words = args.iter().enumerate().skip(verb + 1);
@@ -52,7 +53,7 @@ fn place_of_command(args: &[OsString]) -> Option<usize> {
     None
 }
 
-/// What `--color` says, before the command or after it, as long as the words are ours.
+/// The value of `--color`, before or after the command, but not in the command of `exec`.
 pub(super) fn color(args: &[OsString]) -> When {
     let mut words = ours(args);
     let mut value = None;
@@ -66,15 +67,15 @@ pub(super) fn color(args: &[OsString]) -> When {
     value.and_then(|value| When::from_str(value, false).ok()).unwrap_or_default()
 }
 
-/// What to do about an argument that is known from elsewhere, and not as `unknown` here.
+/// A tip for an argument that other tools have and that is `unknown` here.
 pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
     let known = match (verb(args)?, unknown) {
-        (_, "--since") => Some("only logs has it: herdlet logs JOB --since 10m"),
+        (_, "--since") => Some("only logs has --since: herdlet logs JOB --since 10m"),
         ("up" | "apply", "--scale") => {
-            Some("the manifest has the count; another for now: herdlet scale JOB COUNT")
+            Some("the count is in the manifest; to override it: herdlet scale JOB COUNT")
         }
         ("up" | "apply" | "plan" | "diff", word) if !word.starts_with('-') => {
-            Some("manifests are named by -f FILE, and all jobs in them are meant")
+            Some("name manifests with -f FILE; all their jobs are included")
         }
         (_, _) => None,
     };
@@ -86,7 +87,7 @@ pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
         word.starts_with(unknown).then_some(name)
     })?;
-    Some(format!("long flags begin with two dashes, also those that Nomad has: --{long}"))
+    Some(format!("long flags begin with two dashes, Nomad's too: --{long}"))
 }
 
 #[cfg(test)]

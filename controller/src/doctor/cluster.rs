@@ -1,6 +1,6 @@
-//! What a node finds of its cluster before it joins: servers that answer for its region, and something to offer them.
+//! Checks of a node before it joins a cluster: servers that answer for its region, and a task driver to offer.
 //!
-//! In: the config. Out: findings; none where the machine stands alone. The node is told to nobody.
+//! In: the config. Out: findings; none without a cluster. The node is not registered.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,20 +22,19 @@ use herdlet_services::catalog::ConsulReader;
 
 use super::Finding;
 
-/// How long a server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Of so many it is told why they don't answer.
+/// At most this many errors of servers are listed.
 const TOLD_MAX: usize = 5;
 
-/// Asks each server that the config names.
+/// Contacts each configured server.
 pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
     let Some(cluster) = &config.cluster else { return Vec::new() };
     let mut findings = vec![reach(config, cluster).await];
     if config.raw_exec == Availability::Disabled {
         findings.push(Finding::warning(
             "drivers",
-            "no task driver is offered to the servers, so they place nothing here",
-            "--raw-exec turns raw_exec on",
+            "the node offers no task driver, so servers place nothing on it",
+            "enable raw_exec with --raw-exec",
         ));
     }
     findings
@@ -46,7 +45,7 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
     let tls = match cluster.tls.as_ref().map(|files| servers::tls(files, region)).transpose() {
         Ok(tls) => tls,
         Err(error) => {
-            let hint = "see `cluster.tls` of the config; an agent does not start like this";
+            let hint = "see `cluster.tls` of the config; an agent would not start";
             return Finding::failure("servers", format!("failed to {}", in_full(&error)), hint);
         }
     };
@@ -64,11 +63,11 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
     let left_out = bad.len().saturating_sub(TOLD_MAX);
     bad.truncate(TOLD_MAX);
     if left_out > 0 {
-        bad.push(format!("{left_out} more of them fail"));
+        bad.push(format!("{left_out} more fail"));
     }
-    let hint = "servers listen on 4647 for nodes, answer for their own --region, and need a leader; `cluster.tls` must be as theirs";
+    let hint = "servers listen on 4647 for nodes, answer for their own --region, and need a leader; `cluster.tls` must match theirs";
     match (&good[..], &bad[..]) {
-        ([], []) => Finding::failure("servers", "none is found", "name them by --servers"),
+        ([], []) => Finding::failure("servers", "no server was found", "name servers with --servers"),
         ([], bad) => Finding::failure("servers", bad.join("; "), hint),
         (good, []) => Finding::ok("servers", format!("{} of region {region} answer", good.join(", "))),
         (good, bad) => {
@@ -78,7 +77,7 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
     }
 }
 
-/// Whether this server, or who it knows, can answer for the region.
+/// Whether this server, or one that it knows, can answer for the region.
 async fn ask(server: &Address, region: &str, tls: Option<ClientTls>) -> Result<(), String> {
     let only = Vec::from([server.clone()]);
     let pool = Pool::new(Arc::new(Unserved), region.to_owned(), only, Network::new(tls), Chance::new());
@@ -89,9 +88,9 @@ async fn ask(server: &Address, region: &str, tls: Option<ClientTls>) -> Result<(
             Ok(_) => Ok(()),
             Err(error) => Err(format!("{server}: failed to {}", in_full(&error))),
         },
-        Err(CallError::Server(error)) => Err(format!("{server} says: {error}")),
+        Err(CallError::Server(error)) => Err(format!("{server} answers with an error: {error}")),
         Err(CallError::Late(_)) => Err(format!("{server} does not answer within {} s", ANSWER_MAX.as_secs())),
-        // It names the server itself.
+        // The error names the server.
         Err(CallError::Unreachable(error)) => Err(format!("failed to {}", in_full(&*error))),
         Err(error) => Err(format!("{server}: failed to {}", in_full(&error))),
     }
@@ -126,7 +125,7 @@ mod tests {
         let standin = StandIn::start(Settings { hold: Duration::from_millis(50), ..Settings::default() });
         let listener = standin.listen().await.unwrap().remove(0);
         let here = listener.address.as_str();
-        // Of a service that no machine has any more.
+        // A port of a service that no longer exists on any machine.
         let gone = "127.0.0.1:1".to_owned();
         let on = |flags: &mut Flags| flags.raw_exec = Some("true".to_owned());
 
@@ -152,11 +151,11 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let said = &found(&many, on).await[0].2;
         let beginning = format!("{here} of region global answer; failed to connect to 127.0.0.2:");
-        assert!(said.starts_with(&beginning) && said.ends_with("; 15 more of them fail"), "{said}");
+        assert!(said.starts_with(&beginning) && said.ends_with("; 15 more fail"), "{said}");
 
         let in_eu = |flags: &mut Flags| flags.region = Some("eu".to_owned());
         let (check, verdict, said) = found(&[here], in_eu).await.remove(0);
-        let expected = format!("{here} says: No path to region");
+        let expected = format!("{here} answers with an error: No path to region");
         assert_eq!((check, verdict, said), ("servers", Verdict::Failure, expected));
 
         standin.lead(None);

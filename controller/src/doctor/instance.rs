@@ -11,7 +11,7 @@ use super::{Finding, StateDir};
 pub(super) fn instance(config: &Config, state_dir: StateDir<'_>) -> Option<Finding> {
     let state = match state_dir {
         StateDir::Planned(state) => state,
-        // That agent has it.
+        // The running agent has claimed it.
         StateDir::InUse(_) => return None,
     };
     let instance = Claimed::instance_in(state)?;
@@ -21,6 +21,6 @@ pub(super) fn instance(config: &Config, state_dir: StateDir<'_>) -> Option<Findi
     Some(Finding::failure(
         "instance",
         format!("failed to {}", in_full(&error)),
-        "an agent does not start like this",
+        "an agent would not start with this",
     ))
 }

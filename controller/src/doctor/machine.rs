@@ -1,6 +1,6 @@
-//! What an agent finds of the machine: its kernel, whether it is in a container, cgroups, privileges, limits, ports, clock.
+//! Checks of the machine: kernel, container, cgroups, privileges, limits, ports, clock.
 //!
-//! In: what the kernel shows. Out: a finding for each. Nothing is changed.
+//! In: what the kernel exposes. Out: a finding for each. Nothing is changed.
 
 use std::{fs, path::Path};
 
@@ -16,16 +16,16 @@ use rustix::{
 
 use super::{Finding, may};
 
-/// Below it tasks can hardly be started.
+/// With fewer, tasks can hardly be started.
 const DESCRIPTORS_MIN: u64 = 256;
-/// Below it some hundred tasks use them up: an agent holds about two for each.
+/// With fewer, some hundred tasks use them up: an agent holds about two for each.
 const DESCRIPTORS_GOOD: u64 = 4_096;
-/// Each agent needs a few, and so does everything else of the same user.
+/// Each agent needs a few, and so do other programs of the same user.
 const INOTIFY_INSTANCES_GOOD: u64 = 128;
-/// 2026-01-01: no clock that is right shows less.
+/// 2026-01-01: a correct clock is later.
 pub(super) const CLOCK_MIN: i64 = 1_767_225_600;
 
-/// By what it can do, not by its number: distributions carry features back, and sandboxes take them away.
+/// Checks features instead of the version: distributions backport features, and sandboxes remove them.
 pub(super) fn kernel() -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let openat2 = rustix::fs::openat2(
@@ -46,11 +46,11 @@ pub(super) fn kernel() -> Finding {
     Finding::failure(
         "kernel",
         format!("Linux {release} refuses {}", lacks.join(" and ")),
-        "Linux 5.14 or newer is needed, and no seccomp filter that refuses these calls",
+        "use Linux 5.14 or newer, without a seccomp filter that refuses these calls",
     )
 }
 
-/// A container ends all its processes when its first one ends.
+/// When the first process of a container ends, all of its processes end.
 pub(super) fn container(root: &Path) -> Finding {
     let marks =
         [("run/.containerenv", "Podman"), (".dockerenv", "Docker"), ("run/systemd/container", "a container")];
@@ -59,25 +59,25 @@ pub(super) fn container(root: &Path) -> Finding {
         Some((_, which)) => Finding::warning(
             "container",
             format!(
-                "in {which}: tasks end with it, also when the agent is only restarted with its container"
+                "in {which}: tasks end with it, even if the container is only restarted to restart the agent"
             ),
-            "give it --pid=host --cgroupns=host and /sys/fs/cgroup writable, or run the agent on the host itself",
+            "start it with --pid=host --cgroupns=host and a writable /sys/fs/cgroup, or run the agent on the host",
         ),
     }
 }
 
 pub(super) fn cgroups(parent: &str) -> Finding {
-    let hint = "as root, mount cgroup2 on /sys/fs/cgroup; in a unit, set Delegate=yes; in a container, use --cgroupns=host";
+    let hint = "as root, mount cgroup2 on /sys/fs/cgroup; in a systemd unit, set Delegate=yes; in a container, use --cgroupns=host";
     let limited = |why: String| {
         Finding::warning(
             "cgroups",
-            format!("{why}: tasks run without limits, and are held by their process tree"),
+            format!("{why}: tasks run without limits, and are tracked by their process tree"),
             hint,
         )
     };
     let hierarchies = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
     let Some(top) = hierarchies.v2.first() else { return limited("no cgroup2 is mounted".to_owned()) };
-    // What is not there yet is made below what is.
+    // The agent creates missing cgroups below the nearest existing one.
     let tree = top.join(parent.trim_start_matches('/'));
     let nearest = tree.ancestors().find(|dir| dir.is_dir()).unwrap_or(top);
     if !may(nearest, Access::WRITE_OK) {
@@ -94,29 +94,33 @@ pub(super) fn cgroups(parent: &str) -> Finding {
     }
     Finding::warning(
         "cgroups",
-        format!("cgroup2 at {} lacks {}: those limits do not hold", top.display(), lacking.join(" and ")),
+        format!(
+            "cgroup2 at {} lacks {}: those limits are not enforced",
+            top.display(),
+            lacking.join(" and ")
+        ),
         hint,
     )
 }
 
-/// What keeps the process that unpacks artifacts from files of the machine.
+/// The isolation of the process that unpacks artifacts.
 pub(crate) fn unpacking(barrier: Barrier) -> Finding {
-    let hint = "use a kernel with Landlock (Linux 5.13), and name it in `lsm=` of the kernel's command line where that is set";
+    let hint = "use a kernel with Landlock (Linux 5.13 or newer); if the kernel's command line sets `lsm=`, add landlock to it";
     match barrier {
-        Barrier::Landlock => Finding::ok("unpacking", "archives are unpacked behind Landlock"),
+        Barrier::Landlock => Finding::ok("unpacking", "archives are unpacked in a Landlock sandbox"),
         Barrier::Root => Finding::warning(
             "unpacking",
-            "the kernel has no Landlock: archives are unpacked behind chroot and a filter of system calls alone",
+            "the kernel has no Landlock: only chroot and a system call filter confine the process that unpacks archives",
             hint,
         ),
         Barrier::User => Finding::warning(
             "unpacking",
-            "the kernel has no Landlock: a process that unpacks an archive reaches all files that its user may reach",
+            "the kernel has no Landlock: a process that unpacks an archive can access all files that its user may access",
             hint,
         ),
         Barrier::Nothing => Finding::warning(
             "unpacking",
-            "the kernel has no Landlock, and root may not chroot here: archives are refused",
+            "the kernel has no Landlock, and root may not chroot: archives are refused",
             "use a kernel with Landlock, or give the agent CAP_SYS_CHROOT",
         ),
     }
@@ -126,43 +130,43 @@ pub(super) fn mounts(privileges: Privileges) -> Finding {
     let hint = "run the agent as root, or in a container with CAP_SYS_ADMIN, CAP_CHOWN and CAP_FOWNER";
     match (privileges.mounting, privileges.ownership) {
         (Mounting::Possible, Ownership::Anybody) => {
-            Finding::ok("privileges", "may mount file systems and run tasks as any user")
+            Finding::ok("privileges", "the agent may mount file systems and run tasks as any user")
         }
         (Mounting::Possible, Ownership::OwnOnly) => {
-            Finding::warning("privileges", "can't give files away: tasks run as this user only", hint)
+            Finding::warning("privileges", "can't change file owners: tasks run only as this user", hint)
         }
         (Mounting::Impossible, Ownership::Anybody) => Finding::warning(
             "privileges",
-            "can't mount: secrets lie on the disk, volumes are symbolic links",
+            "can't mount file systems: secrets are stored on disk, volumes are symbolic links",
             hint,
         ),
         (Mounting::Impossible, Ownership::OwnOnly) => Finding::warning(
             "privileges",
-            "a plain user: secrets lie on the disk, volumes are symbolic links, tasks run as this user only",
+            "not privileged: secrets are stored on disk, volumes are symbolic links, tasks run only as this user",
             hint,
         ),
     }
 }
 
-/// How many files an agent may have open here.
+/// The limit of open files.
 pub(crate) fn open_files() -> Finding {
     descriptors(getrlimit(Resource::Nofile).current)
 }
 
-/// None is no limit.
+/// `most`: none for no limit.
 pub(super) fn descriptors(most: Option<u64>) -> Finding {
     let hint = "raise LimitNOFILE= of the unit, or ulimit -n";
     match most {
         Some(most) if most < DESCRIPTORS_MIN => {
-            Finding::failure("descriptors", format!("no more than {most} open files"), hint)
+            Finding::failure("descriptors", format!("at most {most} open files"), hint)
         }
         Some(most) if most < DESCRIPTORS_GOOD => Finding::warning(
             "descriptors",
-            format!("no more than {most} open files: enough for some {} tasks", most / 2),
+            format!("at most {most} open files: enough for about {} tasks", most / 2),
             hint,
         ),
-        Some(most) => Finding::ok("descriptors", format!("up to {most} open files")),
-        None => Finding::ok("descriptors", "as many open files as wanted"),
+        Some(most) => Finding::ok("descriptors", format!("at most {most} open files")),
+        None => Finding::ok("descriptors", "no limit of open files"),
     }
 }
 
@@ -171,34 +175,32 @@ pub(super) fn inotify(instances: Option<u64>) -> Finding {
         None => Finding::failure(
             "inotify",
             "the kernel has no inotify",
-            "folders and attempts are watched by it; /proc must be mounted",
+            "the agent watches folders and attempts with it; mount /proc",
         ),
         Some(instances) if instances < INOTIFY_INSTANCES_GOOD => Finding::warning(
             "inotify",
-            format!("no more than {instances} watchers for each user"),
-            "sysctl fs.inotify.max_user_instances=1024",
+            format!("at most {instances} inotify instances per user"),
+            "raise it: sysctl fs.inotify.max_user_instances=1024",
         ),
-        Some(instances) => Finding::ok("inotify", format!("up to {instances} watchers for each user")),
+        Some(instances) => Finding::ok("inotify", format!("at most {instances} inotify instances per user")),
     }
 }
 
-/// `ephemeral` is the kernel's range for connections (ip(7)): a port from it can be taken at any moment.
+/// `ephemeral` is the kernel's range of ports for connections (ip(7)): any port in it may be taken at any time.
 pub(super) fn ports(config: &Config, ephemeral: &str) -> Finding {
     let (from, to) = (*config.dynamic_ports.start(), *config.dynamic_ports.end());
     let mut words = ephemeral.split_whitespace().map(str::parse::<u16>);
     match (words.next(), words.next()) {
         (Some(Ok(low)), Some(Ok(high))) if low <= to && from <= high => Finding::warning(
             "ports",
-            format!(
-                "dynamic ports {from}-{to} are among those that the kernel gives to connections, {low}-{high}"
-            ),
-            "set dynamic_ports apart from it, or sysctl net.ipv4.ip_local_port_range",
+            format!("dynamic ports {from}-{to} overlap the kernel's ephemeral ports {low}-{high}"),
+            "set dynamic_ports outside of them, or change sysctl net.ipv4.ip_local_port_range",
         ),
         _ => Finding::ok("ports", format!("dynamic ports {from}-{to}")),
     }
 }
 
-/// `systemd` is its runtime directory: its time service leaves a mark there.
+/// `systemd` is its runtime directory, in which its time service leaves a mark.
 pub(super) fn clock(wall_ns: i64, systemd: &Path) -> Finding {
     if wall_ns / 1_000_000_000 < CLOCK_MIN {
         return Finding::failure(
@@ -212,7 +214,7 @@ pub(super) fn clock(wall_ns: i64, systemd: &Path) -> Finding {
         return Finding::warning(
             "clock",
             "systemd-timesyncd has not reached a time server yet",
-            "look at timedatectl; tokens and certificates depend on the clock",
+            "check timedatectl; tokens and certificates depend on the clock",
         );
     }
     Finding::ok("clock", if runs { "synchronised by systemd-timesyncd" } else { "plausible" })

@@ -1,6 +1,6 @@
-//! Whether somebody else than root and the agent's user could change what an agent would obey here, or keeps to itself.
+//! Whether users other than root and the agent's could change what an agent obeys, or read its private files.
 //!
-//! In: the config. Out: a finding for each path that is not trusted, or one that says that all are.
+//! In: the config. Out: a finding for each untrusted path, or one if all are trusted.
 
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,19 @@ use super::{Finding, StateDir};
 
 const CHECK: &str = "ownership";
 
-/// What an agent refuses comes before what it only warns of.
+/// Lists what an agent refuses before what it only warns about.
 pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding> {
     let trusted = ownership::trusted();
     let session = ownership::check_session(config.runtime_paths()).err().map(|error| {
-        Finding::failure(CHECK, format!("failed to {error}"), "an agent does not start like this")
+        Finding::failure(CHECK, format!("failed to {error}"), "an agent would not start with this")
     });
     let refused = refused(config, state_dir).into_iter().map(|error| {
-        let hint = format!("an agent does not start like this; it trusts {trusted}");
+        let hint = format!("an agent would not start with this; it trusts {trusted}");
         Finding::failure(CHECK, format!("failed to {}", in_full(&error)), hint)
     });
     let warned = warned(config).into_iter().map(|error| {
         let hint = format!(
-            "the agent uses it anyway, so whoever can change it controls what the agent runs or mounts; it trusts {trusted}"
+            "the agent uses it anyway, so a user who can change it controls what the agent runs or mounts; it trusts {trusted}"
         );
         Finding::warning(CHECK, format!("failed to {}", in_full(&error)), hint)
     });
@@ -37,7 +37,7 @@ pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding
     });
     let found: Vec<Finding> = session.into_iter().chain(refused).chain(warned).chain(unknown).collect();
     if found.is_empty() {
-        let message = format!("state, config, tokens and manifests can be changed by {trusted} only");
+        let message = format!("only {trusted} can change state, config, tokens and manifests");
         return vec![Finding::ok(CHECK, message)];
     }
     found
@@ -52,13 +52,13 @@ fn refused(config: &Config, state_dir: StateDir<'_>) -> Vec<OwnershipError> {
     found
 }
 
-/// Of a directory that is not trusted itself its entries say nothing more.
+/// The exposed entries of a directory. If the directory itself is untrusted, its entries don't matter.
 fn if_trusted(dir: &Path, exposed: impl Fn(&Path) -> Vec<OwnershipError>) -> Vec<OwnershipError> {
     let is_trusted = dir.is_dir() && ownership::check(dir).is_ok();
     if is_trusted { exposed(dir) } else { Vec::new() }
 }
 
-/// Files and directories whose text an agent takes for its operator's.
+/// Files and directories whose content an agent trusts as its operator's.
 fn obeyed(config: &Config) -> Vec<&Path> {
     let mut paths: Vec<&PathBuf> = config.files.iter().chain(&config.runtime_parent).collect();
     paths.extend(config.listen.as_ref().map(|(_, token)| token));
@@ -76,7 +76,7 @@ fn obeyed(config: &Config) -> Vec<&Path> {
 }
 
 fn warned(config: &Config) -> Vec<OwnershipError> {
-    // Folders, or files.
+    // Each may be a folder or a file.
     let folders = config.manifests.iter().flat_map(|folder| {
         ownership::check_if_there(folder)
             .err()

@@ -1,6 +1,6 @@
-//! What an agent finds of the API that it would offer on TCP, and of its Consul.
+//! Checks of the API on TCP, and of Consul.
 //!
-//! In: the config. Out: a finding for each that is configured. Consul is asked a question that changes nothing.
+//! In: the config. Out: a finding for each that is configured. The request to Consul changes nothing.
 
 use std::{
     collections::BTreeSet,
@@ -18,22 +18,21 @@ use herdlet_services::catalog::{Consul, ServiceOwner, check_service_token};
 
 use super::Finding;
 
-/// How long Consul may take to answer.
 const CONSUL_MAX: Duration = Duration::from_secs(3);
 
-/// The token and the certificates of the API on TCP, as an agent would read them.
+/// Reads the token and the certificates of the API on TCP as an agent would.
 pub(super) fn listener(config: &Config) -> Option<Finding> {
     let (address, token_file) = config.listen.as_ref()?;
     let token = Token::read(token_file).map_err(|error| in_full(&error));
     let tls = config.tls.clone().map(Tls::read).transpose().map_err(|error| in_full(&error));
     Some(match (token, tls) {
         (Err(why), _) | (_, Err(why)) => {
-            let hint = "see `token_file` and `tls` of the config; an agent does not start like this";
+            let hint = "see `token_file` and `tls` of the config; an agent would not start";
             Finding::failure("listen", format!("{address}: failed to {why}"), hint)
         }
         (Ok(_), Ok(None)) if !is_loopback(&address.host) => Finding::warning(
             "listen",
-            format!("{address}: the token is sent as it is, for all between to read"),
+            format!("{address}: the token is sent in plain text, readable on the network"),
             "set `tls` in the config",
         ),
         (Ok(_), Ok(tls)) => {
@@ -43,7 +42,7 @@ pub(super) fn listener(config: &Config) -> Option<Finding> {
             if warnings.is_empty() {
                 Finding::ok("listen", found)
             } else {
-                let hint = "an agent that runs reads a changed file by itself";
+                let hint = "a running agent reloads changed files by itself";
                 Finding::warning("listen", format!("{found}: {}", warnings.join("; ")), hint)
             }
         }
@@ -54,7 +53,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Nothing where nobody says that there is a Consul, and no job of a folder has services in one.
+/// None unless a Consul is configured, or a job in a folder has services in Consul.
 pub(super) async fn consul(config: &Config) -> Option<Finding> {
     let resolved = match crate::consul_config::resolve(config) {
         Ok(resolved) if resolved.is_named() || wants_consul(&config.manifests) => resolved,
@@ -63,13 +62,14 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
             return Some(Finding::failure(
                 "consul",
                 format!("{error:#}"),
-                "mend its address or its token file",
+                "correct its address or its token file",
             ));
         }
     };
     let answer = match Consul::new(&resolved, InstanceId("doctor".to_owned())) {
         Ok(client) => {
-            // Nobody's services: what is asked costs nothing, and needs what registrations need to be read.
+            // An owner without services: the request is cheap, and needs the same permissions as reading
+            // registrations.
             let nobody = ServiceOwner { alloc: AllocId::from_hash([0; 16]), task: None };
             let asked = tokio::time::timeout(CONSUL_MAX, async { client.look(&nobody, &[]).await.map(drop) });
             asked.await.map_or_else(
@@ -88,30 +88,29 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
         ),
         Ok(()) => Finding::ok("consul", "answers"),
         Err(why) if resolved.is_named() => {
-            Finding::warning("consul", why, "services with provider consul wait for it")
+            Finding::warning("consul", why, "services are not registered in it until it answers")
         }
         Err(why) => Finding::warning(
             "consul",
-            format!("a job of a folder has services in Consul, and `consul` of the config names none: {why}"),
-            "name it, or write provider = \"nomad\": in Nomad's formats a service without provider is Consul's",
+            format!("a job of a folder has services in Consul, but the config has no `consul`: {why}"),
+            "configure it, or set provider = \"nomad\": in Nomad's formats the default provider is consul",
         ),
     })
 }
 
-/// What of a directory with tokens of services can't be used.
+/// Service tokens in a directory that can't be used.
 pub(super) fn unfit_tokens(dir: &Path) -> Vec<String> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) => return Vec::from([format!("{} can't be read: {error}", dir.display())]),
     };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    // No service is called like this: editors and mounted secrets leave such files.
+    // No service has such a name: editors and mounted secrets leave such files.
     let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort();
     names.iter().filter_map(|name| check_service_token(dir, name).err()).collect()
 }
 
-/// Whether a job in these folders has services in Consul.
 pub(super) fn wants_consul(folders: &[PathBuf]) -> bool {
     let files =
         folders.iter().flat_map(|folder| read_folder(folder, &Drivers::built_in(), &BTreeSet::new()).files);

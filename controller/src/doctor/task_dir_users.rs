@@ -1,6 +1,6 @@
 //! Whether the users in `task_dir_users` get the access that the config gives them.
 //!
-//! In: the config. Out: a finding for each name that has no effect; none where the config names nobody.
+//! In: the config. Out: a finding for each name that has no effect; none if the config names no users.
 
 use herdlet_base::user::guests;
 use herdlet_config::Config;

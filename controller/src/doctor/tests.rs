@@ -1,4 +1,4 @@
-//! What is said of machines that this one is not.
+//! Findings for machines unlike this one.
 
 use herdlet_config::{File, Flags, Surroundings};
 
@@ -30,7 +30,7 @@ fn limits_are_judged_by_what_an_agent_needs() {
 fn what_does_not_close_off_a_process_that_unpacks_is_named() {
     assert_eq!(unpacking(Barrier::Landlock).verdict, Verdict::Ok);
     for (barrier, what) in
-        [(Barrier::Root, "chroot"), (Barrier::User, "its user may reach"), (Barrier::Nothing, "refused")]
+        [(Barrier::Root, "chroot"), (Barrier::User, "its user may access"), (Barrier::Nothing, "refused")]
     {
         let finding = unpacking(barrier);
         assert_eq!(finding.verdict, Verdict::Warning);
@@ -79,14 +79,14 @@ fn a_state_directory_must_be_one() {
     assert_ne!(disk(StateDir::Planned(&dir.path().join("to/be/made"))).verdict, Verdict::Failure);
 }
 
-// The disk of another directory was praised while that of the agent was full.
+// `doctor` praised the disk of another directory while the agent's disk was full.
 #[test]
 fn where_an_agent_runs_its_disk_is_looked_at() {
     let dir = tempfile::tempdir().unwrap();
     let finding = disk(StateDir::InUse(dir.path()));
-    let says = format!(" free for {}, where the agent that runs keeps its state", dir.path().display());
+    let says = format!(" free for {}, the state directory of the running agent", dir.path().display());
     assert!(finding.message.ends_with(&says), "{}", finding.message);
-    // The kernel's own file systems have no room and can't be written to: only the first is for us to tell.
+    // `/proc` has no free space and is not writable; only the first is reported for a running agent.
     let finding = disk(StateDir::InUse(Path::new("/proc")));
     assert!(finding.message.starts_with("0 MiB free for /proc"), "{}", finding.message);
 }
@@ -113,7 +113,7 @@ async fn consul_is_asked_only_where_somebody_named_it() {
         std::fs::write(folder.path().join("web.hcl"), web.replace("PROVIDER", provider)).unwrap();
         assert_eq!(wants_consul(&folders), wanted, "{provider}");
     }
-    // Of a service that no machine has any more.
+    // A port of a service that no longer exists on any machine.
     let closed = "127.0.0.1:1";
     let file = File::read("agent.yaml", format!("consul: {{address: \"{closed}\"}}").as_bytes()).unwrap();
     let named = Config { consul: file.consul, ..config };

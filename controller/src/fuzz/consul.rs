@@ -1,6 +1,6 @@
-//! What a Consul agent answers, or whoever stands in its place: whatever it is, it is read or refused, each item by itself.
+//! Answers of a Consul agent, or of a process in its place: each item is parsed or rejected by itself.
 //!
-//! The bytes are four answers, parted by zero bytes: services, checks, what the agent says of itself, and an index header.
+//! The bytes are four answers, separated by zero bytes: services, checks, the agent's own data, and an index header.
 
 use herdlet_services::catalog::feed_consul;
 
@@ -10,7 +10,7 @@ pub(super) fn feed(data: &[u8]) {
     feed_consul(next(), next(), next(), next());
 }
 
-/// As Consul 1.8.7 answers, and what somebody may have made of it.
+/// Answers of Consul 1.8.7, and manipulated ones.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     const ALLOC: &str = "8d5e2f3a-0000-4000-8000-000000000000";
     let service = |id: &str, more: &str| {

@@ -1,4 +1,4 @@
-//! Queries of DNS. The first byte says over what they come.
+//! DNS queries. The first byte selects the transport.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use herdlet_plan::turn::View;
 use herdlet_runtime::{CommitIndex, Gate, Publisher as _};
 use herdlet_services::catalog::{BuiltIn, ServiceOwner};
 
-/// Whatever is asked, an answer can be read to its end, has room where it goes, and asks what the query did.
+/// For any query, the answer can be parsed completely, fits the transport, and repeats the question.
 pub(super) fn feed(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     let (over, room) = match kind % 3 {
@@ -33,7 +33,7 @@ pub(super) fn feed(data: &[u8]) {
     assert!(options.is_none_or(|options| options == 0));
 }
 
-/// A service of many instances, and one of an instance that has a name for its address.
+/// A service with many instances, and one with an instance whose address is a name.
 fn zone() -> Zone {
     let (web, model, catalog) = (job("web", "g", "t"), Arc::new(ReadModel::default()), BuiltIn::default());
     let views: Vec<_> = (0..64).map(|seed| alloc_view(&web, 0, seed)).collect();
@@ -70,7 +70,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
             query.push(0);
             query.extend(kind.to_be_bytes());
             query.extend([0, 1]);
-            // An OPT record that asks for 4096 bytes.
+            // An OPT record with a payload size of 4096 bytes.
             query.extend([0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
             seeds.push(query);
         }

@@ -1,4 +1,5 @@
-//! Manifests, in YAML or Nomad's JSON, and job files in HCL: bytes → canonical jobs that can be written, stored and planned, or problems that name their place.
+//! Manifests in YAML or Nomad's JSON, and job files in HCL: bytes → canonical jobs that can be written, stored and planned, or
+//! problems with positions.
 
 use std::sync::LazyLock;
 
@@ -13,7 +14,7 @@ use super::state::{NOW, plan_all, settings, stored};
 
 static DRIVERS: LazyLock<Drivers> = LazyLock::new(Drivers::built_in);
 
-/// Jobs with more allocations are read and written, but not planned: that takes seconds, by their number alone.
+/// Jobs with more allocations are read and written, but not planned, because that takes seconds.
 const PLANNED_MAX: u32 = 50;
 
 pub(super) fn feed(data: &[u8]) {
@@ -31,7 +32,7 @@ fn feed_as(name: &str, data: &[u8]) {
     }
 }
 
-/// What was accepted is written as a person would and read again, kept in the database and read back, and planned.
+/// Accepted jobs are written as manifests and read again, stored in the database and read again, and planned.
 fn accepted(set: Set) {
     for warning in &set.warnings {
         assert!(warning.line > 0 && warning.column > 0, "a warning without a place: {warning:?}");
@@ -74,10 +75,10 @@ fn refused(name: &str, data: &[u8], problems: &Problems) {
     placed(name, data, problems);
 }
 
-/// Every problem has a place in the text, in order, and can be shown on a terminal.
+/// Every problem has a position in the text, in order, and can be printed on a terminal.
 pub(super) fn placed(name: &str, data: &[u8], problems: &Problems) {
     let text = String::from_utf8_lossy(data);
-    // As YAML counts them: a carriage return alone ends a line too.
+    // As YAML counts lines: a carriage return alone also ends a line.
     let normal = text.replace("\r\n", "\n").replace('\r', "\n");
     let lines: Vec<&str> = normal.split('\n').collect();
     let mut last = (0, 0);

@@ -1,11 +1,11 @@
-//! What a node of a cluster reads that others have written: Nomad's agent files, what its client has left, and where servers are.
+//! Foreign data that a node of a cluster reads: Nomad's agent files, the state of its client, and SRV answers.
 
 use herdlet_config::fuzz as agent_file;
 use herdlet_node::{moving, servers::srv};
 
 use super::manifest::placed;
 
-/// Agent files in HCL1 or JSON: whatever they are, what is told of them has a place.
+/// Agent files in HCL1 or JSON: for any bytes, every problem has a position.
 pub(super) fn feed_agent(data: &[u8]) {
     match agent_file::feed(data) {
         Ok(warnings) => placed(agent_file::NAME, data, &warnings),
@@ -16,12 +16,11 @@ pub(super) fn feed_agent(data: &[u8]) {
     }
 }
 
-/// The corpus has them.
+/// The corpus has the examples.
 pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
     Vec::new()
 }
 
-/// The database of Nomad's client.
 pub(super) fn feed_bolt(data: &[u8]) {
     moving::feed_bolt(data);
 }
@@ -30,7 +29,7 @@ pub(super) fn bolt_seeds() -> Vec<Vec<u8>> {
     vec![moving::example()]
 }
 
-/// Answers to questions about SRV records.
+/// Answers to SRV queries.
 pub(super) fn feed_srv(data: &[u8]) {
     srv::fed::feed(data);
 }

@@ -1,5 +1,5 @@
-//! The API: whatever bytes come over a connection, each request is answered with a status that means something, and the
-//! connection ends in bounded time. Time is paused, so what would wait for minutes takes none.
+//! The API: for any bytes on a connection, each request gets a meaningful status, and the connection ends in bounded
+//! time. Time is paused, so waits of minutes take none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,13 +26,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A client that says nothing more is listened to for so long; longer than the longest blocking query.
+/// How long the server may wait for a silent client: longer than the longest blocking query.
 const PATIENCE: Duration = Duration::from_secs(1_000);
 
-/// Shutdown takes no longer.
 const SHUTDOWN: Duration = Duration::from_secs(40);
 
-/// What the API may say. 500 only for a server that is asked for and isn't there.
+/// The statuses that the API may return. 500 is only allowed for a request to a server, which does not exist.
 const STATUSES: [u16; 17] =
     [101, 200, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 426, 431, 501, 503];
 
@@ -53,7 +52,7 @@ async fn talk(data: &[u8]) -> Vec<u8> {
     let mut answers = Vec::new();
     let talking = async {
         let sending = async {
-            // Who is hung up on can't send the rest.
+            // After the server has closed the connection, the rest can't be sent.
             let _ = writing.write_all(data).await;
         };
         let (_, heard) = tokio::join!(sending, reading.read_to_end(&mut answers));
@@ -74,7 +73,8 @@ async fn talk(data: &[u8]) -> Vec<u8> {
 }
 
 fn check(data: &[u8], answers: &[u8]) {
-    // Of HEAD and CONNECT the body is left out, and after 101 another protocol begins: there only the first is looked at.
+    // Answers to HEAD and CONNECT have no body, and after 101 another protocol begins: then only the first answer is
+    // checked.
     let odd = ["HEAD", "CONNECT", "pgrade"].iter().any(|word| contains(data, word.as_bytes()));
     let mut rest = answers;
     while !rest.is_empty() {
@@ -84,7 +84,7 @@ fn check(data: &[u8], answers: &[u8]) {
         rest = &rest[end + 4..];
         let status = head.strip_prefix("http/1.1 ").or_else(|| head.strip_prefix("http/1.0 "));
         let status: u16 = status.and_then(|status| status.get(..3)?.parse().ok()).unwrap();
-        // Told to whoever asks before it sends a body; the answer follows.
+        // An interim response before the body is sent; the answer follows.
         if status == 100 {
             continue;
         }
@@ -98,7 +98,7 @@ fn check(data: &[u8], answers: &[u8]) {
                 rest = after;
                 body
             }
-            // In chunks, or to the end of the connection: the rest is not told apart here.
+            // Chunked, or up to the end of the connection: the rest is not parsed here.
             None => std::mem::take(&mut rest),
         };
         let server = status == 500 && body == b"server not enabled";
@@ -120,7 +120,7 @@ fn contains(data: &[u8], word: &[u8]) -> bool {
 }
 
 fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
-    // Nobody answers requests: each is told that the agent shuts down.
+    // The inbox has no reader: each request fails because the agent shuts down.
     let (inbox, _) = Inbox::with_capacity(1);
     let nowhere = std::path::PathBuf::from("/nonexistent");
     let requests = Requests::to(inbox, store.subscribe(), nowhere.clone());

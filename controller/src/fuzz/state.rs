@@ -1,8 +1,8 @@
-//! What the agent finds on its disk: records of the database and accepted files. Whatever they say, they are read or set
-//! aside, mean the same when written again, and the world made of them can be planned.
+//! The agent's files on disk: records of the database, and accepted files. For any content, they are read or set aside,
+//! mean the same when written again, and the resulting world can be planned.
 //!
-//! The bytes are a list of things: where (one byte: a table, or a kind of file), the place or file name (its length in a
-//! byte, then itself), the value (its length in two bytes, then itself).
+//! The bytes are a list of items: kind (one byte: a table, or a kind of file), place or file name (length in one byte,
+//! then the text), and value (length in two bytes, then the bytes).
 
 use std::{
     collections::BTreeSet,
@@ -43,7 +43,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub(super) const NOW: Now =
     Now { boot: BootId(7), boot_ns: 5_000_000_000, wall: UnixNanos(1_700_000_000_000_000_000) };
 
-/// Where the things after the tables are.
+/// Kinds after the tables.
 const JOB_FILE: u8 = 4;
 const VOLUME_FILE: u8 = 5;
 const ENDED_FILE: u8 = 6;
@@ -70,7 +70,7 @@ pub(super) fn feed(data: &[u8]) {
             Some(table) => {
                 record(*table, &place, value);
                 if loaded.take(*table, &place, value.to_vec()).is_err() {
-                    // Of a newer release: nothing is opened.
+                    // The record of a newer release: nothing is opened.
                     return;
                 }
             }
@@ -96,7 +96,7 @@ pub(super) fn feed(data: &[u8]) {
     plan_all(&mut world, dirty);
 }
 
-/// Plans until nothing is left to plan, then again as time goes by. What is to be stored can be.
+/// Plans until nothing is left to plan, and again as time passes. Every record must be storable.
 pub(super) fn plan_all(world: &mut World, mut dirty: BTreeSet<Key>) {
     let mut now = NOW;
     for _ in 0..6 {
@@ -139,13 +139,13 @@ fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
     }
 }
 
-/// The value as it comes back from the database.
+/// The value after a round trip through the database.
 pub(super) fn stored<T: Serialize + DeserializeOwned>(value: &T) -> T {
     let bytes = code::encode(value).unwrap();
     code::decode(&bytes).unwrap_or_else(|error| panic!("what was stored can't be read: {error:?}"))
 }
 
-/// An accepted file says the same when written again; what it says is taken in as at a start.
+/// An accepted file is the same when written again. Its content is loaded as at a start.
 fn file(read: &mut Read, kind: u8, name: &str, bytes: &[u8]) {
     fn json<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) -> Option<T> {
         let file: T = serde_json::from_slice(bytes).ok()?;
@@ -210,7 +210,8 @@ fn put(into: &mut Vec<u8>, kind: u8, place: &str, value: &[u8]) {
     into.extend_from_slice(value);
 }
 
-/// A short life with a job in two versions, a volume and a deletion: its records one by one, and as a whole at each stage.
+/// A short history with a job in two versions, a volume and a deletion: its records one by one, and all records at each
+/// stage.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     let mut world = World::new(settings());

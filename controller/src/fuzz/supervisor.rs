@@ -1,4 +1,4 @@
-//! What agent and supervisor tell each other: the record of an attempt and the launch specification. The first byte says
+//! Data between agent and supervisor: the record of an attempt, and the launch specification. The first byte selects
 //! which.
 
 use herdlet_shim::{
@@ -16,7 +16,7 @@ pub(super) fn feed(data: &[u8]) {
     }
 }
 
-/// A record that can be read is written as one that reads the same.
+/// A record that can be read is the same when written again.
 fn record(data: &[u8]) {
     let Ok(record) = Record::from_bytes(data) else { return };
     let written = record.to_bytes();
@@ -25,7 +25,7 @@ fn record(data: &[u8]) {
     assert_eq!(record.is_final(), ends);
 }
 
-/// The bytes of a record with a right magic and checksum, so that what lies behind them is reached.
+/// The bytes of a record with a valid magic and checksum, so that the rest is parsed.
 fn summed(data: &[u8]) -> [u8; RECORD_LEN] {
     let mut bytes = Record::claimed().to_bytes();
     let len = data.len().min(52);
@@ -37,7 +37,7 @@ fn summed(data: &[u8]) -> [u8; RECORD_LEN] {
     bytes
 }
 
-/// A specification that can be read stays in its bounds, and written again reads the same.
+/// A specification that can be read stays within its bounds, and is the same when written again.
 fn spec(blob: &[u8]) {
     let name = Spec::record_name(blob);
     let Ok(spec) = Spec::decode(blob) else { return };
@@ -84,7 +84,7 @@ fn fields<'a>(spec: &Spec<'a>) -> Vec<Field<'a>> {
     fields
 }
 
-/// A process may name itself anything; what follows the name is found all the same.
+/// A process can choose any name; the parser must find what follows the name.
 fn stat(data: &[u8]) {
     let _ = start_ticks(data);
     let stat = [b"77 (", data, b") S 1 77 77 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 123456 1 2 3\n"].concat();

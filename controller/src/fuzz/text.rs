@@ -1,4 +1,4 @@
-//! Short texts that people, tasks and file names bring: durations, variables, encoded names. The first byte says which.
+//! Short texts from users, tasks and file names: durations, variables, encoded names. The first byte selects which.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -36,7 +36,7 @@ pub(super) fn feed(data: &[u8]) {
     }
 }
 
-/// A duration means the same however it is written.
+/// A duration is the same in every notation.
 fn duration(text: &str) {
     let Ok(nanos) = parse_duration(text) else { return };
     assert_eq!(parse_duration(&format_duration(nanos)), Ok(nanos));
@@ -46,7 +46,7 @@ fn duration(text: &str) {
     assert!(shown.0.abs_diff(nanos) <= 1_000_000_000, "{nanos} is shown as {shown}");
 }
 
-/// Values that name each other are put in place, in bounded room, the same each time. One line is one variable.
+/// References between variables are resolved in bounded space, and always to the same result. Each line is a variable.
 fn variables(text: &str) {
     let env = environment(text);
     assert!(env.variables() == environment(text).variables());
@@ -83,7 +83,7 @@ fn environment(text: &str) -> TaskEnv {
     env::build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &NodeFacts::default()) })
 }
 
-/// A driver's config keeps its shape, or the error says where.
+/// A driver's config keeps its shape, or the error has a position.
 fn config(text: &str) {
     let env = environment("A=1\nB=${A}${A}\nx.y=z");
     if let Ok(json) = serde_json::from_str::<serde_json::Value>(text)
@@ -98,7 +98,7 @@ fn config(text: &str) {
     }
 }
 
-/// Names become single path parts, and only what we have written is read back.
+/// Names become single path segments, and only encoded names can be decoded.
 fn names(text: &str) {
     let part = paths::encode(text);
     assert!(!part.contains(['/', '.', '\0']));
@@ -111,14 +111,14 @@ fn names(text: &str) {
     }
 }
 
-/// An address that is accepted is shown as one that is accepted.
+/// The text form of an accepted address is accepted.
 fn address(text: &str) {
     if let Ok(address) = text.parse::<Address>() {
         assert_eq!(address.to_string().parse::<Address>().unwrap(), address);
     }
 }
 
-/// What comes over the websocket of a session.
+/// Input frames of an exec session.
 fn frames(data: &[u8]) {
     assert!(http::exec_input_frames(data).len() <= 3);
 }

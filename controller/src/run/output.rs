@@ -1,4 +1,4 @@
-//! The tasks' output while they run: lines of all tasks, each with the name of its task.
+//! The tasks' output while they run: merged lines, each with the name of its task.
 
 use std::{collections::BTreeSet, io::Write, sync::Arc};
 
@@ -13,21 +13,21 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A line longer than this is printed in pieces.
+/// A longer line is printed in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// So many pieces wait to be printed; then followers wait. Logs are files: nothing is lost and no task is held up.
+/// Limit of the queue to the printer. When it is full, followers wait; logs are files, so nothing is lost and no task is
+/// blocked.
 const PIECES_LEN: usize = 64;
 
-/// Follows the logs of everything that runs.
+/// Follows the logs of all running tasks.
 pub struct Output {
     over: watch::Sender<bool>,
-    /// Ends when everything was printed.
+    /// Resolves when everything was printed.
     printed: oneshot::Receiver<()>,
 }
 
 impl Output {
-    /// Follows every task that appears in the read model.
     pub fn start(model: Arc<ReadModel>, paths: Paths, jobs: &[Job]) -> Self {
         let names = Names::of(jobs);
         let over = watch::Sender::new(false);
@@ -36,8 +36,8 @@ impl Output {
         Self { over, printed: print(pieces) }
     }
 
-    /// Prints what is left of the logs, then ends, or gives up with `interrupt` (whoever reads our output may have stopped
-    /// reading). To be called when nothing writes any more.
+    /// Prints the rest of the logs, or gives up on `interrupt`, because the reader of the output may be stuck. Call it
+    /// when no task writes any more.
     pub async fn finish(self, interrupt: impl Future<Output = ()>) {
         let _ = self.over.send(true);
         tokio::select! {
@@ -47,9 +47,9 @@ impl Output {
     }
 }
 
-/// How tasks are called in front of their lines.
+/// The labels of the tasks' lines.
 struct Names {
-    /// No two tasks of the run have the same name, so that it says enough.
+    /// Whether task names are unique in the run, so that they suffice as labels.
     unique: bool,
     width: usize,
 }
@@ -81,12 +81,12 @@ impl Names {
     }
 }
 
-/// Prints what comes, on a thread of its own: whoever reads our output slowly, or not at all, must not hold up the agent.
+/// Prints pieces on a separate thread, so that a slow reader of the output does not block the agent.
 fn print(mut pieces: mpsc::Receiver<Piece>) -> oneshot::Receiver<()> {
     let (done, printed) = oneshot::channel();
     std::thread::spawn(move || {
         while let Some(Piece { stream, bytes }) = pieces.blocking_recv() {
-            // Whoever reads our output may have gone; the tasks run on.
+            // The reader of the output may be gone; the tasks continue.
             let _ = match stream {
                 Stream::Stdout => std::io::stdout().lock().write_all(&bytes),
                 Stream::Stderr => std::io::stderr().lock().write_all(&bytes),
@@ -133,7 +133,7 @@ async fn follow_all(
     while followers.join_next().await.is_some() {}
 }
 
-/// Hands one stream of one task to the printer until it is over and read to its end.
+/// Forwards one stream of one task to the printer until the run is over and the log was read to its end.
 async fn follow(
     files: LogFiles,
     stream: Stream,
@@ -143,7 +143,7 @@ async fn follow(
 ) {
     let mut follower = Follower::new(files, (0, 0));
     loop {
-        // Read before the question whether it is over is answered, or the last bytes could be missed.
+        // `over` is read before the log, or the last bytes could be missed.
         let is_over = *over.borrow_and_update();
         loop {
             match follower.read() {
@@ -169,7 +169,7 @@ async fn follow(
         }
         tokio::select! {
             changed = follower.changed() => if changed.is_err() {
-                // The directory is not there yet, or no longer.
+                // The directory does not exist yet, or no longer.
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             },
             _ = over.changed() => {}
@@ -183,7 +183,7 @@ struct Piece {
     bytes: Vec<u8>,
 }
 
-/// Cuts bytes into lines, so that lines of different tasks never mix.
+/// Splits bytes into lines, so that lines of different tasks don't mix.
 struct Lines {
     prefix: String,
     rest: Vec<u8>,
@@ -207,7 +207,7 @@ impl Lines {
         lines
     }
 
-    /// What is left, as a line.
+    /// The unfinished line, as a line.
     fn rest(&mut self) -> Vec<u8> {
         if self.rest.is_empty() {
             return Vec::new();

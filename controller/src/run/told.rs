@@ -1,6 +1,7 @@
-//! What a run tells of its tasks while they run, and what its exit code says of them.
+//! Progress messages and the exit code of a run.
 //!
-//! In: the read model. Out: a line on stderr for each start, restart and end; the exit code. It waits for nothing.
+//! In: the read model. Out: a line on stderr for each start, restart and end of a task; the exit code. It waits for
+//! nothing.
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -12,13 +13,13 @@ use herdlet_api_types::{
     view::{AllocView, TaskView},
 };
 
-/// Exit code for a task that could not be run, as shells have it.
+/// Exit code for a task that could not run, as in shells.
 const CANNOT_RUN: u8 = 126;
 
-/// To this a signal's number is added for a task that it ended, as shells do.
+/// Added to the number of a signal that ended a task, as in shells.
 const KILLED: i32 = 128;
 
-/// What people were told already.
+/// What was printed already.
 #[derive(Default)]
 pub(super) struct Told {
     ended: BTreeSet<(AllocId, Arc<str>)>,
@@ -27,7 +28,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Tells what is new.
+    /// Prints what is new.
     pub(super) fn tell(&mut self, model: &ReadModel, began: Instant) {
         for view in model.allocs() {
             for task in &view.tasks {
@@ -87,7 +88,7 @@ fn format_elapsed(began: Instant) -> String {
     }
 }
 
-/// The first task code that is not zero, in the order of files, groups and tasks.
+/// The first exit code of a task that is not zero, in the order of files, groups and tasks.
 pub(super) fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
     for job in jobs {
         for group in &job.groups {
@@ -104,8 +105,8 @@ pub(super) fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
     0
 }
 
-/// A failed task's exit code as a process's; `None` where it did what it should, or was stopped by us. A task that never
-/// ran failed like a program that can't be run; one whose program does not exist has its code already.
+/// The exit code for a failed task; none if the task succeeded or was stopped by the agent. A task that never ran gets
+/// the code of a program that can't be executed; if the program does not exist, the task already has its code.
 fn task_code(task: &TaskView) -> Option<u8> {
     if !task.failed {
         return None;

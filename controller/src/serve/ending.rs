@@ -1,6 +1,6 @@
-//! When the agent is to end, and whether its node leaves the cluster before.
+//! When the agent ends, and whether its node leaves the cluster first.
 //!
-//! In: signals, and what the config says of them. Out: the moment at which to end.
+//! In: signals, and the config for them. Out: the time to end.
 
 use std::{io, sync::OnceLock};
 
@@ -12,13 +12,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::notify;
 
-/// Signals that end the agent, heard from the beginning of its life.
+/// Signals that end the agent. Subscribed to from the beginning.
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-/// How it was asked.
+/// The signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Interrupt,
@@ -42,12 +42,12 @@ impl Signals {
     }
 }
 
-/// Waits until the agent is asked to end, and, where that means that the node leaves, until it is drained. Asked once more it ends at once.
+/// Waits for a signal to end and, if the node leaves, until it is drained. A second signal ends the agent at once.
 pub(super) async fn wait(mut signals: Signals, cluster: Option<&Cluster>, joined: &OnceLock<Joined>) {
     let asked = signals.next().await;
     let drain = cluster.and_then(|cluster| drain(cluster, asked));
     let (Some(how), Some(joined)) = (drain, joined.get()) else { return };
-    tracing::info!("leaving: the node is drained first; another signal ends the agent at once");
+    tracing::info!("draining the node before leaving; another signal ends the agent at once");
     notify(&[
         NotifyState::Stopping,
         NotifyState::Status("draining the node"),
@@ -56,13 +56,13 @@ pub(super) async fn wait(mut signals: Signals, cluster: Option<&Cluster>, joined
     tokio::select! {
         drained = joined.drain(how) => match drained {
             Ok(()) => tracing::info!("the node is drained"),
-            Err(error) => tracing::warn!("leaving with what still runs: failed to {error:#}"),
+            Err(error) => tracing::warn!("leaving without a complete drain: failed to {error:#}"),
         },
-        _ = signals.next() => tracing::warn!("told to end once more, leaving with what still runs"),
+        _ = signals.next() => tracing::warn!("second signal: leaving without a complete drain"),
     }
 }
 
-/// How the node is drained, if it is.
+/// How to drain the node; none if it does not leave.
 fn drain(cluster: &Cluster, asked: Asked) -> Option<DrainOnShutdown> {
     let leaves = match asked {
         Asked::Interrupt => cluster.leave_on_interrupt,
@@ -71,11 +71,11 @@ fn drain(cluster: &Cluster, asked: Asked) -> Option<DrainOnShutdown> {
     cluster.drain_on_shutdown.filter(|_| leaves)
 }
 
-/// For how long the service manager is to wait, in µs: it kills who takes longer than its own limit.
+/// The time that the service manager should wait, in µs: it kills a service that takes longer than its limit.
 fn longest(how: DrainOnShutdown) -> u32 {
     let deadline = how.deadline.map(|deadline| (deadline.to_std() + GOING).as_micros());
     deadline.and_then(|micros| u32::try_from(micros).ok()).unwrap_or(u32::MAX)
 }
 
-/// What the end takes beside the drain.
+/// Time for the end after the drain.
 const GOING: std::time::Duration = std::time::Duration::from_secs(30);

@@ -1,11 +1,11 @@
-//! When the agent is ready, and what the service manager is told of it.
+//! The agent's readiness, and notifications to the service manager.
 //!
-//! In: the gates of what has to happen first. Out: why the agent is not ready, for `/readyz`; `READY=1`, and `STATUS=`: how
-//! many jobs have converged, or what is wrong.
+//! In: the gates of what must happen first. Out: why the agent is not ready, for `/readyz`; `READY=1`; and `STATUS=` with the
+//! number of converged jobs, or a problem.
 //!
-//! Ready means that the state is restored and every folder of manifests was read, or was seen not to be readable. The service
-//! manager is told READY=1 then; but also when the state can't be written, or when it takes long: by then the agent serves and
-//! knows what runs, and a service that is killed for being slow to start would not get further the next time.
+//! Ready means that the state is restored, and that every folder of manifests was read or found unreadable. READY=1 is sent
+//! then, or when the state can't be written, or after a while: by then the agent serves and knows what runs, and a service
+//! that is killed for a slow start would not get further the next time.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -15,12 +15,12 @@ use sd_notify::NotifyState;
 
 use super::notify;
 
-/// So long READY=1 is held back at most. systemd's own patience is 90 s where a unit does not say otherwise.
+/// Longest delay of READY=1. systemd waits 90 s by default.
 const READY_WAIT_MAX: Duration = Duration::from_secs(30);
-/// The status is said at most so often: many changes may come at once.
+/// Shortest interval of status messages, because many changes may come at once.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-/// What has to happen before the agent is ready; cheap to clone.
+/// What must happen before the agent is ready; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Readiness {
     restored: Gate,
@@ -33,7 +33,7 @@ impl Readiness {
         Self { restored, folders }
     }
 
-    /// Why the agent is not ready; none when it is.
+    /// Why the agent is not ready; none if it is.
     pub(super) fn why_not(&self) -> Option<String> {
         if !self.restored.is_open() {
             return Some("the state is being restored".to_owned());
@@ -43,7 +43,7 @@ impl Readiness {
         (!unread.is_empty()).then(|| format!("manifests are being read and applied: {}", unread.join(", ")))
     }
 
-    /// Resolves when every folder has said what it knows.
+    /// Resolves when every folder was read or found unreadable.
     pub(super) async fn all_said(self) {
         for (_, tried) in &self.folders {
             if tried.opened().await.is_err() {
@@ -53,7 +53,6 @@ impl Readiness {
         }
     }
 
-    /// Resolves when the agent is ready.
     pub(super) async fn reached(self) {
         if self.restored.opened().await.is_err() {
             std::future::pending::<()>().await;
@@ -61,7 +60,7 @@ impl Readiness {
         self.all_said().await;
     }
 
-    /// Says READY=1 once, and from then on how things are, as it changes.
+    /// Sends READY=1 once, and then the status whenever it changes.
     pub(super) async fn tell_service_manager(
         self,
         requests: Requests,
@@ -79,9 +78,9 @@ impl Readiness {
         notify(&[NotifyState::Status(&said), NotifyState::Ready]);
         match requests.degraded().or_else(|| self.why_not()) {
             None => tracing::info!(socket = %socket.display(), "ready"),
-            Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but not as it should be"),
+            Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but with a problem"),
         }
-        // Only systemd listens.
+        // Without systemd, the status has no reader.
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return;
         }
@@ -107,7 +106,7 @@ impl Readiness {
         }
     }
 
-    /// What is wrong, else how far everything is, in a line.
+    /// A problem, else the number of converged jobs, in a line.
     fn status(&self, requests: &Requests, model: &ReadModel) -> String {
         let degraded = requests.degraded().map(|why| format!("degraded: {why}"));
         degraded.or_else(|| self.why_not()).unwrap_or_else(|| {

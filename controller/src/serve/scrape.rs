@@ -1,6 +1,7 @@
-//! Where the metrics of a running agent come from.
+//! The sources of a running agent's metrics.
 //!
-//! In: the agent, its folders, its listeners, its cluster. Out: what writes the page of metrics.
+//! In: the agent, its folders, its listeners, its cluster. Out: the function that renders the
+//! metrics page.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,18 +19,17 @@ use herdlet_plan::job::capacity::Room;
 use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::{BootClock, Clock as _};
 
-/// What metrics read beside the agent.
+/// Sources of metrics besides the agent.
 pub(super) struct Scraped {
     pub folders: Vec<Arc<FolderStatus>>,
-    /// What the machine has, and what of it is kept from allocations.
+    /// The machine's resources, and those reserved from allocations.
     pub room: (Room, Room),
-    /// Certificates of the API.
     pub tls: Option<Arc<Tls>>,
     /// The cluster, once the node has joined one.
     pub joined: Arc<OnceLock<Joined>>,
 }
 
-/// Reads a running agent from now on. What comes back writes the page.
+/// Attaches a running agent. The returned function renders the page.
 pub(super) fn scrape(
     telemetry: Telemetry,
     agent: &mut Agent,
@@ -66,7 +66,7 @@ pub(super) fn scrape(
     move |format, measured| telemetry.page(format, measured)
 }
 
-/// Files in which something is wrong.
+/// The number of files with problems.
 fn refused_files(folders: &[Arc<FolderStatus>]) -> u64 {
     let problems = folders.iter().flat_map(|folder| folder.problems());
     problems.map(|problem| problem.source).collect::<BTreeSet<String>>().len() as u64

@@ -1,6 +1,6 @@
-//! What is logged at the start: an API that others than its callers can reach, and users in the config that get no access.
+//! Warnings at the start: an API that is exposed, and users in the config that get no access.
 //!
-//! In: addresses and who is admitted there; names of users. Out: lines of the log that say what to do.
+//! In: addresses and their access; names of users. Out: log lines that say what to do.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -11,22 +11,22 @@ use herdlet_node::{acl::Acl, http::NodeApi};
 use herdlet_nomad::wire::Secret;
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries to learn whether the cluster has ACLs.
+/// Interval between attempts to learn whether the cluster has ACLs.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// The API with a token that is sent in plain text beyond this machine.
+/// Warns of an API whose token is sent in plain text beyond this machine.
 pub(super) fn of_plain_text(listener: &Listener, address: &HostPort) {
     let is_plain = matches!(listener, Listener::Tcp(_));
     if is_plain && listener.address().is_some_and(is_reachable) {
         tracing::warn!(
             %address,
-            "the API is reachable from other machines without TLS: its token and all it answers can be read on the way. \
+            "the API is reachable from other machines without TLS: its token and all answers can be read on the network. \
              Set tls.cert_file and tls.key_file in the config, or listen on 127.0.0.1"
         );
     }
 }
 
-/// A node's API that lets everybody do everything, once servers have said that they have no ACLs.
+/// Warns of a node's API without access control, once servers have reported that they have no ACLs.
 pub(super) fn of_open_node(address: Option<SocketAddr>, api: &Arc<NodeApi>, closing: &CancellationToken) {
     let Some(address) = address.filter(|address| is_reachable(*address)) else { return };
     let (api, closing) = (Arc::clone(api), closing.clone());
@@ -43,7 +43,7 @@ pub(super) fn of_open_node(address: Option<SocketAddr>, api: &Arc<NodeApi>, clos
                     return;
                 }
                 Ok(_) => return,
-                // Servers are out of reach, or their answer makes no sense yet.
+                // Servers are out of reach, or their answer is not valid yet.
                 Err(_) => tokio::time::sleep(ASK_AGAIN).await,
             }
         }
@@ -51,14 +51,14 @@ pub(super) fn of_open_node(address: Option<SocketAddr>, api: &Arc<NodeApi>, clos
     tokio::spawn(async move { closing.run_until_cancelled(learning).await });
 }
 
-/// Users of `task_dir_users` who get no access. Blocking.
+/// Warns of users in `task_dir_users` who get no access. Blocking.
 pub(super) fn of_task_dir_users(names: &[String]) {
     for message in guests::without_effect(names) {
         tracing::warn!(hint = guests::HINT, "{message}");
     }
 }
 
-/// Whether others than this machine's users can connect.
+/// Whether other machines can connect.
 fn is_reachable(address: SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }

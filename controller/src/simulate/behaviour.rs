@@ -1,26 +1,26 @@
-//! How simulated tasks behave: how long they run, and how they end.
+//! The behaviour of simulated tasks: how long they run, and how they end.
 
 use std::{str::FromStr, sync::Mutex, time::Duration};
 
 use herdlet_api_types::{job::JobType, parse_duration, task::ExitResult};
 use herdlet_rpc::pool::Chance;
 
-/// How tasks behave. What is left to chance is so for each attempt anew.
+/// The behaviour of tasks. Random values are drawn for each attempt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Behaviour {
-    /// How long tasks run; without it those of batch jobs run for ten seconds, and others for ever.
+    /// How long tasks run. By default, tasks of batch jobs run for ten seconds, and others for
+    /// ever.
     pub run_for: Option<Span>,
-    /// Of a hundred tasks so many end with [`exit_code`](Self::exit_code), the others with 0.
+    /// Percentage of tasks that end with [`exit_code`](Self::exit_code); the others end with 0.
     pub fail_percent: f64,
-    /// The code of those that fail.
+    /// The exit code of failing tasks.
     pub exit_code: i32,
-    /// Of a hundred starts so many fail.
+    /// Percentage of starts that fail.
     pub start_fail_percent: f64,
-    /// How long a start takes.
     pub start_for: Option<Span>,
 }
 
-/// A length of time, or one between two: `10s`, `10s..5m`.
+/// A duration or a range of durations: `10s`, `10s..5m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     least: Duration,
@@ -35,7 +35,7 @@ impl FromStr for Span {
         let length = |text: &str| match parse_duration(text) {
             Ok(nanos) if nanos >= 0 => Ok(Duration::from_nanos(nanos.unsigned_abs())),
             Ok(_) | Err(_) => {
-                Err(format!("expected a length of time such as 10s, or two such as 10s..5m, found {text:?}"))
+                Err(format!("expected a duration such as 10s, or two such as 10s..5m, found {text:?}"))
             }
         };
         let (least, most) = (length(least)?, length(most)?);
@@ -46,7 +46,7 @@ impl FromStr for Span {
     }
 }
 
-/// What becomes of attempts.
+/// Draws the results of attempts.
 #[derive(Debug)]
 pub(super) struct Fate {
     behaviour: Behaviour,
@@ -58,15 +58,15 @@ impl Fate {
         Self { behaviour, chance: Mutex::new(Chance::new()) }
     }
 
-    /// How long a start takes; an error: it fails.
+    /// How long a start takes, or the error if it fails.
     pub(super) fn start(&self) -> Result<Duration, &'static str> {
         if self.happens(self.behaviour.start_fail_percent) {
-            return Err("it was made to fail (--start-fail)");
+            return Err("simulated failure (--start-fail)");
         }
         Ok(self.behaviour.start_for.map(|span| self.within(span)).unwrap_or_default())
     }
 
-    /// When a task of such a job ends by itself, and how; never where none.
+    /// When and how a task of such a job ends by itself; none if it never does.
     pub(super) fn end(&self, kind: JobType) -> Option<(Duration, ExitResult)> {
         let length = match (self.behaviour.run_for, kind) {
             (Some(span), _) => self.within(span),

@@ -1,37 +1,37 @@
-//! How a simulation goes, in numbers.
+//! The state of a simulation in numbers.
 
 use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
-/// At one moment.
+/// The state at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Figures {
     pub seconds: f64,
-    /// Nodes that were begun.
+    /// Nodes that were started.
     pub nodes: u64,
-    /// Of these, registered and in reach of servers.
+    /// Of these, registered and in contact with servers.
     pub ready: u64,
-    /// Allocations that are known, ended ones too.
+    /// Known allocations, including ended ones.
     pub allocations: u64,
     pub running: u64,
     /// Changes of allocations so far.
     pub updates: u64,
-    /// The same for each second since the last figures.
+    /// Changes per second since the previous figures.
     pub updates_per_second: f64,
     /// Calls that servers have answered.
     pub calls: u64,
-    /// How often servers may have taken a node for dead, as its heartbeat came too late.
+    /// How often servers may have considered a node down because its heartbeat came too late.
     pub late_heartbeats: u64,
-    /// How long a server took to answer the last ping; none: it did not.
+    /// Latency of the last ping; none if it failed.
     pub latency_ms: Option<f64>,
-    /// Why it did not, or what it said instead.
+    /// Why the last ping failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ping_error: Option<String>,
 }
 
 impl Figures {
-    /// With what follows from the last ones.
+    /// Adds the rates since the previous figures.
     pub(super) fn after(self, last: &Self) -> Self {
         let elapsed = (self.seconds - last.seconds).max(0.001);
         let updates_per_second = self.updates.saturating_sub(last.updates) as f64 / elapsed;

@@ -1,6 +1,6 @@
-//! Imagined hands: whatever the planner asks for is done at once, but for tasks, which start, run and end as they are to behave.
+//! The simulated executor: carries out every action at once, except that tasks start, run and end as configured.
 //!
-//! In: actions. Out: outcomes and ends of tasks, through the inbox. It remembers which attempts run, as the machine would.
+//! In: actions. Out: outcomes and exits of tasks, through the inbox. It remembers which attempts run, as the machine would.
 
 use std::{
     collections::BTreeMap,
@@ -21,15 +21,16 @@ use tokio::{task::AbortHandle, time::sleep};
 
 use super::behaviour::Fate;
 
-/// The code with which a task ends that is stopped: 128 + SIGINT.
+/// Exit code of a stopped task: 128 + SIGINT.
 const STOPPED: i32 = 130;
 
-/// Does what it is asked, of one node.
+/// The executor of one node.
 #[derive(Clone)]
 pub(super) struct Hands {
     inbox: Inbox<Input>,
     fate: Arc<Fate>,
-    /// What runs, and its life. Without one it runs until it is stopped: a handle would keep the memory of a life that is over.
+    /// Running attempts with their tokio tasks. Without a handle, an attempt runs until it is stopped: the handle would keep the
+    /// memory of its ended tokio task.
     running: Arc<Mutex<BTreeMap<Attempt, Option<AbortHandle>>>>,
 }
 
@@ -38,7 +39,7 @@ type Attempt = (AllocId, String, u32);
 impl Executor<Do> for Hands {
     fn start(&mut self, actions: Vec<Do>) {
         let hands = self.clone();
-        // In their order; the loop is not waited for.
+        // In order, and without blocking the loop.
         tokio::spawn(async move {
             for Do(action) in actions {
                 hands.carry_out(action).await;
@@ -87,7 +88,7 @@ impl Hands {
         self.tell(Event::Outcome(action.op, outcome)).await;
     }
 
-    /// The task starts, and ends when its time has come.
+    /// Starts a task, which ends by itself as configured.
     fn begin(&self, op: Op, attempt: Attempt, kind: JobType) {
         let hands = self.clone();
         let life = {
@@ -103,7 +104,7 @@ impl Hands {
                     Ok(takes) if takes.is_zero() => {}
                     Ok(takes) => sleep(takes).await,
                 }
-                // Boxed, so that a task that lives long does not hold the room for it.
+                // Boxed, so that a long-running task does not hold the memory for it.
                 let started = Outcome::Started(Launch::of(attempt.2));
                 Box::pin(hands.tell(Event::Outcome(op, started))).await;
                 let Some((length, exit)) = hands.fate.end(kind) else {
@@ -117,7 +118,7 @@ impl Hands {
                 Box::pin(hands.tell(exited(attempt, exit))).await;
             }
         };
-        // Held meanwhile, so that it is noted before it may end.
+        // The lock is held until the attempt is inserted, so that it can't end before.
         let mut running = self.running();
         running.insert(attempt, Some(tokio::spawn(life).abort_handle()));
     }
@@ -131,13 +132,13 @@ impl Hands {
         self.tell(exited(attempt.clone(), exit)).await;
     }
 
-    /// Nothing runs any more, and nobody is told.
+    /// Drops all running tasks without events.
     pub(super) fn let_go(&self) {
         std::mem::take(&mut *self.running()).into_values().flatten().for_each(|life| life.abort());
     }
 
     async fn tell(&self, event: Event) {
-        // Nobody listens any more where the node ends.
+        // The loop may have ended with its node.
         let _ = self.inbox.send(Input::Event(event)).await;
     }
 
@@ -150,7 +151,7 @@ fn exited((alloc, task, attempt): Attempt, result: ExitResult) -> Event {
     Event::Exited { alloc, task, attempt, result }
 }
 
-/// Whose process an action is about, and of which kind of job.
+/// The task of an action on a process, and the type of its job.
 fn task_of(action: &Action) -> Option<(AllocId, String, JobType)> {
     let Target::Alloc(id, Part::Task(index, TaskPart::Process)) = action.op.target else { return None };
     let Subject::Alloc(alloc, _) = &action.subject else { return None };

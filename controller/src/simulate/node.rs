@@ -1,4 +1,4 @@
-//! One simulated node: a session over a planner's loop with imagined hands and a state that is nowhere.
+//! One simulated node: a session and a planner's loop, with a simulated executor and a store that keeps nothing.
 
 use std::{
     convert::Infallible,
@@ -38,28 +38,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Figures, Options, behaviour::Fate, hands::Hands};
 
-/// A node that nobody hears for so long is not ready.
+/// Interval of pings.
 const PING: Duration = Duration::from_secs(1);
 
-/// Events that wait for a node's loop at most.
+/// Limit of events that wait for a node's loop.
 const INBOX_LEN: usize = 64;
 
-/// Changes that a node's follower may lag behind: it reads a few allocations anew then.
+/// Changes that a node's follower may lag behind; after more, it reads its few allocations again.
 const CHANGES_LEN: usize = 16;
 
-/// What all nodes share.
+/// State that all nodes share.
 pub(super) struct Ground {
     pub(super) options: Options,
-    /// What servers are told of each node, but for its name.
+    /// The registration of each node, except for its name.
     described: watch::Sender<Arc<Node>>,
     fate: Arc<Fate>,
     seen: Mutex<Vec<Seen>>,
-    /// How long the last ping took, or why it failed; none before the first.
+    /// The latency of the last ping, or why it failed; none before the first.
     ping: Mutex<Option<Result<Duration, String>>>,
     cancel: CancellationToken,
 }
 
-/// A node from outside.
+/// Observes a node from outside.
 struct Seen {
     model: Arc<ReadModel>,
     contact: watch::Receiver<Contact>,
@@ -106,13 +106,13 @@ impl Ground {
     }
 }
 
-/// What each node says it has of disk, in MiB.
+/// The disk of each node, in MiB.
 const DISK_MIB: i64 = 100 * 1024;
 
-/// The address at which each node's ports are. Servers place nothing on a node without a network, not even what asks for none.
+/// The address of each node's ports. Servers place nothing on a node without a network, not even jobs that need none.
 const ADDRESS: &str = "127.0.0.1";
 
-/// What all nodes are like.
+/// The registration that all nodes have in common.
 fn described(options: &Options) -> Node {
     let Options { datacenter, node_class, node_pool, cpu_mhz, memory_mib, drivers, .. } = options;
     let driver = |name: &String| {
@@ -167,7 +167,7 @@ fn described(options: &Options) -> Node {
             ..NodeResources::default()
         }),
         reserved_resources: Some(ReservedResources::default()),
-        // Stock command lines crash without.
+        // Stock command lines crash without it.
         resources: Some(LegacyResources {
             cpu: i64::from(*cpu_mhz),
             memory_mb: i64::from(*memory_mib),
@@ -179,7 +179,7 @@ fn described(options: &Options) -> Node {
     }
 }
 
-/// Lives until all end.
+/// Runs the node until the simulation ends.
 pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
     let id = identity.id.to_string();
     let settings = Settings {
@@ -232,13 +232,13 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
     let _ = looping.await;
 }
 
-/// One of the nodes asks its server once a second whether it is there.
+/// One node pings its server every second.
 async fn ping(ground: &Ground, pool: &Pool<Unserved, Network>) {
     let pinging = async {
         loop {
             sleep(PING).await;
             let began = Instant::now();
-            // Of all calls that change nothing this one needs the region and a leader, as what nodes ask does.
+            // Among the calls without effect, this one needs the region and a leader, like those of nodes.
             let question = QueryOptions { region: ground.options.region.clone(), ..QueryOptions::default() };
             let answered = pool.once("Status.Leader", &question, Duration::from_secs(5)).await;
             let answered = answered.map(|_| began.elapsed()).map_err(|error| {
@@ -257,7 +257,7 @@ async fn ping(ground: &Ground, pool: &Pool<Unserved, Network>) {
     }
 }
 
-/// State that is nowhere: it takes everything and has nothing.
+/// A store that accepts everything and keeps nothing.
 struct Nowhere(u64);
 
 impl Store for Nowhere {

@@ -40,7 +40,7 @@ async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
     let ready = |state: &state::State| {
         state.nodes.values().filter(|known| known.node.status == NodeStatus::Ready).count()
     };
-    // What takes longer does not come.
+    // A test fails after this time.
     let wait = Duration::from_secs(180);
     tokio::time::timeout(wait, cluster.until(|state| ready(state) == 20)).await.unwrap();
     let nodes: Vec<_> = cluster.read(|state| state.nodes.keys().cloned().collect());
@@ -72,7 +72,7 @@ async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
 async fn it_is_told_why_no_node_is_ready() {
     let cluster = Cluster::start(Settings { hold: Duration::from_millis(10), ..Settings::default() });
     let listeners = cluster.listen().await.unwrap();
-    // Of a service that no machine has any more.
+    // A port of a service that no longer exists on any machine.
     let gone = "127.0.0.1:1".to_owned();
     for (servers, region, why) in [
         (&gone, "global", "failed to reach a server: connect to 127.0.0.1:"),

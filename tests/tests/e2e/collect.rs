@@ -59,7 +59,7 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
         assert_eq!(found, names, "{arguments:?}: {listed}");
     }
     let said = agent.cli(&["ps", "good"]).success().stderr;
-    assert_eq!(said, "nothing runs; not listed, as they have ended: 1 (herdlet ps --all)\n");
+    assert_eq!(said, "nothing runs; ended allocations not listed: 1 (herdlet ps --all)\n");
     let bad = agent.until_alloc("bad.g[0]", "failed", |alloc| alloc.status() == "failed");
     let pids = agent.members();
     let names = |told: &[(String, String)]| told.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();

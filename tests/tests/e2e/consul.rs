@@ -196,7 +196,7 @@ fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor
     let listed = http::get(&agent.peer(), "/v1/service/local").unwrap().json();
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
     let unlisted = agent.cli(&["get", "services"]).success().stderr;
-    assert!(unlisted.starts_with("not listed, as they are in Consul: comes, "), "{unlisted}");
+    assert!(unlisted.starts_with("not listed because they are in Consul: comes, "), "{unlisted}");
     let warns = |agent: &Agent| agent.cli(&["status"]).success().stdout.contains("has not answered for");
     wait::until_true("its silence is told", || warns(&agent));
     // Who deleted it is killed before Consul goes on: another process finishes it.

@@ -150,7 +150,11 @@ fn a_followed_log_shows_a_line_that_is_not_finished_and_says_that_the_agent_has_
         for logs in [labelled, alone] {
             let ended = logs.finish().ended(1);
             assert!(ended.stdout.ends_with("your name? \n"), "{:?}", ended.stdout);
-            assert!(ended.stderr.contains("the agent has gone"), "{}", ended.stderr);
+            assert!(
+                ended.stderr.contains("the agent ended while its logs were being read"),
+                "{}",
+                ended.stderr
+            );
             assert!(!ended.stderr.contains("body") && !ended.stderr.contains("message"), "{}", ended.stderr);
         }
         agent.launch();

@@ -111,11 +111,11 @@ fn the_page_is_true_while_it_is_open_and_says_when_it_is_not() {
     browser.until("the other comes by itself", &says("2/2 converged"));
     browser.value("document.getElementById('job-second').open = true");
     browser.value("document.querySelector('#job-second > details').open = true");
-    browser.until("a row opens its explanation", &says("nothing is waited for"));
+    browser.until("a row opens its explanation", &says("waiting for nothing"));
 
     agent.kill();
     browser.until("the agent is gone", "document.body.classList.contains('stale')");
-    browser.until("which is told", &says("The agent does not answer: this is how it was."));
+    browser.until("which is told", &says("The agent does not answer: this is its last known state."));
     agent.launch();
     browser.until("it is back", "!document.body.classList.contains('stale')");
     browser.until("what was open is open", "document.getElementById('job-second').open");

@@ -47,21 +47,21 @@ fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
     for command in ["status", "explain"] {
         let told = agent.cli(&[command, "backup"]).success().stdout;
         assert!(
-            told.contains(&format!("newest: {child} (dead); what it wrote: herdlet logs {child}")),
+            told.contains(&format!("newest: {child} (dead); its output: herdlet logs {child}")),
             "{told}"
         );
     }
     let told = agent.cli(&["logs", "backup"]).ended(1).stderr;
     assert!(
         told.contains(&format!(
-            "runs nothing by itself, its children do\n  {child} (dead); the newest: herdlet logs {child}"
+            "only its children have allocations\n  {child} (dead); the newest: herdlet logs {child}"
         )),
         "{told}"
     );
     let told = agent.cli(&["wait", "--for=complete", "backup"]).ended(2).stderr;
     assert!(told.contains(&format!("herdlet wait --for=complete {child}")), "{told}");
     let told = agent.cli(&["logs", "backup/periodic-1"]).ended(1).stderr;
-    assert!(told.contains("a child that has ended is collected after job_gc_threshold"), "{told}");
+    assert!(told.contains("ended children are collected after job_gc_threshold"), "{told}");
     let refused = agent.cli(&["job", "periodic", "force", &child]);
     assert!(refused.code == 1 && refused.stderr.contains("is not a periodic job"), "{}", refused.stderr);
 
@@ -117,7 +117,7 @@ fn each_moment_is_launched_once_also_over_a_crash() {
     let path = agent.home.write("tick.yaml", &off);
     agent.cli(&["apply", "-f", path.to_str().unwrap(), "--wait"]).success();
     let known = agent.cli(&["explain", "tick"]).success().stdout;
-    assert!(known.contains("not enabled: nothing is launched"), "{known}");
+    assert!(known.contains("disabled: it launches no children"), "{known}");
     let refused = agent.cli(&["job", "periodic", "force", "tick"]);
     assert!(refused.code == 1 && refused.stderr.contains("is not enabled"), "{}", refused.stderr);
     delete_all(&agent);

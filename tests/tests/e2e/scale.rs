@@ -45,7 +45,7 @@ fn a_scaled_count_stays_until_a_manifest_says_otherwise() {
     for (arguments, said) in [
         (&["scale", "scaled", "5"][..], "count 5 is greater than scaling.max, which is 4"),
         (&["scale", "scaled", "0"], "count 0 is less than scaling.min, which is 1"),
-        (&["scale", "scaled.x", "2"], "there is no job and no group \"scaled.x\""),
+        (&["scale", "scaled.x", "2"], "there is no job or group \"scaled.x\""),
     ] {
         let refused = agent.cli(arguments);
         assert!(refused.code == 1 && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);

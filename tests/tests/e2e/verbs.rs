@@ -46,7 +46,10 @@ fn nomads_verbs_do_what_they_say() {
         "error: there is no command \"stauts\": did you mean herdlet status?\n  all commands: herdlet --help\n"
     );
     let refused = agent.cli(&["job", "run", "-check-index", "7", &file]).ended(2).stderr;
-    assert!(refused.starts_with("error: -check-index is not taken: no index is compared"), "{refused}");
+    assert!(
+        refused.starts_with("error: -check-index is not accepted: indexes are not compared"),
+        "{refused}"
+    );
     let listed = agent.cli(&["job", "allocs", "-verbose", "-json", "web"]).success().stdout;
     assert!(listed.starts_with('[') && listed.contains(&alloc), "{listed}");
     assert!(agent.cli(&["alloc", "logs", "-tail", "-n", "1", &alloc]).success().stdout.contains("hello"));
@@ -83,9 +86,9 @@ fn somebody_from_compose_needs_no_manual() {
     agent.until_printed(&["logs", "web"], |said| said == "hello\n");
     assert_eq!(here(&["logs", "web"]).1, "hello\n");
     let (code, _, told) = here(&["logs", "t"]);
-    assert!(code == 1 && told.contains("a task is named with its job: web/t"), "{told}");
+    assert!(code == 1 && told.contains("name a task with its job: web/t"), "{told}");
     let (code, told, with) = here(&["down", "--wait"]);
     assert_eq!((code, told.as_str()), (0, "job/web deleting\n"));
-    assert!(with.starts_with("with web.yaml\n"), "{with}");
+    assert!(with.starts_with("using web.yaml\n"), "{with}");
     agent.finish();
 }

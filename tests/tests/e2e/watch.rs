@@ -41,7 +41,7 @@ fn changes_are_told_as_they_come_also_by_an_agent_that_was_killed_meanwhile() {
     }
     for (arguments, code, said) in [
         (&["get", "jobs", "nothing", "--watch"][..], 1, "there is no job \"nothing\""),
-        (&["get", "node", "--watch"], 2, "nothing changes about the machine"),
+        (&["get", "node", "--watch"], 2, "node can't be watched"),
     ] {
         let refused = agent.cli(arguments);
         assert!(refused.code == code && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);

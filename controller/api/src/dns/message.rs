@@ -1,7 +1,7 @@
-//! A query's message to its answer's.
+//! Builds the answer to a DNS query.
 //!
-//! In: any bytes, over what they came, and what there is under names. Out: the answer, or none where there is nothing to answer.
-//! It must not know sockets.
+//! In: the bytes of a query, its transport, and the zone. Out: the answer, or none if the bytes are not a query. It must not know
+//! sockets.
 
 use std::{
     collections::BTreeSet,
@@ -23,45 +23,44 @@ use domain::{
 
 use super::zone::{Found, Host, Place, ZONE, Zone, name_of};
 
-/// What a datagram holds where the asker says nothing (RFC 1035), and the least it may say (RFC 6891).
+/// Payload of a datagram if the client has no EDNS (RFC 1035), and the smallest that EDNS may advertise (RFC 6891).
 const UDP_LEAST: u16 = 512;
-/// What it holds at most: no path cuts it into pieces (the DNS flag day of 2020).
+/// Largest payload of our datagrams: no path fragments it (DNS flag day 2020).
 const UDP_MAX: u16 = 1_232;
-/// To an address that may not be the asker's goes at most so many times what came from it, as with QUIC (RFC 9000 §8.1): nobody can have us
-/// send more to others than he could send himself. What doesn't fit is cut off and marked so, and resolvers ask again by TCP.
+/// An answer to an address that may be forged has at most this many times the size of the query, as in QUIC (RFC 9000 §8.1), so the
+/// server is no use for amplification attacks. A larger answer is truncated and marked so, and resolvers retry over TCP.
 const AMPLIFICATION_MAX: usize = 3;
-/// Our own OPT record.
+/// Size of our own OPT record.
 const OPT_LEN: usize = 11;
-/// Whoever wants to know asks: what is listed changes with every check.
+/// Answers are not cached: the list changes with every check.
 const TTL: Ttl = Ttl::ZERO;
 
 type Bytes = Vec<u8>;
 type Target = StaticCompressor<Bytes>;
 type Data = ZoneRecordData<Bytes, Name<Bytes>>;
 
-/// Instances are all the same to who asks.
+/// All instances have the same priority and weight.
 const PRIORITY: u16 = 1;
 const WEIGHT: u16 = 1;
 
-/// How a query came.
+/// The transport of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// In a datagram of this machine, as its answer will go.
+    /// A datagram from this machine.
     Loopback,
-    /// In a datagram of another one, or so it says: its sender may have written somebody else's address on it.
+    /// A datagram from another machine. Its source address may be forged.
     Udp,
     Tcp,
 }
 
-/// What is answered.
 struct Verdict {
     code: OptRcode,
-    /// None where the query can't be told.
+    /// None if the query has no valid question.
     question: Option<(Name<Bytes>, Rtype)>,
     found: Found,
 }
 
-/// The answer to a query. None to what is too short for one, or an answer itself.
+/// Returns the answer to a query, or none if the message is too short or is itself an answer.
 pub fn answer(query: &[u8], over: Over, zone: &Zone) -> Option<Bytes> {
     let query = Message::from_octets(query).ok().filter(|query| !query.header().qr())?;
     let opt = query.opt();
@@ -125,11 +124,11 @@ fn judge(query: &Message<&[u8]>, zone: &Zone) -> Verdict {
 
 fn labels(question: &Question<ParsedName<&[u8]>>) -> Vec<String> {
     let labels = question.qname().iter_labels().filter(|label| !label.is_root());
-    // What is no text is the name of nothing.
+    // A label that is not UTF-8 matches no name.
     labels.map(|label| String::from_utf8_lossy(label.as_slice()).to_ascii_lowercase()).collect()
 }
 
-/// Writes the records that are asked for, as far as there is room; where there are none, who says so.
+/// Writes as many of the requested records as fit, or the SOA record if there are none.
 fn write(
     mut answer: AnswerBuilder<Target>,
     name: &Name<Bytes>,
@@ -143,20 +142,20 @@ fn write(
     }
     let mut authority = answer.authority();
     if is_none && let (Some(zone), Some(record)) = (self::name(ZONE), start_of_authority()) {
-        // An answer without room for it says the same.
+        // Without room for the SOA record, the answer has the same meaning.
         let _ = authority.push((zone, TTL, record));
     }
     let mut additional = authority.additional();
-    // Nobody was promised these: what is left out is asked for by its name.
+    // These records are optional: a client can query for those that are left out.
     let _ = beside.into_iter().try_for_each(|(name, record)| additional.push((name, TTL, record)));
     additional
 }
 
-/// What is told of a name.
+/// The records of an answer.
 #[derive(Default)]
 struct Records {
     asked: Vec<Data>,
-    /// The addresses of what is pointed to.
+    /// The addresses of the SRV targets.
     beside: Vec<(Name<Bytes>, Data)>,
 }
 
@@ -179,7 +178,7 @@ impl Records {
                     Host::Address(address) => Some(address),
                     Host::Name(_) => None,
                 });
-            // Instances may share one.
+            // Instances may share an address.
             shuffled(addresses.collect::<BTreeSet<_>>())
         };
         let mut records = Self::default();
@@ -198,7 +197,7 @@ fn is_asked(kind: Rtype, one: Rtype) -> bool {
     kind == one || kind == Rtype::ANY
 }
 
-/// In another order each time, so that those who take the first take turns.
+/// Returns the items in a new random order each time, to spread clients that always take the first one.
 fn shuffled<T: Hash>(set: BTreeSet<T>) -> Vec<T> {
     let mut all: Vec<T> = set.into_iter().collect();
     let chance = RandomState::new();
@@ -213,7 +212,7 @@ fn address(address: IpAddr) -> Data {
     }
 }
 
-/// None where it has no port, or lies at what is no name.
+/// The SRV record of an instance; none if it has no port or its host is not a valid name.
 fn service(place: &Place) -> Option<Data> {
     let target = match &place.host {
         Host::Address(address) => name(&name_of(*address))?,
@@ -222,7 +221,7 @@ fn service(place: &Place) -> Option<Data> {
     Some(Srv::new(PRIORITY, WEIGHT, place.port?, target).into())
 }
 
-/// Of the zone. Its name server and its mailbox are names that nobody needs, but the record has to have.
+/// The SOA record of the zone. Its name server and mailbox are placeholders that the record must contain.
 fn start_of_authority() -> Option<Data> {
     let (server, mailbox) = (name(&format!("ns.{ZONE}"))?, name(&format!("hostmaster.{ZONE}"))?);
     Some(Soa::new(server, mailbox, Serial(1), TTL, TTL, TTL, TTL).into())

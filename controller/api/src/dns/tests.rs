@@ -1,4 +1,4 @@
-//! Queries as bytes, to the answers they get and over real sockets.
+//! DNS queries: encoding of the answers, and the server over real sockets.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ impl Ground {
         Self { zone: Arc::new(zone), instances: 0 }
     }
 
-    /// An instance, `NAMESPACE/NAME` at an address; with a status it has a check.
+    /// Adds an instance `NAMESPACE/NAME` at an address. With a status, it has a check.
     fn add(&mut self, service: &str, address: &str, status: Option<CheckStatus>) {
         self.instances += 1;
         let (namespace, name) = service.split_once('/').unwrap();
@@ -82,7 +82,7 @@ fn query(name: &str, kind: u16) -> Vec<u8> {
     query
 }
 
-/// The same with an OPT record of that version that has room for so much.
+/// The query with an OPT record of this version and payload size.
 fn with_opt(mut query: Vec<u8>, version: u8, room: u16) -> Vec<u8> {
     query[11] = 1;
     query.extend([0, 0, 41]);
@@ -91,7 +91,7 @@ fn with_opt(mut query: Vec<u8>, version: u8, room: u16) -> Vec<u8> {
     query
 }
 
-/// An answer, record by record.
+/// A decoded answer.
 #[derive(Debug)]
 struct Told {
     len: usize,
@@ -148,7 +148,7 @@ impl Told {
         self.flags[1]
     }
 
-    /// It says that there is nothing, and who says so.
+    /// It is a negative answer with the SOA record of the zone.
     fn is_nothing(&self, rcode: Rcode) -> bool {
         let soa = [("herdlet".to_owned(), "ns.herdlet. hostmaster.herdlet. 1 0 0 0 0".to_owned())];
         self.rcode == rcode && self.answer.is_empty() && self.flags[0] && self.authority == soa
@@ -172,7 +172,7 @@ fn a_name_leads_to_the_instances_that_are_listed() {
     assert_eq!(ground.udp("web.prod.service.herdlet", A).data(), ["192.0.2.6"]);
     assert_eq!(ground.udp("a.web.prod.service.herdlet", A).data(), ["192.0.2.6"], "those with a tag");
     assert_eq!(ground.udp("b.web.prod.service.herdlet", A).rcode, Rcode::NXDOMAIN);
-    // Whoever asks in a case of their own finds it in the answer (0x20).
+    // The answer repeats the case of the query (0x20 encoding).
     let told = ground.udp("wEb.sERVICE.Herdlet", A);
     assert_eq!(told.question, "wEb.sERVICE.Herdlet");
     assert!(told.answer.iter().all(|(owner, _)| owner == "wEb.sERVICE.Herdlet"));
@@ -223,7 +223,7 @@ fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
     ] {
         assert!(ground.udp(name, A).is_nothing(Rcode::NXDOMAIN), "{name}");
     }
-    // Also names that only others lie below, and a service none of whose instances is listed.
+    // Also names with other names below them, and a service without a listed instance.
     for name in ["herdlet", "service.herdlet", "addr.herdlet", "prod.service.herdlet", "ill.service.herdlet"]
     {
         assert!(ground.udp(name, A).is_nothing(Rcode::NOERROR), "{name}");
@@ -274,7 +274,7 @@ fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
     let told = ground.ask(&plain, Over::Tcp);
     assert!(!told.is_truncated());
     assert_eq!(told.answer.len(), 200);
-    // What is only beside the answer is left out silently.
+    // Additional records that don't fit are left out, and the answer is not marked as truncated.
     let mut few = Ground::new();
     (1..=8).for_each(|at| few.add("default/web", &format!("192.0.2.{at}"), None));
     let told = few.udp("web.service.herdlet", SRV);
@@ -320,16 +320,16 @@ async fn exchanged(stream: &mut TcpStream, query: &[u8]) -> Told {
     Told::read(&answer)
 }
 
-/// What takes longer does not come.
+/// A test waits this long for something before it fails.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Whether the other side has hung up.
+/// Whether the other side has closed the connection.
 async fn is_over(stream: &mut TcpStream) -> bool {
     let end = tokio::time::timeout(PATIENCE, stream.read(&mut [0; 1])).await;
     matches!(end, Ok(Ok(0) | Err(_)))
 }
 
-/// A query in a datagram whose sender wrote a victim's address on it had 19 times its size sent there.
+/// A query with a forged source address caused an answer 19 times its size to be sent to that address.
 #[test]
 fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question() {
     let mut ground = Ground::new();
@@ -351,7 +351,7 @@ fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question()
             room(with_opt(query(name, kind), 0, 4_096));
         }
     }
-    // What is cut off is said to be, and is had whole by TCP, as by this machine's own resolver.
+    // A truncated answer is marked so. TCP, and UDP from this machine, return it whole.
     let many = with_opt(query("web.service.herdlet", A), 0, 4_096);
     let told = room(many.clone());
     assert!(told.is_truncated() && !told.answer.is_empty(), "as much as has room is there");
@@ -396,7 +396,7 @@ async fn an_address_that_is_taken_is_told_once_it_was_waited_for() {
     Sockets::open(&address.to_string()).await.unwrap();
 }
 
-/// A server within these limits: its address, its task and what ends it.
+/// A server with these limits: its address, its task and the token that stops it.
 async fn serving(limits: Limits) -> (SocketAddr, tokio::task::JoinHandle<()>, CancellationToken) {
     let mut ground = Ground::new();
     ground.add("default/web", "192.0.2.1", None);
@@ -405,7 +405,7 @@ async fn serving(limits: Limits) -> (SocketAddr, tokio::task::JoinHandle<()>, Ca
     (address, tokio::spawn(serve(sockets, Arc::clone(&ground.zone), limits, closing.clone())), closing)
 }
 
-/// For ever, as far as a test is concerned.
+/// Longer than any test runs.
 const LONG: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
@@ -443,7 +443,7 @@ async fn connections_end_where_nothing_is_asked_nothing_makes_sense_or_their_tim
     let (address, ..) = serving(idle).await;
     let mut silent = TcpStream::connect(address).await.unwrap();
     assert!(is_over(&mut silent).await, "nothing is asked");
-    // Whoever sends byte by byte, too much, or nothing that makes sense.
+    // Clients that send byte by byte, too much, or garbage.
     for bytes in [&[0, 40, 1][..], &[0xff, 0xff], &[0, 1, 1]] {
         let mut bad = TcpStream::connect(address).await.unwrap();
         bad.write_all(bytes).await.unwrap();

@@ -1,7 +1,7 @@
-//! What there is under a name of the zone `herdlet`.
+//! The names of the zone `herdlet`.
 //!
-//! In: a name, label by label, and what the catalogue and the checks say now. Out: addresses and ports that requests may be sent
-//! to. It must not know messages.
+//! In: the labels of a name, the catalogue and the results of checks. Out: the addresses and ports of services. It must not know
+//! DNS messages.
 //!
 //! ```text
 //! web.service.herdlet                  the service web of the namespace default
@@ -22,35 +22,33 @@ use herdlet_services::catalog::BuiltIn;
 
 use crate::http;
 
-/// The zone.
 pub(super) const ZONE: &str = "herdlet";
 const SERVICES: &str = "service";
 const ADDRESSES: &str = "addr";
 
-/// The services of an agent, by name.
 #[derive(Debug)]
 pub struct Zone {
     pub model: Arc<ReadModel>,
     pub catalog: Arc<BuiltIn>,
-    /// Opens once what was stored is shown.
+    /// Opens once the read model has the stored state.
     pub restored: Gate,
 }
 
-/// What there is under a name.
+/// The result of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It is of another zone.
+    /// The name is in another zone.
     Elsewhere,
     Unknown,
-    /// There is no such name, and none below it.
+    /// Neither the name nor a name below it exists.
     Nothing,
     Apex,
-    /// There is such a name; what it leads to may be nothing now.
+    /// The name exists; its list may be empty at present.
     Name(Vec<Place>),
 }
 
 impl Found {
-    /// Whether we are the ones to say so.
+    /// Whether this server is authoritative for the answer.
     pub(super) fn is_ours(&self) -> bool {
         match self {
             Self::Elsewhere | Self::Unknown => false,
@@ -59,24 +57,23 @@ impl Found {
     }
 }
 
-/// Where requests may be sent to.
+/// The address of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place {
     pub(super) host: Host,
-    /// None where it is a mere address.
+    /// None for the name of an address.
     pub(super) port: Option<u16>,
 }
 
-/// A machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Host {
     Address(IpAddr),
-    /// By a name of somebody else's.
+    /// A host name outside of the zone.
     Name(String),
 }
 
 impl Zone {
-    /// Looks up a name: its labels in lower case, the first one first, without the root.
+    /// Looks up a name. `labels`: in lower case, leftmost first, without the root.
     pub(super) fn look(&self, labels: &[String]) -> Found {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         match labels.as_slice() {
@@ -88,7 +85,7 @@ impl Zone {
             [.., SERVICES, _] if !self.restored.is_open() => Found::Unknown,
             [service, SERVICES, _] => {
                 let found = self.service(None, service, "default");
-                // It may be a namespace, below which there are names.
+                // It may be a namespace, which has names below it.
                 let is_namespace = || !self.catalog.select(|one| is(&one.job.namespace, service)).is_empty();
                 if found == Found::Nothing && is_namespace() { Found::Name(Vec::new()) } else { found }
             }
@@ -112,12 +109,12 @@ impl Zone {
     }
 }
 
-/// Names of DNS are the same in whatever case (RFC 4343).
+/// DNS names are case-insensitive (RFC 4343).
 fn is(known: &str, asked: &str) -> bool {
     known.eq_ignore_ascii_case(asked)
 }
 
-/// None where it has no address.
+/// None if the registration has no address.
 fn place(one: &Registration) -> Option<Place> {
     let host = match one.address.parse() {
         Ok(address) => Host::Address(address),
@@ -135,7 +132,6 @@ pub(super) fn label_of(address: IpAddr) -> String {
     }
 }
 
-/// The name of an address.
 pub(super) fn name_of(address: IpAddr) -> String {
     format!("{}.{ADDRESSES}.{ZONE}.", label_of(address))
 }
@@ -146,7 +142,7 @@ fn named_address(label: &str) -> Found {
         32 => u128::from_str_radix(label, 16).ok().map(|bits| Ipv6Addr::from_bits(bits).into()),
         _ => None,
     };
-    // Only what is written as we write it: a sign is a digit to nobody else.
+    // The label must be in canonical form: `from_str_radix` also accepts a sign.
     match address.filter(|address| label_of(*address) == label) {
         Some(address) => Found::Name(vec![Place { host: Host::Address(address), port: None }]),
         None => Found::Nothing,

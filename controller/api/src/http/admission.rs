@@ -1,15 +1,15 @@
-//! Admission: one rule for every listener: the sockets of this machine, the API on TCP, a node's API, metrics, the port of
+//! Admission: one rule for every listener: the unix socket, the API on TCP, a node's API, metrics, and the port of
 //! `herdlet ui`.
 //!
-//! In: requests, with who sent them. Out: the same, or why not.
+//! In: requests and their callers. Out: the request, or a refusal.
 //!
 //! ```text
-//!   unix socket ─────────────────────────────► served: the kernel says who it is
-//!   right token ─────────────────────────────► served: no page of a stranger knows it
-//!   public keys ─────────────────────────────► served
-//!   no token where one is needed, a wrong one ► 401, 403; too many wrong ones: 429
-//!   a stranger's name, a stranger's page ─────► 421, 403   (`names`)
-//!   all else ────────────────────────────────► served
+//!   unix socket ────────────────────────► served: the kernel identifies the caller
+//!   right token ────────────────────────► served: a foreign web page can't know it
+//!   public keys ────────────────────────► served
+//!   token missing or wrong ─────────────► 401, 403; after too many wrong tokens: 429
+//!   unknown host name, foreign web page ► 421, 403   (`names`)
+//!   all else ───────────────────────────► served
 //! ```
 
 mod guesses;
@@ -37,13 +37,13 @@ use self::{
 use super::{JWKS_PATH, auth::Token};
 use crate::peer::Peer;
 
-/// What anybody may read under any name: keys that say whether a task's token is genuine, and where a cluster has them.
+/// Paths that need no token and accept any host name: the keys that verify tasks' tokens, and where a cluster publishes
+/// them.
 const PUBLIC_PATHS: [&str; 2] = [JWKS_PATH, "/.well-known/openid-configuration"];
 
-/// So long a peer waits for the answer to a wrong token after too many of them: a guess for each second of a connection.
+/// Delay of the answer to a wrong token after too many of them: each connection can guess once per second.
 const PENALTY: Duration = Duration::from_secs(1);
 
-/// Who may use what a listener serves.
 #[derive(Clone)]
 pub enum Access {
     /// Any caller.
@@ -54,24 +54,24 @@ pub enum Access {
     Cluster(Arc<dyn Tokens>),
 }
 
-/// Knows tokens of a cluster.
+/// Checks tokens of a cluster.
 pub trait Tokens: Send + Sync {
-    /// What the cluster knows about the token of a request.
+    /// Checks the token of a request.
     fn verdict<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, TokenVerdict>;
 }
 
-/// What a cluster knows about the token of a request.
+/// The result of checking the token of a request with the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenVerdict {
     /// The token is valid.
     Known,
-    /// The cluster does not know it: a guess.
+    /// The cluster does not know the token: it was guessed.
     Wrong,
-    /// There is no token, it has expired, no server answers, or the cluster has no ACLs: then a token proves nothing.
+    /// There is no token, it has expired, no server answers, or the cluster has no ACLs, so that a token proves nothing.
     None,
 }
 
-/// What all listeners of an agent share.
+/// Admission state that all listeners of an agent share.
 pub struct Admission {
     names: Names,
     guesses: Guesses,
@@ -80,25 +80,25 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Admits requests that use these names.
+    /// Admits requests with one of these host names.
     #[must_use]
     pub fn new(names: Names, telemetry: Telemetry) -> Arc<Self> {
         Arc::new(Self { names, guesses: Guesses::default(), reports: Reports::default(), telemetry })
     }
 }
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
     /// The agent's own user or root, on the unix socket.
     Local,
-    /// Somebody on TCP.
+    /// A TCP client.
     Remote(Peer),
-    /// Somebody on TLS who has shown a certificate that is trusted.
+    /// A TLS client with a trusted certificate.
     Certified(Peer),
 }
 
-/// The rule for one connection.
+/// Admission for one connection.
 #[derive(Clone)]
 pub(super) struct Gate {
     pub(super) access: Access,
@@ -108,26 +108,27 @@ pub(super) struct Gate {
     pub(super) listener: Option<SocketAddr>,
 }
 
-/// On a response: the request's token was wrong. Set by routers that know tokens themselves.
+/// Response extension: the request's token was wrong. Set by routers that check tokens themselves.
 #[derive(Debug, Clone, Copy)]
 pub struct WrongToken;
 
-/// On a request: the config names the origin of the page that sends it.
+/// Request extension: the request comes from a web page whose origin the config allows.
 #[derive(Debug, Clone, Copy)]
 pub struct AllowedPage;
 
-/// On a request: where a router counts a wrong token that comes after the head, such as the first frame of a websocket.
+/// Request extension: for routers that receive a token after the head, such as in the first frame of a websocket, to count
+/// a wrong one.
 #[derive(Clone)]
 pub struct LateToken {
     gate: Gate,
     peer: Peer,
 }
 
-/// The answer to one guess too many.
+/// The body of a 429 response.
 pub const TOO_MANY: &str =
-    "too many wrong tokens came from this address; a right one is answered at any time";
+    "too many wrong tokens came from this address; try again later (a valid token is never delayed)";
 
-/// Passes a request on, or returns the refusal.
+/// Passes the request on, or returns the refusal.
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
     let (peer, naming) = match gate.caller {
         Caller::Local => return next.run(request).await,
@@ -147,7 +148,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
         (Access::Token(_), None) => {
             gate.admission.telemetry.authentication_failed(Unknown::Missing);
             let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
-            let why = "a token is needed: Authorization: Bearer TOKEN";
+            let why = "a token is required: send the header Authorization: Bearer TOKEN";
             return (StatusCode::UNAUTHORIZED, ask, why).into_response();
         }
         (Access::Open | Access::Cluster(_), _) => {}
@@ -181,7 +182,8 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
 }
 
 impl Gate {
-    /// Logs a refusal. A name is logged once, so that whoever has given this machine a name learns why nobody is served under it.
+    /// Logs a refusal. Each host name is logged once, so that the admin who gave this machine that name learns why
+    /// requests fail.
     fn report(&self, peer: Peer, stranger: &Stranger) {
         tracing::debug!(%peer, %stranger, "a request was refused");
         let Admission { names, reports, .. } = &*self.admission;
@@ -189,13 +191,13 @@ impl Gate {
         if names.can_be_extended() && reports.is_due(name) {
             tracing::warn!(
                 name, listener = self.listener.map(tracing::field::display), %peer,
-                hint = "add the name to http.allowed_hosts in the config if it is one of this machine",
-                "requests under an unknown name are refused (421)"
+                hint = "if this name belongs to this machine, add it to http.allowed_hosts in the config",
+                "requests with an unknown host name are refused (421)"
             );
         }
     }
 
-    /// What the sender of a refused request can do: no listener offers a way that it does not have.
+    /// What the sender can do about a refusal. Only lists remedies that this listener supports.
     fn remedy(&self, stranger: &Stranger) -> String {
         let names = &self.admission.names;
         let Stranger::Host { .. } = stranger else { return String::new() };
@@ -204,16 +206,16 @@ impl Gate {
             ways.push("add the name to http.allowed_hosts in the agent's config");
         }
         match self.access {
-            Access::Cluster(_) => ways.push("send a token, where the cluster has ACLs"),
-            // Without it the request is refused before its name is judged.
+            Access::Cluster(_) => ways.push("send a token if the cluster has ACLs"),
+            // A request without the token was refused before its name was checked.
             Access::Token(_) => {}
-            // No token is known here: metrics, and the port of `herdlet ui`.
+            // These listeners know no token: metrics, and the port of `herdlet ui`.
             Access::Open => {}
         }
         format!(" {}.", ways.join(", or "))
     }
 
-    /// Counts a wrong token. The answer to it, which comes late where there were too many.
+    /// Counts a wrong token. Returns the refusal, or after too many a delayed 429.
     async fn wrong(&self, peer: Peer, refused: Response) -> Response {
         match self.count_guess(peer).await {
             Guess::Forgiven => refused,
@@ -227,7 +229,7 @@ impl Gate {
         }
     }
 
-    /// Counts and logs a wrong token, and delays the caller where there were too many.
+    /// Counts and logs a wrong token. After too many, delays the caller.
     async fn count_guess(&self, peer: Peer) -> Guess {
         let Admission { guesses, telemetry, .. } = &*self.admission;
         telemetry.authentication_failed(Unknown::Wrong);
@@ -235,7 +237,7 @@ impl Gate {
         if guesses.may_be_logged() {
             tracing::warn!(
                 %peer, is_slowed = is_too_many,
-                "a request had a wrong token; herdlet_authentication_failures_total counts those that are not logged"
+                "a request had a wrong token; herdlet_authentication_failures_total also counts requests that are not logged"
             );
         }
         if !is_too_many {
@@ -246,17 +248,17 @@ impl Gate {
     }
 }
 
-/// What a wrong token leads to.
+/// The consequence of a wrong token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guess {
-    /// The router's own refusal.
+    /// The caller gets the router's own refusal.
     Forgiven,
-    /// A late refusal.
+    /// The caller gets a delayed 429.
     TooMany,
 }
 
 impl LateToken {
-    /// Counts it as wrong, and delays the caller where there were too many.
+    /// Counts the token as wrong. After too many, delays the caller.
     pub async fn count_guess(&self) -> Guess {
         self.gate.count_guess(self.peer).await
     }

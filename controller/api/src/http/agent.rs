@@ -1,4 +1,4 @@
-//! The agent itself: status, health, who it is, metrics.
+//! Endpoints about the agent itself: status, health, identity, metrics.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::reach::stats;
 
-/// So many objects are listed one by one; all are counted.
+/// At most this many objects are listed; the counts include all.
 const UNCONVERGED_LEN_MAX: usize = 1_000;
 
 pub(super) async fn status(
@@ -36,7 +36,7 @@ pub(super) async fn status(
     shared.answer(&read, |shared| Ok(status_of(shared))).await
 }
 
-/// The one screen.
+/// The data of the status page.
 pub(super) async fn overview(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -46,7 +46,7 @@ pub(super) async fn overview(
         .await
 }
 
-/// The last changes of verdicts on allocations, newest first.
+/// The latest changes of allocations' convergence, newest first.
 pub(super) async fn transitions(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -59,7 +59,7 @@ fn is_wanted(shared: &Shared, id: &AllocId) -> bool {
     shared.model.alloc(id).is_some_and(|view| wanted(&view))
 }
 
-/// The last differences from what was made, newest first.
+/// The latest drift, newest first.
 pub(super) async fn drift(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -68,7 +68,7 @@ pub(super) async fn drift(
     shared.filtered(Source::Model, &read, drifts).await
 }
 
-/// The index that everything shown has come to, services included: with `index`, word of the next change and nothing else.
+/// The present index, services included. With `index`, a blocking query that waits for the next change.
 pub(super) async fn index(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -132,7 +132,7 @@ fn counts<'c>(of: impl Iterator<Item = &'c Convergence>) -> BTreeMap<String, usi
     counts
 }
 
-/// `GET /v1/agent/self`, as far as Nomad's clients look at it.
+/// `GET /v1/agent/self`: the fields that Nomad's clients read.
 pub(super) async fn this(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let (facts, node) = (&shared.facts, &shared.facts.node);
     Json(json!({
@@ -152,7 +152,6 @@ pub(super) async fn this(State(shared): State<Arc<Shared>>) -> Json<Value> {
     }))
 }
 
-/// `GET /v1/agent/health`: whether the agent can do its work.
 pub(super) async fn health(
     State(shared): State<Arc<Shared>>,
     Query(asked): Query<BTreeMap<String, String>>,
@@ -168,17 +167,17 @@ pub(super) async fn health(
     (code, Json(body)).into_response()
 }
 
-/// The public keys of workload identities, for whoever is shown a task's token. The key stays as long as the state directory.
+/// The public keys of workload identities, for services that verify a task's token. The key lasts as long as the state
+/// directory.
 pub(super) async fn jwks(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     ([(header::CACHE_CONTROL, "public, max-age=3600")], Json(shared.jwks.clone()))
 }
 
-/// It answers, so it lives.
 pub(super) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Whether the state was restored and every folder of manifests was read. Never fails because a job does.
+/// Whether the state was restored and every folder of manifests was read. A failing job never makes it fail.
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
     match (shared.vitals)().not_ready {
         None => (StatusCode::OK, "ok\n".to_owned()),
@@ -186,7 +185,7 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, Str
     }
 }
 
-/// The page of metrics: in OpenMetrics where the caller asks for it, else in Prometheus' text format.
+/// The metrics page: in OpenMetrics if the caller accepts it, else in Prometheus' text format.
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl IntoResponse {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::wanted(accept);
@@ -195,7 +194,7 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMa
 }
 
 impl Shared {
-    /// The page of metrics, measured anew.
+    /// Measures the tasks and renders the metrics page.
     pub async fn page_of_metrics(&self, format: Format) -> String {
         let _alone = self.measuring.lock().await;
         let measured = if self.publish_allocation_metrics {

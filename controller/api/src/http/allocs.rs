@@ -1,4 +1,4 @@
-//! Allocations: ours under `/v1/herdlet/…`, Nomad's form and Nomad's requests to one of them.
+//! Allocations: ours under `/v1/herdlet/…`, and Nomad's paths.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -32,7 +32,7 @@ impl Shared {
     }
 }
 
-/// All allocations as they are shown, of every namespace.
+/// All allocations of every namespace, in our own form.
 pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -50,7 +50,7 @@ pub(super) async fn explain(
     Ok(Json(*explanation))
 }
 
-/// What to show of each allocation of a list beside the usual, and what not.
+/// Optional fields of the allocations in a list.
 #[derive(Debug, Deserialize)]
 pub(super) struct Extent {
     #[serde(default, deserialize_with = "flag")]
@@ -81,7 +81,6 @@ pub(super) async fn list(
     shared.list(&read, |shared| Ok(shared.model.allocs()), show).await
 }
 
-/// An allocation as lists show it.
 pub(super) fn stub(shared: &Shared, view: &Arc<AllocView>) -> Value {
     nomad::allocation_stub(view, &shared.node())
 }
@@ -94,7 +93,6 @@ pub(super) async fn read(
     shared.answer(&read, |shared| Ok(whole(shared, &*shared.known_alloc(&id)?))).await
 }
 
-/// An allocation with all that is known of it.
 pub(super) fn whole(shared: &Shared, view: &AllocView) -> nomad::Allocation {
     let node = &shared.facts.node;
     let mut shown = nomad::allocation(view, &shared.node());
@@ -105,7 +103,7 @@ pub(super) fn whole(shared: &Shared, view: &AllocView) -> nomad::Allocation {
     shown
 }
 
-/// How to stop, in Nomad's words.
+/// Parameters of a stop, as Nomad names them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Stop {
@@ -115,7 +113,7 @@ pub(super) struct Stop {
     reschedule: bool,
 }
 
-/// Stops an allocation; its job makes another in its place.
+/// Stops an allocation; its job creates a replacement.
 pub(super) async fn stop(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -134,7 +132,7 @@ pub(super) async fn stop(
     Ok(Json(json!({ "EvalID": eval, "Index": index })))
 }
 
-/// What to restart, in Nomad's words.
+/// Parameters of a restart, as Nomad names them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Restart {
@@ -152,7 +150,7 @@ pub(super) async fn restart(
     Ok(Json(json!({ "Index": index })))
 }
 
-/// What to signal, in Nomad's words.
+/// Parameters of a signal, as Nomad names them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Signal {
@@ -170,7 +168,7 @@ pub(super) async fn signal(
     Ok(Json(json!({ "Index": index })))
 }
 
-/// Last results of the checks in the built-in catalogue, by check id.
+/// Latest results of the checks in the built-in catalogue, by check id.
 pub(super) async fn checks(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,

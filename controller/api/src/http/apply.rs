@@ -1,4 +1,4 @@
-//! `POST /v1/herdlet/apply`: manifests become desired state, all or nothing; `…/plan`: what would come of that.
+//! `POST /v1/herdlet/apply`: manifests become desired state, all or nothing; `…/plan`: a dry run.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(super) async fn apply(
         sets::join(&mut jobs, &name, |key| shared.model.job(key).filter(|view| !view.deleting))?;
     }
     let mut warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
-    // Asked at the same time: a Consul that hangs holds nothing up.
+    // Both run concurrently, so a Consul that hangs delays nothing.
     let asking = jobs.clone();
     let (lacking, reply) =
         tokio::join!(shared.lacking(&asking), shared.request(Command::Apply { jobs, volumes }));
@@ -59,14 +59,15 @@ pub(super) async fn apply(
 }
 
 impl Shared {
-    /// Warnings about jobs that want what this machine lacks: a Consul that answers, cgroups for their limits.
+    /// Warnings about jobs that need what this machine lacks: a Consul that answers, or cgroups for their
+    /// limits.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
         let limits = self.facts.ineffective.warnings(jobs);
         Catalogs::lacking(&self.consul, jobs).await.into_iter().chain(limits).collect()
     }
 }
 
-/// `POST /v1/herdlet/plan`: what would come of an apply.
+/// `POST /v1/herdlet/plan`: what an apply would do.
 pub(super) async fn plan(
     State(shared): State<Arc<Shared>>,
     body::Json(request): body::Json<ApplyRequest>,
@@ -86,12 +87,12 @@ pub(super) async fn plan(
 }
 
 fn nothing(names: &[String]) -> Problem {
-    let source = if names.is_empty() { "what was sent".to_owned() } else { names.join(", ") };
-    let message = "there is no manifest in it".to_owned();
+    let source = if names.is_empty() { "the request".to_owned() } else { names.join(", ") };
+    let message = "it contains no manifest".to_owned();
     Problem { source, line: 0, column: 0, path: String::new(), message }
 }
 
-/// Validation of megabytes takes a while: not on a thread that others share.
+/// Parses on another thread: megabytes of manifests take a while.
 async fn read(request: ApplyRequest, drivers: Drivers) -> ApiResult<Result<Set, Problems>> {
     let reading = herdlet_runtime::off_thread(move || {
         let texts = request.files.iter().map(|file| (file.name.as_str(), file.text.as_bytes()));

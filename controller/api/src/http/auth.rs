@@ -1,4 +1,4 @@
-//! The token of the API on TCP: read from its file, and compared with what callers send.
+//! The token of the API on TCP: reads it from its file, and compares it with what callers send.
 
 use std::{
     fmt,
@@ -13,65 +13,49 @@ use zeroize::Zeroizing;
 
 /// A shorter token could be guessed.
 const TOKEN_LEN_MIN: usize = 16;
-/// A longer one is a wrong file.
+/// A larger file is not a token file.
 const TOKEN_LEN_MAX: u64 = 4_096;
 
-/// The secret that callers on TCP must know.
+/// The secret that TCP callers must send.
 #[derive(Clone)]
 pub struct Token(Arc<Zeroizing<Vec<u8>>>);
 
 /// Why a token file can't be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It can't be read.
     #[error("read token file {path}")]
     Read {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// Somebody else could change it.
+    /// Another user could change it.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
-    /// It is a directory.
     #[error("use token file {path}: it is a directory; name the file in it that holds the token")]
-    Directory {
-        /// Which.
-        path: PathBuf,
-    },
+    Directory { path: PathBuf },
     /// It is a FIFO, a socket or a device.
     #[error("use token file {path}: it is not a regular file; name one that holds the token")]
-    Special {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Everybody may read it.
-    #[error("use token file {path}: everybody may read it; chmod 600 {path}")]
-    Public {
-        /// Which.
-        path: PathBuf,
-    },
-    /// It holds no usable token.
+    Special { path: PathBuf },
+    /// Every user may read it.
+    #[error("use token file {path}: every user can read it; run: chmod 600 {path}")]
+    Public { path: PathBuf },
     #[error(
         "use token file {path}: the token must have {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} visible characters"
     )]
-    Unfit {
-        /// Which.
-        path: PathBuf,
-    },
+    Unfit { path: PathBuf },
 }
 
 impl Token {
-    /// Reads a token from a file; white space around it does not count.
+    /// Reads a token from a file. White space around the token is ignored.
     ///
     /// # Errors
-    /// When the file can't be read, is open to everybody or to changes by somebody else, or holds no usable token.
+    /// When the file can't be read, is readable by every user, can be changed by another one, or holds no usable
+    /// token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let failed = |source| TokenError::Read { path: path.to_owned(), source };
         ownership::check_if_there(path)?;
-        // A FIFO that nobody writes to would hold up the start.
+        // Opening a FIFO without a writer would block the start.
         let mut options = std::fs::File::options();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -94,7 +78,7 @@ impl Token {
         Ok(Self(Arc::new(Zeroizing::new(token.to_vec()))))
     }
 
-    /// Whether `given` is this token, in a time that doesn't tell how much of it is.
+    /// Whether `given` is this token. The comparison takes constant time.
     pub(super) fn is(&self, given: &[u8]) -> bool {
         aws_lc_rs::constant_time::verify_slices_are_equal(&self.0, given).is_ok()
     }
@@ -110,7 +94,7 @@ impl fmt::Debug for Token {
 mod tests {
     use super::*;
 
-    /// As a FIFO that nobody has written to yet: a start must not wait for it without a word.
+    /// A FIFO without a writer must not block the start silently.
     #[test]
     fn a_fifo_is_no_token_file_and_holds_up_nobody() {
         let dir = tempfile::tempdir().unwrap();

@@ -11,13 +11,14 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 
-/// The largest body; a manifest of this size is a slip.
+/// The largest body; a larger manifest is a mistake.
 pub(super) const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// How long a body may take. The usual one comes with its header; this bounds what a stalled client costs us.
+/// How long a body may take. Most arrive with the header; this bounds what a stalled client can occupy.
 const BODY_SECONDS_MAX: u64 = 30;
 
-/// A JSON body; an empty one is an empty object. The content type doesn't matter: `curl -d` sends a wrong one.
+/// A JSON body; an empty body is an empty object. The content type is ignored, because `curl -d` sends a wrong
+/// one.
 pub(super) struct Json<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
@@ -31,7 +32,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         serde_json::from_slice(bytes)
             .map(Self)
-            .map_err(|error| ApiError::bad(format!("the body is not what is expected here: {error}")))
+            .map_err(|error| ApiError::bad(format!("the body is not valid for this endpoint: {error}")))
     }
 }
 

@@ -1,16 +1,17 @@
-//! Ids of children hold a slash, and Nomad's clients write it into paths as it is: `/v1/job/import/dispatch-1-0a1b2c3d/allocations`.
+//! Ids of child jobs contain a slash, which Nomad's clients don't encode in paths:
+//! `/v1/job/import/dispatch-1-0a1b2c3d/allocations`.
 //!
-//! In: a request. Out: the same with the id as one part of the path, as the routes know it.
+//! In: a request. Out: the request with the id encoded as one path segment, as the routes expect it.
 
 use axum::{
     extract::Request,
     http::uri::{PathAndQuery, Uri},
 };
 
-/// Where ids of jobs stand.
+/// Path prefixes before a job id.
 const PLACES: [&str; 2] = ["/v1/job/", "/v1/herdlet/job/"];
 
-/// How the last part of a child's id begins.
+/// Prefixes of the last segment of a child's id.
 const CHILDREN: [&str; 2] = ["dispatch-", "periodic-"];
 
 pub(super) async fn join(mut request: Request) -> Request {
@@ -28,7 +29,7 @@ pub(super) async fn join(mut request: Request) -> Request {
     request
 }
 
-/// The path with the slashes in the id encoded; none where there are none.
+/// The path with the slashes of the id encoded; none if there are none.
 fn joined(path: &str) -> Option<String> {
     let place = PLACES.into_iter().find(|place| path.starts_with(place))?;
     let rest = path.strip_prefix(place)?;

@@ -1,4 +1,4 @@
-//! Deployments in Nomad's form: lists, one of them, promoting and failing it.
+//! Deployments in Nomad's form: listing, reading, promoting and failing them.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -37,7 +37,6 @@ impl Listed for Found {
 }
 
 impl Shared {
-    /// All deployments that are kept.
     fn deployments(&self) -> Vec<Found> {
         let jobs = self.model.jobs().into_iter();
         let of_job = |job: Arc<JobView>| {
@@ -47,7 +46,7 @@ impl Shared {
         jobs.flat_map(of_job).collect()
     }
 
-    /// The deployment whose id this is, or begins with it.
+    /// Finds the deployment by its id or a unique prefix of it.
     fn deployment(&self, id: &str) -> ApiResult<Found> {
         let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
         let wanted = plain(id);
@@ -57,7 +56,7 @@ impl Shared {
             1 => found.pop().ok_or_else(|| unknown(id)),
             0 => Err(unknown(id)),
             several => {
-                Err(ApiError::bad(format!("{several} deployments begin with {id:?}; write more of it")))
+                Err(ApiError::bad(format!("{several} deployment ids begin with {id:?}; use a longer prefix")))
             }
         }
     }
@@ -87,7 +86,8 @@ pub(super) async fn read(
     shared.answer(&read, one).await
 }
 
-/// The allocations that were made for it or taken over, and are not taken over by a newer one.
+/// The allocations of a deployment: created for it or taken over, and not taken over by a newer
+/// one.
 pub(super) async fn allocations(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -102,7 +102,7 @@ pub(super) async fn allocations(
     shared.list(&read, allocs, allocs::stub).await
 }
 
-/// The deployments of a job that are kept, newest first.
+/// The stored deployments of a job, newest first.
 pub(super) async fn of_job(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -117,7 +117,7 @@ pub(super) async fn of_job(
     shared.filtered(Source::Model, &read, all).await
 }
 
-/// The newest deployment of a job; `null` where it has none.
+/// The newest deployment of a job; `null` if it has none.
 pub(super) async fn latest_of_job(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -131,7 +131,6 @@ pub(super) async fn latest_of_job(
     shared.answer(&read, latest).await
 }
 
-/// Which groups to promote.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Promote {
@@ -147,7 +146,7 @@ pub(super) async fn promote(
     let scope = match (promote.all, promote.groups.unwrap_or_default()) {
         (true, _) => PromoteScope::All,
         (false, groups) if groups.is_empty() => {
-            return Err(ApiError::bad("write \"All\": true, or the \"Groups\" to promote"));
+            return Err(ApiError::bad("set \"All\": true, or name the \"Groups\" to promote"));
         }
         (false, groups) => PromoteScope::Groups(groups),
     };
@@ -170,11 +169,10 @@ pub(super) async fn pause() -> ApiError {
     ApiError::NotBuilt("deployments can't be paused in this release; promote or fail them".to_owned())
 }
 
-/// Which allocations are healthy and which are not.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SetHealth {
-    /// The deployment once more, as Nomad's clients write it.
+    /// The deployment's id again, as Nomad's clients send it.
     #[serde(rename = "DeploymentID")]
     deployment: String,
     #[serde(rename = "HealthyAllocationIDs")]
@@ -194,12 +192,12 @@ pub(super) async fn set_health(
     };
     let (healthy, unhealthy) = (ids(said.healthy)?, ids(said.unhealthy)?);
     if healthy.is_empty() && unhealthy.is_empty() {
-        return Err(ApiError::bad("write \"HealthyAllocationIDs\" or \"UnhealthyAllocationIDs\""));
+        return Err(ApiError::bad("set \"HealthyAllocationIDs\" or \"UnhealthyAllocationIDs\""));
     }
     let id = shared.deployment(&id)?.0.id;
     if !said.deployment.is_empty() && shared.deployment(&said.deployment)?.0.id != id {
         return Err(ApiError::bad(format!(
-            "\"DeploymentID\" is {:?}, and the path names deployment {id}",
+            "\"DeploymentID\" is {:?}, but the path names deployment {id}",
             said.deployment
         )));
     }

@@ -1,4 +1,4 @@
-//! Dispatching parameterized jobs, launching periodic ones at once, and what was made of a job.
+//! Dispatches parameterized jobs, forces launches of periodic ones, and counts their children.
 //!
 //! In: payload and meta in Nomad's JSON. Out: the child's id, once it is durable.
 
@@ -30,10 +30,10 @@ const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 /// The longest idempotency token, and the longest value of meta.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
 
-/// The longest prefix of an id: with the job's own id the name of its file stays within what file systems take.
+/// The longest prefix of an id. The child's id is also a file name, whose length file systems limit.
 const PREFIX_BYTES_MAX: usize = 64;
 
-/// What a job is dispatched with, in Nomad's words.
+/// The body of a dispatch, as Nomad names its fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Request {
@@ -42,14 +42,13 @@ pub(super) struct Request {
     id_prefix_template: String,
 }
 
-/// Parameters beside those of every read.
+/// Parameters in addition to those of every read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Token {
     idempotency_token: String,
 }
 
-/// `POST /v1/job/ID/dispatch`.
 pub(super) async fn dispatch(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -68,7 +67,8 @@ pub(super) async fn dispatch(
     })))
 }
 
-/// `POST /v1/job/ID/periodic/force`: a launch now. The child's id is beside what Nomad answers.
+/// `POST /v1/job/ID/periodic/force`: launches at once. The answer has the child's id in addition to Nomad's
+/// fields.
 pub(super) async fn force(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -91,7 +91,7 @@ fn checked(request: Request, idempotency_token: String) -> ApiResult<Dispatch> {
     if bytes.len() > PAYLOAD_BYTES_MAX {
         let found = bytes.len();
         return Err(ApiError::bad(format!(
-            "the payload has {found} bytes, more than {PAYLOAD_BYTES_MAX}; dispatch the place of the data instead"
+            "the payload has {found} bytes, more than {PAYLOAD_BYTES_MAX}; pass the location of the data instead"
         )));
     }
     let meta = meta.unwrap_or_default();
@@ -105,21 +105,21 @@ fn checked(request: Request, idempotency_token: String) -> ApiResult<Dispatch> {
     if idempotency_token.len() > TEXT_BYTES_MAX {
         return Err(ApiError::bad(format!("idempotency_token must have at most {TEXT_BYTES_MAX} bytes")));
     }
-    // What is not UTF-8 has been read as this: two tokens would be one.
+    // The parser replaces what is not UTF-8 with this character, so two different tokens could become equal.
     if idempotency_token.contains(char::REPLACEMENT_CHARACTER) {
         return Err(ApiError::bad("idempotency_token must be UTF-8"));
     }
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if id_prefix.len() > PREFIX_BYTES_MAX || !id_prefix.bytes().all(fits) {
         return Err(ApiError::bad(format!(
-            "IdPrefixTemplate must be at most {PREFIX_BYTES_MAX} of letters, digits, `.`, `_` and `-`"
+            "IdPrefixTemplate must be at most {PREFIX_BYTES_MAX} letters, digits, `.`, `_` or `-`"
         )));
     }
     Ok(Dispatch { payload, meta, idempotency_token, id_prefix })
 }
 
 impl Shared {
-    /// How many children of a job are in which state.
+    /// Counts the children of a job by state.
     pub(super) fn children(&self, parent: &JobView) -> Children {
         let children = self.model.children(&parent.key);
         Children::of(children.iter().map(|child| &**child))

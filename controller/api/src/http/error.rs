@@ -1,4 +1,4 @@
-//! How requests fail: a status code and one line of plain text, as Nomad's API does.
+//! Error responses: a status code and one line of plain text, as in Nomad's API.
 
 pub(super) use crate::reach::error::{ApiError, ApiResult, unexpected};
 use axum::{

@@ -1,8 +1,8 @@
-//! Evaluations: Nomad's word for what its scheduler makes of a change. Here a change is planned within the turn that accepts it,
-//! so by the time anybody asks, its evaluation is complete.
+//! Evaluations: in Nomad, the work of the scheduler for one change. Here the turn that accepts a change also plans it, so its
+//! evaluation is complete by the time a client can ask for it.
 //!
-//! In: word of each change that the API has accepted. Out: an id for the answer, and the newest evaluations for those who look
-//! after it, as Nomad's command line does. They are in memory only; Nomad forgets its own after a while too.
+//! In: each change that the API has accepted. Out: an evaluation id for the answer, and the newest evaluations for clients that
+//! follow one, as Nomad's command line does. They are kept in memory only; Nomad also forgets its evaluations after a while.
 
 use std::{
     borrow::Cow,
@@ -26,10 +26,9 @@ use super::{
     trigger::Trigger,
 };
 
-/// So many are kept; the oldest goes first.
+/// This many are kept; the oldest is dropped first.
 const KEPT_LEN: usize = 256;
 
-/// What became of a change.
 #[derive(Debug)]
 pub(super) struct Evaluation {
     id: String,
@@ -37,12 +36,12 @@ pub(super) struct Evaluation {
     trigger: Trigger,
     index: u64,
     at: UnixNanos,
-    /// Until when it waits; none of one that is complete.
+    /// When the evaluation takes effect; none if it is complete.
     waits_until: Option<UnixNanos>,
 }
 
 impl Evaluation {
-    /// What follows an allocation that has failed. It is remembered with the allocation.
+    /// The evaluation that follows a failed allocation. Its id is stored with the allocation.
     fn following(view: &AllocView) -> Option<Self> {
         let is_open = view.spec.desired == Desired::Run;
         Some(Self {
@@ -68,16 +67,15 @@ impl Evaluation {
     }
 }
 
-/// The newest evaluations.
 #[derive(Debug, Default)]
 pub struct Evaluations {
     kept: Mutex<VecDeque<Arc<Evaluation>>>,
-    /// How many there have been. Changed while `kept` is held.
+    /// The number of evaluations so far. Changed while `kept` is locked.
     made: watch::Sender<u64>,
 }
 
 impl Evaluations {
-    /// A change of the job was accepted at `index`. The id of its evaluation.
+    /// Records that a change of the job was accepted at `index`. Returns the id of the evaluation.
     pub(super) fn note(&self, job: &JobKey, trigger: Trigger, index: u64) -> String {
         let id = uuid::Uuid::new_v4().to_string();
         let at = herdlet_base::clock::wall_now();
@@ -95,18 +93,18 @@ impl Evaluations {
         self.kept().iter().cloned().collect()
     }
 
-    /// How many there have been.
+    /// The number of evaluations so far.
     pub(super) fn made(&self) -> u64 {
         *self.made.borrow()
     }
 
-    /// How many there were before a commit, as far as they are kept.
+    /// The number of evaluations before a commit. Evaluations that were dropped count as earlier.
     pub(super) fn made_before(&self, index: u64) -> u64 {
         let kept = self.kept();
         self.made() - kept.iter().filter(|one| one.index >= index).count() as u64
     }
 
-    /// How many there have been, and which of those that are kept came after the first `seen`.
+    /// The number of evaluations so far, and those after the first `seen` that are still kept.
     pub(super) fn after(&self, seen: u64) -> (u64, Vec<Arc<Evaluation>>) {
         let kept = self.kept();
         let made = self.made();
@@ -114,9 +112,9 @@ impl Evaluations {
         (made, kept.iter().skip(kept.len().saturating_sub(new)).cloned().collect())
     }
 
-    /// Waits until there have been more than `made`.
+    /// Waits until there are more than `made`.
     pub(super) async fn changed(&self, made: u64) {
-        // Ends without one only with the evaluations.
+        // An error is impossible: `self` owns the sender.
         let _ = self.made.subscribe().wait_for(|now| *now > made).await;
     }
 
@@ -126,7 +124,7 @@ impl Evaluations {
 }
 
 impl Shared {
-    /// The newest, and those of allocations that others follow.
+    /// The newest evaluations, and those that follow failed allocations.
     fn evaluations(&self) -> Vec<Arc<Evaluation>> {
         let mut all = self.evaluations.all();
         let allocs = self.model.allocs();
@@ -178,7 +176,7 @@ pub(super) async fn read(
     shared.answer(&read, |shared| Ok(shown(shared, &find(shared, &id)?))).await
 }
 
-/// The allocations of the job that was changed: Nomad's own list those that the evaluation made or touched.
+/// The allocations of the evaluation's job. Nomad lists those that the evaluation created or changed.
 pub(super) async fn allocations(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,

@@ -1,8 +1,8 @@
-//! `GET /v1/event/stream`: what happens, as Nomad's events: an object with an index and its events on each line.
+//! `GET /v1/event/stream`: changes as Nomad's events; each line is an object with an index and its events.
 //!
-//! `topic=TOPIC:KEY` (several times; `*` is all of either) chooses, `namespace` too. `index=N` resumes: changes since commit N are told
-//! again, each object as it is now. Where they are no longer known, and when a reader is too slow, everything is told as it is
-//! now. An idle stream says `{}`. Which topics there are is in [`topics`], what is news in [`news`].
+//! `topic=TOPIC:KEY` (repeatable; `*` matches any) and `namespace` filter. `index=N` resumes: the stream repeats the changes
+//! since commit N, with each object in its present state. If they are no longer known, or a reader is too slow, the stream sends
+//! all objects. An idle stream sends `{}`. [`topics`] lists the topics, [`news`] decides which changes are events.
 
 mod news;
 mod topics;
@@ -26,7 +26,7 @@ use super::{
 use news::{Known, Reader};
 use topics::Topics;
 
-/// Between two empty objects of a stream without news, as in Nomad.
+/// Interval of the empty objects on an idle stream, as in Nomad.
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(super) async fn follow(
@@ -35,8 +35,8 @@ pub(super) async fn follow(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let topics = Topics::read(query.as_deref().unwrap_or_default())?;
-    // Subscribed before the answer begins: whoever reads a list once it has, is told of all that changes after that. And before
-    // anything is read: what changes meanwhile is told twice rather than not at all.
+    // Subscribes before the response begins, so that a client that lists objects after it misses no change, and before the state
+    // is read, so that a concurrent change is sent twice rather than not at all.
     let seen = Seen {
         changes: shared.model.changes(),
         services: shared.catalog.version(),
@@ -47,14 +47,14 @@ pub(super) async fn follow(
     Ok(streamed(&shared, "application/json", |pieces| tell(reader, seen, pieces)))
 }
 
-/// What a reader's news come after.
+/// The position from which a reader gets events.
 struct Seen {
     changes: broadcast::Receiver<Changed>,
     services: u64,
     evaluations: u64,
 }
 
-/// Tells one reader until it goes away.
+/// Sends events to one reader until it disconnects.
 async fn tell(mut reader: Reader, seen: Seen, pieces: Pieces) -> Result<(), Gone> {
     let shared = Arc::clone(&reader.shared);
     let Seen { mut changes, mut services, mut evaluations } = seen;
@@ -108,14 +108,14 @@ async fn tell_all(reader: &mut Reader, pieces: &Pieces) -> Result<(), Gone> {
     say(pieces, index, reader.services()).await
 }
 
-/// What is told of a change.
+/// The events of a change.
 fn changed(reader: &mut Reader, change: &Changed) -> Vec<Value> {
     let index = change.index;
     match &change.object {
         Object::Job(key) => reader.job(key, index),
-        // What its checks say may have changed.
+        // The results of its checks may have changed.
         Object::Alloc(id) => reader.alloc(*id, index).into_iter().chain(reader.services()).collect(),
-        // The machine offers another one.
+        // The node has another host volume.
         Object::Volume(_) => reader.node(index).into_iter().collect(),
     }
 }

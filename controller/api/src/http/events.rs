@@ -1,7 +1,7 @@
-//! `GET /v1/herdlet/events`: everything that is shown, then every change, a line of JSON each.
+//! `GET /v1/herdlet/events`: all objects, then every change, as one JSON value per line.
 //!
-//! `index=N` resumes: a reader who was told everything up to the present index gets only what comes after. Otherwise, and
-//! when a reader is too slow, a `reset` is followed by everything.
+//! `index=N` resumes: if N is the present index, the reader gets only later changes. Otherwise, and when a reader is too
+//! slow, a `reset` precedes all objects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +18,9 @@ use super::{
     stream::{Gone, Pieces, streamed},
 };
 
-/// An idle stream says its index this often, so that a reader that is gone is noticed.
+/// An idle stream sends its index this often, to detect a reader that has disconnected.
 const IDLE: Duration = Duration::from_secs(15);
 
-/// From where to resume.
 #[derive(Debug, Deserialize)]
 pub(super) struct Resume {
     #[serde(default, deserialize_with = "from_text")]
@@ -37,7 +36,7 @@ pub(super) async fn follow(
 }
 
 async fn tell(shared: Arc<Shared>, resume: u64, pieces: Pieces) -> Result<(), Gone> {
-    // Subscribed before anything is read: what changes meanwhile is told twice rather than not at all.
+    // Subscribes before the state is read: a concurrent change is sent twice rather than not at all.
     let mut changes = shared.model.changes();
     let mut index = shared.model.index();
     if resume != index || index == 0 {
@@ -60,7 +59,7 @@ async fn tell(shared: Arc<Shared>, resume: u64, pieces: Pieces) -> Result<(), Go
         };
         index = index.max(changed.index);
         say(&pieces, &now(&shared, changed)).await?;
-        // All changes of a commit, then its index: a reader may act on what belongs together.
+        // All changes of a commit, then its index, so that a reader can process a commit as a whole.
         loop {
             match changes.try_recv() {
                 Ok(changed) => {
@@ -90,7 +89,7 @@ async fn tell_all(shared: &Shared, pieces: &Pieces) -> Result<u64, Gone> {
     Ok(index)
 }
 
-/// What an object is now, which may be newer than the change that is told.
+/// The present state of the object, which may be newer than the change.
 fn now(shared: &Shared, changed: Changed) -> Change {
     match changed.object {
         Object::Job(key) => shared.model.job(&key).map_or(Change::JobGone(key), Change::Job),

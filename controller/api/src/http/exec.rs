@@ -1,9 +1,9 @@
 //! `GET /v1/client/allocation/ALLOC/exec`: a command in a running task, over a websocket with Nomad's JSON frames.
 //!
 //! In: `{"stdin":{"data":…}}`, `{"stdin":{"close":true}}`, `{"tty_size":{"height":…,"width":…}}`, `{}`. Out: the same for
-//! stdout and stderr, then `{"exited":true,"result":{"exit_code":…}}`. The session ends with the socket. Where it fails,
-//! `{"error":{"message":…}}` comes before the close frame, whose reason has room for 123 bytes only; Nomad's clients pass it
-//! over and show the reason.
+//! stdout and stderr, then `{"exited":true,"result":{"exit_code":…}}`. The session ends with the socket. On failure,
+//! `{"error":{"message":…}}` precedes the close frame, whose reason is limited to 123 bytes. Nomad's clients ignore that
+//! message and show the reason.
 
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ use super::{
 pub use crate::reach::exec::input_frames;
 use crate::reach::exec::{self, FRAME_BYTES_MAX, FRAMES_LEN, Session, frame_text};
 
-/// Policy violation (RFC 6455 §7.4.1): Nomad's code for the caller's mistakes.
+/// Policy violation (RFC 6455 §7.4.1): Nomad's code for errors of the caller.
 pub const CLOSE_POLICY: u16 = 1008;
 /// Internal error (RFC 6455 §7.4.1).
 pub const CLOSE_ERROR: u16 = 1011;
-/// All is well (RFC 6455 §7.4.1).
+/// Normal closure (RFC 6455 §7.4.1).
 pub const CLOSE_NORMAL: u16 = 1000;
 
-/// What to execute.
+/// Query parameters.
 #[derive(Debug, Deserialize)]
 pub(super) struct Wanted {
     #[serde(default)]
@@ -66,7 +66,8 @@ pub(super) async fn open(
         .map_err(|error| ApiError::bad(format!("command is not a JSON list of strings: {error}")))?;
     let wanted = exec::Wanted { task: wanted.task, command, terminal: wanted.tty };
     let to_execute = reach.open_exec(&alloc, wanted)?;
-    let upgrade = upgrade.map_err(|error| ApiError::bad(format!("a websocket is expected here: {error}")))?;
+    let upgrade =
+        upgrade.map_err(|error| ApiError::bad(format!("this endpoint requires a websocket: {error}")))?;
     Ok(upgrade.max_message_size(FRAME_BYTES_MAX).on_upgrade(move |socket| async move {
         tokio::select! {
             () = session(socket, to_execute) => {}
@@ -100,7 +101,7 @@ async fn session(socket: WebSocket, to_execute: Session) {
             }
             let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: fitting(reason).into() }))).await;
         }
-        // Nobody is there any more: dropping the session ends the command.
+        // The client has disconnected: dropping the session ends the command.
         () = hung_up.cancelled() => {}
     }
 }
@@ -117,7 +118,7 @@ fn error_text(message: &str) -> Value {
     json!({ "error": { "message": message } })
 }
 
-/// The reason of a close frame has room for 123 bytes.
+/// Truncates the reason of a close frame to its limit of 123 bytes.
 pub fn fitting(mut reason: String) -> String {
     if reason.len() > 123 {
         let end = (0..=120).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or_default();
@@ -127,8 +128,8 @@ pub fn fitting(mut reason: String) -> String {
     reason
 }
 
-/// What comes from the socket, as long as it is open; then `hung_up` is cancelled. (That the stream is dropped means
-/// something else: the command has ended.)
+/// The input frames of the socket. When the socket closes, `hung_up` is cancelled. (Dropping the stream has another meaning:
+/// the command has ended.)
 fn input(source: SplitStream<WebSocket>, hung_up: CancellationToken) -> BoxStream<'static, ExecInput> {
     let frames = stream::unfold((source, hung_up), |(mut source, hung_up)| async move {
         while let Some(Ok(message)) = source.next().await {
@@ -143,7 +144,7 @@ fn input(source: SplitStream<WebSocket>, hung_up: CancellationToken) -> BoxStrea
     frames.flatten().boxed()
 }
 
-/// What a message of the socket says; none: it is closed.
+/// The input frames in a websocket message; none if it closes the socket.
 pub fn typed(message: &Message) -> Option<Vec<ExecInput>> {
     match message {
         Message::Text(text) => Some(input_frames(text.as_bytes())),

@@ -1,8 +1,9 @@
 //! The parameter `filter` of lists: conditions on the fields of an object.
 //!
-//! In: the text of an expression in the language of Nomad's API (go-bexpr): `==`, `!=`, `in`, `contains`, `matches`, `is empty`, their
-//! opposites, `and`, `or`, `not`, parentheses, `any` and `all`. A field within a field is `Meta.team`, `Meta["a.b"]` or, as a JSON
-//! pointer in quotes, `"/Meta/a.b"`. Out: whether an object as it is shown fits. A value that a field can never have is an error.
+//! In: an expression in the language of Nomad's API (go-bexpr): `==`, `!=`, `in`, `contains`, `matches`, `is empty`, their
+//! negations, `and`, `or`, `not`, parentheses, `any` and `all`. A nested field is `Meta.team`, `Meta["a.b"]` or, as a quoted JSON
+//! pointer, `"/Meta/a.b"`. Out: whether an object in its JSON form matches. Comparing a field with a value that it can never have
+//! is an error.
 
 mod values;
 mod words;
@@ -14,17 +15,17 @@ use serde_json::Value;
 use super::error::{ApiError, ApiResult};
 use words::{Word, Words};
 
-/// A longer expression is a slip.
+/// A longer expression is a mistake.
 const TEXT_BYTES_MAX: usize = 4_096;
-/// So many questions may be asked of items, by all objects of a list together: one `any` in another asks as many as their lengths
-/// multiplied, while everybody else waits for the same processor. It is some tenths of a second.
+/// Limit on item tests by one filter, over all objects of a list. Nested `any` multiplies the lengths of lists, and blocks a
+/// thread meanwhile. This many take some tenths of a second.
 const QUESTIONS_MAX: usize = 1_000_000;
 
-/// What must be so of an object; nothing for an empty expression.
+/// A parsed filter; an empty expression has no condition.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     condition: Option<Condition>,
-    /// Questions that were asked of items so far.
+    /// Item tests so far.
     asked: AtomicUsize,
 }
 
@@ -37,7 +38,7 @@ enum Condition {
     Items(Items),
 }
 
-/// What must be so of items of a list, or of entries of a map.
+/// A condition on the items of a list or the entries of a map.
 #[derive(Debug)]
 struct Items {
     of: Field,
@@ -52,16 +53,16 @@ enum HowMany {
     All,
 }
 
-/// What an item is called where something is asked of it.
+/// The names that the condition uses for an item.
 #[derive(Debug, PartialEq, Eq)]
 enum Names {
-    /// The value of a list, the key of a map.
+    /// The value in a list, or the key of a map.
     One(String),
-    /// The place in a list or the key of a map, and the value; none of what nothing is asked.
+    /// The index in a list or the key of a map, and the value; none for `_`.
     Two(Option<String>, Option<String>),
 }
 
-/// A field, and fields within it.
+/// The path of a field.
 #[derive(Debug)]
 struct Field(Vec<String>);
 
@@ -73,16 +74,16 @@ enum Test {
     Empty,
 }
 
-/// What names mean: those of items, the innermost first, then the fields of the object.
+/// Resolves names: items, innermost first, then the fields of the object.
 #[derive(Clone, Copy)]
 struct Scope<'v> {
     shown: &'v Value,
-    /// Questions that were asked of items.
+    /// Item tests so far.
     asked: &'v AtomicUsize,
     item: Option<&'v Named<'v>>,
 }
 
-/// An item, or the place of one, by its name.
+/// A named item, or its index or key.
 struct Named<'v> {
     name: &'v str,
     value: &'v Value,
@@ -90,22 +91,24 @@ struct Named<'v> {
 }
 
 impl Filter {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
-    /// 400 where it is none.
+    /// 400 for an invalid expression.
     pub(super) fn parse(text: &str) -> ApiResult<Self> {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(ApiError::bad(format!("filter: it is longer than {TEXT_BYTES_MAX} bytes")));
+            return Err(ApiError::bad(format!(
+                "filter: the expression is longer than {TEXT_BYTES_MAX} bytes"
+            )));
         }
         let condition = Words::of(text)?.expression()?;
         Ok(Self { condition, asked: AtomicUsize::new(0) })
     }
 
-    /// Whether the object, as it is shown, fits.
+    /// Whether the object, in its JSON form, matches.
     ///
     /// # Errors
-    /// Where it has no such field, or the field can't have such a value.
+    /// If the object has no such field, or the field can't have such a value.
     pub(super) fn accepts(&self, shown: &Value) -> ApiResult<bool> {
         let scope = Scope { shown, asked: &self.asked, item: None };
         self.condition.as_ref().map_or(Ok(true), |condition| condition.holds(scope))
@@ -155,12 +158,12 @@ impl Items {
             }
             Value::Null => Ok(self.how_many == HowMany::All),
             Value::String(_) | Value::Number(_) | Value::Bool(_) => {
-                Err(ApiError::bad(format!("filter: {} is no list and no map", self.of.0.join("."))))
+                Err(ApiError::bad(format!("filter: {} is neither a list nor a map", self.of.0.join("."))))
             }
         }
     }
 
-    /// Of each its key, or its place, comes with it.
+    /// `items`: each with its key or index.
     fn of_these<'v>(
         &self,
         scope: Scope<'_>,
@@ -187,10 +190,10 @@ impl Items {
 }
 
 impl Scope<'_> {
-    /// One more question: of the object itself their number is bounded by the text, of its items only here.
+    /// Counts an item test. Tests of the object itself are bounded by the length of the expression.
     fn count(&self) -> ApiResult<()> {
         if self.item.is_some() && self.asked.fetch_add(1, Relaxed) >= QUESTIONS_MAX {
-            let message = format!("filter: more than {QUESTIONS_MAX} questions would be asked of items");
+            let message = format!("filter: more than {QUESTIONS_MAX} tests of items would be needed");
             return Err(ApiError::bad(message));
         }
         Ok(())
@@ -202,12 +205,12 @@ impl Field {
         Ok(Self(match word {
             Word::Bare(selector) if selector.contains(['[', ']']) => {
                 return Err(ApiError::bad(format!(
-                    "filter: {selector:?}: a name in brackets stands in quotes"
+                    "filter: {selector:?}: a name in brackets must be quoted"
                 )));
             }
             Word::Bare(selector) => selector.split('.').map(str::to_owned).collect(),
             Word::Path(steps) => steps,
-            // RFC 6901.
+            // A JSON pointer (RFC 6901).
             Word::Quoted(pointer) if pointer.starts_with('/') => {
                 pointer[1..].split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect()
             }
@@ -231,11 +234,11 @@ impl Field {
             at = match at {
                 Value::Object(fields) => match fields.get(step) {
                     Some(inner) => inner,
-                    // What lies below a field may be missing, the field itself may not.
+                    // A nested field may be missing, a field of the object may not.
                     None if depth > 0 => &Value::Null,
                     None => return Err(ApiError::bad(format!("filter: there is no field {step:?} here"))),
                 },
-                // So may an item of a list.
+                // An item of a list may be missing too.
                 Value::Array(all) => match step.parse::<usize>() {
                     Ok(place) => all.get(place).unwrap_or(&Value::Null),
                     Err(_) => {
@@ -245,8 +248,7 @@ impl Field {
                 },
                 Value::Null => at,
                 Value::String(_) | Value::Number(_) | Value::Bool(_) => {
-                    let message =
-                        format!("filter: {} is a single value, and has no {step:?} below it", above());
+                    let message = format!("filter: {} is a single value and has no field {step:?}", above());
                     return Err(ApiError::bad(message));
                 }
             };
@@ -356,7 +358,7 @@ mod tests {
             ("all Tags as t { t matches `.` }", true),
             ("all Tags as t { t == a or t contains traefik }", true),
             ("not any Tags as t { t == a } or Tags is empty", false),
-            // Of a list the value is meant, of a map the key.
+            // A single name is the value of a list or the key of a map.
             ("any Meta as k { k == team }", true),
             ("any Meta as k { k == x }", false),
             ("any Tags as i, t { i == 1 and t matches `^traefik` }", true),
@@ -374,12 +376,12 @@ mod tests {
             // An inner name hides an outer one, and both hide a field.
             ("any Groups as t { any t.Tags as t { t == a } }", true),
             ("any Tags as t { t == a } and t == \"a field\"", true),
-            // Of nothing all is true and nothing is.
+            // `any` of an empty list is false, `all` is true.
             ("any Empty as t { t == a }", false),
             ("all Empty as t { t == a }", true),
             ("any No as t { t == a } or all No as t { t == a }", true),
             ("any Meta.none as t { t == a }", false),
-            // It may still be a field's name, or a value.
+            // `any` and `all` can also be field names or values.
             ("any == thing", true),
             ("any is not empty and a in Tags", true),
             ("all in Meta", false),
@@ -391,12 +393,12 @@ mod tests {
             assert_eq!(found, expected, "{text}");
         }
         for (text, says) in [
-            ("any t as x { x == a }", "filter: t is no list and no map"),
+            ("any t as x { x == a }", "filter: t is neither a list nor a map"),
             ("any Missing as x { x == a }", "there is no field \"Missing\""),
             ("any Tags as x { y == a }", "there is no field \"y\""),
             ("any Tags as i, x { i.below == a }", "i is a single value"),
-            ("any Tags as i, x { i == first }", "i is a number, and \"first\" is none like it"),
-            ("Groups contains web", "Groups holds no single values: ask with `any"),
+            ("any Tags as i, x { i == first }", "i is a number, and \"first\" does not fit"),
+            ("Groups contains web", "Groups has items that are not single values: use `any"),
         ] {
             let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
             assert!(told.contains(says), "{text}: {told}");
@@ -409,8 +411,8 @@ mod tests {
         let shown = json!({ "A": many });
         let text = "any A as a { any A as b { any A as c { any A as d { a == 201 } } } }";
         let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
-        assert!(told.contains("more than 1000000 questions"), "{told}");
-        // Of many objects each asks little; together it counts.
+        assert!(told.contains("more than 1000000 tests of items"), "{told}");
+        // The limit applies to all objects together.
         let filter = Filter::parse("all A as a { a != 201 }").unwrap();
         let asked = (0..6_000).map(|_| filter.accepts(&shown)).take_while(Result::is_ok).count();
         assert_eq!(asked, QUESTIONS_MAX / 200);
@@ -477,9 +479,9 @@ mod tests {
         ] {
             assert!(Filter::parse(text).unwrap().accepts(&shown).is_err(), "{text}");
         }
-        // An item that this list does not have is no mistake.
+        // A missing item of a list is no error.
         assert!(Filter::parse("Tags.7 == a").unwrap().accepts(&shown).is_ok_and(|accepts| !accepts));
         let told = Filter::parse("Count.below == 1").unwrap().accepts(&shown).unwrap_err().to_string();
-        assert_eq!(told, "filter: Count is a single value, and has no \"below\" below it");
+        assert_eq!(told, "filter: Count is a single value and has no field \"below\"");
     }
 }

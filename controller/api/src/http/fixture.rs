@@ -1,4 +1,4 @@
-//! An API for tests, in front of a read model without a planner.
+//! An API for tests: a read model without a planner.
 
 #![expect(clippy::unwrap_used, reason = "only tests see this")]
 
@@ -25,7 +25,6 @@ use super::{
 };
 use crate::reach::bounds::Bounds;
 
-/// An API in front of a read model.
 pub struct Ground {
     pub dir: tempfile::TempDir,
     pub shared: Arc<Shared>,
@@ -45,7 +44,7 @@ impl Ground {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("api")).unwrap();
-        // Nobody answers requests: each is told that the agent shuts down.
+        // The inbox has no reader: each request fails because the agent shuts down.
         let (inbox, _) = Inbox::with_capacity(1);
         let store = watch::Sender::new(StoreHealth::Ok);
         let requests = Requests::to(inbox, store.subscribe(), dir.path().join("state"));

@@ -1,4 +1,5 @@
-//! `GET /v1/client/fs/{ls,stat,cat,readat,stream}/ALLOC?path=…`: the files of an allocation, from its directory on.
+//! `GET /v1/client/fs/{ls,stat,cat,readat,stream}/ALLOC?path=…`: the files of an allocation, relative to its
+//! directory.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::reach::files;
 
-/// Which file, and which part of it.
+/// Query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wanted {
@@ -32,7 +33,7 @@ pub(super) struct Wanted {
     follow: bool,
 }
 
-/// `stream` follows unless it is told not to, as in Nomad.
+/// `stream` follows by default, as in Nomad.
 fn yes() -> bool {
     true
 }
@@ -56,7 +57,6 @@ pub(super) async fn stat(
     Ok(Json(reach.stat(&*reach.alloc(&id)?, &wanted.path).await?.into()))
 }
 
-/// A whole file.
 pub(super) async fn cat(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -66,7 +66,7 @@ pub(super) async fn cat(
     told(shared, &id, wanted, Form::Plain).await
 }
 
-/// `limit` bytes of a file from `offset` on.
+/// `limit` bytes of a file, from `offset`.
 pub(super) async fn readat(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -77,7 +77,7 @@ pub(super) async fn readat(
     told(shared, &id, wanted, Form::Plain).await
 }
 
-/// A file in Nomad's frames, followed as it grows unless `follow=false`.
+/// A file in Nomad's frames. Follows the file as it grows unless `follow=false`.
 pub(super) async fn stream(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,

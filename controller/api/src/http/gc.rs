@@ -1,6 +1,6 @@
-//! Garbage collection by request: all that has ended, directories only, or one allocation's.
+//! Garbage collection on request: of everything that has ended, of allocation directories, or of one allocation's directory.
 //!
-//! In: Nomad's requests, and our own, which say what was collected. Out: what has ended, and when it is collected by itself.
+//! In: Nomad's requests, and our own, which return what was collected. Out: what has ended, and when its collection is due.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{
     query::{Params, Read},
 };
 
-/// All that has ended: what is due first.
+/// All jobs and allocations that have ended, those due first at the top.
 pub(super) async fn ended(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -29,24 +29,22 @@ pub(super) async fn ended(
     fitting(shared.gc.ended().await, &filter).map(Json)
 }
 
-/// Collects all that has ended, and says what that was.
+/// Collects everything that has ended, and returns the list.
 pub(super) async fn collect(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Vec<Ended>>> {
     Ok(Json(shared.gc.collect_now(Scope::All).await?))
 }
 
-/// The same, as Nomad answers it.
+/// The same with Nomad's response.
 pub(super) async fn system(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
     shared.gc.collect_now(Scope::All).await?;
     Ok(Json(Value::Null))
 }
 
-/// Collects directories of allocations.
 pub(super) async fn client(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
     shared.reach().collect_all().await?;
     Ok(Json(Value::Null))
 }
 
-/// Collects one allocation's directory.
 pub(super) async fn alloc(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -56,7 +54,7 @@ pub(super) async fn alloc(
         return Ok(Json(Value::Null));
     }
     Err(ApiError::Conflict(format!(
-        "allocation {} has not ended; only what has ended is collected",
+        "allocation {} has not ended; only ended allocations can be collected",
         alloc.spec.name()
     )))
 }

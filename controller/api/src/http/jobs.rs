@@ -25,7 +25,7 @@ use super::{
     trigger::Trigger,
 };
 
-/// All jobs as they are shown, of every namespace.
+/// All jobs of every namespace, in our own form.
 pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -48,7 +48,7 @@ fn allocs_of(shared: &Shared, view: &JobView) -> Vec<Arc<AllocView>> {
     view.allocs.iter().filter_map(|id| shared.model.alloc(id)).collect()
 }
 
-/// A job with what became of it and, of one that was dispatched, its payload.
+/// A job with its status and, if it was dispatched, its payload.
 pub(super) fn shown(view: &JobView) -> Value {
     let mut whole = nomad::whole_job(view);
     whole["Payload"] = payload::shown(&view.job);
@@ -86,7 +86,7 @@ pub(super) async fn summary(
     shared.answer(&read, summary).await
 }
 
-/// Nothing is left to evaluate: a job is planned whenever anything that it depends on changes.
+/// Needs no work: a job is planned whenever something that it depends on changes.
 pub(super) async fn evaluate(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -104,7 +104,7 @@ pub(super) async fn evaluate(
     Ok(Json(registered(&eval, index, view.modify_index, "")))
 }
 
-/// What follows a change of a job, in Nomad's words.
+/// The response to a change of a job, in Nomad's form.
 pub(super) fn registered(eval: &str, index: u64, modify_index: u64, warnings: &str) -> Value {
     json!({
         "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": modify_index, "Warnings": warnings,
@@ -112,7 +112,7 @@ pub(super) fn registered(eval: &str, index: u64, modify_index: u64, warnings: &s
     })
 }
 
-/// What to evaluate, in Nomad's words.
+/// The body of an evaluation, as Nomad names its fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Evaluate {
@@ -125,7 +125,7 @@ struct EvalOptions {
     force_reschedule: bool,
 }
 
-/// `POST /v1/herdlet/job/ID/start`: of a job that was stopped.
+/// `POST /v1/herdlet/job/ID/start`: starts a stopped job.
 pub(super) async fn start(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -137,27 +137,26 @@ pub(super) async fn start(
     Ok(Json(reversioned(&eval, changed, "")))
 }
 
-/// What follows a change that may have given a job another version: beyond Nomad, which one that is.
+/// The response to a change that may have created a version. Adds its number to Nomad's fields.
 pub(super) fn reversioned(eval: &str, Changed { index, version }: Changed, warnings: &str) -> Value {
     let mut answer = registered(eval, index, index, warnings);
     answer["JobVersion"] = version.into();
     answer
 }
 
-/// What becomes of a job that is deregistered.
+/// Parameters of a deregistration.
 #[derive(Debug, Deserialize)]
 pub(super) struct Deregistration {
-    /// It is forgotten, not only stopped.
+    /// Delete the job instead of only stopping it.
     #[serde(default, deserialize_with = "flag")]
     purge: bool,
-    /// Nothing of it waits for its `shutdown_delay`, nor for the rest of one that runs.
+    /// Don't wait for any `shutdown_delay`, including those that have begun.
     #[serde(default, deserialize_with = "flag")]
     no_shutdown_delay: bool,
-    /// Only if this is its version still; with `purge`.
+    /// Delete only if this is still the job's version. Valid only with `purge`.
     enforce_prior_version: Option<u64>,
 }
 
-/// `DELETE /v1/job/ID`.
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -175,7 +174,7 @@ pub(super) async fn remove(
             let Changed { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
             (index, Some(version))
         }
-        (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version stands only with purge=true")),
+        (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version requires purge=true")),
     };
     if no_shutdown_delay {
         let of = Ending::Job(job.clone());

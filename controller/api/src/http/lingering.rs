@@ -1,7 +1,7 @@
-//! A connection that closes without losing its last answer.
+//! A stream that closes without losing its last answer.
 //!
-//! In: a stream. Out: the same, which after the end of our side reads what the peer still sends, for a moment, and throws it away. Closed
-//! with something unread it would be reset, and the peer would get an error in place of an answer that it had not read yet.
+//! In: a stream. Out: a stream that, after the end of our side, reads and discards what the peer still sends for a moment. A
+//! socket closed with unread data is reset, and the peer would get an error instead of an answer that it had not read yet.
 
 use std::{
     io,
@@ -15,21 +15,21 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// So long a peer has to read its answer and hang up.
+/// How long a peer has to read its answer and close the connection.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(2);
 
-/// So much of what it sends meanwhile is read: twice the largest body.
+/// How many bytes are discarded at most: twice the largest body.
 const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Read at a time.
+/// Bytes per read.
 const PIECE_LEN: usize = 4 * 1024;
 
-/// A stream that closes so.
+/// See the module's documentation.
 pub(crate) struct Lingering<S> {
     stream: S,
-    /// The peer will send nothing more.
+    /// Whether the peer will send nothing more.
     is_ended: bool,
-    /// Once our side has ended.
+    /// Set once our side has ended.
     end: Option<End>,
 }
 
@@ -84,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             let mut buffer = ReadBuf::new(&mut piece);
             match self.as_mut().poll_read(context, &mut buffer) {
                 Poll::Ready(Ok(())) => end.bytes_left = end.bytes_left.saturating_sub(buffer.filled().len()),
-                // The peer has received what it will receive.
+                // The peer can receive nothing more.
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => {
                     self.end = Some(end);

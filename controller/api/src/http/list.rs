@@ -1,7 +1,7 @@
-//! Lists of Nomad's API: which objects are shown, in which order, how many at a time.
+//! Lists of Nomad's API: selection, order and pages.
 //!
 //! In: the objects of the read model and the parameters `namespace`, `prefix`, `filter`, `reverse`, `per_page` and `next_token`.
-//! Out: their JSON, oldest `CreateIndex` first, and where the next page begins. What to show of an object is the caller's.
+//! Out: their JSON, lowest `CreateIndex` first, and the token of the next page. The caller renders each object.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -17,17 +17,16 @@ use super::{
     query::{NEXT_TOKEN, Read, Source},
 };
 
-/// An object that lists are made of.
+/// An object in a list.
 pub(super) trait Listed {
-    /// Where it is known.
+    /// Where the objects are stored.
     const SOURCE: Source = Source::Model;
-    /// Its namespace; none where it has none.
+    /// Its namespace; none for objects without one.
     fn namespace(&self) -> Option<&str>;
-    /// What `prefix` is compared with.
+    /// The text that `prefix` is compared with.
     fn id(&self) -> Cow<'_, str>;
-    /// Commit in which it was made.
+    /// The commit that created it.
     fn create_index(&self) -> u64;
-    /// Whether its id begins with this.
     fn begins_with(&self, prefix: &str) -> bool {
         self.id().starts_with(prefix)
     }
@@ -60,13 +59,13 @@ impl Listed for Arc<AllocView> {
         self.spec.create_index
     }
 
-    /// Case means nothing in a UUID.
+    /// UUIDs are case-insensitive.
     fn begins_with(&self, prefix: &str) -> bool {
         self.id().starts_with(&prefix.to_ascii_lowercase())
     }
 }
 
-/// What is shown of a list, and where the next page begins.
+/// A page of a list, and the token of the next one.
 #[derive(Debug, PartialEq)]
 pub(super) struct Page {
     pub(super) shown: Vec<Value>,
@@ -74,7 +73,7 @@ pub(super) struct Page {
 }
 
 impl Shared {
-    /// The page of a list that `read` asks for, with the index it was read at.
+    /// Answers with a page of the list, and its index.
     pub(super) async fn list<T: Listed>(
         self: &Arc<Self>,
         read: &Read,
@@ -84,7 +83,7 @@ impl Shared {
         self.arranged(read, find, show, |shown| shown).await
     }
 
-    /// The same, of which `arrange` picks what is shown, and in which order.
+    /// The same, with `arrange` to select and order the objects of the page.
     pub(super) async fn arranged<T: Listed>(
         self: &Arc<Self>,
         read: &Read,
@@ -106,7 +105,7 @@ impl Shared {
         })
     }
 
-    /// A list that is answered whole and in an order of its own; only what fits the filter of `read`.
+    /// A list without pages, in its own order. Only `filter` of `read` applies.
     pub(super) async fn filtered<T: Serialize>(
         self: &Arc<Self>,
         source: Source,
@@ -121,7 +120,7 @@ impl Shared {
     }
 }
 
-/// What fits, as it is shown.
+/// Filters objects, and returns their JSON.
 pub(super) fn fitting<T: Serialize>(found: Vec<T>, filter: &Filter) -> ApiResult<Vec<Value>> {
     let mut fitting = Vec::new();
     for one in found {
@@ -134,7 +133,7 @@ pub(super) fn fitting<T: Serialize>(found: Vec<T>, filter: &Filter) -> ApiResult
     Ok(fitting)
 }
 
-/// The page of `found` that is asked for.
+/// Selects the requested page of `found`.
 pub(super) fn page<T: Listed>(
     mut found: Vec<T>,
     read: &Read,
@@ -174,12 +173,12 @@ pub(super) fn page<T: Listed>(
     Ok(page)
 }
 
-/// `CREATEINDEX.ID` of the first object of a page.
+/// Parses `CREATEINDEX.ID` of the first object of a page.
 fn place(token: &str) -> ApiResult<(u64, &str)> {
     token
         .split_once('.')
         .and_then(|(index, id)| Some((index.parse().ok()?, id)))
-        .ok_or_else(|| ApiError::bad(format!("next_token: {token:?} is none that this agent gave out")))
+        .ok_or_else(|| ApiError::bad(format!("next_token: {token:?} is not a token of this agent")))
 }
 
 #[cfg(test)]
@@ -188,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Namespace, id, commit.
+    /// Namespace, id, create index.
     struct Thing(&'static str, &'static str, u64);
 
     impl Listed for Thing {
@@ -248,7 +247,7 @@ mod tests {
             }
             assert_eq!(seen, pages);
         }
-        // One that is gone meanwhile: the page begins with what comes after it.
+        // If the object has been removed meanwhile, the page begins with the next one.
         let read = Read { next_token: "5.gone".to_owned(), ..Read::default() };
         assert_eq!(ask(&read).0, ["abc", "a"]);
         assert_eq!(ask(&Read { per_page: 4, ..Read::default() }).1, None, "nothing comes after the last");

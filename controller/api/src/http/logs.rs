@@ -1,8 +1,8 @@
-//! `GET /v1/client/fs/logs/ALLOC`: a task's log, from any place, followed over rotations.
+//! `GET /v1/client/fs/logs/ALLOC`: a task's log, from any position, followed across rotations.
 //!
-//! Nomad's parameters: `task`, `type` (stdout, stderr), `follow`, `offset`, `origin` (start, end), `plain`; and ours, `tail`
-//! (lines) and `since` (seconds since 1970), of which the later counts. Without `plain` the answer is Nomad's frames, JSON objects back to back. A followed log ends when its task has
-//! ended for good and all was told.
+//! Nomad's parameters: `task`, `type` (stdout, stderr), `follow`, `offset`, `origin` (start, end), `plain`; and ours: `tail`
+//! (lines) and `since` (seconds since 1970). With both, the later start applies. Without `plain` the answer is Nomad's frames, as
+//! concatenated JSON objects. A followed log ends when the task is dead and its log was sent completely.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::reach::logs;
 
-/// What to read.
+/// Query parameters.
 #[derive(Debug, Deserialize)]
 pub(super) struct Wanted {
     #[serde(default)]

@@ -1,7 +1,7 @@
-//! `GET /v1/agent/monitor`: the agent's log lines as they come, from `log_level` (`info` unless said) up.
+//! `GET /v1/agent/monitor`: streams the agent's log lines of at least `log_level` (default `info`).
 //!
-//! With `plain` the lines themselves, else Nomad's frames: JSON objects with `Data`, one after the other, and an empty one each
-//! second. `log_json` makes each line an object.
+//! With `plain`, the lines themselves; otherwise Nomad's frames: concatenated JSON objects with `Data`, and an empty one every
+//! second. `log_json` formats each line as an object.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::reach::monitor;
 
-/// What to tell, and how.
+/// Query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wanted {
@@ -39,7 +39,7 @@ pub(super) async fn follow(
     if !wanted.node_id.is_empty() && wanted.node_id != shared.facts.node.id {
         return Err(ApiError::NotFound(format!("unknown node {:?}", wanted.node_id)));
     }
-    // Before the answer: whoever has it hears everything from then on.
+    // Before the response begins, so that a client that has received its head misses no line after that.
     let listener = monitor::listen(&shared.bounds, &wanted.log_level, wanted.log_json)?;
     let form = Form::of(wanted.plain);
     Ok(streamed(&shared, form.content_type(), |pieces| listener.run(form, pieces)))

@@ -1,4 +1,5 @@
-//! Namespaces: those that jobs are in, and `default`. Nobody makes or removes one: it is there while a job is.
+//! Namespaces: `default`, and those of jobs. They are not created or removed by request; each exists while it
+//! has a job.
 
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
@@ -15,7 +16,6 @@ use super::{
     query::{Params, Read},
 };
 
-/// A namespace.
 struct Namespace(String);
 
 impl Listed for Namespace {

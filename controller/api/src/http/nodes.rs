@@ -1,4 +1,5 @@
-//! This machine as the one node there is: `/v1/nodes`, `/v1/node/ID`, and who its peers would be.
+//! This machine as the only node: `/v1/nodes`, `/v1/node/ID`, and the stand-ins for cluster
+//! members.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -36,7 +37,7 @@ impl Listed for Machine {
     }
 }
 
-/// What to show of each node of a list beside the usual.
+/// Optional fields of the nodes in a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Extra {
@@ -69,7 +70,7 @@ pub(super) async fn read(
     shared.answer(&read, node).await
 }
 
-/// Every allocation is one of this node's.
+/// All allocations are on this node.
 pub(super) async fn allocations(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -89,7 +90,7 @@ fn check(shared: &Shared, id: &str) -> ApiResult<()> {
     known.then_some(()).ok_or_else(|| ApiError::NotFound("node not found".to_owned()))
 }
 
-/// What is known of this machine now.
+/// The present state of this machine.
 pub(super) fn machine(shared: &Shared) -> Machine {
     let facts = &shared.facts;
     let node = &facts.node;
@@ -127,7 +128,7 @@ fn capacity(shared: &Shared) -> Option<Capacity> {
     })
 }
 
-/// `GET /v1/agent/members`: nobody but us.
+/// `GET /v1/agent/members`: this agent is the only member.
 pub(super) async fn members(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let node = &shared.facts.node;
     let member = json!({
@@ -144,15 +145,14 @@ pub(super) async fn regions(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!([shared.facts.node.region]))
 }
 
-/// Where Nomad's servers would be.
+/// The address that a Nomad server would have.
 const PEER: &str = "127.0.0.1:4647";
 
-/// `GET /v1/status/leader`: there is none but us.
+/// `GET /v1/status/leader`: this agent is always the leader.
 pub(super) async fn leader() -> Json<&'static str> {
     Json(PEER)
 }
 
-/// `GET /v1/status/peers`.
 pub(super) async fn peers() -> Json<[&'static str; 1]> {
     Json([PEER])
 }

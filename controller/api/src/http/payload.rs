@@ -1,16 +1,16 @@
-//! The payload of a dispatched job, as Nomad keeps it and its API shows it: a snappy block in base64.
+//! The payload of a dispatched job, as Nomad's API shows it: a snappy block in base64.
 //!
-//! In: a job. Out: a member of its JSON. The block is one of literals alone (`format_description.txt` of snappy): any reader takes it,
-//! and nobody here has to compress.
+//! In: a job. Out: a member of its JSON. The block consists of literals only (`format_description.txt` of snappy), which every
+//! decoder accepts, so no compressor is needed.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use herdlet_api_types::job::Job;
 use serde_json::Value;
 
-/// So much one literal holds whose length takes two bytes.
+/// The largest literal with a two-byte length.
 const LITERAL_BYTES_MAX: usize = 1 << 16;
 
-/// Null where there is none.
+/// Null if there is no payload.
 pub(super) fn shown(job: &Job) -> Value {
     let payload = job.dispatched().and_then(|(payload, _)| STANDARD.decode(payload).ok());
     payload

@@ -1,5 +1,5 @@
-//! Query parameters that many endpoints share, and blocking queries: a read with `index` waits until something has changed
-//! after it, at most for `wait`; the answer names the index it was read at.
+//! Query parameters that many endpoints share, and blocking queries: a read with `index` waits for a later change, at most for
+//! `wait`; the answer has the index of its data.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -14,25 +14,25 @@ use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
 use super::{Shared, error::ApiError};
 
-/// How long a blocking query waits where it doesn't say, as in Nomad.
+/// How long a blocking query waits by default, as in Nomad.
 const WAIT_DEFAULT: Duration = Duration::from_secs(300);
-/// The longest it may wait.
+/// The longest wait that a query can request.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// Up to this part of the wait is added by chance, as in Nomad: queries that began together don't end together.
+/// Random addition of up to this fraction of the wait, as in Nomad, so that queries that began together don't end together.
 const WAIT_JITTER: u32 = 16;
-/// What services a waiting reader is shown is looked at no more often: where much changes, one look serves many changes.
+/// Shortest interval between two comparisons of what a waiting reader of services would get: one comparison covers many changes.
 const LOOKS_APART: Duration = Duration::from_millis(20);
 
-/// The index at which an answer was read.
+/// The index of the data.
 pub(super) const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
-/// Whether it came from a leader's state; ours always does.
+/// Whether the data came from a leader; always true here.
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
-/// How old it may be, in milliseconds.
+/// The age of the data in milliseconds.
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-nomad-lastcontact");
-/// Where the next page of a list begins.
+/// Token of the next page of a list.
 pub(super) const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-nomad-nexttoken");
 
-/// Parameters of reads; those of lists say what they mean in [`super::list`].
+/// Parameters of reads; [`super::list`] implements those of lists.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Read {
@@ -40,30 +40,30 @@ pub struct Read {
     pub(super) index: u64,
     pub(super) wait: Option<String>,
     pub(super) namespace: Option<String>,
-    /// Only ids that begin with this.
+    /// Prefix of the ids to list.
     pub(super) prefix: String,
-    /// Only objects of which this is so.
+    /// Expression that listed objects must match.
     pub(super) filter: String,
-    /// The newest first.
+    /// Newest first.
     #[serde(deserialize_with = "flag")]
     pub(super) reverse: bool,
-    /// So many at a time; all where it is 0.
+    /// Size of a page; 0 means no limit.
     #[serde(deserialize_with = "from_text")]
     pub(super) per_page: u32,
-    /// Where the page begins, as the last page's answer said.
+    /// First object of the page: the token from the previous answer.
     pub(super) next_token: String,
-    /// Indented, for people.
+    /// Indent the JSON.
     #[serde(deserialize_with = "flag")]
     pub(super) pretty: bool,
 }
 
 impl Read {
-    /// The job of that id in the namespace asked for.
+    /// The key of the job with this id in the requested namespace.
     pub(super) fn job(&self, id: String) -> JobKey {
         JobKey { namespace: self.namespace().into(), id: id.into() }
     }
 
-    /// Whether something in `namespace` is asked for. `*` means all.
+    /// Whether the request includes `namespace`. `*` includes all.
     pub(super) fn covers(&self, namespace: &str) -> bool {
         self.namespace() == "*" || self.namespace() == namespace
     }
@@ -73,17 +73,17 @@ impl Read {
     }
 }
 
-/// Where a read looks, and what wakes it while it waits.
+/// The data of a read, whose changes wake it while it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     /// The read model.
     Model,
-    /// The catalogue of services too, which changes without a commit.
+    /// The read model and the catalogue of services, which changes without a commit.
     Services,
 }
 
 impl Shared {
-    /// The index of what is read now; grows with every change. Never 0: a query with index 0 would not block.
+    /// The present index of the source; grows with every change. Never 0, because a query with index 0 would not block.
     pub(super) fn index(&self, source: Source) -> u64 {
         let index = match source {
             Source::Model => self.model.version(),
@@ -110,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Waits as a blocking query asks for. Read the model only after this.
+    /// Waits as a blocking query requests. Read the model only after this.
     async fn await_news<T: Serialize>(
         &self,
         read: &Read,
@@ -127,7 +127,7 @@ impl Shared {
         };
         let chance = uuid::Uuid::new_v4().as_fields().0;
         let wait = wait + (wait / WAIT_JITTER).mul_f64(f64::from(chance) / f64::from(u32::MAX));
-        // An index that was not reached yet is from before a restart: the answer tells the present one.
+        // An index that was not reached yet is from before a restart: the query returns at once with the present index.
         if (1..=self.index(source)).contains(&read.index) {
             tokio::select! {
                 () = self.news(read.index, source, look) => {}
@@ -138,8 +138,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Until there is something that a reader who has read at `index` doesn't know. Of the model that is any change; of services
-    /// one of what is shown, since proxies read them again and again and each other service changes too.
+    /// Waits for a change after `index`. Any change of the model counts. Changes of services count only if they change this
+    /// answer: proxies poll for single services, while every other service changes the index too.
     async fn news<T: Serialize>(
         &self,
         index: u64,
@@ -152,7 +152,7 @@ impl Shared {
             Source::Services => shown(self),
         };
         let mut index = index;
-        // What has come by now, perhaps after the reader has read, is news.
+        // A change up to now, perhaps after the reader's last read, counts in any case.
         let is_known = source == Source::Services && self.index(source) == index;
         loop {
             self.changed(source, index).await;
@@ -164,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// An answer with the index it was read at. The `look` that is shown runs after the index was taken, so it shows no less.
+    /// Answers with data and its index. `look` runs after the index was determined, so the data is at least as new.
     pub async fn answer<T: Serialize>(
         self: &Arc<Self>,
         read: &Read,
@@ -173,7 +173,7 @@ impl Shared {
         self.answer_from(Source::Model, read, look).await
     }
 
-    /// The same of what `source` says.
+    /// The same for data from `source`.
     pub(super) async fn answer_from<T: Serialize>(
         self: &Arc<Self>,
         source: Source,
@@ -195,7 +195,7 @@ impl Shared {
     }
 }
 
-/// Query parameters whose errors are our plain text.
+/// Query parameters with plain-text errors.
 pub(super) struct Params<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
@@ -209,7 +209,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// A number or flag that may be left empty, as Nomad's clients send them.
+/// A number or flag that may be empty, as Nomad's clients send them.
 pub(super) fn from_text<'de, D: Deserializer<'de>, T: FromStr + Default>(source: D) -> Result<T, D::Error> {
     let text = String::deserialize(source)?;
     if text.is_empty() {

@@ -1,7 +1,7 @@
-//! Jobs in Nomad's own form: registered, parsed, and compared with what there is.
+//! Jobs in Nomad's form: registering, parsing and planning them.
 //!
-//! In: `{"Job": …}` as Nomad's clients send it, or the text of a job file. Out: what was accepted, the job in Nomad's JSON, or what
-//! a registration would change. What is wrong with a job comes back as problems with the path of each.
+//! In: `{"Job": …}` as Nomad's clients send it, or the text of a job file. Out: what was accepted, the job in Nomad's JSON, or
+//! what a registration would change. Errors in a job come back as problems, each with its path.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -33,7 +33,7 @@ use super::{
     trigger::Trigger,
 };
 
-/// A job to be registered or planned, in Nomad's words.
+/// The body of a registration or plan, as Nomad names its fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Request {
@@ -57,7 +57,6 @@ impl Request {
     }
 }
 
-/// `POST /v1/jobs`.
 pub(super) async fn register(
     State(shared): State<Arc<Shared>>,
     body::Json(request): body::Json<Request>,
@@ -65,7 +64,7 @@ pub(super) async fn register(
     accept(&shared, request, None).await
 }
 
-/// `POST /v1/job/ID`: the same of the job that the path names.
+/// `POST /v1/job/ID`: registers the job that the path names.
 pub(super) async fn update(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -90,7 +89,7 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
     Ok(Json(reversioned(&eval, changed, &warnings)))
 }
 
-/// The text of a job file, in Nomad's words.
+/// The body of a parse request, as Nomad names its fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Text {
@@ -99,14 +98,13 @@ pub(super) struct Text {
     variables: String,
 }
 
-/// `POST /v1/jobs/parse`.
 pub(super) async fn parse(
     State(shared): State<Arc<Shared>>,
     body::Json(text): body::Json<Text>,
 ) -> ApiResult<Json<Value>> {
     if !text.variables.is_empty() {
         return Err(ApiError::NotBuilt(
-            "Variables is not built; herdlet convert --var takes them".to_owned(),
+            "Variables is not built; use herdlet convert --var instead".to_owned(),
         ));
     }
     if text.job_hcl.trim().is_empty() {
@@ -116,7 +114,7 @@ pub(super) async fn parse(
     Ok(Json(nomad::job(&job, 0)))
 }
 
-/// `POST /v1/job/ID/plan`: what a registration would do. Nothing is changed.
+/// `POST /v1/job/ID/plan`: a dry run of a registration.
 pub(super) async fn plan(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -136,7 +134,7 @@ pub(super) async fn plan(
     });
     let updates: Map<String, Value> = group_names(&job, known.as_deref())
         .map(|group| {
-            // What makes children runs nothing by itself.
+            // A parent job has no allocations of its own.
             let own = if job.makes_children() { Updates::default() } else { updates(&shared, &job, group) };
             (group.to_owned(), with_canaries(own, &job, group).shown())
         })
@@ -157,8 +155,8 @@ async fn with_lacking(shared: &Shared, warnings: String, job: &Job) -> String {
     known.into_iter().chain(lacking).collect::<Vec<_>>().join("\n")
 }
 
-/// Groups that can't be placed on this node now, by name: why, and how many of their allocations wait for it. Of a job that is
-/// dispatched this is so of its next child.
+/// Groups that can't be placed on this node now, by name: the reason, and the number of allocations. For a parameterized job,
+/// this is about its next child.
 pub(super) fn unplaced(shared: &Shared, job: &Job) -> BTreeMap<String, (Unplaced, u64)> {
     let (total, reserved) = shared.facts.room;
     let all = total.minus(reserved);
@@ -184,7 +182,7 @@ pub(super) fn unplaced(shared: &Shared, job: &Job) -> BTreeMap<String, (Unplaced
     unplaced
 }
 
-/// What live allocations hold, but for those of this job that will be stopped or replaced for it.
+/// Resources of live allocations, except those of this job that it will stop or replace.
 fn taken_by_others(shared: &Shared, job: &Job) -> Room {
     let key = job.key();
     let stays = |view: &AllocView| {
@@ -197,14 +195,14 @@ fn taken_by_others(shared: &Shared, job: &Job) -> Room {
     live.filter_map(|view| view.spec.group()).map(Room::of).fold(Room::default(), Room::plus)
 }
 
-/// Groups of the job, and those that it had.
+/// The groups of the job, and of its present version.
 fn group_names<'j>(job: &'j Job, known: Option<&'j JobView>) -> impl Iterator<Item = &'j str> {
     let old = known.into_iter().flat_map(|view| &view.job.groups);
     let gone = old.filter(|group| job.group(&group.name).is_none());
     job.groups.iter().chain(gone).map(|group| group.name.as_str())
 }
 
-/// What becomes of the allocations of a group once this is its job.
+/// What happens to the allocations of a group when this job is applied.
 fn updates(shared: &Shared, job: &Job, group: &str) -> Updates {
     let count = job.group(group).filter(|_| !job.stop).map_or(0, |group| group.count);
     let mut updates = Updates::default();
@@ -227,7 +225,7 @@ fn updates(shared: &Shared, job: &Job, group: &str) -> Updates {
     updates
 }
 
-/// What canaries stand beside is left as it is until they are promoted.
+/// Allocations that a canary would replace stay until the promotion.
 fn with_canaries(updates: Updates, job: &Job, group: &str) -> Updates {
     let update =
         job.group(group).and_then(|group| group.update.as_ref()).filter(|_| job.kind == JobType::Service);
@@ -250,7 +248,7 @@ fn named(job: &Job, id: Option<&str>) -> ApiResult<()> {
     }
 }
 
-/// The one job in a text, and what is to be said of it. Reading takes a while: not on a thread that others share.
+/// Reads a text with exactly one job, and its warnings. Parses on another thread, because it takes a while.
 async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<(Job, String)> {
     let drivers = shared.manifests.clone();
     let reading = herdlet_runtime::off_thread(move || manifests::parse(source, text.as_bytes(), &drivers));
@@ -265,6 +263,6 @@ async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<
 }
 
 fn not_one(source: &str) -> Problems {
-    let message = "there is not one job in it".to_owned();
+    let message = "it must contain exactly one job".to_owned();
     Problem { source: source.to_owned(), line: 0, column: 0, path: "Job".to_owned(), message }.into()
 }

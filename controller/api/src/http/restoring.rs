@@ -1,7 +1,7 @@
-//! While an agent restores its state nobody is told that there is nothing.
+//! Holds back requests while the agent restores its state, so that no client gets an empty answer.
 //!
-//! In: a request. Out: the same once what was stored is shown, or once it is known that this can't be; after some seconds, 503.
-//! Probes and metrics are answered at once: they say that the agent is not ready.
+//! In: a request. Out: the request, once the stored state is available or is known to be unavailable; after some seconds, 503.
+//! Probes and metrics are answered at once: they report that the agent is not ready.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,28 +13,27 @@ use axum::{
 
 use super::{JWKS_PATH, Shared, error::ApiError};
 
-/// Less than the patience of clients.
+/// Shorter than the timeouts of clients.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 
-/// What does not depend on the state.
+/// Paths that don't depend on the state.
 const AT_ONCE: [&str; 7] =
     ["/healthz", "/readyz", "/metrics", "/v1/metrics", "/v1/agent/health", "/v1/agent/monitor", JWKS_PATH];
 
-/// What says itself that the state is not there yet.
+/// Paths whose answers report that the state is missing.
 const SAYS_SO: [&str; 2] = ["/v1/herdlet/status", "/v1/herdlet/overview"];
 
 pub(super) async fn wait(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     if !shared.restored.is_open() && !AT_ONCE.contains(&request.uri().path()) {
         let is_shown = tokio::select! {
             opened = shared.restored.opened() => opened.is_ok(),
-            // It may take until somebody makes room.
+            // The disk is full, perhaps until an admin frees space.
             () = shared.requests.until_degraded() => SAYS_SO.contains(&request.uri().path()),
             () = tokio::time::sleep(WAIT_MAX) => false,
         };
         if !is_shown {
-            let why =
-                "the agent is restoring its state and can't say yet; ask again in a moment, or see: herdlet status"
-                    .to_owned();
+            let why = "the agent is still restoring its state; try again in a moment, or see: herdlet status"
+                .to_owned();
             return ApiError::Unavailable(why).into_response();
         }
     }

@@ -1,13 +1,13 @@
-//! Nomad's paths: who answers each of them, on the local API and on the API of a node.
+//! Nomad's paths: what answers each of them, on the local API and on the API of a node.
 //!
-//! One row is one verb of one path. Its column `local` says which handler answers here, or which part of Nomad is not built; its column
-//! `node` says who answers where the agent is a node of a cluster: the node itself, a server, or whichever of them a request means, with
-//! what the call needs. `router` makes axum's routes from the first column; the crate `herdlet-node` reads the second one through [`find`].
-//! Rows are data: this module asks nobody and knows no server.
+//! Each row is one verb of one path. Its column `local` names the handler on the local API, or the part of Nomad that is not
+//! built. Its column `node` names what answers on a node of a cluster: the node itself, a server, or either of them depending on
+//! the request, with the inputs of the call. `router` builds axum's routes from the first column; the crate `herdlet-node` reads
+//! the second one through [`find`]. Rows are data: this module calls nothing and knows no server.
 //!
-//! What a row refuses it refuses with everything below its path, so one row with [`Verb::Any`] stands for a family of paths, such as
-//! `acl`. Three things are not rows: paths of herdlet's own (`/v1/herdlet/…`, `/ui`, probes), which are axum's routes; the exemptions
-//! of `admission` and `restoring`, which are decided before a path is looked up and by its beginning; and the preflight of a page.
+//! A row with [`Verb::Any`] refuses its path and every path below it, so one row covers a family of paths such as `acl`. Three
+//! things are not rows: herdlet's own paths (`/v1/herdlet/…`, `/ui`, probes), which are axum's routes; the exemptions of
+//! `admission` and `restoring`, which depend on the beginning of a path before it is looked up; and CORS preflights.
 //!
 //! Facts: `hashicorp/nomad:command/agent/http.go` (`registerHandlers`) and its endpoints.
 
@@ -33,86 +33,79 @@ pub use self::{
 };
 use super::Shared;
 
-/// One verb of one path.
 #[derive(Debug)]
 pub struct Route {
-    /// What is done with it.
     pub verb: Verb,
-    /// Below `/v1/`, or below `/` where it begins with `.well-known/`. A part `{Name}` is any part, and the field of that name; `{Name*}` is
-    /// several parts on a node and one here, where slashes are encoded; `{Name[]}` is a list of one. `?name=value` is a parameter
-    /// that the query must have.
+    /// Below `/v1/`, or below `/` if it begins with `.well-known/`. A segment `{Name}` matches any segment and sets the field of
+    /// that name. `{Name*}` matches several segments on a node, and one on the local API, where slashes are encoded. `{Name[]}`
+    /// sets a list with one element. `?name=value` is a required query parameter.
     pub path: &'static str,
-    /// Who answers on the local API.
+    /// What answers on the local API.
     local: Local,
-    /// Who answers on the API of a node.
+    /// What answers on the API of a node.
     pub node: OnNode,
 }
 
-/// What is done with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// GET, or HEAD.
+    /// GET or HEAD.
     Get,
-    /// PUT, or POST.
+    /// PUT or POST.
     Put,
-    /// DELETE.
     Delete,
-    /// Whatever it is.
+    /// Any method.
     Any,
 }
 
-/// Makes axum's route for a verb of a path.
+/// Builds axum's route for a verb of a path.
 type LocalHandler = fn(Verb) -> MethodRouter<Arc<Shared>>;
 
-/// Who answers on the local API.
+/// What answers on the local API.
 #[derive(Debug, Clone, Copy)]
 enum Local {
-    /// This handler.
     Served(LocalHandler),
-    /// Nobody, as this part of Nomad is not built: 501.
+    /// 501: this part of Nomad is not built.
     NotBuilt(&'static str),
-    /// Nobody: 405 where the path has another verb, otherwise 404.
+    /// 405 if the path has another verb, otherwise 404.
     Nobody,
 }
 
-/// Who answers on the API of a node.
+/// What answers on the API of a node.
 #[derive(Debug, Clone, Copy)]
 pub enum OnNode {
-    /// This node.
     Itself(NodeAnswer),
-    /// A streaming call, by this node or by a server: as for [`OnNode::Either`].
+    /// A streaming call to this node or a server, chosen as for [`OnNode::Either`].
     Stream(StreamKind),
-    /// A server.
     Servers(Call),
-    /// This node, by its own method of that name, where the request is about this node or about an allocation that it has; else a
+    /// This node, by its own method of that name, if the request is about this node or one of its allocations; otherwise a
     /// server.
     Either(&'static str, Call),
-    /// Nobody: only servers have this, and no agent passes it on to them.
+    /// 404: only servers have this path, and no agent forwards it to them.
     ServersOnly,
-    /// Nobody.
+    /// 404.
     Nobody,
 }
 
-/// What a node answers by itself, whomever a request names.
+/// Requests that a node answers itself, even if they name another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeAnswer {
-    /// The page of metrics, as Nomad's JSON or in Prometheus' format.
+    /// The metrics page, as Nomad's JSON or in Prometheus' format.
     Metrics,
-    /// A job file is read, as by the local API.
+    /// A parsed job file, as on the local API.
     ParsedJob,
-    /// The disk of an allocation.
+    /// The snapshot of an allocation's disk.
     Snapshot,
-    /// What the agent is.
+    /// The agent's identity.
     Agent,
-    /// How the agent is.
+    /// The agent's health.
     Health,
-    /// The servers that it knows.
+    /// The servers that the agent knows.
     KnownServers,
-    /// Other servers are given to it.
+    /// Replaces the servers that the agent knows.
     SetServers,
 }
 
-/// Answers that go on for long.
+/// Streaming answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
     /// A command in a task, over a websocket.
@@ -121,7 +114,6 @@ pub enum StreamKind {
     Action,
     /// The output of a task.
     Logs,
-    /// A file.
     Cat,
     /// A part of a file.
     ReadAt,
@@ -129,18 +121,18 @@ pub enum StreamKind {
     File,
     /// The agent's log from now on.
     Monitor,
-    /// The agent's log of before.
+    /// Earlier lines of the agent's log.
     MonitorExport,
-    /// What changes in the cluster.
+    /// Changes in the cluster.
     Events,
 }
 
 /// Why a node has no route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// There is one for another verb.
+    /// The path exists for another verb.
     Verb,
-    /// There is none at all.
+    /// The path does not exist.
     Path,
 }
 
@@ -169,13 +161,13 @@ impl Verb {
 }
 
 impl Route {
-    /// Whether the method is one of the verb's. What a node answers itself it answers to no HEAD.
+    /// Whether the verb includes the method. A node answers no HEAD itself.
     fn takes(&self, method: &Method) -> bool {
         let is_head_of_node = *method == Method::HEAD && !self.is_call();
         self.verb == Verb::Any || (Verb::of(method) == Some(self.verb) && !is_head_of_node)
     }
 
-    /// Whether a node passes it on to servers, or says that it doesn't. Only of such paths it tells that they have other verbs.
+    /// Whether a node forwards the path to servers, or refuses to. Only for these paths a wrong verb is 405.
     fn is_call(&self) -> bool {
         match self.node {
             OnNode::Servers(_) | OnNode::Either(..) | OnNode::ServersOnly => true,
@@ -183,7 +175,7 @@ impl Route {
         }
     }
 
-    /// The parameters of a path that this row is for.
+    /// The path parameters if this row matches the target.
     fn params(&self, target: Target<'_>) -> Option<PathParams> {
         let (pattern, query) = self.path.split_once('?').unwrap_or((self.path, ""));
         let has_query = query.split_once('=').is_none_or(|(name, value)| (target.query)(name) == Some(value));
@@ -197,19 +189,19 @@ impl Route {
     }
 }
 
-/// What a request to a node is sent to.
+/// The target of a request to a node.
 #[derive(Clone, Copy)]
 pub struct Target<'t> {
-    /// Its path, as that of a [`Route`].
+    /// The path, relative as in a [`Route`].
     pub path: &'t str,
-    /// The value of a parameter of its query.
+    /// Returns a query parameter by name.
     pub query: &'t dyn Fn(&str) -> Option<&'t str>,
 }
 
-/// The row by which a node answers a request, and the parameters of its path. The first pattern that fits a path counts.
+/// Finds the row for a request to a node, and its path parameters. The first matching pattern wins.
 ///
 /// # Errors
-/// Where no row is for that path, or none with that verb.
+/// If no row has that path, or none has it with that verb.
 pub fn find(method: &Method, target: Target<'_>) -> Result<(&'static Route, PathParams), Missing> {
     let rows = || all().filter(|route| !matches!(route.node, OnNode::Nobody));
     let is_candidate =
@@ -221,12 +213,11 @@ pub fn find(method: &Method, target: Target<'_>) -> Result<(&'static Route, Path
     Ok((route, route.params(target).ok_or(Missing::Path)?))
 }
 
-/// All rows.
 pub fn all() -> impl Iterator<Item = &'static Route> {
     table::SECTIONS.iter().copied().flatten()
 }
 
-/// The part of Nomad that a path of the local API belongs to and that is not built. The longest row that covers it counts.
+/// The part of Nomad that a path of the local API belongs to, if it is not built. The longest row that covers the path wins.
 pub(super) fn missing_feature(path: &str) -> Option<&'static str> {
     let path = path.strip_prefix("/v1/")?;
     let covering = all().filter_map(|route| match route.local {
@@ -236,7 +227,7 @@ pub(super) fn missing_feature(path: &str) -> Option<&'static str> {
     covering.max_by_key(|(length, _)| *length).map(|(_, feature)| feature)
 }
 
-/// The routes of all rows that are served here.
+/// The routes of the rows with a local handler.
 pub(super) fn router() -> Router<Arc<Shared>> {
     all().fold(Router::new(), |router, route| match route.local {
         Local::Served(handler) => router.route(&pattern::axum_path(route.path), handler(route.verb)),

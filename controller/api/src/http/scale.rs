@@ -1,6 +1,6 @@
 //! Scaling in Nomad's form: `GET` and `POST /v1/job/ID/scale`.
 //!
-//! In: a group and its count, with what is said about it. Out: how many allocations each group has, and who has scaled it.
+//! In: a group and its count, with a note. Out: the number of allocations of each group, and its scaling events.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use super::{
     trigger::Trigger,
 };
 
-/// The longest message that is kept.
+/// The longest stored message.
 const MESSAGE_BYTES_MAX: usize = 1024;
-/// The most that is kept of what is said for programs, as JSON.
+/// The largest stored metadata, as JSON.
 const META_BYTES_MAX: usize = 4096;
 
 pub(super) async fn read(
@@ -40,7 +40,7 @@ pub(super) async fn read(
     shared.answer(&read, status).await
 }
 
-/// What to scale, in Nomad's words. Without a count only what is said is noted.
+/// The body of a scale request, as Nomad names its fields. Without a count, only the note is stored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Scale {
@@ -52,12 +52,12 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// The group, the count, and what is said.
+    /// The group, the count, and the note.
     fn read(self) -> ApiResult<(String, Option<u32>, ScalingNote)> {
         let group = self.target.as_ref().and_then(|target| target.get("Group")).and_then(Value::as_str);
-        let group = group.ok_or_else(|| ApiError::bad("write the group as \"Target\": {\"Group\": NAME}"))?;
+        let group = group.ok_or_else(|| ApiError::bad("name the group as \"Target\": {\"Group\": NAME}"))?;
         if self.error && self.count.is_some() {
-            return Err(ApiError::bad("\"Error\": true tells that scaling failed, so it has no \"Count\""));
+            return Err(ApiError::bad("\"Error\": true reports a failed scaling and must have no \"Count\""));
         }
         let count = self.count.map(u32::try_from).transpose();
         let count = count.map_err(|_| ApiError::bad("\"Count\" must be from 0 to 10000"))?;
@@ -67,7 +67,7 @@ impl Scale {
             [("Message", message.len(), MESSAGE_BYTES_MAX), ("Meta", meta_len, META_BYTES_MAX)]
         {
             if len > most {
-                return Err(ApiError::bad(format!("\"{field}\" has {len} bytes, and may have {most}")));
+                return Err(ApiError::bad(format!("\"{field}\" has {len} bytes, more than {most}")));
             }
         }
         Ok((group.to_owned(), count, ScalingNote { message, error: self.error, meta }))

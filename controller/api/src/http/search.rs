@@ -1,4 +1,4 @@
-//! `POST /v1/search`: ids that begin with something, by kind; what shells complete with.
+//! `POST /v1/search`: ids with a prefix, by kind, for shell completion.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,10 +13,10 @@ use super::{
     query::{Params, Read},
 };
 
-/// So many ids of a kind are told, as in Nomad; whether there are more is told too.
+/// At most this many ids of a kind are returned, as in Nomad; `Truncations` tells whether there are
+/// more.
 const MATCHES_LEN_MAX: usize = 20;
 
-/// What to look for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Wanted {
@@ -24,7 +24,7 @@ pub(super) struct Wanted {
     context: String,
 }
 
-/// Kinds that Nomad knows; those that there are none of here match nothing.
+/// Nomad's kinds; those that herdlet does not have match nothing.
 const CONTEXTS: [&str; 11] = [
     "allocs",
     "jobs",
@@ -50,7 +50,7 @@ pub(super) async fn prefix(
             Some(known) => vec![known],
             None => {
                 let known = CONTEXTS.join(", ");
-                return Err(ApiError::bad(format!("Context: {one:?} is none of all, {known}")));
+                return Err(ApiError::bad(format!("Context: {one:?} is not one of all, {known}")));
             }
         },
     };

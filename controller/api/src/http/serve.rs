@@ -1,9 +1,8 @@
-//! Listeners and connections: who is let in, how many, how slow they may be, and how all of it ends.
+//! Listeners and connections: who may connect, how many, how slow clients may be, and shutdown.
 //!
-//! One listener: the unix socket (peers must be our user or root), or TCP. Every bound is in [`Limits`];
+//! A listener is the unix socket (peers must be our user or root), or TCP. Every limit is in [`Limits`];
 //! [`admission`](super::admission) decides which requests are answered. Shutdown stops accepting, ends streams through
-//! [`Shared::closing`](super::Shared::closing), and
-//! gives the rest a moment.
+//! [`Shared::closing`](super::Shared::closing), and waits a moment for the other requests.
 
 mod connections;
 mod place;
@@ -37,20 +36,20 @@ pub(super) use connections::REFUSALS_MAX;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use connections::connection;
 
-/// Bounds of a listener.
+/// Limits of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at the same time; more are told so and closed.
+    /// Connections at the same time. Further ones get an error and are closed.
     pub connections_max: usize,
-    /// Of one address on TCP; 0 for no bound.
+    /// Connections of one address on TCP; 0 means no limit.
     pub per_peer_max: usize,
-    /// How long a request's header may take; also how long an idle connection stays open.
+    /// How long a request's header may take, and how long an idle connection stays open.
     pub header_max: Duration,
     /// Header fields of a request.
     pub fields_max: usize,
     /// Bytes of a request's header.
     pub header_bytes_max: usize,
-    /// How long requests under way may take when the agent shuts down.
+    /// How long requests in progress may take when the agent shuts down.
     pub shutdown_max: Duration,
 }
 
@@ -67,76 +66,61 @@ impl Default for Limits {
     }
 }
 
-/// More serve nobody.
+/// A higher limit would serve no purpose.
 const CONNECTIONS_MAX: usize = 512;
 
-/// An eighth of the files that this process may open, for each of four listeners: whoever can connect takes at most so much,
-/// and tasks are started with the rest.
+/// An eighth of the process's file limit, for each of four listeners. So clients can occupy half of the limit at most,
+/// and starting tasks needs the rest.
 fn connections_max() -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let share = files.map_or(CONNECTIONS_MAX, |files| usize::try_from(files / 8).unwrap_or(CONNECTIONS_MAX));
     share.clamp(8, CONNECTIONS_MAX)
 }
 
-/// Where the API listens.
 #[derive(Debug)]
 pub enum Listener {
     /// The unix socket; removed at the end.
     Unix {
-        /// The socket.
         socket: UnixListener,
-        /// Its path.
         path: PathBuf,
     },
-    /// TCP.
     Tcp(TcpListener),
-    /// TCP with TLS.
     Tls(TcpListener, Arc<Tls>),
 }
 
 /// Why the API can't listen. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The unix socket can't be made.
+    /// The unix socket can't be created.
     #[error("listen on socket {path}")]
     Socket {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// Somebody else could put a socket in its place.
+    /// Another user could replace the socket.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
-    /// An agent listens on it.
+    /// Another agent listens on it.
     #[error("listen on socket {path}: another agent answers there")]
-    Taken {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Something that is no socket is in its place.
-    #[error("listen on socket {path}: there is something else in its place")]
-    Occupied {
-        /// Which.
-        path: PathBuf,
-    },
-    /// The address can't be had.
+    Taken { path: PathBuf },
+    /// The path exists and is not a socket.
+    #[error("listen on socket {path}: the path exists and is not a socket")]
+    Occupied { path: PathBuf },
+    /// The address can't be bound.
     #[error("listen on {address}")]
     Tcp {
-        /// Which.
         address: String,
-        /// Why.
         #[source]
         source: io::Error,
     },
 }
 
 impl Listener {
-    /// Makes the unix socket, 0600. One that a dead agent left is replaced.
+    /// Creates the unix socket with mode 0600. Replaces a socket that a dead agent has left.
     ///
     /// # Errors
-    /// When another agent listens there, or the socket can't be made.
+    /// When another agent listens there, or the socket can't be created.
     pub async fn unix(path: &Path) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Socket { path: path.to_owned(), source };
         ownership::check_way(path)?;
@@ -153,22 +137,23 @@ impl Listener {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        // Until its mode is set, peer credentials are what keeps others out.
+        // Until the mode is set, only the check of peer credentials keeps others out.
         let socket = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
         Ok(Self::Unix { socket, path: path.to_owned() })
     }
 
-    /// Listens on a TCP address, for instance `127.0.0.1:4646`. An agent that was killed may hold it until it has ended.
+    /// Listens on a TCP address, for instance `127.0.0.1:4646`. Retries for a while if it is in use: an agent that was
+    /// killed may not have ended yet.
     ///
     /// # Errors
-    /// When the address can't be had.
+    /// When the address can't be bound.
     pub async fn tcp(address: &str) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Tcp { address: address.to_owned(), source };
         Ok(Self::Tcp(when_free(address, || TcpListener::bind(address)).await.map_err(failed)?))
     }
 
-    /// The same, speaking TLS; the unix socket stays as it is.
+    /// The same listener with TLS. The unix socket is unchanged.
     #[must_use]
     pub fn with_tls(self, tls: impl Into<Arc<Tls>>) -> Self {
         match self {
@@ -186,19 +171,16 @@ impl Listener {
     }
 }
 
-/// What is served on a listener, and to whom.
+/// What a listener serves, and to whom.
 pub struct Face {
-    /// What answers.
     pub router: Router,
-    /// Who may ask.
     pub access: Access,
-    /// What the listeners of an agent share.
+    /// Shared by all listeners of an agent.
     pub admission: Arc<Admission>,
-    /// Bounds.
     pub limits: Limits,
 }
 
-/// Serves a face until `closing` is cancelled. The unix socket needs no token, whatever the face says.
+/// Serves a face until `closing` is cancelled. The unix socket needs no token, even if the face does.
 pub async fn serve(mut listener: Listener, face: Face, closing: CancellationToken) {
     let limits = face.limits;
     let connections = Connections::new(face, listener.address(), closing.clone());
@@ -221,7 +203,7 @@ pub async fn serve(mut listener: Listener, face: Face, closing: CancellationToke
             Ok(accepted) => connections.take(accepted),
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
-                // Out of file descriptors: trying again at once would be a tight loop.
+                // Out of file descriptors: without a pause this would be a busy loop.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -235,7 +217,7 @@ pub async fn serve(mut listener: Listener, face: Face, closing: CancellationToke
     }
 }
 
-/// Waits until the unix socket is gone, then makes it again; for ever where there is none. May be dropped while waiting.
+/// Waits until the unix socket is gone, then creates it again. Never returns for TCP. Cancel-safe.
 async fn again(place: &mut Option<Place>) -> Option<Listener> {
     match place {
         Some(place) => {

@@ -1,8 +1,8 @@
 //! The built-in catalogue of services, in Nomad's form.
 //!
-//! In: what the catalogue holds, what checks of it have said, and requests to delete an entry. Out: entries by name, of
-//! which usually those are shown that requests may be sent to. It must not know what is wanted: the planner has what was deleted
-//! put back where it is.
+//! In: the entries of the catalogue, the results of their checks, and requests to delete an entry. Out: entries by name, by
+//! default only those that may receive requests. It must not know the desired state: the planner registers a deleted entry again
+//! if it is still wanted.
 
 mod choose;
 
@@ -42,13 +42,13 @@ impl Listed for Registration {
         Cow::Borrowed(&self.id)
     }
 
-    /// Made with its allocation, and in no commit of its own: by id within one.
+    /// Registered with its allocation and not in a commit of its own, so entries are ordered by id.
     fn create_index(&self) -> u64 {
         0
     }
 }
 
-/// Everything the built-in catalogue holds, of every namespace, and how it is.
+/// All entries of the built-in catalogue in every namespace, with their health.
 pub(super) async fn registrations(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -57,7 +57,7 @@ pub(super) async fn registrations(
     shared.filtered(Source::Services, &read, views).await
 }
 
-/// Names and tags, by namespace. Filtered are the services of each, by `Namespace`, `ServiceName` and `Tags`.
+/// Names and tags, by namespace. A filter applies to the services of each namespace, by `Namespace`, `ServiceName` and `Tags`.
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -81,18 +81,18 @@ pub(super) async fn list(
     shared.answer_from(Source::Services, &read, stubs).await
 }
 
-/// Which instances of a service are asked for.
+/// Query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wanted {
-    /// Also those that requests may not be sent to now.
+    /// Include instances that may not receive requests now.
     #[serde(deserialize_with = "flag")]
     all: bool,
-    /// So many of them, always the same for the same key: `NUMBER|KEY`.
+    /// `NUMBER|KEY`: a subset of this size, always the same for the same key.
     choose: String,
 }
 
-/// Instances of one service that requests may be sent to, or all of them.
+/// Instances of a service that may receive requests, or all of them.
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
@@ -112,7 +112,7 @@ pub(super) async fn read(
     shared.arranged(&read, instances, instance, chosen).await
 }
 
-/// Deletes one entry. As in Nomad its id alone names it; what still stands for something that runs comes back.
+/// Deletes an entry. As in Nomad, only its id counts. If the service still runs, the planner registers it again.
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     Path((_, id)): Path<(String, String)>,
@@ -124,7 +124,7 @@ pub(super) async fn remove(
     Ok([(INDEX, shared.index(Source::Services).to_string())].into_response())
 }
 
-/// What an allocation has registered, whatever its checks say.
+/// The services that an allocation has registered, regardless of their checks.
 pub(super) async fn of_alloc(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -137,7 +137,7 @@ pub(super) async fn of_alloc(
     shared.list(&read, instances, instance).await
 }
 
-/// What a job has registered, whatever its checks say.
+/// The services that a job has registered, regardless of their checks.
 pub(super) async fn of_job(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -151,7 +151,7 @@ pub(super) async fn of_job(
     shared.list(&read, instances, instance).await
 }
 
-/// Whether requests may be sent to an instance: one with checks takes them only once all of them have been made, and while none fails.
+/// Whether an instance may receive requests: all of its checks must have run, and none may fail.
 pub(crate) fn is_listed(model: &ReadModel, registration: &Registration) -> bool {
     let alloc = model.alloc(&registration.alloc);
     alloc.is_some_and(|alloc| health(registration, &alloc).is_listed())
@@ -166,7 +166,7 @@ fn view(shared: &Shared, registration: Registration) -> ServiceView {
     ServiceView { registration, health, results }
 }
 
-/// The last results of an instance's checks. What a check said that was changed a moment ago holds until it was made.
+/// The latest results of an instance's checks. After a check was changed, its old result counts until the new check has run.
 fn results<'r>(
     registration: &'r Registration,
     alloc: &'r AllocView,
@@ -181,7 +181,7 @@ fn results<'r>(
     })
 }
 
-/// What the checks of an instance said when they were last made. A task that is being stopped to be restarted may pass them until
+/// The health of an instance by the latest results of its checks. A task that is being stopped for a restart may pass them until
 /// its end.
 fn health(registration: &Registration, alloc: &AllocView) -> ServiceHealth {
     if registration.checks.is_empty() {
@@ -203,7 +203,7 @@ fn health(registration: &Registration, alloc: &AllocView) -> ServiceHealth {
     }
 }
 
-/// The services of a namespace, each with its namespace for a filter to name.
+/// The services of a namespace. Each has the namespace as a field, for filters.
 fn of_namespace(namespace: &str, services: BTreeMap<String, Vec<String>>) -> Vec<Value> {
     let one = |(name, mut tags): (String, Vec<String>)| {
         tags.sort();

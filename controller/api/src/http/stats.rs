@@ -1,4 +1,4 @@
-//! `GET /v1/client/allocation/ALLOC/stats`: what the tasks of an allocation use, measured now.
+//! `GET /v1/client/allocation/ALLOC/stats`: the present resource usage of an allocation's tasks.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::{Shared, error::ApiResult, query::Params};
 
-/// Which tasks.
 #[derive(Debug, Deserialize)]
 pub(super) struct Wanted {
     #[serde(default)]

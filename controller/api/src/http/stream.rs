@@ -1,7 +1,7 @@
-//! Answers that go on over HTTP: a producer writes pieces as they come, the connection takes them at its own pace.
+//! Streaming answers over HTTP: a producer writes pieces as they come, and the connection sends them at its own pace.
 //!
-//! Producer and answer end together: when either is done, when the reader goes away, or when the agent shuts down. Then the answer is cut
-//! off, so that nobody takes it for a whole one.
+//! Producer and answer end together: when either is done, when the client disconnects, or when the agent shuts down. In the last
+//! case the answer is cut off, so that the client does not mistake it for a complete one.
 
 use std::{future::Future, io, sync::Arc};
 
@@ -17,7 +17,7 @@ use super::Shared;
 use crate::reach::stream::PIECES_LEN;
 pub(super) use crate::reach::stream::{Form, Gone, Pieces};
 
-/// An answer that `produce` writes.
+/// An answer with the pieces that `produce` sends.
 pub(super) fn streamed<F>(
     shared: &Arc<Shared>,
     content_type: &'static str,
@@ -42,7 +42,7 @@ where
         let (mut receiver, is_cut) = reading?;
         loop {
             match receiver.recv().await {
-                // Signs of life that have no bytes.
+                // An empty piece only checks that the client is connected.
                 Some(piece) if piece.is_empty() => {}
                 Some(piece) => return Some((Ok(Bytes::from(piece)), Some((receiver, is_cut)))),
                 None => {

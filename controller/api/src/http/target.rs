@@ -1,4 +1,4 @@
-//! What a path names: an allocation, a job. Requests to the planner.
+//! Resolves ids in paths to allocations and jobs, and sends requests to the planner.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
 use crate::reach::{self, Reach};
 
 impl Shared {
-    /// What is needed to reach into allocations.
+    /// Access to the allocations.
     pub fn reach(&self) -> Reach {
         Reach {
             model: Arc::clone(&self.model),
@@ -29,32 +29,32 @@ impl Shared {
         }
     }
 
-    /// The allocation of that id, in full.
+    /// The allocation with this full id.
     pub(super) fn alloc(&self, id: &str) -> ApiResult<Arc<AllocView>> {
         self.reach().alloc(id)
     }
 
-    /// The same, as Nomad's servers say that there is none.
+    /// The same with the error text of Nomad's servers.
     pub(super) fn known_alloc(&self, id: &str) -> ApiResult<Arc<AllocView>> {
         self.alloc(id).map_err(|_| ApiError::NotFound("alloc not found".to_owned()))
     }
 
-    /// The job of that key.
     pub(super) fn known_job(&self, key: &JobKey) -> ApiResult<Arc<JobView>> {
         placed::job(&self.model, key).ok_or_else(|| ApiError::NotFound("job not found".to_owned()))
     }
 
-    /// Asks the planner, and waits until its answer is durable; not for long while it can't become so.
+    /// Sends a command to the planner, and waits until the reply is durable. Gives up early while the
+    /// state can't be stored.
     pub(super) async fn request(&self, command: Command) -> ApiResult<Reply> {
         self.reach().request(command).await
     }
 
-    /// The same for a request whose answer is just that it was accepted: the index of its commit.
+    /// The same for a command that is only accepted: returns the index of its commit.
     pub(super) async fn accepted(&self, command: Command) -> ApiResult<u64> {
         self.reach().accepted(command).await
     }
 
-    /// The same for a change of one job: with its version now.
+    /// The same for a change of one job: returns its new version.
     pub(super) async fn job_changed(&self, command: Command) -> ApiResult<Changed> {
         let reply = self.request(command).await?;
         let Reply::Applied { index, ref jobs, .. } = reply else { return Err(unexpected(reply)) };
@@ -65,11 +65,10 @@ impl Shared {
     }
 }
 
-/// What a request has made of a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Changed {
-    /// The index of its commit.
+    /// The index of the commit.
     pub(super) index: u64,
-    /// The job's version now.
+    /// The new version of the job.
     pub(super) version: u64,
 }

@@ -1,4 +1,4 @@
-//! The API over real sockets, with a read model that the test writes and nobody behind the inbox.
+//! The API over real sockets, with a read model that the test fills and an inbox without a reader.
 
 mod admission;
 mod bodies;
@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Limits, Listener, Token, Vitals, fixture::Ground, metrics_router, router};
 
-/// What takes longer does not come: on a quiet machine all of it takes milliseconds.
+/// A test fails after this time: on an idle machine the step takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 impl Ground {

@@ -1,7 +1,7 @@
 //! TLS of the API's TCP listener.
 //!
-//! In: files of certificates and a key in PEM, read anew once they have changed. Out: encrypted connections, where asked for only of
-//! clients that show a certificate of ours; whoever speaks plain HTTP is told so. And words of warning before a certificate ends.
+//! In: certificates and a key in PEM files, which are read again after a change. Out: encrypted connections, optionally only for
+//! clients with a trusted certificate. Clients that speak plain HTTP get an error. Also warnings before a certificate expires.
 
 mod validity;
 
@@ -33,29 +33,21 @@ use super::lingering::Lingering;
 /// Why certificates can't be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file can't be read.
     #[error("read {path}")]
     Read {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// Somebody else could change it.
+    /// Another user could change the file.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
-    /// It is not what it should be.
+    /// The file has the wrong content or permissions.
     #[error("use {path}: {why}")]
-    Unfit {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
+    Unfit { path: PathBuf, why: String },
 }
 
-/// TLS with what the files said when they last made sense.
+/// TLS with the last usable state of the files.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
@@ -66,20 +58,20 @@ pub struct Tls {
 struct Known {
     stamps: Vec<Stamp>,
     config: Arc<ServerConfig>,
-    /// None where the certificates don't say.
+    /// None if the certificates have no limit.
     validity: Option<Validity>,
-    /// Why what the files say now is not used.
+    /// Why the present files are not used.
     refused: Option<String>,
 }
 
-/// What changes with a file: its inode, and when it was written.
+/// Identifies the state of a file: inode and modification time.
 type Stamp = Option<(u64, i64, i64)>;
 
 impl Tls {
-    /// Reads certificates and key.
+    /// Reads the certificates and the key.
     ///
     /// # Errors
-    /// When one of them can't be read or used, or everybody may read the key.
+    /// When a file can't be read or used, or every user may read the key.
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let stamps = stamps(&files);
         let (config, validity) = config(&files)?;
@@ -87,7 +79,7 @@ impl Tls {
         Ok(Self { files, known: Mutex::new(known) })
     }
 
-    /// Shakes hands with a client. How long that takes is bounded by the caller.
+    /// Performs the handshake. The caller limits its duration.
     ///
     /// # Errors
     /// When the client does not speak TLS, or nothing that we accept.
@@ -109,19 +101,19 @@ impl Tls {
         self.files.clients.is_some()
     }
 
-    /// When the certificates that are shown hold; nothing where they don't say.
+    /// The validity of the certificates in use; none if they have no limit.
     pub fn validity(&self) -> Option<Validity> {
         self.known().validity
     }
 
-    /// What somebody should do something about.
+    /// Warnings for the admin.
     pub fn warnings(&self, now: UnixNanos) -> Vec<String> {
         let known = self.known();
         let certificate = self.files.certificate.display();
         let refused = known
             .refused
             .as_ref()
-            .map(|why| format!("changed certificates are not used, those of before are: failed to {why}"));
+            .map(|why| format!("changed certificates are not used, but the old ones: failed to {why}"));
         let ends = known.validity.and_then(|validity| validity.warning(now));
         refused
             .into_iter()
@@ -129,7 +121,7 @@ impl Tls {
             .collect()
     }
 
-    /// What the files say now, or said when they last made sense.
+    /// The present state of the files, or the last usable one.
     fn known(&self) -> MutexGuard<'_, Known> {
         let stamps = stamps(&self.files);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,13 +129,16 @@ impl Tls {
             known.stamps = stamps;
             match config(&self.files) {
                 Ok((config, validity)) => {
-                    tracing::info!(certificate = %self.files.certificate.display(), "certificates were read anew");
+                    tracing::info!(certificate = %self.files.certificate.display(), "reloaded the certificates");
                     known.config = Arc::new(config);
                     (known.validity, known.refused) = (validity, None);
                 }
                 Err(error) => {
                     let error = herdlet_base::error::in_full(&error);
-                    tracing::error!(error, "failed to read changed certificates; those of before are used");
+                    tracing::error!(
+                        error,
+                        "failed to read changed certificates; the previous ones stay in use"
+                    );
                     known.refused = Some(error);
                 }
             }
@@ -152,7 +147,7 @@ impl Tls {
     }
 }
 
-/// What is said to whoever speaks plain HTTP.
+/// The answer to plain HTTP.
 const PLAIN: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 32\r\n\r\n\
                      this port speaks TLS: use https\n";
 
@@ -210,7 +205,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
     let (text, _) = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let found = found.map_err(|error| unfit(format!("it is no PEM: {error}")))?;
+    let found = found.map_err(|error| unfit(format!("it is not valid PEM: {error}")))?;
     if found.is_empty() { Err(unfit("there is no certificate in it (PEM)".to_owned())) } else { Ok(found) }
 }
 
@@ -218,15 +213,15 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
     let (text, mode) = read(path)?;
     if mode & 0o007 != 0 {
-        return Err(unfit(format!("everybody may read it; chmod 600 {}", path.display())));
+        return Err(unfit(format!("every user can read it; run: chmod 600 {}", path.display())));
     }
     PrivateKeyDer::from_pem_slice(&text).map_err(|_| unfit("there is no private key in it (PEM)".to_owned()))
 }
 
-/// More is no file of certificates.
+/// A larger file is not a certificate file.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// A file and its mode. What is no file, such as a fifo, is not waited for.
+/// Reads a file and its mode. Does not block on a FIFO.
 fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, u32), TlsError> {
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
     ownership::check_if_there(path)?;
@@ -234,13 +229,13 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, u32), TlsError> {
     let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(TlsError::Unfit { path: path.to_owned(), why: "it is no file".to_owned() });
+        return Err(TlsError::Unfit { path: path.to_owned(), why: "it is not a regular file".to_owned() });
     }
     if metadata.len() > BYTES_MAX {
         let why = format!("it has more than {BYTES_MAX} bytes");
         return Err(TlsError::Unfit { path: path.to_owned(), why });
     }
-    // Large enough from the start: what grows leaves copies behind that nobody wipes.
+    // Large enough from the start: a vector that grows leaves copies behind that are not wiped.
     let capacity = usize::try_from(metadata.len()).unwrap_or_default().saturating_add(1);
     let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
     file.take(metadata.len()).read_to_end(&mut bytes).map_err(failed)?;

@@ -1,19 +1,18 @@
-//! What leads to an evaluation, in Nomad's words.
+//! The causes of evaluations, as Nomad names them.
 
-/// What led to an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trigger {
-    /// A version of the job was accepted, or somebody asked for an evaluation.
+    /// A version of the job was accepted, or a client requested an evaluation.
     JobRegister,
-    /// The job is to stop.
+    /// The job was stopped or deleted.
     JobDeregister,
-    /// A group has another count.
+    /// The count of a group was changed.
     JobScaling,
-    /// A periodic job was launched by request.
+    /// A client forced a launch of a periodic job.
     PeriodicJob,
-    /// An allocation is to be stopped and replaced.
+    /// A client stopped an allocation, which is replaced.
     AllocStop,
-    /// An allocation has failed, and another will take its place.
+    /// An allocation has failed, and will be replaced.
     AllocFailure,
 }
 

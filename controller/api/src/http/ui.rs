@@ -1,7 +1,7 @@
-//! The status page: the one screen, explanations, an hour of lag, the last transitions. It changes nothing.
+//! The status page: jobs, explanations, the lag of the last hour, and the latest transitions. It is read-only.
 //!
-//! In: the read model. Out: HTML that is whole without scripts; with them it is kept true while it is open. Everything comes
-//! from here: the page loads nothing from elsewhere, and its policy forbids it to.
+//! In: the read model. Out: HTML that is complete without scripts; a script keeps it up to date. The page loads nothing from
+//! other servers, and its content security policy forbids it.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -27,17 +27,17 @@ use super::{
     error::{ApiResult, unexpected},
 };
 
-/// So many jobs are listed; all are counted.
+/// At most this many jobs are listed; the counts include all.
 const ROWS_MAX: usize = 500;
-/// So many allocations of a job are listed below it.
+/// At most this many allocations of a job are listed.
 const ALLOCS_MAX: usize = 100;
-/// So many of the last transitions are listed.
+/// At most this many transitions are listed.
 const TRANSITIONS_MAX: usize = 50;
 
 const STYLE: &str = include_str!("ui/page.css");
 const SCRIPT: &str = include_str!("ui/page.js");
 
-/// Nothing but what this agent serves: no script, style or picture of anybody else, in no frame of anybody else.
+/// Allows only resources of this agent, and no framing.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
@@ -57,7 +57,7 @@ async fn page(State(shared): State<Arc<Shared>>) -> Response {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>herdlet on {name}</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><link rel=\"stylesheet\" href=\"/ui/page.css\">\
          <noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript></head>\n\
-         <body><p id=\"stale\" role=\"status\">The agent does not answer: this is how it was.</p>\n<main>{body}</main>\n\
+         <body><p id=\"stale\" role=\"status\">The agent does not answer: this is its last known state.</p>\n<main>{body}</main>\n\
          <script src=\"/ui/page.js\"></script></body></html>\n"
     )))
 }
@@ -66,7 +66,7 @@ async fn body(State(shared): State<Arc<Shared>>) -> Response {
     guarded(Html(body_of(&shared)))
 }
 
-/// What an allocation waits for: a page of its own, and what a row opens.
+/// The explanation of an allocation: a page, and the content of an opened row.
 async fn explain(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> ApiResult<Response> {
     let view = shared.alloc(&id)?;
     let reply = shared.request(Command::Explain { alloc: view.spec.id }).await?;
@@ -124,7 +124,7 @@ fn head(html: &mut String, shared: &Shared, overview: &Overview) {
 
 fn jobs(html: &mut String, shared: &Shared, overview: &Overview, now: Now) {
     if overview.jobs.is_empty() {
-        html.push_str("<p>No jobs: apply a manifest, or lay one into a folder that the agent follows.</p>\n");
+        html.push_str("<p>No jobs: apply a manifest, or put one in a folder that the agent follows.</p>\n");
         return;
     }
     html.push_str(
@@ -180,7 +180,7 @@ fn explained(view: &AllocView, explanation: &Explanation) -> String {
         let _ = writeln!(text, "{}: {}", wait.part, wait.message);
     }
     if explanation.waits.is_empty() {
-        text.push_str("nothing is waited for\n");
+        text.push_str("waiting for nothing\n");
     }
     for task in &view.tasks {
         let _ = writeln!(text, "task {}: {}", task.name, task.phase);
@@ -191,7 +191,7 @@ fn explained(view: &AllocView, explanation: &Explanation) -> String {
     format!("<pre>{}</pre>\n", escaped(&text))
 }
 
-/// The lag of the last hour as an area; its highest point in words.
+/// The lag of the last hour as an area, with its maximum as text.
 fn plot(html: &mut String, lag: &[Option<u64>]) {
     let highest = lag.iter().copied().flatten().max().unwrap_or(0);
     let first = lag.iter().position(Option::is_some).unwrap_or_default();
@@ -245,11 +245,11 @@ fn clock(at: UnixNanos) -> String {
 }
 
 fn put(html: &mut String, what: std::fmt::Arguments<'_>) {
-    // Strings take everything.
+    // Writing to a `String` can't fail.
     let _ = html.write_fmt(what);
 }
 
-/// A text that can't be taken for anything else, in text and in attributes.
+/// Escapes a text for HTML, in elements and attributes.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {

@@ -1,9 +1,8 @@
-//! Request bodies that nobody read: the answer arrives all the same.
+//! Request bodies that no handler reads: the answer must still arrive.
 //!
-//! Closing a connection with unread data resets it: a client that still sends its body gets an error instead of the answer, although
-//! what it asked for was done. So what is left of a body is read here and thrown away if it is small and comes soon. Otherwise the answer
-//! says that the connection closes, and what still comes is read for a moment before it does
-//! ([`Lingering`](super::lingering::Lingering)).
+//! Closing a connection with unread data resets it: a client that is still sending its body would get an error instead of the
+//! answer, although the request was carried out. So a rest that is small and comes soon is read and discarded here. Otherwise the
+//! answer announces that the connection closes, and [`Lingering`](super::lingering::Lingering) reads for a moment before it does.
 
 use std::{
     pin::Pin,
@@ -22,19 +21,19 @@ use axum::{
 use futures_util::StreamExt as _;
 use hyper::body::{Frame, SizeHint};
 
-/// Bytes of a rest that are read so that the connection can go on.
+/// Bytes of a rest that are read to keep the connection open.
 const DRAINED_BYTES_MAX: u64 = 64 * 1024;
 
-/// How long that may take. The usual rest is here already, or on its way.
+/// How long that may take. Usually the rest has already arrived.
 const DRAINED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Answers a request, and sees to what its handler has left of the body.
+/// Answers a request, and handles the rest of its body.
 pub(super) async fn finish(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     if body.is_end_stream() {
         return next.run(Request::from_parts(head, body)).await;
     }
-    // A client that expects 100-continue has not sent the body yet, and need not.
+    // A client that sent `Expect: 100-continue` has not sent the body yet, and won't.
     let is_sent = !head.headers.contains_key(header::EXPECT);
     let left = Arc::new(Mutex::new(Left::Unknown));
     let watched = Watched { body: Some(body), left: Arc::clone(&left) };
@@ -51,7 +50,7 @@ pub(super) async fn finish(request: Request, next: Next) -> Response {
     response
 }
 
-/// Whether a body was read to its end within bounds.
+/// Reads a body within the limits. Returns whether it is complete.
 async fn drain(body: Body) -> bool {
     if body.size_hint().lower() > DRAINED_BYTES_MAX {
         return false;
@@ -71,19 +70,17 @@ async fn drain(body: Body) -> bool {
     tokio::time::timeout(DRAINED_WITHIN, reading).await.unwrap_or(false)
 }
 
-/// What a handler has left of a body.
+/// The part of a body that a handler has not read.
 #[derive(Default)]
 enum Left {
-    /// It has not given it back, or could not read it.
+    /// The handler has not dropped the body, or failed to read it.
     #[default]
     Unknown,
-    /// It has read all.
     Nothing,
-    /// This.
     Rest(Body),
 }
 
-/// A body that comes back where it is not read to its end.
+/// A body that returns its rest when it is dropped.
 struct Watched {
     body: Option<Body>,
     left: Arc<Mutex<Left>>,

@@ -1,4 +1,5 @@
-//! Versions of a job: ours under `/v1/herdlet/job/ID/versions`, Nomad's under `/v1/job/ID/versions`, and going back to one.
+//! Versions of a job: ours under `/v1/herdlet/job/ID/versions`, Nomad's under `/v1/job/ID/versions`, and reverting to a
+//! version.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use super::{
     trigger::Trigger,
 };
 
-/// All that are kept, newest first.
+/// All stored versions, newest first.
 pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -56,17 +57,17 @@ pub(super) async fn list(
     shared.answer(&read, versions).await
 }
 
-/// To which version to go back.
+/// The body of a revert.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Revert {
     job_version: u64,
-    /// Only if this is the current version.
+    /// Revert only if this is the current version.
     #[serde(default)]
     enforce_prior_version: Option<u64>,
 }
 
-/// An old version's text becomes the newest version.
+/// Makes the job of an old version the newest version.
 pub(super) async fn revert(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,

@@ -17,7 +17,6 @@ use super::{
     query::{Params, Read, Source, flag},
 };
 
-/// All volumes as they are shown.
 pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
@@ -25,14 +24,15 @@ pub(super) async fn views(
     shared.filtered(Source::Model, &read, |shared| Ok(shared.model.volumes())).await
 }
 
-/// What becomes of a removed volume's data.
+/// Parameters of a removal.
 #[derive(Debug, Deserialize)]
 pub(super) struct Removal {
     #[serde(default, deserialize_with = "flag")]
     purge: bool,
 }
 
-/// Forgets a volume; its data stays unless `purge` is set, which also removes what one left that was forgotten before.
+/// Deletes a volume. Its data stays unless `purge` is set. `purge` also removes the data of a volume that was deleted
+/// earlier.
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
@@ -45,7 +45,7 @@ pub(super) async fn remove(
             (true, VolumeData::Purge) => {}
             (true, VolumeData::Keep) => {
                 let message = format!(
-                    "volume {name:?} is forgotten already, its data is in {}; to remove it: herdlet delete volume {name} --purge",
+                    "volume {name:?} is already deleted, and its data is in {}; to remove it: herdlet delete volume {name} --purge",
                     path.display()
                 );
                 return Err(ApiError::NotFound(message));

@@ -1,4 +1,4 @@
-//! How much of the agent callers may occupy at the same time.
+//! Limits on what callers may occupy at the same time.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::{ApiError, ApiResult};
 
-/// Sessions of commands: each has a process, a terminal and buffers.
+/// Exec sessions: each has a process, a terminal and buffers.
 const SESSIONS_MAX: usize = 128;
 
-/// Listeners to the log: each line is copied for each of them.
+/// Subscribers of the log: each line is copied for each of them.
 const LISTENERS_MAX: usize = 16;
 
-/// Files that are followed: each takes a connection and an open file, of which a process usually has 1,024 and of
-/// which every task needs one too.
+/// Files that are followed: each takes a connection and an open file. A process usually may have 1,024 of these,
+/// and every task needs one too.
 const FOLLOWED_MAX: usize = 256;
 
-/// The bounds of one agent; cheap to clone.
+/// The limits of one agent; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Bounds {
     sessions: Arc<Semaphore>,
@@ -32,19 +32,19 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Admits a session, as long as the permit is held.
+    /// Admits a session while the permit is held.
     pub(super) fn session(&self) -> ApiResult<OwnedSemaphorePermit> {
-        admit(&self.sessions, || format!("{SESSIONS_MAX} sessions are open already"))
+        admit(&self.sessions, || format!("{SESSIONS_MAX} exec sessions are already open; try again later"))
     }
 
-    /// Admits a listener to the log.
+    /// Admits a subscriber of the log.
     pub(super) fn listener(&self) -> ApiResult<OwnedSemaphorePermit> {
-        admit(&self.listeners, || format!("{LISTENERS_MAX} listen to the log already"))
+        admit(&self.listeners, || format!("{LISTENERS_MAX} clients already follow the log"))
     }
 
-    /// Admits a file that is followed.
+    /// Admits a reader that follows a file.
     pub(super) fn follower(&self) -> ApiResult<OwnedSemaphorePermit> {
-        admit(&self.followed, || format!("{FOLLOWED_MAX} files are being followed already"))
+        admit(&self.followed, || format!("{FOLLOWED_MAX} files are already being followed; try again later"))
     }
 }
 

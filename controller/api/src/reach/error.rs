@@ -1,46 +1,45 @@
-//! How requests fail, whichever way they came: one line of plain text, and a status code of HTTP.
+//! Errors of requests, for every interface: one line of plain text, and an HTTP status code.
 
 use herdlet_agent::requests::RequestError;
 use herdlet_manifest::{sets::SetError, yaml::Problems};
 use herdlet_plan::event::{Refusal, Reply};
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// It makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     BadRequest(String),
-    /// Manifests with mistakes; all of them, as JSON.
+    /// Manifests with errors; all of them, as JSON.
     #[error("{0}")]
     Problems(Problems),
-    /// Nobody may see it.
+    /// No caller may read it.
     #[error("{0}")]
     Forbidden(String),
-    /// There is no such thing.
     #[error("{0}")]
     NotFound(String),
-    /// It can't be done in the present state.
+    /// The present state does not permit it.
     #[error("{0}")]
     Conflict(String),
-    /// The body is too large.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
-    /// The body did not come in time.
-    #[error("the body did not come within {0} s")]
+    /// The body did not arrive in time.
+    #[error("the body did not arrive within {0} s")]
     Slow(u64),
-    /// It will come with a later release.
+    /// Not implemented in this release.
     #[error("{0}")]
     NotBuilt(String),
-    /// The agent can't do it now: it is going down, or its state can't be written. Nothing was changed.
+    /// The agent can't do it now: it is shutting down, or its state can't be stored. Nothing was
+    /// changed.
     #[error("{0}")]
     Unavailable(String),
-    /// The same, but too late to know that nothing was changed.
+    /// The same, but the change may still take effect.
     #[error("{0}")]
     Open(String),
-    /// A defect of ours, in a whole sentence.
+    /// A bug in herdlet, as a whole sentence.
     #[error("{0}")]
     Defect(String),
-    /// Something of ours failed.
+    /// An operation of the agent failed. Reads after "failed to".
     #[error("failed to {0}")]
     Failed(String),
 }
@@ -53,7 +52,7 @@ impl ApiError {
         Self::BadRequest(message.into())
     }
 
-    /// The status code.
+    /// The HTTP status code.
     pub fn code(&self) -> u16 {
         match self {
             Self::BadRequest(_) | Self::Problems(_) => 400,
@@ -101,7 +100,7 @@ impl From<RequestError> for ApiError {
     }
 }
 
-/// A planner's answer of a kind that the request can't have.
+/// The error for a reply from the planner that does not fit the request.
 pub(crate) fn unexpected(reply: Reply) -> ApiError {
     match reply {
         Reply::Refused(refusal) => refusal.into(),

@@ -1,8 +1,9 @@
 //! A command in a running task.
 //!
-//! In: a task, a command, frames of input. Out: frames of output, the last of which says how it ended. The session ends when it is
-//! dropped. Nomad's frames are JSON: `{"stdin":{"data":…}}`, `{"stdin":{"close":true}}`, `{"tty_size":{"height":…,"width":…}}` and `{}`
-//! one way; the same for stdout and stderr, then `{"exited":true,"result":{"exit_code":…}}`, the other.
+//! In: a task, a command, input frames. Out: output frames; the last one has the exit code. Dropping the session ends the
+//! command. Nomad's frames are JSON. Input: `{"stdin":{"data":…}}`, `{"stdin":{"close":true}}`,
+//! `{"tty_size":{"height":…,"width":…}}` and `{}`. Output: the same for stdout and stderr, then
+//! `{"exited":true,"result":{"exit_code":…}}`.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::stream::BoxStream;
@@ -18,20 +19,19 @@ use super::{
     target::TaskTarget,
 };
 
-/// A frame of input larger than this is no keyboard and no pipe.
+/// Largest input frame. Neither a keyboard nor a pipe sends larger ones.
 pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
 
-/// Output frames between the session and whoever reads them.
+/// Output frames between the session and its reader.
 pub const FRAMES_LEN: usize = 16;
 
-/// A command that may begin.
+/// A command that is ready to run.
 pub struct Session {
     target: TaskTarget,
     request: ExecRequest,
     _place: OwnedSemaphorePermit,
 }
 
-/// What to execute.
 #[derive(Debug)]
 pub struct Wanted {
     pub task: String,
@@ -40,7 +40,7 @@ pub struct Wanted {
 }
 
 impl Reach {
-    /// Makes ready for a command.
+    /// Checks the request and prepares the command.
     pub fn open_exec(&self, alloc: &AllocView, wanted: Wanted) -> ApiResult<Session> {
         if wanted.task.is_empty() {
             return Err(ApiError::bad("must provide task name"));
@@ -58,7 +58,7 @@ impl Reach {
         Ok(Session { target, request, _place: place })
     }
 
-    /// Whether a task's driver shows it the machine's own file system; also where nobody knows.
+    /// Whether a task's driver gives it the machine's own file system; true if the driver is unknown.
     pub fn sees_machine(&self, alloc: &AllocView, task: &str) -> bool {
         let driver = alloc.spec.task(task).and_then(|task| self.drivers.get(&task.driver));
         driver.is_none_or(|driver| driver.capabilities().fs_isolation == FsIsolation::None)
@@ -66,22 +66,22 @@ impl Reach {
 }
 
 impl Session {
-    /// Runs the command to its end. Dropped, it ends it.
+    /// Runs the command to its end. Dropping the future ends the command.
     ///
     /// # Errors
-    /// When it can't be started or followed.
+    /// When the command can't be started, or its output can't be read.
     pub async fn run(
         self,
         input: BoxStream<'static, ExecInput>,
         output: mpsc::Sender<ExecOutput>,
     ) -> DriverResult<()> {
         let Self { target, request, _place } = self;
-        tracing::info!(attempt = %target.attempt, program = request.command.first(), "a command is executed in a task");
+        tracing::info!(attempt = %target.attempt, program = request.command.first(), "executing a command in a task");
         target.driver.exec_frames(&target.attempt, request, input, output).await
     }
 }
 
-/// What one message says. Rubbish and heartbeats say nothing.
+/// The input frames in one message; none for invalid messages and heartbeats.
 pub fn input_frames(text: &[u8]) -> Vec<ExecInput> {
     #[derive(Deserialize)]
     struct Frame {
@@ -120,7 +120,7 @@ pub fn input_frames(text: &[u8]) -> Vec<ExecInput> {
     frames
 }
 
-/// A frame of output as JSON.
+/// An output frame as JSON.
 pub fn frame_text(frame: &ExecOutput) -> Value {
     match frame {
         ExecOutput::Stdout(bytes) => json!({ "stdout": { "data": STANDARD.encode(bytes) } }),

@@ -1,9 +1,9 @@
-//! The files of an allocation, from its directory on.
+//! The files of an allocation, relative to its directory.
 //!
 //! In: an allocation and a path in Nomad's layout (`alloc/…`, `TASK/local/…`). Out: file infos, bytes, or Nomad's frames.
 //!
-//! The agent may be root, and tasks write to nearly all of these directories: each step goes through a held directory, no link
-//! is followed, only plain files are read, and what is secret is told to nobody.
+//! The agent may be root, and tasks can write to nearly all of these directories. So each step of a path is opened relative to
+//! a held directory, no link is followed, only plain files are read, and secrets are never returned.
 
 mod info;
 mod path;
@@ -26,33 +26,33 @@ use super::{
     target::has_files,
 };
 
-/// A directory with more entries is not listed: the answer would be of no use, and cost memory.
+/// A larger directory is not listed: the answer would be useless and cost memory.
 const ENTRIES_LEN_MAX: usize = 10_000;
 
-/// Which file, which part of it, and how it is told.
+/// Which file to read, from where, and whether to follow it.
 #[derive(Debug, Default)]
 pub struct Wanted {
     pub path: String,
     pub offset: u64,
-    /// So many bytes; 0 for all.
+    /// Number of bytes; 0 means all.
     pub limit: u64,
-    /// `start`, which it also is where it is empty, or `end`.
+    /// `start` (also if empty) or `end`.
     pub origin: String,
     pub follow: bool,
 }
 
-/// A file being told, perhaps as it grows.
+/// A file to be sent, perhaps as it grows.
 pub struct Telling {
     reading: Reading,
-    /// A place among those who follow.
+    /// The slot of a reader that follows.
     place: Option<tokio::sync::OwnedSemaphorePermit>,
 }
 
 impl Telling {
-    /// Tells it to its end; one that is followed, until it is deleted.
+    /// Sends the file to its end, or if it is followed, until it is deleted.
     ///
     /// # Errors
-    /// When the reader goes away.
+    /// When the reader disconnects.
     pub async fn run(self, form: Form, pieces: Pieces) -> Result<(), Gone> {
         match self.place {
             Some(_place) => self.reading.followed(form, pieces).await,
@@ -62,21 +62,21 @@ impl Telling {
 }
 
 impl Reach {
-    /// What is in a directory, by name.
+    /// The entries of a directory, by name.
     pub async fn list(&self, alloc: &AllocView, path: &str) -> ApiResult<Vec<Info>> {
         has_files(alloc)?;
         let place = Place::of(self, alloc, path)?;
         work(move || place.list()).await
     }
 
-    /// What is told of one file or directory.
+    /// Information about one file or directory.
     pub async fn stat(&self, alloc: &AllocView, path: &str) -> ApiResult<Info> {
         has_files(alloc)?;
         let place = Place::of(self, alloc, path)?;
         work(move || place.info()).await
     }
 
-    /// A part of a file.
+    /// Opens a part of a file.
     pub async fn open_file(&self, alloc: &AllocView, wanted: Wanted) -> ApiResult<Telling> {
         has_files(alloc)?;
         if wanted.path.is_empty() {
@@ -95,7 +95,6 @@ impl Reach {
     }
 }
 
-/// A path below an allocation's directory.
 struct Place {
     alloc_dir: std::path::PathBuf,
     below: Below,
@@ -107,12 +106,12 @@ impl Place {
         Ok(Self { alloc_dir: reach.paths.alloc(&alloc.spec.id), below: Below::read(path, tasks)? })
     }
 
-    /// The directory itself, where the path leads to one.
+    /// The directory itself, if the path is a directory.
     fn dir(&self) -> Result<Dir, FsError> {
         Dir::open(&self.alloc_dir)?.open_below(&self.below.path, Crossing::Mounts)
     }
 
-    /// The directory in which it lies, and its name there; none for the allocation's directory itself.
+    /// The parent directory, and the name in it; none for the allocation's directory itself.
     fn parent(&self) -> Result<Option<(Dir, &std::ffi::OsStr)>, FsError> {
         let (Some(parent), Some(name)) = (self.below.path.parent(), self.below.path.file_name()) else {
             return Ok(None);
@@ -129,7 +128,7 @@ impl Place {
         let mut infos = Vec::with_capacity(names.len());
         for name in names {
             let Some(shown) = self.below.name_shown(&name) else { continue };
-            // One that has gone meanwhile is passed over.
+            // Skips an entry that was removed meanwhile.
             if let Some(stat) = dir.stat_name(&name).map_err(failed)? {
                 infos.push(info::of(shown, &stat));
             }
@@ -176,16 +175,16 @@ impl Place {
         ApiError::NotFound(format!("no such file or directory: {:?}", self.below.shown))
     }
 
-    /// What stopped us, without where on this machine the allocation lies.
+    /// Converts the error, without the place of the allocation's directory on this machine.
     fn failed(&self, error: &FsError) -> ApiError {
         let shown = &self.below.shown;
         match error {
             error if error.is_missing() => self.missing(),
             FsError::Link { .. } => ApiError::Forbidden(format!(
-                "{shown:?}: a symbolic link is on the way, and links are not followed"
+                "{shown:?}: the path contains a symbolic link, and links are not followed"
             )),
             FsError::NotADirectory { .. } => {
-                ApiError::bad(format!("{shown:?}: a part of it is no directory"))
+                ApiError::bad(format!("{shown:?}: a part of the path is not a directory"))
             }
             FsError::NotAFile { .. } => {
                 ApiError::bad(format!("{shown:?} is neither a plain file nor a directory"))
@@ -202,8 +201,8 @@ impl Place {
     }
 }
 
-/// Works on files where a slow disk holds up nobody else.
+/// Runs file operations on a blocking thread, because a disk may be slow.
 async fn work<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
     let worked = blocking(move || Ok::<_, io::Error>(work()));
-    worked.await.map_err(|error| ApiError::Failed(format!("look at the files: {error}")))?
+    worked.await.map_err(|error| ApiError::Failed(format!("read the files: {error}")))?
 }

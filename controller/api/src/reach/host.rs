@@ -1,4 +1,4 @@
-//! The machine itself: how busy it is (Nomad's `HostStats`), and what is where on it (`HostData`).
+//! The machine itself: its usage (Nomad's `HostStats`), and its configuration (`HostData`).
 
 use std::{
     collections::BTreeMap,
@@ -20,23 +20,23 @@ use super::{
     stream::blocking,
 };
 
-/// Disks that are told of.
+/// Disks in an answer.
 const DISKS_LEN_MAX: usize = 64;
 
-/// Addresses that are told of.
+/// Addresses in an answer.
 const ADDRESSES_LEN_MAX: usize = 256;
 
-/// Of a text such as `/etc/hosts`.
+/// Bytes of a text file such as `/etc/hosts`.
 const TEXT_BYTES_MAX: u64 = 64 * 1024;
 
-/// Variables whose values are told; others may be secret.
+/// Environment variables with public values; others may be secret.
 const VARIABLES: [&str; 8] = ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
 
-/// Looks at the machine, and remembers what processors had done at the last look.
+/// Measures the machine, and stores the last measurement to compute the usage of processors.
 #[derive(Debug, Default)]
 pub struct HostLook(Mutex<Host>);
 
-/// How full a disk is, in bytes.
+/// Usage of a disk, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Space {
     size: u64,
@@ -47,7 +47,7 @@ struct Space {
 }
 
 impl HostLook {
-    /// How busy the machine is. Of processors since the last look; at the first one, since it was started.
+    /// The machine's usage. Processor usage counts since the last call; at the first call, since the machine started.
     pub async fn stats(&self, reach: &Reach) -> ApiResult<Value> {
         let allocs = reach.paths.allocs();
         let look = move || Ok((Host::now(), disks(), Space::of(&allocs).unwrap_or_default()));
@@ -62,7 +62,7 @@ impl HostLook {
             let busy = 100.0 - idle;
             let ticks = busy / 100.0 * float(reach.core_mhz);
             consumed += ticks;
-            // Up to 1.5 the share was called `Total`.
+            // Up to Nomad 1.5, the percentage was called `Total`.
             processors.push(json!({
                 "CPU": one.name(), "User": user, "System": system, "Idle": idle, "Total": busy, "TotalPercent": busy,
                 "TotalTicks": ticks,
@@ -80,7 +80,7 @@ impl HostLook {
     }
 }
 
-/// What is where on the machine.
+/// The machine's configuration.
 pub async fn data() -> ApiResult<Value> {
     let look = || {
         let disks: Map<String, Value> = disks()
@@ -103,7 +103,7 @@ pub async fn data() -> ApiResult<Value> {
 }
 
 fn failed(error: std::io::Error) -> ApiError {
-    ApiError::Failed(format!("look at the machine: {error}"))
+    ApiError::Failed(format!("inspect the machine: {error}"))
 }
 
 fn text(path: &str) -> String {
@@ -112,7 +112,7 @@ fn text(path: &str) -> String {
     read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// Addresses of this machine, with what of `hashicorp/go-sockaddr`'s attributes does not follow from the others.
+/// Addresses of this machine, with those attributes of `hashicorp/go-sockaddr` that the others don't imply.
 fn addresses() -> Vec<Value> {
     let interfaces = herdlet_fingerprint::interfaces().unwrap_or_default();
     let addresses = interfaces.iter().filter(|interface| interface.is_up).flat_map(|up| &up.addresses);
@@ -126,7 +126,7 @@ fn addresses() -> Vec<Value> {
     addresses.take(ADDRESSES_LEN_MAX).map(shown).collect()
 }
 
-/// Disks of this machine, each once: device, mount point, and how full it is. A network's file system may hang, and is none of them.
+/// Disks of this machine, each once: device, mount point, and usage. Network file systems are omitted, because they may hang.
 fn disks() -> Vec<(String, String, Space)> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut found: Vec<(String, String, Space)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Restarts, signals, results of checks, and collecting of an allocation.
+//! Restarts, signals, check results, and garbage collection of an allocation.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{
 };
 
 impl Reach {
-    /// Restarts one task, those that run, or all of them. The index of its commit.
+    /// Restarts one task, the running tasks, or all tasks. Returns the index of the commit.
     pub async fn restart(&self, alloc: &AllocView, task: &str, all: bool) -> ApiResult<u64> {
         let scope = match (task, all) {
             ("", false) => RestartScope::Running,
@@ -29,7 +29,7 @@ impl Reach {
         self.accepted(Command::Restart { alloc: alloc.spec.id, scope }).await
     }
 
-    /// Sends a signal to one task, or to all of them. The index of its commit.
+    /// Sends a signal to one task, or to all tasks. Returns the index of the commit.
     pub async fn signal(&self, alloc: &AllocView, task: &str, signal: &str) -> ApiResult<u64> {
         let name = signal.to_ascii_uppercase();
         let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
@@ -43,20 +43,22 @@ impl Reach {
         self.accepted(Command::Signal { alloc: alloc.spec.id, task, signal: name }).await
     }
 
-    /// Collects what an allocation has left. Whether anything was, or is not there any more.
+    /// Collects an allocation's directory. Returns whether the directory is gone, now or since
+    /// before.
     pub async fn collect(&self, alloc: &AllocView) -> ApiResult<bool> {
         let collected = self.gc.collect_now(Scope::Alloc(alloc.spec.id)).await?;
         Ok(alloc.collected || !collected.is_empty())
     }
 
-    /// Collects what all allocations have left that have ended.
+    /// Collects the directories of all allocations that have ended.
     pub async fn collect_all(&self) -> ApiResult<()> {
         self.gc.collect_now(Scope::Allocs).await?;
         Ok(())
     }
 }
 
-/// Last results of the checks in the built-in catalogue, by check id: Nomad's `CheckQueryResult`s.
+/// Latest results of the checks in the built-in catalogue, by check id: Nomad's
+/// `CheckQueryResult`s.
 pub fn checks(alloc: &AllocView) -> BTreeMap<String, Value> {
     let results = alloc.checks.iter().map(|check| {
         let shown = json!({

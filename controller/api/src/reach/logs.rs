@@ -1,7 +1,7 @@
-//! A task's log, from any place, followed over rotations.
+//! A task's log, from any position, followed across rotations.
 //!
-//! In: an allocation, one of its tasks, a place to begin at. Out: pieces; of a followed log until its task has ended for good and all was
-//! told.
+//! In: an allocation, one of its tasks, and a start position. Out: pieces of the log. A followed log ends when the
+//! task is dead and its log was sent completely.
 
 use std::{io, sync::Arc, time::Instant};
 
@@ -19,10 +19,9 @@ use super::{
     target::has_files,
 };
 
-/// More lines are the whole log.
+/// A larger tail is the whole log.
 const TAIL_LINES_MAX: u64 = 1_000_000;
 
-/// What to read.
 #[derive(Debug, Default)]
 pub struct Wanted {
     pub task: String,
@@ -31,16 +30,16 @@ pub struct Wanted {
     pub follow: bool,
     /// Bytes from `origin`.
     pub offset: u64,
-    /// `start`, which it also is where it is empty, or `end`.
+    /// `start` (also if empty) or `end`.
     pub origin: String,
-    /// The last lines.
+    /// Number of last lines.
     pub tail: Option<u64>,
-    /// What was written after this second since 1970.
+    /// Lines written after this time, in seconds since 1970.
     pub since: Option<u64>,
 }
 
 impl Reach {
-    /// A task's log from there on.
+    /// Opens a task's log at the requested position.
     pub async fn open_log(&self, alloc: &AllocView, wanted: Wanted) -> ApiResult<Reading> {
         has_files(alloc)?;
         let stream = check(alloc, &wanted)?;
@@ -65,7 +64,7 @@ fn check(alloc: &AllocView, wanted: &Wanted) -> ApiResult<Stream> {
     }
     let task = alloc.tasks.iter().find(|task| *task.name == *wanted.task);
     let task = task.ok_or_else(|| ApiError::bad(format!("unknown task name {:?}", wanted.task)))?;
-    // What a server has placed and what could not be started has no log either, as by stock clients.
+    // A task of a server's allocation that could not be started has no log either, as on stock clients.
     let is_unstarted = alloc.spec.server.is_some() && task.started_at == UnixNanos::default();
     if task.attempt == 0 || is_unstarted {
         let message = format!("task {:?} not started yet. No logs available", task.name);
@@ -74,19 +73,20 @@ fn check(alloc: &AllocView, wanted: &Wanted) -> ApiResult<Stream> {
     Ok(stream)
 }
 
-/// A log being read.
+/// A log being sent.
 pub struct Reading {
     follower: Follower,
     wanted: Wanted,
     alloc: AllocId,
-    /// Without `follow`: file and offset at which reading ends, so that a chatty task can't keep us for ever.
+    /// Without `follow`: the file and offset at which to stop, so that a task that writes a lot can't keep the
+    /// request open for ever.
     end: (u64, u64),
-    /// A place among those who follow.
+    /// The slot of a reader that follows.
     place: Option<OwnedSemaphorePermit>,
 }
 
 impl Reading {
-    /// What a task has not written to yet is an empty log; what has gone with its allocation is none.
+    /// If the task has written nothing yet, the log is empty; if the directory is gone, there is no log.
     async fn begin(
         files: LogFiles,
         wanted: Wanted,
@@ -103,7 +103,7 @@ impl Reading {
             let end = sizes.last().copied().unwrap_or_default();
             let tail = wanted.tail.map(|lines| files.tail(lines.min(TAIL_LINES_MAX))).transpose()?;
             let since = wanted.since.map(|at_s| files.since(at_s)).transpose()?;
-            // As long as there are no files, all that comes is wanted.
+            // Without files yet, the whole log is wanted.
             let chosen = [tail, since].into_iter().flatten().map(|place| place.unwrap_or(end)).max();
             let start = chosen.unwrap_or_else(|| match wanted.origin.as_str() {
                 "end" => from_end(&sizes, wanted.offset),
@@ -114,16 +114,16 @@ impl Reading {
         reading.await.map_err(failed)?.ok_or(ApiError::NotFound(missing))
     }
 
-    /// Tells it to its end.
+    /// Sends the log to its end.
     ///
     /// # Errors
-    /// When the reader goes away.
+    /// When the reader disconnects.
     pub async fn run(mut self, model: Arc<ReadModel>, form: Form, pieces: Pieces) -> Result<(), Gone> {
         let _place = self.place.take();
         let mut changes = model.changes();
         let mut beat = Instant::now();
         loop {
-            // Asked before reading: what a task wrote before it ended is read after its end was seen.
+            // Checked before reading, so that everything that a task wrote before its end is sent.
             let over = has_ended(&model, self.alloc, &self.wanted.task);
             match self.tell(form, &pieces).await? {
                 Told::Some => continue,
@@ -177,7 +177,7 @@ impl Reading {
         Ok(if last { Told::All } else { Told::Some })
     }
 
-    /// Takes off what was written after the request began; whether that was the end.
+    /// Removes bytes that were written after the request began. Returns whether the end was reached.
     fn cut(&self, chunk: &mut Chunk) -> bool {
         let (index, offset) = self.end;
         if chunk.index < index || chunk.index == index && chunk.end_offset < offset {
@@ -191,17 +191,16 @@ impl Reading {
     }
 }
 
-/// What became of one piece.
+/// The result of reading one piece.
 enum Told {
     /// It was sent; there may be more.
     Some,
     /// There is no more for now.
     All,
-    /// It could not be read.
     Failed(io::Error),
 }
 
-/// Whether nothing will be written to the task's log any more.
+/// Whether the task's log is complete.
 fn has_ended(model: &ReadModel, alloc: AllocId, task: &str) -> bool {
     let Some(view) = model.alloc(&alloc) else { return true };
     let task = view.tasks.iter().find(|known| *known.name == *task);
@@ -214,9 +213,9 @@ fn sizes(files: &LogFiles) -> io::Result<Vec<(u64, u64)>> {
     for index in files.indexes()? {
         match files.open(index) {
             Ok(file) => sizes.push((index, file.metadata()?.len())),
-            // Rotated away just now, or no log at all.
+            // Either it was just rotated away, or it is not a log file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::debug!(index, %error, "passing over what is no log file"),
+            Err(error) => tracing::debug!(index, %error, "ignoring a file that is not a log file"),
         }
     }
     Ok(sizes)
@@ -234,7 +233,8 @@ fn from_start(sizes: &[(u64, u64)], offset: u64) -> (u64, u64) {
     sizes.last().copied().unwrap_or_default()
 }
 
-/// `offset` bytes before the end of the newest file; with none the beginning of that file, as stock clients have it.
+/// `offset` bytes before the end of the newest file. With offset 0 it is the beginning of that file, as on stock
+/// clients.
 fn from_end(sizes: &[(u64, u64)], offset: u64) -> (u64, u64) {
     if offset == 0 {
         return sizes.last().map(|(index, _)| (*index, 0)).unwrap_or_default();

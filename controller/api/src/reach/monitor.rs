@@ -1,4 +1,4 @@
-//! The agent's own log lines as they come.
+//! Streams the agent's own log lines.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
     stream::{Form, Gone, HEARTBEAT, Pieces},
 };
 
-/// Somebody who listens.
+/// A subscriber of the log.
 pub struct Listener {
     lines: Receiver<Arc<Line>>,
     lowest: Level,
@@ -24,7 +24,7 @@ pub struct Listener {
     _place: OwnedSemaphorePermit,
 }
 
-/// Listens from now on to lines of this level (`info` where it is empty) and above.
+/// Subscribes to lines of at least this level (default `info`).
 pub fn listen(bounds: &Bounds, level_name: &str, as_json: bool) -> ApiResult<Listener> {
     let lowest = level(level_name)?;
     let place = bounds.listener()?;
@@ -32,10 +32,10 @@ pub fn listen(bounds: &Bounds, level_name: &str, as_json: bool) -> ApiResult<Lis
 }
 
 impl Listener {
-    /// Tells the lines, for as long as somebody reads them.
+    /// Sends the lines until the reader disconnects.
     ///
     /// # Errors
-    /// When the reader goes away.
+    /// When the reader disconnects.
     pub async fn run(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
         loop {
             let text = tokio::select! {
@@ -61,7 +61,7 @@ fn level(name: &str) -> ApiResult<Level> {
     let name = if name.is_empty() { "info" } else { name };
     match name.parse::<Level>() {
         Ok(level) if level <= monitor::LOWEST => Ok(level),
-        Ok(_) => Err(ApiError::NotBuilt(format!("log_level {name}: only lines down to debug are told"))),
+        Ok(_) => Err(ApiError::NotBuilt(format!("log_level {name}: the lowest level is debug"))),
         Err(_) => Err(ApiError::bad(format!("Unknown log level: {name}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What the tasks of an allocation use, measured now; and what all tasks use, for metrics.
+//! The present resource usage of an allocation's tasks, and of all tasks for metrics.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,11 +12,11 @@ use super::{Reach, error::ApiResult, target::TaskTarget};
 
 /// How long one measurement may take; a task that can't be measured in time is left out.
 const MEASURE_MAX: Duration = Duration::from_secs(3);
-/// So many are measured at a time: each takes a thread for a moment.
+/// Concurrent measurements: each occupies a thread for a moment.
 const MEASURED_AT_ONCE: usize = 16;
 
 impl Reach {
-    /// What an allocation uses, or one of its tasks: Nomad's `AllocResourceUsage`.
+    /// The usage of an allocation, or of one of its tasks: Nomad's `AllocResourceUsage`.
     pub async fn usage(&self, alloc: &AllocView, task: &str) -> ApiResult<Value> {
         let mut targets = Vec::new();
         if task.is_empty() {
@@ -42,7 +42,7 @@ impl Reach {
     }
 }
 
-/// What every running task of the agent uses.
+/// The usage of all running tasks of the agent.
 pub(crate) async fn measure_all(reach: &Reach) -> Vec<Measured> {
     let targets: Vec<(Arc<AllocView>, TaskTarget)> = reach
         .model
@@ -71,7 +71,7 @@ async fn measure(target: &TaskTarget) -> Option<(String, Usage)> {
     Some((target.task.name.to_string(), usage))
 }
 
-/// The sum of some measurements, in Nomad's form. What no one measured is 0 and not listed as measured.
+/// The sum of the measurements, in Nomad's form. A value that no driver measured is 0 and not listed in `Measured`.
 fn shown(usages: &[&Usage], core_mhz: u64) -> Value {
     let sum = |get: &dyn Fn(&Usage) -> Option<u64>| {
         usages.iter().filter_map(|usage| get(usage)).reduce(|a, b| a + b)
@@ -101,7 +101,7 @@ fn shown(usages: &[&Usage], core_mhz: u64) -> Value {
         names.extend(["System Mode".into(), "User Mode".into(), "Percent".into()]);
     }
     let mut memory = measured(&memory);
-    // Not listed as measured: stock command lines print a column for each name, and know nothing to print for this one.
+    // Not listed in `Measured`: stock command lines print a column for each name, and don't know this one.
     memory.insert("MappedFile".to_owned(), sum(&|usage| usage.memory.mapped_file).unwrap_or_default().into());
     json!({ "MemoryStats": memory, "CpuStats": cpu, "DeviceStats": [] })
 }

@@ -1,8 +1,8 @@
-//! Answers that go on: a producer writes pieces as they come, whoever asked takes them at its own pace.
+//! Streaming answers: a producer writes pieces as they come, and the reader takes them at its own pace.
 //!
-//! A slow reader slows its producer down and nobody else: between them are a few pieces, each of [`CHUNK_BYTES_MAX`] and what its writing
-//! costs. Nomad's frames are JSON objects with `Data` (base64), `Offset` (where the data ends), `File` and `FileEvent`, in which what is
-//! empty is left out.
+//! A slow reader slows down only its own producer: the queue between them has a few pieces, each of at most [`CHUNK_BYTES_MAX`]
+//! plus encoding. Nomad's frames are JSON objects with `Data` (base64), `Offset` (of the end of the data), `File` and
+//! `FileEvent`; empty members are omitted.
 //!
 //! [`CHUNK_BYTES_MAX`]: herdlet_agent::logs::CHUNK_BYTES_MAX
 
@@ -12,23 +12,23 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-/// Pieces between producer and connection: a few, so that a stalled reader holds little memory.
+/// Pieces between producer and connection: a few, so that a stalled reader occupies little memory.
 pub const PIECES_LEN: usize = 8;
 
-/// Between two signs of life of a stream without news, as Nomad's clients expect them.
+/// Interval of heartbeats on a stream without news, as Nomad's clients expect.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Works on files where a slow disk holds up nobody else.
+/// Runs file operations on a blocking thread, because a disk may be slow.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     herdlet_runtime::off_thread(work).await.map_err(io::Error::other)?
 }
 
-/// Where a producer writes.
+/// The producer's end of the queue.
 pub type Pieces = mpsc::Sender<Vec<u8>>;
 
-/// The reader has gone away.
+/// The reader has disconnected.
 #[derive(Debug)]
 pub struct Gone;
 
@@ -38,7 +38,7 @@ impl<T> From<mpsc::error::SendError<T>> for Gone {
     }
 }
 
-/// How pieces are written.
+/// The encoding of pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// The bytes themselves.
@@ -52,7 +52,7 @@ impl Form {
         if plain { Self::Plain } else { Self::Frames }
     }
 
-    /// Bytes of a file, which end there in it.
+    /// Bytes of a file. `offset` is where they end.
     pub(crate) fn data(self, bytes: Vec<u8>, file: &str, offset: u64) -> Vec<u8> {
         match self {
             Self::Plain => bytes,
@@ -70,7 +70,7 @@ impl Form {
         }
     }
 
-    /// Something has happened to a file; without frames that can't be told.
+    /// An event of a file; nothing without frames.
     pub(crate) fn event(self, event: &str, file: &str, offset: u64) -> Vec<u8> {
         match self {
             Self::Plain => Vec::new(),
@@ -78,7 +78,7 @@ impl Form {
         }
     }
 
-    /// A sign of life: without frames a piece without bytes.
+    /// A heartbeat; an empty piece without frames.
     pub(crate) fn heartbeat(self) -> Vec<u8> {
         match self {
             Self::Plain => Vec::new(),

@@ -1,4 +1,4 @@
-//! What is named: an allocation, one of its tasks, an attempt of it. Requests to the planner.
+//! Resolves an allocation, one of its tasks and its attempt, and sends requests to the planner.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     error::{ApiError, ApiResult, unexpected},
 };
 
-/// One task of an allocation, and the driver that runs it.
+/// One task of an allocation, and its driver.
 pub(crate) struct TaskTarget {
     pub(crate) task: TaskView,
     pub(crate) attempt: AttemptId,
@@ -23,13 +23,13 @@ pub(crate) struct TaskTarget {
 }
 
 impl Reach {
-    /// The allocation of that id, in full.
+    /// The allocation with this full id.
     pub fn alloc(&self, id: &str) -> ApiResult<Arc<AllocView>> {
         let unknown = || ApiError::NotFound(format!("Unknown allocation {id:?}"));
         self.model.alloc(&alloc_id(id).ok_or_else(unknown)?).ok_or_else(unknown)
     }
 
-    /// A task of it that has been started.
+    /// A task of the allocation that has been started.
     pub(crate) fn task(&self, alloc: &AllocView, name: &str) -> ApiResult<TaskTarget> {
         let task = alloc.tasks.iter().find(|task| *task.name == *name);
         let (Some(task), Some(spec)) = (task, alloc.spec.task(name)) else {
@@ -45,14 +45,15 @@ impl Reach {
         Ok(TaskTarget { task: task.clone(), attempt, driver })
     }
 
-    /// Asks the planner, and waits until its answer is durable; not for long while it can't become so.
+    /// Sends a command to the planner, and waits until the reply is durable. Gives up early while the
+    /// state can't be stored.
     pub(crate) async fn request(&self, command: Command) -> ApiResult<Reply> {
         placed::allow(&self.model, &command).map_err(|placed| ApiError::Conflict(placed.to_string()))?;
         let reply = self.requests.ask(command).await?.reply;
         if let Reply::Refused(refusal) = reply { Err(refusal.into()) } else { Ok(reply) }
     }
 
-    /// The same for a request whose answer is just that it was accepted: the index of its commit.
+    /// The same for a command that is only accepted: returns the index of its commit.
     pub(crate) async fn accepted(&self, command: Command) -> ApiResult<u64> {
         let reply = self.request(command).await?;
         let Reply::Accepted { index } = reply else { return Err(unexpected(reply)) };
@@ -60,7 +61,7 @@ impl Reach {
     }
 }
 
-/// Whether its logs and files are there.
+/// Whether the allocation's logs and files exist.
 pub(crate) fn has_files(alloc: &AllocView) -> ApiResult<()> {
     match alloc.loss() {
         Some(loss) => Err(ApiError::NotFound(format!("allocation {} {loss}", alloc.spec.name()))),
@@ -68,7 +69,7 @@ pub(crate) fn has_files(alloc: &AllocView) -> ApiResult<()> {
     }
 }
 
-/// A whole allocation id; not every spelling of a UUID is one.
+/// Parses an allocation id. Only the full form of a UUID is accepted.
 fn alloc_id(text: &str) -> Option<AllocId> {
     (text.len() == 36).then(|| text.parse().ok().map(AllocId)).flatten()
 }

@@ -1,4 +1,4 @@
-//! What is asked of the API about one allocation: its files, logs and use, and what is done to it and in it.
+//! Requests about one allocation: its files, logs and usage, and operations on it.
 
 use futures_util::{Stream, TryStreamExt};
 use herdlet_api_types::{AllocId, nomad, view::Explanation};
@@ -7,38 +7,34 @@ use serde_json::json;
 
 use super::{Client, Effect, ExecSocket, Result, ShutdownDelay, Usage, broken};
 
-/// What to read of a log.
 #[derive(Debug, Clone)]
 pub struct LogRequest {
     pub task: String,
     /// `stdout` or `stderr`.
     pub stream: &'static str,
-    /// Go on as it grows.
+    /// Continue as the log grows.
     pub follow: bool,
-    /// Only the last lines.
+    /// Number of last lines.
     pub tail: Option<u64>,
-    /// Only what was written since then, in seconds since 1970.
+    /// Lines written after this time, in seconds since 1970.
     pub since: Option<u64>,
 }
 
-/// Whether a command gets a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tty {
     Yes,
     No,
 }
 
-/// What a restart covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestartScope {
     Running,
     Task(String),
-    /// All tasks, dead ones too.
+    /// All tasks, including dead ones.
     All,
 }
 
 impl Client {
-    /// What an allocation is waiting for.
     pub async fn explain(&self, alloc: AllocId) -> Result<Explanation> {
         self.get(&format!("/v1/herdlet/explain/{alloc}")).await
     }
@@ -65,7 +61,7 @@ impl Client {
         self.put(&format!("/v1/client/allocation/{alloc}/signal"), &body).await
     }
 
-    /// A task's log as it is written.
+    /// Streams a task's log.
     pub async fn logs(
         &self,
         alloc: AllocId,
@@ -86,13 +82,12 @@ impl Client {
         Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
     }
 
-    /// What is in a directory of an allocation.
     pub async fn list_files(&self, alloc: AllocId, path: &str) -> Result<Vec<nomad::FileInfo>> {
         let request = self.to(Method::GET, &format!("/v1/client/fs/ls/{alloc}"));
         self.ask(request.query(&[("path", path)])).await
     }
 
-    /// What is known of a file or directory of an allocation.
+    /// Information about a file or directory of an allocation.
     pub async fn stat_file(&self, alloc: AllocId, path: &str) -> Result<nomad::FileInfo> {
         let request = self.to(Method::GET, &format!("/v1/client/fs/stat/{alloc}"));
         self.ask(request.query(&[("path", path)])).await
@@ -110,7 +105,7 @@ impl Client {
         Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
     }
 
-    /// Stops an allocation; its job makes another in its place.
+    /// Stops an allocation; its job creates a replacement.
     pub async fn stop_alloc(&self, alloc: AllocId, delay: ShutdownDelay) -> Result<u64> {
         let path = format!("/v1/allocation/{alloc}/stop");
         self.change(self.to(Method::PUT, &path).query(delay.query()).json(&json!({}))).await
@@ -126,7 +121,7 @@ impl Client {
         ExecSocket::open(self, request).await
     }
 
-    /// What the running tasks of an allocation use.
+    /// The resource usage of an allocation's running tasks.
     pub async fn usage(&self, alloc: AllocId) -> Result<Usage> {
         self.get(&format!("/v1/client/allocation/{alloc}/stats")).await
     }

@@ -1,4 +1,4 @@
-//! Why a request to the agent failed, in words for people.
+//! Errors of requests to the agent, as text for people.
 
 use std::time::Duration;
 
@@ -6,56 +6,56 @@ use herdlet_manifest::yaml::Problems;
 
 use crate::Address;
 
-/// What may have come of a request that nobody has answered.
+/// The possible effect of a request without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: it was a question.
+    /// None: it was a read.
     None,
-    /// What was asked for, now or later.
+    /// The request may have been carried out, or may still be.
     Open,
 }
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The client itself could not be made.
+    /// The HTTP client could not be created.
     #[error("failed to prepare the connection")]
     Setup(#[source] reqwest::Error),
     #[error("cannot reach the agent at {address}: {why}")]
     Unreachable {
         address: Address,
-        /// Why: the innermost cause, the others only repeat the address.
+        /// The innermost cause; the others only repeat the address.
         why: String,
     },
-    /// Somebody listens there and says nothing: it is stopped, or can't keep up.
+    /// A process accepts the connection and does not answer: it is suspended or overloaded.
     #[error("the agent at {address} did not answer within {} s", within.as_secs())]
     Silent {
         address: Address,
-        /// How long it was given.
+        /// The timeout.
         within: Duration,
-        /// What may have come of it.
+        /// The possible effect of the request.
         effect: Effect,
     },
     #[error("{message}")]
     Status {
         status: u16,
-        /// What the agent said.
+        /// The body of the agent's answer.
         message: String,
     },
-    /// The agent could not make it durable in time: it may still take effect.
+    /// The agent could not persist the change in time: it may still take effect.
     #[error("{0}")]
     Open(String),
-    /// The manifests are wrong.
+    /// The manifests are invalid.
     #[error("{0}")]
     Problems(Problems),
     #[error("the connection to the agent broke: {why}")]
     Broken {
-        /// Why: the innermost cause.
+        /// The innermost cause.
         why: String,
-        /// What may have come of it.
+        /// The possible effect of the request.
         effect: Effect,
     },
-    /// The answer is none that we understand.
-    #[error("failed to understand the agent's answer to {what}: {why}")]
+    /// The answer could not be parsed.
+    #[error("failed to parse the agent's answer to {what}: {why}")]
     Answer { what: String, why: String },
 }

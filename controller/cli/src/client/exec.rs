@@ -1,4 +1,4 @@
-//! An exec session: a websocket with Nomad's JSON frames, over whatever connection the client has.
+//! An exec session: a websocket with Nomad's JSON frames, over the client's connection.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{
@@ -15,21 +15,20 @@ use tokio_tungstenite::{
 
 use super::{Client, ClientError, Effect, Result};
 
-/// A session.
 pub struct ExecSocket {
     input: ExecInput,
     output: SplitStream<WebSocketStream<Upgraded>>,
 }
 
-/// What goes in.
+/// The writing side of a session.
 pub struct ExecInput(SplitSink<WebSocketStream<Upgraded>, Message>);
 
-/// What comes out.
+/// A frame of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecFrame {
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
-    /// The command ended with this code.
+    /// The command exited with this code.
     Exited(i32),
 }
 
@@ -47,7 +46,7 @@ impl ExecSocket {
         Ok(Self { input: ExecInput(input), output })
     }
 
-    /// Both directions, to be used at the same time.
+    /// Splits the session for concurrent use of both directions.
     pub fn split(self) -> (ExecInput, ExecOutput) {
         (self.input, ExecOutput(self.output))
     }
@@ -57,10 +56,10 @@ impl ExecSocket {
 pub struct ExecOutput(SplitStream<WebSocketStream<Upgraded>>);
 
 impl ExecOutput {
-    /// The next frame; none when the session is over without an exit.
+    /// The next frame; none if the session ended without an exit code.
     ///
     /// # Errors
-    /// What the agent says about why it could not be, or when the connection breaks.
+    /// The agent's error, or when the connection breaks.
     pub async fn next(&mut self) -> Result<Option<ExecFrame>> {
         while let Some(message) = self.0.next().await {
             match message.map_err(|error| gone(&error))? {
@@ -82,7 +81,7 @@ impl ExecOutput {
 }
 
 impl ExecInput {
-    /// Bytes for standard input.
+    /// Sends bytes for standard input.
     ///
     /// # Errors
     /// When the connection is broken; the same below.
@@ -90,17 +89,17 @@ impl ExecInput {
         self.send(&json!({ "stdin": { "data": STANDARD.encode(bytes) } })).await
     }
 
-    /// The end of standard input.
+    /// Closes standard input.
     pub async fn end(&mut self) -> Result<()> {
         self.send(&json!({ "stdin": { "close": true } })).await
     }
 
-    /// The terminal has another size.
+    /// Sends the new size of the terminal.
     pub async fn resize(&mut self, height: u16, width: u16) -> Result<()> {
         self.send(&json!({ "tty_size": { "height": height, "width": width } })).await
     }
 
-    /// Says that we are still there.
+    /// Tells the agent that the client is still there.
     pub async fn heartbeat(&mut self) -> Result<()> {
         self.send(&json!({})).await
     }
@@ -163,7 +162,7 @@ fn unfit(why: String) -> ClientError {
     ClientError::Answer { what: "exec".to_owned(), why }
 }
 
-/// The agent has ended, for instance; the command ends with its session.
+/// The connection broke, for instance because the agent ended. The command ends with its session.
 fn gone(error: &tungstenite::Error) -> ClientError {
     ClientError::Broken { why: error.to_string(), effect: Effect::None }
 }

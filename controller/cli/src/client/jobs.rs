@@ -1,4 +1,4 @@
-//! What is asked of the API about jobs and deployments, and what changes them.
+//! Requests about jobs and deployments.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,25 @@ use serde_json::json;
 
 use super::{Client, Result, ShutdownDelay};
 
-/// What a request has made of a job.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Changed {
-    /// The index of the commit.
     #[serde(rename = "Index")]
     pub index: u64,
-    /// The job's version now.
+    /// The new version of the job.
     #[serde(rename = "JobVersion")]
     pub version: u64,
 }
 
-/// What a job is dispatched with.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispatch<'d> {
     pub payload: &'d [u8],
     pub meta: &'d BTreeMap<String, String>,
-    /// Part of the child's id; none where empty.
+    /// Part of the child's id; may be empty.
     pub id_prefix: &'d str,
-    /// Idempotency token; none where empty.
+    /// Idempotency token; may be empty.
     pub token: &'d str,
 }
 
-/// The child that was made.
 #[derive(Deserialize)]
 struct Dispatched {
     #[serde(rename = "DispatchedJobID")]
@@ -42,21 +38,18 @@ struct Dispatched {
     index: u64,
 }
 
-/// The child that was made.
 #[derive(Deserialize)]
 struct Launched {
     #[serde(rename = "LaunchedJobID")]
     id: String,
 }
 
-/// What became of a deployment that was promoted.
 #[derive(Deserialize)]
 struct Promoted {
     #[serde(rename = "DeploymentModifyIndex")]
     index: u64,
 }
 
-/// What became of a deployment that was marked as failed.
 #[derive(Deserialize)]
 struct FailedDeployment {
     #[serde(rename = "RevertedJobVersion")]
@@ -70,12 +63,12 @@ impl Client {
         self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
     }
 
-    /// Asks for a job to be stopped and forgotten: the index of the commit.
+    /// Deletes a job. Returns the index of the commit.
     pub async fn delete_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<u64> {
         self.change(self.deletion(job).query(delay.query())).await
     }
 
-    /// The same, if this is the job's version still.
+    /// The same, only if this is still the job's version.
     pub async fn delete_version(&self, job: &JobKey, version: u64) -> Result<u64> {
         self.change(self.deletion(job).query(&[("enforce_prior_version", version)])).await
     }
@@ -85,7 +78,7 @@ impl Client {
         self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")])
     }
 
-    /// Stops a job and keeps it.
+    /// Stops a job without deleting it.
     pub async fn stop_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<Changed> {
         let path = format!("/v1/job/{}", encode(&job.id));
         let request = self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)]);
@@ -98,7 +91,7 @@ impl Client {
         self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)])).await
     }
 
-    /// Makes a child of a parameterized job: its key, and the index of the commit.
+    /// Dispatches a parameterized job. Returns the child's key and the index of the commit.
     pub async fn dispatch(&self, job: &JobKey, dispatch: &Dispatch<'_>) -> Result<(JobKey, u64)> {
         let path = format!("/v1/job/{}/dispatch", encode(&job.id));
         let Dispatch { payload, meta, id_prefix, token } = *dispatch;
@@ -109,7 +102,7 @@ impl Client {
         Ok((JobKey { namespace: job.namespace.clone(), id: made.id.into() }, made.index))
     }
 
-    /// Launches a periodic job now: the child's key.
+    /// Launches a periodic job now. Returns the child's key.
     pub async fn force_launch(&self, job: &JobKey) -> Result<JobKey> {
         let path = format!("/v1/job/{}/periodic/force", encode(&job.id));
         let made: Launched =
@@ -117,27 +110,28 @@ impl Client {
         Ok(JobKey { namespace: job.namespace.clone(), id: made.id.into() })
     }
 
-    /// The versions of a job that are kept, newest first.
+    /// The stored versions of a job, newest first.
     pub async fn versions(&self, job: &JobKey) -> Result<Vec<JobVersion>> {
         let path = format!("/v1/herdlet/job/{}/versions", encode(&job.id));
         self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
     }
 
-    /// Makes the text of version `to` the newest version if `current` is the current one.
+    /// Makes the job of version `to` the newest version, if `current` is the current one.
     pub async fn revert(&self, job: &JobKey, to: u64, current: u64) -> Result<Changed> {
         let path = format!("/v1/job/{}/revert", encode(&job.id));
         let body = json!({ "JobID": job.id, "JobVersion": to, "EnforcePriorVersion": current });
         self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
     }
 
-    /// Gives a group another count.
+    /// Changes the count of a group.
     pub async fn scale(&self, job: &JobKey, group: &str, count: u32, message: &str) -> Result<Changed> {
         let path = format!("/v1/job/{}/scale", encode(&job.id));
         let body = json!({ "Count": count, "Target": { "Group": group }, "Message": message });
         self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
     }
 
-    /// Promotes the canaries of a deployment, without names those of all its groups: the index of the commit.
+    /// Promotes the canaries of a deployment; those of all groups if `groups` is empty. Returns the index of
+    /// the commit.
     pub async fn promote(&self, id: DeploymentId, groups: &[String]) -> Result<u64> {
         let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
         let promoted: Promoted =
@@ -145,7 +139,7 @@ impl Client {
         Ok(promoted.index)
     }
 
-    /// Marks a deployment as failed: the version that its job goes back to.
+    /// Marks a deployment as failed. Returns the version that its job reverts to.
     pub async fn fail_deployment(&self, id: DeploymentId) -> Result<Option<u64>> {
         let body = json!({ "DeploymentID": id });
         let request = self.to(Method::PUT, &format!("/v1/deployment/fail/{id}")).json(&body);

@@ -1,11 +1,11 @@
-//! Newline-delimited JSON as it comes.
+//! Parses streams of newline-delimited JSON.
 
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use serde::de::DeserializeOwned;
 
 use super::{ClientError, Effect, Result, broken};
 
-/// A line longer than this is no answer of ours.
+/// The agent sends no longer lines.
 const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The lines of a stream, parsed.

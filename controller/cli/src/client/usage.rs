@@ -1,16 +1,15 @@
-//! What the tasks of an allocation use, in Nomad's JSON.
+//! Resource usage of an allocation's tasks, in Nomad's JSON.
 
 use serde::Deserialize;
 
-/// What the tasks of an allocation use, as far as the command line shows it.
+/// The fields that the command line prints.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Usage {
-    /// All of them together.
+    /// The sum of all tasks.
     pub resource_usage: ResourceUsage,
 }
 
-/// Memory and processor time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ResourceUsage {
@@ -18,17 +17,16 @@ pub struct ResourceUsage {
     pub cpu_stats: CpuStats,
 }
 
-/// Memory in bytes.
+/// In bytes.
 #[derive(Debug, Clone, Deserialize)]
 pub struct MemoryStats {
     #[serde(rename = "RSS")]
     pub rss: u64,
-    /// All that counts against the limit; 0 where that is not known.
+    /// Memory that counts against the limit; 0 if unknown.
     #[serde(rename = "Usage")]
     pub usage: u64,
 }
 
-/// Processor time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct CpuStats {

@@ -1,4 +1,4 @@
-//! Our own terminal while a command has it: raw, and given back however we end.
+//! Raw mode of our terminal during a session.
 
 use std::io::IsTerminal as _;
 
@@ -6,11 +6,11 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use super::super::failure::Failure;
 
-/// The terminal is raw as long as this lives.
+/// The terminal is in raw mode while this exists.
 pub(super) struct Raw(Termios);
 
 impl Raw {
-    /// Makes the terminal of standard input raw; none where it is none.
+    /// Sets the terminal of standard input to raw mode; none if it is not a terminal.
     pub(super) fn enter() -> Result<Option<Self>, Failure> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {

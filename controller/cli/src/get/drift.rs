@@ -1,6 +1,7 @@
-//! `herdlet drift`: what was not as the agent had made it, and what became of that.
+//! `herdlet drift`: differences between what the agent created and what it found, and what happened
+//! to them.
 //!
-//! In: the differences that the agent keeps, newest first. Out: rows in that order.
+//! In: the agent's stored drift, newest first. Out: rows in that order.
 
 use herdlet_api_types::overview::{Drift, DriftState};
 

@@ -1,7 +1,7 @@
-//! `herdlet get events`: what has happened lately to allocations, and why.
+//! `herdlet get events`: the latest changes of allocations, and their causes.
 //!
-//! In: the changes of verdicts that the agent keeps, newest first. Out: rows in that order. What they are about may be gone, so
-//! targets are compared with their names.
+//! In: the agent's stored transitions, newest first. Out: rows in that order. The allocations may be gone, so targets are
+//! compared with their names.
 
 use herdlet_api_types::{AllocId, JobKey, UnixNanos, overview::Transition, rfc3339::rfc3339};
 
@@ -26,12 +26,12 @@ fn row(event: Transition, form: Form) -> Row {
     Row { key, name: name.clone(), cells, document: Document::Event(event) }
 }
 
-/// Over [`when_and_what`].
+/// The headings of [`when_and_what`].
 pub(super) fn heads(form: Form) -> [&'static str; 2] {
     if form == Form::Wide { ["TIME", "ID"] } else { ["AGE", "ALLOC"] }
 }
 
-/// When something was so of which allocation: to the second and whole, or its age and what is enough of its id.
+/// The time and allocation of an event: time to the second and full id in the wide form, else age and short id.
 pub(super) fn when_and_what(at: UnixNanos, alloc: AllocId, form: Form) -> [Cell; 2] {
     if form == Form::Wide {
         [Cell::Text(to_the_second(at)), alloc.to_string().into()]
@@ -45,10 +45,10 @@ fn to_the_second(at: UnixNanos) -> String {
     rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default()
 }
 
-/// What is shown of an id; less may well be a word.
+/// Length of a short id; a shorter text is more likely a name.
 const SHORT_ID: usize = 8;
 
-/// Whether a target names the job, the group or the allocation; all are meant where there is none.
+/// Whether a target names the job, the group or the allocation; true if there are no targets.
 pub(super) fn is_meant(job: &JobKey, name: &str, alloc: AllocId, targets: &[String]) -> bool {
     let job = job.to_string();
     let group = name.rsplit_once('[').map_or(name, |(group, _)| group);

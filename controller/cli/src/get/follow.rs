@@ -1,7 +1,8 @@
-//! `herdlet get … --watch`: what there is, then every change of it, until Ctrl-C or until nobody reads any more.
+//! `herdlet get … --watch`: prints the present objects, then every change, until Ctrl-C or until the reader of the output is
+//! gone.
 //!
-//! In: word from the agent that something has changed, and lists. Out: on a terminal the table as it is now; else a line for each
-//! row that is new or different, or a document of one. Nothing is asked for unless the agent has said that there is news.
+//! In: notifications from the agent that something has changed, and lists. Out: on a terminal the present table; otherwise a row
+//! or a document for each new or changed object. Lists are requested only after a notification.
 
 use std::{collections::BTreeMap, convert::Infallible, pin::pin, time::Duration};
 
@@ -22,9 +23,9 @@ use crate::{
     table::{Heading, Table},
 };
 
-/// Ages on a terminal go on.
+/// Interval of repainting a terminal, because ages change.
 const TICK: Duration = Duration::from_secs(1);
-/// An agent that went away is looked for again after so long.
+/// Delay before a reconnect.
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) async fn follow(wanted: &Wanted<'_>) -> Result<u8, Failure> {
@@ -39,7 +40,7 @@ async fn watch(wanted: &Wanted<'_>) -> Result<u8, Failure> {
     loop {
         match view.keep_showing().await {
             Ok(never) => match never {},
-            // The first time, an agent that is not there and a target that is none are told of as by any command.
+            // Before the first list, a missing agent or an unknown target is an error, as for any command.
             Err(failure) if view.is_new => return Err(failure),
             Err(failure) => view.wrong(&failure),
         }
@@ -50,15 +51,15 @@ async fn watch(wanted: &Wanted<'_>) -> Result<u8, Failure> {
 struct View<'w> {
     wanted: &'w Wanted<'w>,
     place: Place,
-    /// Nothing was shown yet.
+    /// Whether nothing was printed yet.
     is_new: bool,
-    /// What went wrong last; told once, however often it is tried again.
+    /// The last error; printed once, however often the reconnect fails.
     wrong: String,
 }
 
-/// Where it is shown.
+/// The kind of output.
 enum Place {
-    /// The table as it is.
+    /// A terminal with the present table.
     Screen { canvas: Canvas, last: Listing },
     /// One change after the other.
     Lines(Lines),
@@ -78,9 +79,9 @@ impl<'w> View<'w> {
         Self { wanted, place, is_new: true, wrong: String::new() }
     }
 
-    /// Shows what there is, and what changes, until the agent goes away.
+    /// Prints the list and its changes until the agent disconnects.
     async fn keep_showing(&mut self) -> Result<Infallible, Failure> {
-        // Known before anything is listed: what changes meanwhile is listed twice rather than not at all.
+        // Read before the list: a concurrent change is listed twice rather than not at all.
         let mut index = self.wanted.client.changed(0).await?;
         loop {
             let missing = if self.is_new { Missing::IsWrong } else { Missing::IsGone };
@@ -119,7 +120,7 @@ impl<'w> View<'w> {
         }
     }
 
-    /// Paints what was listed last, with ages as of now.
+    /// Repaints the last list with present ages.
     fn paint(&mut self) {
         if let Place::Screen { canvas, last } = &mut self.place {
             let columns = screen::columns();
@@ -134,27 +135,27 @@ impl<'w> View<'w> {
         let told = std::mem::replace(&mut self.wrong, failure.to_string());
         match &mut self.place {
             Place::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
-            Place::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; looking for it again"),
+            Place::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; retrying"),
             Place::Lines(_) => {}
         }
     }
 }
 
-/// What was told line by line.
+/// Output line by line.
 struct Lines {
     known: BTreeMap<String, Known>,
-    /// How wide the columns have become.
+    /// The widths that the columns have reached.
     wide: Vec<usize>,
-    /// Whether the next table has one.
+    /// Whether the next table has a heading.
     heading: Heading,
 }
 
-/// An object as it was told last.
+/// An object as it was last printed.
 #[derive(PartialEq, Eq)]
 struct Known {
     name: String,
     cells: Vec<Cell>,
-    /// Where documents are printed: all of it.
+    /// The whole document, if documents are printed.
     text: String,
 }
 
@@ -166,17 +167,16 @@ enum Change {
     Removed,
 }
 
-/// A change for programs.
 #[derive(Serialize)]
 struct News<'n> {
     change: Change,
     name: &'n str,
-    /// How it is now; null where it was removed.
+    /// The new state; null if it was removed.
     object: Option<Document>,
 }
 
 impl Lines {
-    /// What is to be told of this list to somebody who was told all before it.
+    /// The text about this list for a reader of all previous ones.
     async fn news(&mut self, wanted: &Wanted<'_>, listing: Listing) -> Result<String, Failure> {
         let mut telling = Telling { wanted, table: Table::new(&listing.columns), text: String::new() };
         let mut known = BTreeMap::new();
@@ -195,7 +195,7 @@ impl Lines {
         }
         for (_, before) in self.known.iter().filter(|(key, _)| !known.contains_key(*key)) {
             match wanted.kind {
-                // What is no longer kept has happened all the same.
+                // Events that are no longer stored were not removed.
                 Kind::Events | Kind::Drift => {}
                 Kind::Jobs
                 | Kind::Allocs
@@ -227,7 +227,7 @@ impl Known {
     }
 }
 
-/// Changes as they are printed: rows, or lines.
+/// Changes to be printed: rows, or lines.
 struct Telling<'w> {
     wanted: &'w Wanted<'w>,
     table: Table,
@@ -292,7 +292,7 @@ mod tests {
     use crate::{Address, client::Client};
     use herdlet_manifest::fixture::{job, job_view, verdict};
 
-    /// A list of jobs, each a name and its message.
+    /// A list of jobs, each with a name and a message.
     fn listing(jobs: &[(&str, &str)]) -> Listing {
         let mut listing = Listing::new(&["JOB", "AGE", "MESSAGE"]);
         for (name, message) in jobs {
@@ -306,7 +306,7 @@ mod tests {
         listing
     }
 
-    /// What is told of one list after the other.
+    /// The output for each of these lists.
     async fn told(form: Form, lists: &[&[(&str, &str)]]) -> Vec<String> {
         let client = Client::new(Address::Unix(Path::new("/nowhere").to_owned()), None).unwrap();
         let wanted = Wanted {

@@ -1,4 +1,4 @@
-//! What `get` has found: a row for each object, which is also a name and a document. Printed once.
+//! The result of `get`: a row for each object, with its name and document.
 
 use herdlet_api_types::{
     AllocId, UnixNanos,
@@ -19,29 +19,27 @@ use crate::{
     table::{Heading, Table},
 };
 
-/// Everything that was found.
 pub(super) struct Listing {
     pub(super) columns: Vec<&'static str>,
     pub(super) rows: Vec<Row>,
-    /// What is said of what is not listed.
+    /// A note about objects that are not listed.
     pub(super) unlisted: Option<String>,
 }
 
-/// One object.
 pub(super) struct Row {
-    /// What tells it from all others of its kind.
+    /// Unique among the objects of its kind.
     pub(super) key: String,
-    /// What `-o name` prints.
     pub(super) name: String,
     pub(super) cells: Vec<Cell>,
     pub(super) document: Document,
 }
 
-/// A cell of a table. It differs from another where something has happened, not because time goes by.
+/// A cell of a table. The age of an object is compared by its time, so that a passing second is no
+/// change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cell {
     Text(String),
-    /// How long ago that was.
+    /// The time since then.
     Age(UnixNanos),
 }
 
@@ -65,7 +63,7 @@ impl From<String> for Cell {
 #[serde(untagged)]
 pub(super) enum Document {
     Job(Box<JobView>),
-    /// As it is shown; printed in Nomad's form.
+    /// In our own form; [`Document::printed`] replaces it by Nomad's.
     Alloc(Box<AllocView>),
     Allocation(Box<nomad::Allocation>),
     Task {
@@ -82,7 +80,7 @@ pub(super) enum Document {
 }
 
 impl Document {
-    /// The same as it is printed; none where it is gone meanwhile.
+    /// The document to print; none if the object is gone.
     pub(super) async fn printed(self, client: &Client) -> Result<Option<Self>, Failure> {
         match self {
             Self::Alloc(view) => match client.allocation(view.spec.id).await {
@@ -102,7 +100,7 @@ impl Document {
         }
     }
 
-    /// What can be applied as a manifest, as one.
+    /// The manifest of an object that can be applied.
     pub(super) fn manifest(&self) -> Result<Option<String>, Failure> {
         let text = match self {
             Self::Job(view) => manifests::job_to_yaml(&view.job),
@@ -159,7 +157,7 @@ impl Listing {
         Ok(documents)
     }
 
-    /// The table, or what is said where it is empty.
+    /// The table, or a text if it is empty.
     pub(super) fn whole(&self, kind: Kind, heading: Heading) -> String {
         if self.rows.is_empty() {
             return format!("{}\n", kind.none());
@@ -171,7 +169,7 @@ impl Listing {
 }
 
 impl Kind {
-    /// What is said where there is none.
+    /// The text for an empty list.
     pub(super) fn none(self) -> &'static str {
         match self {
             Self::Jobs => "there are no jobs",
@@ -182,8 +180,8 @@ impl Kind {
             Self::Deployments => "there are no deployments",
             Self::Versions => "there are no versions",
             Self::Events => "nothing has happened since the agent started",
-            Self::Drift => "nothing was found that was not as the agent had made it since it started",
-            Self::Node => "the agent knows nothing of this machine",
+            Self::Drift => "no drift was found since the agent started",
+            Self::Node => "the agent has no attributes of this machine",
         }
     }
 

@@ -1,6 +1,7 @@
-//! `herdlet get node`: what this machine is, in the words of constraints.
+//! `herdlet get node`: this machine's attributes, as constraints name them.
 //!
-//! In: the node in Nomad's JSON. Out: what may stand in `attribute`, and what it is here.
+//! In: the node in Nomad's JSON. Out: possible values of `attribute` in a constraint, with their
+//! values on this machine.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub(super) async fn print(wanted: &Wanted<'_>) -> Result<(), Failure> {
     }
 }
 
-/// The node in a table, as Nomad's `node status` has it.
+/// The node as a table, as in Nomad's `node status`.
 fn itself(node: &Value) -> Table {
     let columns = [
         ("ID", "ID"),

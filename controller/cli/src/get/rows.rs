@@ -1,6 +1,6 @@
-//! What `get` lists of each kind, a row for each object.
+//! The rows that `get` lists for each kind.
 //!
-//! In: what the agent shows, and targets. Out: rows, in the order in which they are printed.
+//! In: the agent's views, and targets. Out: rows, in the order of output.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,7 +61,7 @@ pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listin
     }
 }
 
-/// Nothing may have been found of what there is; of a name that nothing has, nothing ever will be.
+/// Fails for targets that don't exist. An existing target without events is no error.
 async fn known(
     client: &Client,
     targets: &[String],
@@ -79,7 +79,7 @@ async fn known(
     Ok(())
 }
 
-/// The jobs of these names, or all.
+/// The jobs with these names, or all.
 fn chosen_jobs(
     mut jobs: Vec<JobView>,
     targets: &[String],
@@ -98,7 +98,7 @@ fn chosen_jobs(
 
 async fn jobs(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
     let (all, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    // Whose they are is told where not all are this machine's own.
+    // The origin is a column only if there are jobs of servers.
     let has_placed = all.iter().any(|view| view.placed);
     let mut columns = vec!["JOB", "TYPE", "VERSION", "RUNNING", "STATE", "AGE", "MESSAGE"];
     if has_placed {
@@ -116,7 +116,7 @@ async fn jobs(client: &Client, targets: &[String], missing: Missing) -> Result<L
     Ok(listing)
 }
 
-/// Of a job that is not there, what has become of it.
+/// Adds to the error what happened to the missing job.
 async fn with_fates<T>(
     client: &Client,
     jobs: &[JobView],
@@ -131,7 +131,7 @@ async fn with_fates<T>(
     }
 }
 
-/// A job in a table; `jobs` are all there are.
+/// A row for a job; `jobs` has all jobs.
 fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7] {
     let of_job = || allocs.iter().filter(|alloc| alloc.spec.job_key == view.key);
     let running = of_job().filter(|alloc| alloc.status == ClientStatus::Running).count();
@@ -173,7 +173,7 @@ fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7
     ]
 }
 
-/// The allocations that targets name, or all; of each the task that is named.
+/// The allocations of the targets, or all; each with the task that the target names.
 async fn chosen(
     client: &Client,
     targets: &[String],
@@ -231,11 +231,11 @@ async fn allocs(
     }
     let listed = if listing.rows.is_empty() { "nothing runs; " } else { "" };
     listing.unlisted = (unlisted > 0)
-        .then(|| format!("{listed}not listed, as they have ended: {unlisted} (herdlet ps --all)"));
+        .then(|| format!("{listed}ended allocations not listed: {unlisted} (herdlet ps --all)"));
     Ok(listing)
 }
 
-/// The allocations that targets name, with those that had the same places before; or all.
+/// The allocations of the targets, with earlier ones of the same slots; or all.
 async fn with_ended(
     client: &Client,
     targets: &[String],
@@ -244,7 +244,7 @@ async fn with_ended(
     let (named, all) = tokio::try_join!(chosen(client, targets, missing), async {
         client.allocs().await.map_err(Failure::from)
     })?;
-    // An id names one allocation and not its place.
+    // An id names one allocation and not its slot.
     let names_place = |view: &AllocView| {
         let job = view.spec.job_key.to_string();
         targets.iter().any(|target| target::after_job(target, &job).is_some())
@@ -322,7 +322,7 @@ async fn services(
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
         return Err(match in_consul.get(name) {
             Some(job) => {
-                failure.hint(format!("it is in Consul; what its checks say: herdlet describe {job}"))
+                failure.hint(format!("it is in Consul; for its checks, see: herdlet describe {job}"))
             }
             None => failure.hint("list them: herdlet get services"),
         });
@@ -332,12 +332,12 @@ async fn services(
     let mut listing = service_listing(services, form);
     if names.is_empty() && !in_consul.is_empty() {
         let in_consul: Vec<_> = in_consul.into_keys().collect();
-        listing.unlisted = Some(format!("not listed, as they are in Consul: {}", in_consul.join(", ")));
+        listing.unlisted = Some(format!("not listed because they are in Consul: {}", in_consul.join(", ")));
     }
     Ok(listing)
 }
 
-/// What jobs want to be in Consul, as it is written in them, with one that does.
+/// Names of the services that jobs register in Consul, each with one such job.
 fn names_in_consul(jobs: &[JobView]) -> BTreeMap<String, &JobKey> {
     let mut names = BTreeMap::new();
     for view in jobs.iter().filter(|view| !view.job.stop && !view.deleting) {
@@ -374,12 +374,12 @@ fn service_name(one: &ServiceView) -> String {
     service_key(&one.registration.job.namespace, &one.registration.name)
 }
 
-/// Its name, with its namespace where that is not the default one, as jobs have theirs.
+/// The name, with the namespace if it is not the default, as for jobs.
 fn service_key(namespace: &Arc<str>, name: &str) -> String {
     JobKey { namespace: Arc::clone(namespace), id: name.into() }.to_string()
 }
 
-/// `passing` is how many instances of the service do, of how many.
+/// `passing`: the number of passing instances of the service, and of all.
 fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
     let Registration { address, port, alloc, task, tags, .. } = &one.registration;
     let provider = match one.registration.provider {
@@ -398,7 +398,8 @@ fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
     ]
 }
 
-/// The first line of what a check said: of one that fails or warns, where any does.
+/// The first line of a check's output: of a failing check if there is one, else of one with a
+/// warning, else of the first.
 fn check_output(results: &[CheckResult]) -> String {
     let of = |status| results.iter().find(|result| result.status == status);
     let told = of(CheckStatus::Failure).or_else(|| of(CheckStatus::Warning)).or(results.first());
@@ -452,7 +453,7 @@ async fn list_deployments(
 
 async fn versions(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
     let [name] = targets else {
-        return Err(Failure::new("versions are those of one job: herdlet get versions JOB").code(USAGE));
+        return Err(Failure::new("versions belong to one job, name it: herdlet get versions JOB").code(USAGE));
     };
     let mut listing = Listing::new(&["VERSION", "AGE", "STABLE", ""]);
     let job = match rollback::known(client.jobs().await?, name) {

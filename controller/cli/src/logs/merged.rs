@@ -1,7 +1,7 @@
-//! Printing lines of several streams, of which none writes on in another's line.
+//! Prints the lines of several streams so that no stream continues another's line.
 //!
-//! In: lines as they come, finished or not. Out: what is written to standard output and standard error. Where both are the same terminal or
-//! file they share a line. Of several tasks each line bears the name of its own, in a colour of its own.
+//! In: lines as they come, finished or not. Out: text for standard output and standard error. If both are the same terminal or
+//! file, they share a line. With several tasks, each line begins with the name of its task, in the task's colour.
 
 use std::io::{self, Write as _};
 
@@ -17,7 +17,7 @@ pub(super) async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
     let mut printed = Printed { labels, outputs: outputs(), unfinished: Vec::new() };
     let mut batch = Vec::with_capacity(LINES_LEN);
     while lines.recv_many(&mut batch, LINES_LEN).await > 0 {
-        // Of a busy task many are there: they are written at once.
+        // A busy task has many lines in the queue, which are written at once.
         for of_stream in batch.chunk_by(|one, next| one.stream == next.stream) {
             let mut text = Vec::new();
             of_stream.iter().for_each(|line| printed.put(line, &mut text));
@@ -27,11 +27,11 @@ pub(super) async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
         }
         batch.clear();
     }
-    // What follows, such as why it ended, begins a line.
+    // So that the next output, such as an error, begins a new line.
     printed.unfinished.iter().for_each(|line| write(line.stream, b"\n"));
 }
 
-/// What a task wrote to stderr goes to ours, so that redirecting either works as with the task itself.
+/// Stderr of tasks goes to stderr, so that redirections work as with the task itself.
 fn write(stream: &str, text: &[u8]) {
     match stream {
         "stderr" => stdout::of_stderr(text),
@@ -39,10 +39,10 @@ fn write(stream: &str, text: &[u8]) {
     }
 }
 
-/// Where standard output and standard error lead.
+/// The destinations of standard output and standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outputs {
-    /// To the same terminal, pipe or file.
+    /// The same terminal, pipe or file.
     Same,
     Apart,
 }
@@ -54,16 +54,16 @@ fn outputs() -> Outputs {
     }
 }
 
-/// What was printed so far, as far as it matters to what comes.
+/// The state of the output that matters for the next line.
 struct Printed {
-    /// None where lines bear no names.
+    /// None if lines have no labels.
     labels: Option<Labels>,
     outputs: Outputs,
-    /// Whose unfinished lines stand at the end of what was written; one for each output.
+    /// The origins of the unfinished lines at the end of each output.
     unfinished: Vec<Origin>,
 }
 
-/// Whose line it is.
+/// The origin of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Origin {
     alloc: AllocId,
@@ -72,7 +72,7 @@ struct Origin {
 }
 
 impl Printed {
-    /// Adds what is to be written for a line.
+    /// Appends the text of a line.
     fn put(&mut self, line: &Line, text: &mut Vec<u8>) {
         let is_own =
             |one: &Origin| (one.alloc, one.stream) == (line.alloc, line.stream) && one.name == line.name;
@@ -80,7 +80,7 @@ impl Printed {
         let before = self.unfinished.iter().position(shares).map(|at| self.unfinished.swap_remove(at));
         let goes_on = before.as_ref().is_some_and(is_own);
         if line.bytes.is_empty() && !goes_on {
-            // The end of a line that another's has cut off: nothing is left of it, and that other's may stand there.
+            // The end of a line that another stream's line has already cut off. That other line may still be unfinished.
             self.unfinished.extend(before);
             return;
         }
@@ -104,10 +104,10 @@ impl Printed {
     }
 }
 
-/// Names of tasks before their lines.
+/// Task names before lines.
 #[derive(Default)]
 struct Labels {
-    /// In the order in which they came: each has a colour of its own.
+    /// In the order of appearance; each has its own colour.
     names: Vec<String>,
     width: usize,
 }
@@ -155,7 +155,7 @@ mod tests {
             (2, "stdout", "c\n", End::Line),
             (1, "stdout", "p", End::Open),
             (2, "stdout", "q", End::Open),
-            // Of what was cut off nothing is left to end; the other's line stands.
+            // The first line was already cut off, so its end prints nothing; the other line continues.
             (1, "stdout", "", End::Line),
             (2, "stdout", "r\n", End::Line),
             (1, "stdout", "last", End::Line),
@@ -170,7 +170,7 @@ mod tests {
             (1, "stdout", "x\n", End::Line),
         ];
         assert_eq!(shown(None, Outputs::Same, &both), "name? \nslow\nx\n");
-        // Each goes to a file of its own: neither gets what its task did not write.
+        // Each output is a separate file, and gets only what its task wrote.
         assert_eq!(shown(None, Outputs::Apart, &both), "name? slow\nx\n");
         assert_eq!(
             shown(None, Outputs::Same, &[(1, "stdout", "a", End::Open), (1, "stdout", "", End::Line)]),

@@ -1,7 +1,7 @@
-//! The fields of manifests, each by its path without numbers and names of maps.
+//! The fields of manifests, each by its path without indexes and keys of maps.
 //!
-//! In: the JSON Schema, an example with every field, and a job that says as little as it may. Out: fields, found by any of
-//! their spellings, with examples and defaults.
+//! In: the JSON Schema, an example with every field, and a minimal job. Out: fields, found by any of their spellings, with
+//! examples and defaults.
 
 use std::sync::LazyLock;
 
@@ -12,42 +12,40 @@ use serde_json::{Map, Value as Json};
 
 use super::short;
 
-/// One field.
 #[derive(Debug, Clone)]
 pub(super) struct Field {
     /// `spec.groups.tasks.restart`
     pub(super) path: String,
-    /// With what it refers to.
+    /// With resolved references.
     pub(super) schema: Json,
-    /// Whether it must be written.
     pub(super) is_required: bool,
-    /// The driver that has it; none where it is the same for all.
+    /// The driver that has this field; none if it is common to all.
     pub(super) driver: Option<String>,
 }
 
-/// What a path leads to.
+/// The result of a search.
 pub(super) enum Found<'f> {
-    /// These: one, or one in a job and one in a volume.
+    /// One field, or one in a job and one in a volume.
     Fields(Vec<&'f Field>),
-    /// Nothing, but it may have meant these.
+    /// No field, but similar names.
     Near(Vec<&'f str>),
 }
 
-/// Deeper than any field lies.
+/// Larger than the depth of any field.
 const DEPTH_MAX: usize = 12;
 
-/// All fields, outermost first.
+/// All fields, outer ones first.
 pub(super) fn fields(root: &Json) -> Vec<Field> {
     let mut found = Vec::new();
     collect(root, root, Place { path: "", driver: None, depth: 0 }, &mut found);
     found
 }
 
-/// Where a schema stands.
+/// The position of a schema.
 #[derive(Clone, Copy)]
 struct Place<'p> {
     path: &'p str,
-    /// The driver that alone has what is here.
+    /// The driver that alone has the fields at this position.
     driver: Option<&'p str>,
     depth: usize,
 }
@@ -95,7 +93,7 @@ fn collect(root: &Json, schema: &Json, place: Place<'_>, found: &mut Vec<Field>)
     }
 }
 
-/// A schema with what it refers to; what it says itself comes first.
+/// A schema with its `$ref` resolved; its own keywords take precedence.
 fn whole(root: &Json, schema: &Json) -> Map<String, Json> {
     let mut whole = schema.as_object().cloned().unwrap_or_default();
     let target = whole.remove("$ref");
@@ -129,13 +127,13 @@ pub(super) fn find<'f>(all: &'f [Field], wanted: &str) -> Found<'f> {
     let leaf = nearest(&last, all.iter().map(Field::name));
     let mut near: Vec<&str> =
         all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str()).collect();
-    // Each driver has a `config` of its own at the same path.
+    // Each driver has its own `config` at the same path.
     near.dedup();
     near.truncate(5);
     Found::Near(near)
 }
 
-/// Whether a step is a field's name: as it is, in the singular, or as the API writes it.
+/// Whether a step names a field: exactly, in the singular, or as Nomad's API.
 fn is_spelling(step: &str, name: &str) -> bool {
     step == name
         || name.strip_suffix('s').is_some_and(|singular| step == singular)
@@ -156,7 +154,7 @@ impl Field {
         self.schema.get("description").and_then(Json::as_str).map(|text| text.replace('\n', " "))
     }
 
-    /// Its type in a word or two.
+    /// The type in a word or two.
     pub(super) fn kind(&self) -> String {
         let is = |keyword: &str| self.schema.get(keyword).is_some();
         let plain = match self.schema.get("type") {
@@ -174,7 +172,7 @@ impl Field {
         }
     }
 
-    /// The values that it takes, where they can be listed or bounded.
+    /// The allowed values, if they can be listed or bounded.
     pub(super) fn allowed(&self) -> Option<String> {
         let listed = |key: &str| self.schema.get(key).and_then(Json::as_array).cloned();
         let mut values = listed("enum").unwrap_or_default();
@@ -199,7 +197,7 @@ impl Field {
         }
     }
 
-    /// What Nomad has there and this release doesn't.
+    /// Nomad's names that this release does not implement.
     pub(super) fn unbuilt(&self) -> Option<String> {
         let names = self.schema.get("x-not-built")?.as_array()?;
         Some(names.iter().map(short).collect::<Vec<_>>().join(", "))
@@ -208,13 +206,13 @@ impl Field {
 
 /// A job with every field, for examples.
 const EXAMPLE: &str = include_str!("example.yaml");
-/// A job that says as little as it may, for defaults.
+/// A minimal job, for defaults.
 const LEAST: &str = include_str!("least.yaml");
 
 static EXAMPLES: LazyLock<Vec<Json>> = LazyLock::new(|| documents(EXAMPLE, As::Written));
 static DEFAULTS: LazyLock<Vec<Json>> = LazyLock::new(|| documents(LEAST, As::Whole));
 
-/// Which form of a document is wanted.
+/// The form of a document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum As {
     Written,
@@ -222,7 +220,7 @@ enum As {
 }
 
 fn documents(text: &str, form: As) -> Vec<Json> {
-    // Both texts are our own; a test reads them.
+    // A test parses both texts.
     let set = parse("example.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_or_default();
     let jobs = set.jobs.into_iter().map(|loaded| match form {
         As::Written => loaded.document,
@@ -249,7 +247,7 @@ fn at<'v>(value: &'v Json, steps: &[&str]) -> Option<&'v Json> {
     }
 }
 
-/// What holds where nothing is written; none where that is nothing, or a block.
+/// The default of a field; none for blocks, and for fields without a default.
 pub(super) fn default_of(path: &str) -> Option<String> {
     let steps: Vec<&str> = path.split('.').collect();
     let value = DEFAULTS.iter().find_map(|document| at(document, &steps))?;
@@ -260,7 +258,7 @@ pub(super) fn default_of(path: &str) -> Option<String> {
     .then(|| short(value))
 }
 
-/// What even the least job has to say.
+/// Fields that even the minimal job must set.
 const DEFAULT_IS_GIVEN: [&str; 16] = [
     "apiVersion",
     "kind",
@@ -280,7 +278,7 @@ const DEFAULT_IS_GIVEN: [&str; 16] = [
     "spec.groups.services.checks.path",
 ];
 
-/// Whether the example of a field is one of another driver, or of one driver where all are meant.
+/// Whether the example of a field belongs to another driver, or to one driver while the field is common to all.
 pub(super) fn is_of_another(field: &Field, all: &[Field]) -> bool {
     let steps: Vec<&str> = field.path.split('.').collect();
     let value = EXAMPLES.iter().find_map(|document| at(document, &steps)).and_then(Json::as_object);
@@ -292,7 +290,7 @@ pub(super) fn is_of_another(field: &Field, all: &[Field]) -> bool {
     value.is_some_and(|fields| fields.keys().any(is_other))
 }
 
-/// How a field may be written.
+/// The example of a field.
 pub(super) fn example_of(path: &str) -> Option<String> {
     let steps: Vec<&str> = path.split('.').collect();
     let value = EXAMPLES.iter().find_map(|document| at(document, &steps))?;

@@ -1,6 +1,6 @@
-//! `--wait` of the commands that change jobs.
+//! `--wait` of commands that change jobs.
 //!
-//! In: what was accepted, and what its command prints. Out: the same with how waiting ended, and the exit code.
+//! In: what was accepted, and the command's report. Out: the report with the result of the wait, and the exit code.
 
 use std::time::Duration;
 
@@ -14,49 +14,48 @@ use crate::{client::Client, failure::Failure, output::Output};
 /// Flags of a command whose effect takes time.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WaitFlags {
-    /// Wait until it is done
+    /// Wait until the change has taken effect
     #[arg(long)]
     wait: bool,
-    /// With --wait: how long all of it may take; 0 for ever
+    /// With --wait: time limit of the whole command; 0 for none
     #[arg(long, default_value = "5m", value_parser = limit)]
     timeout: Duration,
 }
 
-/// What an agent has accepted.
+/// A change that an agent has accepted.
 pub(crate) struct Accepted<'a> {
     pub client: &'a Client,
     pub jobs: Vec<Wanted>,
     /// Index of the commit.
     pub index: u64,
-    /// What to wait for.
     pub goal: Goal,
 }
 
 impl<'a> Accepted<'a> {
-    /// A version of a job, which is to converge.
+    /// A version of a job that should converge.
     pub(crate) fn version(client: &'a Client, job: JobKey, version: u64, index: u64) -> Self {
         let jobs = vec![Wanted::version(job, version)];
         Self { client, jobs, index, goal: Goal::Converged }
     }
 }
 
-/// What `-o json` prints.
 #[derive(Serialize)]
 struct Report<'a, R> {
     #[serde(flatten)]
     changed: &'a R,
-    /// How `--wait` ended.
+    /// The result of `--wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     waited: Option<WaitReport>,
 }
 
 impl WaitFlags {
-    /// Up to when the whole command may take.
+    /// The limit for the whole command.
     pub(crate) fn limit(&self) -> Limit {
         Limit::from_now(if self.wait { self.timeout } else { Duration::ZERO })
     }
 
-    /// Waits if that is wanted, and prints `changed` as `-o` says: also when waiting broke, since what was accepted is in force.
+    /// Waits if `--wait` is given, and prints `changed` in the form of `-o`, even if waiting fails, because the change is in
+    /// force.
     pub(crate) async fn finish<R: Serialize>(
         &self,
         limit: Limit,

@@ -1,6 +1,6 @@
-//! How long a command may take as a whole, however many requests it makes.
+//! A time limit for a whole command, for all its requests together.
 //!
-//! In: what people write behind `--timeout`. Out: a moment after which nothing is waited for. It must not know for what.
+//! In: the text of `--timeout`. Out: the time after which the command gives up. It must not know what the command does.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::failure::{Failure, TIMED_OUT};
 
-/// The end of a command's time; none where it may take for ever.
+/// The deadline of a command; none without limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
     max: Duration,
     until: Option<Instant>,
 }
 
-/// A limit as people write it, `30s` or `5m`; `0` for none.
+/// Parses a limit such as `30s` or `5m`; `0` means none.
 pub(crate) fn limit(text: &str) -> Result<Duration, String> {
     let nanos = parse_duration(text).map_err(|error| error.to_string())?;
     let nanos = u64::try_from(nanos).map_err(|_| "must not be negative".to_owned())?;
@@ -24,14 +24,14 @@ pub(crate) fn limit(text: &str) -> Result<Duration, String> {
 }
 
 impl Limit {
-    /// So much time from now on; without end where it is zero.
+    /// A limit from now on; none if `max` is zero.
     pub(crate) fn from_now(max: Duration) -> Self {
-        // A time so long that it can't be counted is no limit.
+        // A deadline beyond the range of `Instant` is no limit.
         let until = if max.is_zero() { None } else { Instant::now().checked_add(max) };
         Self { max, until }
     }
 
-    /// Waits until the time has run out.
+    /// Waits for the deadline; never returns without one.
     pub(crate) async fn reached(self) {
         match self.until {
             Some(until) => sleep_until(until).await,
@@ -39,7 +39,7 @@ impl Limit {
         }
     }
 
-    /// Does `work`, which reads after "failed to" as `what`, while there is time.
+    /// Runs `work` until the deadline. `what` reads after "failed to".
     pub(crate) async fn within<T, E: Into<Failure>>(
         self,
         what: &str,
@@ -50,7 +50,7 @@ impl Limit {
             done = work => done.map_err(Into::into),
             () = self.reached() => {
                 let failure = Failure::new(format!("failed to {what} within {:?}: the agent does not answer", self.max));
-                let hint = "a change that was asked for may still take effect; see what holds: herdlet status";
+                let hint = "a requested change may still take effect; check with: herdlet status";
                 Err(failure.code(TIMED_OUT).hint(hint))
             }
         }

@@ -1,4 +1,4 @@
-//! Progress on stderr: a line per task, redrawn in place on a terminal, else a line whenever something changes.
+//! Progress on stderr: a line per task, redrawn on a terminal, else a line for each change.
 
 use std::{
     collections::BTreeMap,
@@ -19,21 +19,22 @@ use super::super::{
     table::plain,
 };
 
-/// How often the times of a terminal's lines are brought up to date.
+/// Interval of redraws, because times change.
 const TICK: Duration = Duration::from_secs(1);
-/// More tasks than this are summed up, so that the lines stay on the screen.
+/// At most this many tasks are drawn, so that the lines fit on the screen; the others are counted.
 const LINES_LEN_MAX: usize = 20;
 
-/// What was shown so far.
+/// The progress that was shown so far.
 pub(super) struct Progress {
     place: Place,
-    /// What was last said of each task, and since when it is so.
+    /// The last state of each task, and its time.
     said: BTreeMap<Line, (String, Instant)>,
     /// Lines on the screen that the next drawing replaces.
     drawn: usize,
 }
 
-/// Allocation, name of the task: an allocation and its successor have the same name. Of a job just its name.
+/// Allocation and task name, since an allocation and its successor have the same name. For a job, only its
+/// name.
 type Line = (Option<AllocId>, String);
 
 enum Place {
@@ -54,7 +55,7 @@ impl Progress {
         Self { place, said: BTreeMap::new(), drawn: 0 }
     }
 
-    /// Comes when the lines should be drawn anew though nothing changed.
+    /// Resolves when the lines should be redrawn without a change.
     pub(super) async fn tick(&self) {
         match self.place {
             Place::Terminal { .. } => tokio::time::sleep(TICK).await,
@@ -74,7 +75,7 @@ impl Progress {
         for (line, state) in &states {
             let said = self.said.get(line);
             if said.is_none_or(|(said, _)| said != state) {
-                // What had ended before we looked is no news once its successor is there.
+                // If a replaced allocation had ended before the wait began, its state is not worth a line.
                 let stale = said.is_none() && line.0.is_some_and(|id| is_replaced(allocs, id));
                 self.said.insert(line.clone(), (state.clone(), Instant::now()));
                 if !stale {
@@ -106,7 +107,7 @@ impl Progress {
         }
     }
 
-    /// Leaves the screen to the last line.
+    /// Clears the lines, before the last one is printed.
     pub(super) fn end(&mut self) {
         if let Place::Terminal { .. } = self.place {
             self.wipe();
@@ -115,19 +116,19 @@ impl Progress {
 
     fn wipe(&mut self) {
         if self.drawn > 0 {
-            // Up to the first of our lines, then clear to the end of the screen.
+            // Moves to the first of our lines, and clears to the end of the screen.
             let _ = write!(std::io::stderr(), "\x1b[{}A\x1b[J", self.drawn);
             self.drawn = 0;
         }
     }
 }
 
-/// Ended, with a newer allocation in its place.
+/// Whether it has ended and was replaced.
 fn is_replaced(allocs: &[&AllocView], id: AllocId) -> bool {
     allocs.iter().any(|view| view.spec.id == id && show::is_replaced(view, allocs.iter().copied()))
 }
 
-/// What a job waits for that none of its tasks tells.
+/// What the job waits for, if no task shows it.
 fn waits_for(view: &JobView) -> Option<String> {
     let verdict = &view.convergence;
     let is_of_job = verdict.reason == Some(Reason::Promotion) || !view.unplaced.is_empty();
@@ -140,7 +141,7 @@ fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
     let mut state = show::phase(task);
     if !view.convergence.message.is_empty() && task.phase != TaskPhase::Dead {
         let verdict = plain(&view.convergence.message);
-        // A verdict about one task says more than the phase only there, and there its name is known.
+        // A verdict about one task is added only to that task, without its name.
         let of_this = verdict.strip_prefix(&format!("task {}: ", task.name));
         if let Some(reason) = of_this.or_else(|| (!verdict.starts_with("task ")).then_some(verdict.as_str()))
         {

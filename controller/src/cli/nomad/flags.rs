@@ -1,35 +1,34 @@
-//! Nomad's flags, and what they are here.
+//! Nomad's flags, and their meaning here.
 //!
-//! In: a flag as it was typed, and the verb it stands after. Out: words of ours, nothing where it is so here anyway, or why it is not
-//! taken and what to use. Flags that our own command has under the same name are not listed.
+//! In: a flag as typed, and its verb. Out: our equivalent, nothing if it is the default here, or why it is not accepted and what
+//! to use. Flags that our command has under the same name are not listed.
 
-/// What a flag of Nomad's is here.
+/// The meaning of one of Nomad's flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// It is so here anyway.
+    /// The default here: dropped.
     Granted,
-    /// The same as these words.
+    /// Replaced by these words.
     Is(&'static [&'static str]),
-    /// Its value belongs to this flag.
+    /// Replaced by this flag, with the same value.
     Named(&'static str),
-    /// Not taken: what to use.
+    /// Not accepted: what to use.
     Refused(&'static str),
 }
 
 use Meaning::{Granted, Is, Named, Refused};
 
-/// A flag of Nomad's.
 struct Flag {
-    /// After which verbs it means this; whatever the verb where there are none.
+    /// The verbs with this meaning; empty for all verbs.
     after: &'static [&'static str],
-    /// Without dashes; with `=false` where that means something of its own.
+    /// Without dashes; with `=false` if that has its own meaning.
     names: &'static [&'static str],
     meaning: Meaning,
 }
 
 const READING: &[&str] = &["job run", "job plan", "job validate"];
 const LISTING: &[&str] = &["job allocs", "job deployments", "node status", "service list", "service info"];
-/// What ours can wait for.
+/// Verbs whose commands have `--wait`.
 const WAITING: &[&str] = &[
     "job run",
     "job revert",
@@ -46,9 +45,9 @@ const WAITING: &[&str] = &[
 ];
 const STOPPING: &[&str] = &["job stop", "job stop -purge"];
 const OF_A_TEMPLATE: &str = "templates are Go's: take -o json and jq";
-const VERSIONS: &str = "every version that is kept, with its text: herdlet get versions JOB -o yaml";
+const VERSIONS: &str = "every stored version, with its text: herdlet get versions JOB -o yaml";
 const GROUP: &str = "name the group in the target: JOB.GROUP";
-const IN_STEPS: &str = "its allocations restart together; one after the other: herdlet restart JOB.GROUP[N]";
+const IN_STEPS: &str = "all allocations restart at once; one at a time: herdlet restart JOB.GROUP[N]";
 const FILTERS: &str = "lists are filtered and paged by the API, as in Nomad: GET /v1/services?filter=…";
 const FILES: &str = "print a file: herdlet fs cat ALLOC PATH; follow a log: herdlet logs -f ALLOC";
 
@@ -56,32 +55,32 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
     Flag { after, names, meaning }
 }
 
-/// What stands further up wins, also where both come to the same flag of ours.
+/// Earlier rows take precedence, also if two rows yield the same flag.
 const FLAGS: [Flag; 59] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
-    flag(READING, &["hcl1"], Refused("HCL2 is read, and HCL1 isn't")),
-    flag(READING, &["hcl2-strict=false"], Refused("a value for a variable that nobody declares is an error")),
-    flag(READING, &["policy-override"], Refused("there are no policies here; leave it out")),
+    flag(READING, &["hcl1"], Refused("only HCL2 is supported, not HCL1")),
+    flag(READING, &["hcl2-strict=false"], Refused("a value for an undeclared variable is an error")),
+    flag(READING, &["policy-override"], Refused("there are no policies; omit it")),
     flag(
         READING,
         &["consul-token", "consul-namespace", "vault-token", "vault-namespace"],
-        Refused("tokens and namespaces of Consul and Vault are not built"),
+        Refused("tokens and namespaces of Consul and Vault are not supported"),
     ),
     flag(WAITING, &["detach=false"], Is(&["--wait"])),
     flag(&["job run"], &["detach"], Granted),
     flag(
         &["job run"],
         &["check-index"],
-        Refused("no index is compared; what would change: herdlet diff -f FILE"),
+        Refused("indexes are not compared; to see what would change: herdlet diff -f FILE"),
     ),
     flag(&["job run"], &["output"], Refused("print the job: herdlet convert FILE")),
     flag(
         &["job run"],
         &["preserve-counts"],
-        Refused("the counts of the file hold; scale again after it: herdlet scale JOB COUNT"),
+        Refused("the counts of the file apply; scale again afterwards: herdlet scale JOB COUNT"),
     ),
     flag(&["job plan"], &["diff"], Granted),
-    flag(&["job plan"], &["diff=false"], Refused("whether anything would change is the exit code")),
+    flag(&["job plan"], &["diff=false"], Refused("the exit code reports whether anything would change")),
     flag(&["job status"], &["all-allocs"], Refused("list them: herdlet ps --all JOB")),
     flag(&["job status"], &["evals"], Refused("the API has them: GET /v1/job/JOB/evaluations")),
     flag(&["job inspect"], &["json"], Granted),
@@ -92,11 +91,7 @@ const FLAGS: [Flag; 59] = [
     ),
     flag(&["job inspect"], &["version"], Refused(VERSIONS)),
     flag(&["job allocs", "job deployments", "deployment list"], &["all"], Granted),
-    flag(
-        &["job deployments"],
-        &["latest"],
-        Refused("what stands in a job's last deployment: herdlet status JOB"),
-    ),
+    flag(&["job deployments"], &["latest"], Refused("to see a job's last deployment: herdlet status JOB")),
     flag(&["job history"], &["full"], Is(&["-o", "yaml"])),
     flag(&["job history"], &["p", "version", "diff-version", "diff-tag", "tag"], Refused(VERSIONS)),
     flag(&["job dispatch"], &["priority"], Refused("a child has its parent's priority")),
@@ -105,49 +100,53 @@ const FLAGS: [Flag; 59] = [
     flag(&["job restart"], &["batch-size", "batch-wait", "on-error"], Refused(IN_STEPS)),
     flag(&["job restart"], &["reschedule"], Refused("replace an allocation: herdlet stop JOB.GROUP[N]")),
     flag(STOPPING, &["purge", "global"], Granted),
-    // Ours has these as other names of its --purge, which removes data.
-    flag(STOPPING, &["v", "volumes"], Refused("with the data of its volumes: herdlet delete JOB --purge")),
+    // Ours has these as aliases of its `--purge`, which removes data.
+    flag(
+        STOPPING,
+        &["v", "volumes"],
+        Refused("to delete a job and its volumes' data: herdlet delete JOB --purge"),
+    ),
     flag(
         &["alloc logs"],
         &["tail"],
-        // As many as there where no -n says otherwise.
+        // The same number of lines as in Nomad without `-n`.
         Is(&["--tail", "10"]),
     ),
-    flag(&["alloc logs"], &["c"], Refused("the end of a log is told in lines: -n LINES")),
+    flag(&["alloc logs"], &["c"], Refused("the end of a log is selected in lines: -n LINES")),
     flag(&["alloc logs", "alloc exec", "alloc fs", "alloc restart"], &["job"], Granted),
     flag(&["alloc logs", "alloc exec", "alloc fs", "alloc restart"], &["group"], Refused(GROUP)),
     flag(&["alloc exec"], &["i=false", "t=false"], Granted),
     flag(&["alloc exec"], &["i=true", "i"], Is(&["-i"])),
     flag(&["alloc exec"], &["t=true", "t"], Is(&["-t"])),
-    flag(&["alloc exec"], &["e"], Refused("no character escapes from a session here; leave it out")),
-    flag(&["alloc fs"], &["stat"], Refused("of one file: herdlet fs stat ALLOC PATH")),
+    flag(&["alloc exec"], &["e"], Refused("sessions have no escape character; omit it")),
+    flag(&["alloc fs"], &["stat"], Refused("for one file: herdlet fs stat ALLOC PATH")),
     flag(&["alloc fs"], &["f", "tail", "n", "c"], Refused(FILES)),
     flag(&["alloc fs"], &["H"], Granted),
     flag(&["alloc restart"], &["all-tasks"], Is(&["--all"])),
     flag(&["alloc restart"], &["reschedule"], Refused("replace the allocation: herdlet stop ALLOC")),
-    flag(&["alloc status", "node status"], &["stats"], Refused("what jobs use: herdlet top")),
+    flag(&["alloc status", "node status"], &["stats"], Refused("for what jobs use: herdlet top")),
     flag(&["node status"], &["self", "os"], Granted),
     flag(&["node status"], &["allocs"], Refused("list them: herdlet ps")),
     flag(&["node status"], &["quiet"], Is(&["-o", "name"])),
-    flag(&["volume status"], &["type"], Refused("all volumes are host volumes; leave it out")),
+    flag(&["volume status"], &["type"], Refused("all volumes are host volumes; omit it")),
     flag(
         &["job run", "job stop", "job stop -purge", "job eval"],
         &["eval-priority"],
-        Refused("what is accepted is planned at once; a job's own priority is a field of it"),
+        Refused("there are no evaluations to prioritize; a job's priority is a field of its manifest"),
     ),
     flag(&["job run", "job dispatch"], &["ui"], Refused("open the status page afterwards: herdlet ui")),
     flag(
         &["job restart", "alloc restart"],
         &["no-shutdown-delay"],
-        Refused("shutdown_delay always holds there; a smaller one is an update in place"),
+        Refused("shutdown_delay always applies there; to shorten it, apply a smaller one"),
     ),
     flag(
         &["job stop", "job stop -purge", "alloc stop"],
         &["no-shutdown-delay"],
         Is(&["--no-shutdown-delay"]),
     ),
-    flag(&[], &["detach=false"], Refused("it never waits here; wait afterwards: herdlet wait JOB")),
-    flag(&[], &["yes=false"], Refused("nothing asks here before it is done; leave it out")),
+    flag(&[], &["detach=false"], Refused("this command never waits; wait afterwards: herdlet wait JOB")),
+    flag(&[], &["yes=false"], Refused("no command asks for confirmation; omit it")),
     flag(&[], &["detach", "yes", "short"], Granted),
     flag(&[], &["json"], Is(&["-o", "json"])),
     flag(LISTING, &["verbose"], Is(&["-o", "wide"])),
@@ -157,38 +156,42 @@ const FLAGS: [Flag; 59] = [
     flag(&[], &["address"], Named("--addr")),
 ];
 
-/// Flags of every verb of Nomad's that say how to talk to an agent.
+/// Flags of all verbs: colours, namespace, and the connection to an agent.
 const COMMON: [Flag; 7] = [
     flag(&[], &["no-color"], Is(&["--color", "never"])),
     flag(&[], &["force-color"], Is(&["--color", "always"])),
     flag(&[], &["namespace"], Refused("name the job with its namespace: NAMESPACE/JOB")),
-    flag(&[], &["region"], Refused("there is one region; leave it out")),
-    flag(&[], &["token"], Refused("others could read it there: --token-file FILE, or set HERDLET_TOKEN")),
-    flag(&[], &["ca-path"], Refused("name one file with all authorities: --ca-cert FILE")),
+    flag(&[], &["region"], Refused("there is only one region; omit it")),
+    flag(
+        &[],
+        &["token"],
+        Refused("other users could read it on the command line: --token-file FILE, or set HERDLET_TOKEN"),
+    ),
+    flag(&[], &["ca-path"], Refused("name one file with all CA certificates: --ca-cert FILE")),
     flag(
         &[],
         &["tls-skip-verify", "tls-server-name"],
         Refused(
-            "certificates are verified, for the host of the address: --ca-cert FILE, --addr https://HOST:PORT",
+            "certificates are always verified, for the host of the address: --ca-cert FILE, --addr https://HOST:PORT",
         ),
     ),
 ];
 
-/// Flags that are Nomad's with two dashes too, though our own command has one of that name, and after which verb. Ours would remove
-/// data, or take no value.
+/// Verbs and flags that keep Nomad's meaning even with two dashes, although our command has a flag of that name: ours would
+/// remove data, or accepts no value.
 const THEIRS: [(&str, &str); 2] = [("job stop -purge", "purge"), ("job run", "detach")];
 
-/// Whether a flag is one of Nomad's however it is written.
+/// Whether a flag is Nomad's even with two dashes.
 pub(super) fn is_theirs(verb: &str, typed: &str) -> bool {
     THEIRS.contains(&(verb, typed.split('=').next().unwrap_or(typed)))
 }
 
-/// What a flag means after this verb (`job run`), and where it stands in the table. `typed` is without dashes, and may have a value.
+/// The meaning of a flag for this verb (`job run`), and its position in the table. `typed` has no dashes, and may have a value.
 pub(super) fn meaning(verb: &str, typed: &str) -> Option<(usize, Meaning)> {
     of_verb(verb, typed).or_else(|| find(typed, |flag| flag.after.is_empty()))
 }
 
-/// The same where it means something after this verb alone.
+/// The same, only for flags that the table lists for this verb.
 pub(super) fn of_verb(verb: &str, typed: &str) -> Option<(usize, Meaning)> {
     find(typed, |flag| flag.after.contains(&verb))
 }
@@ -203,7 +206,7 @@ fn find(typed: &str, fits: impl Fn(&Flag) -> bool) -> Option<(usize, Meaning)> {
     let (name, value) = typed.split_once('=').unwrap_or((typed, ""));
     match (named(typed), value) {
         (Some(exact), _) => Some(exact),
-        // What is switched off is as without the flag; the table has `=false` where that is not so here.
+        // `=false` is the same as no flag, unless the table has a row for it.
         (None, "false") => named(name).map(|(at, _)| (at, Granted)),
         (None, _) => named(name),
     }

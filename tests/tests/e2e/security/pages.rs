@@ -138,7 +138,7 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
         assert!(!answer.contains("token"), "none is known on this listener: {answer}");
     }
     let log = agent.log();
-    let reported: Vec<_> = log.lines().filter(|line| line.contains("unknown name")).collect();
+    let reported: Vec<_> = log.lines().filter(|line| line.contains("unknown host name")).collect();
     let [line] = &*reported else { panic!("a name is logged once: {reported:?}") };
     for part in ["WARN", "evil.example", &format!("127.0.0.1:{metrics}"), "http.allowed_hosts"] {
         assert!(line.contains(part), "{part}: {line}");

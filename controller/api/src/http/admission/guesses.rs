@@ -1,8 +1,8 @@
-//! Wrong tokens: how many a peer may send before its answers are slowed down.
+//! Wrong tokens: how many a peer may send before its answers are delayed.
 //!
-//! In: peers whose token was wrong. Out: whether the peer has sent too many. A right token is not asked about, so nobody can lock
-//! out those who share an address with him; what keeps a token from being guessed is its length. The limit makes guessing slow and
-//! noticed.
+//! In: peers that sent a wrong token. Out: whether the peer has sent too many. Right tokens bypass this check, so a peer can't
+//! lock out others who share its address. The length of the token protects it against guessing; this limit only makes guessing
+//! slow and visible.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -15,16 +15,16 @@ use governor::{
 
 use crate::peer::Peer;
 
-/// So many wrong tokens in a row are a slip of a script.
+/// This many wrong tokens in a row are normal for a misconfigured script.
 const BURST: NonZeroU32 = NonZeroU32::new(10).expect("it is not zero");
 
-/// After that, one in so long.
+/// After the burst, one wrong token per period is free.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// So many peers are known at a time; those beyond count as one together.
+/// The table holds this many peers. All others share one limit.
 const PEERS_MAX: usize = 4_096;
 
-/// Log lines: these at once, then one in so long. The metric counts them all.
+/// Log lines: this many at once, then one per period. The metric counts every wrong token.
 const LINES: NonZeroU32 = NonZeroU32::new(5).expect("it is not zero");
 /// See [`LINES`].
 const LINES_PERIOD: Duration = Duration::from_secs(60);
@@ -32,11 +32,10 @@ const LINES_PERIOD: Duration = Duration::from_secs(60);
 type Direct<C> = RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<<C as Clock>::Instant>>;
 type Keyed<C> = RateLimiter<Peer, HashMapStateStore<Peer>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-/// Wrong tokens by peer.
 pub(super) struct Guesses<C: Clock = DefaultClock> {
     by_peer: Keyed<C>,
     of_others: Direct<C>,
-    /// How often the table is searched for peers to forget.
+    /// Limits how often the table is searched for peers to forget.
     searches: Direct<C>,
     lines: Direct<C>,
 }
@@ -50,7 +49,7 @@ impl Default for Guesses {
 impl<C: Clock + Clone> Guesses<C> {
     fn by(clock: C) -> Self {
         let every = |period: Duration, burst: NonZeroU32| {
-            // None for a period of zero only.
+            // None only for a period of zero.
             Quota::with_period(period).unwrap_or_else(|| Quota::per_second(burst)).allow_burst(burst)
         };
         let quota = every(PERIOD, BURST);
@@ -62,10 +61,10 @@ impl<C: Clock + Clone> Guesses<C> {
         }
     }
 
-    /// Counts a wrong token. Whether the peer has sent too many.
+    /// Counts a wrong token, and returns whether the peer has sent too many.
     pub(super) fn is_too_many(&self, peer: Peer) -> bool {
         if self.by_peer.len() >= PEERS_MAX {
-            // Not for each of many guesses.
+            // The search is limited too, so that many guesses don't each cause one.
             if self.searches.check().is_ok() {
                 self.by_peer.retain_recent();
             }
@@ -76,7 +75,6 @@ impl<C: Clock + Clone> Guesses<C> {
         self.by_peer.check_key(&peer).is_err()
     }
 
-    /// Whether one more line may be logged.
     pub(super) fn may_be_logged(&self) -> bool {
         self.lines.check().is_ok()
     }

@@ -1,8 +1,8 @@
-//! By which names this machine's APIs are called, and which web pages may call them.
+//! Which host names a request may use, and which web pages may send requests.
 //!
-//! In: the head of a request. Out: nothing, or why it is refused. A page that somebody has open in a browser can send requests to any
-//! address that is reachable from that machine. The browser sends the name (`Host`) and the page's origin (`Origin`): an unknown name that
-//! resolves to this machine is DNS rebinding, and a page of another origin may change nothing.
+//! In: the head of a request. Out: nothing, or a refusal. A page open in a browser can send requests to any address that the
+//! browser's machine can reach. The browser sends the host name (`Host`) and the page's origin (`Origin`). An unknown name that
+//! resolves to this machine is DNS rebinding, and a page of another origin may not change anything.
 
 use std::{collections::BTreeSet, fs::File, io::Read as _, path::Path};
 
@@ -10,16 +10,16 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, re
 use herdlet_base::authority::{Authority, Host};
 use herdlet_config::{Cluster, Config, HostPort, host_name, http::ANY_HOST};
 
-/// The key of the config that lists more names; messages name it.
+/// The config key that lists more names, for messages.
 const KEY: &str = "http.allowed_hosts";
 
-/// By which a browser says where the page of a request is from, compared with its target (Fetch Metadata Request Headers, W3C).
+/// A browser's statement of how the page's site relates to the target (Fetch Metadata Request Headers, W3C).
 const SITE: &str = "sec-fetch-site";
 
-/// So much of a file of the system is read: names of this machine stand at its beginning.
+/// Bytes read of a system file. The names of this machine are near the beginning.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Names of this machine, and those that the config adds.
+/// Names of this machine, and names that the config adds.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     own: BTreeSet<String>,
@@ -29,32 +29,29 @@ pub struct Names {
     is_configured: bool,
 }
 
-/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Stranger {
-    /// It doesn't say whom it asks, or more than one.
+    /// It has no `Host` header, more than one, or an invalid one.
     #[error("the request must have one Host header, with a host and a port")]
     Malformed,
-    /// It asks somebody of another name.
+    /// It uses an unknown host name.
     #[error(
         "\"{text}\" is not a name of this machine, and a web page can send requests under any name (DNS rebinding)."
     )]
     Host {
-        /// As the request has it.
+        /// As in the request.
         text: String,
         /// The name alone, in one spelling.
         name: String,
     },
-    /// A page of another origin sends it.
+    /// A web page of another origin sends it.
     #[error(
-        "the request comes from a web page of another origin ({0}), which may not change anything here. \
-         Add the page's host to {KEY} in the agent's config if it may."
+        "the request comes from a web page of another origin ({0}), which may not change anything here. To allow it, add the page's host to {KEY} in the agent's config."
     )]
     Page(String),
-    /// A browser sends it, and does not say for which page.
+    /// A browser sends it without naming the page.
     #[error(
-        "a browser sends this request without naming the page that it comes from, and it changes something although it is a GET. \
-         Use PUT, or the command line."
+        "a browser sent this GET request, which changes something, without naming the web page that it comes from. Use PUT, or the command line."
     )]
     UnnamedPage,
 }
@@ -69,18 +66,18 @@ impl Stranger {
     }
 }
 
-/// What a listener knows of names already.
+/// What a listener knows about the host name already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Naming {
     /// Nothing.
     Unknown,
-    /// The client has verified our name and shown a certificate: nobody else's name leads here.
+    /// The client has verified our name and shown a certificate, so the name is ours.
     Verified,
 }
 
 impl Names {
-    /// The names of this machine that the system knows without asking anybody: its host name, what `/etc/hosts` says of it, and the
-    /// domains of `/etc/resolv.conf` behind it. `more`: the config's names of the node and of the addresses it is served on.
+    /// The names of this machine that are known without a query: its host name, the aliases in `/etc/hosts`, and the host name
+    /// with the domains of `/etc/resolv.conf`. `more`: the config's names of the node and of the addresses it is served on.
     #[must_use]
     pub fn of_machine(more: &[String]) -> Self {
         let hosts = beginning_of(Path::new("/etc/hosts"));
@@ -117,7 +114,7 @@ impl Names {
         self
     }
 
-    /// The names of this machine, as the system and the config know them.
+    /// The names of this machine, according to the system and the config.
     #[must_use]
     pub fn of_config(config: &Config) -> Self {
         let advertised = config.cluster.as_ref().and_then(Cluster::advertised_host);
@@ -128,7 +125,7 @@ impl Names {
         Self::of_machine(&own).allowing(&config.http.allowed_hosts)
     }
 
-    /// Adds those of the config: `HOST`, `HOST:PORT`, or `*` for any name.
+    /// Adds entries of the config: `HOST`, `HOST:PORT`, or `*` for any name.
     #[must_use]
     pub fn allowing(mut self, entries: &[String]) -> Self {
         self.is_configured = true;
@@ -137,12 +134,12 @@ impl Names {
         self
     }
 
-    /// Whether the config can add names: not for the port of `herdlet ui`, which has none.
+    /// Whether the config can add names. It can't for the port of `herdlet ui`, which has no config.
     pub(super) fn can_be_extended(&self) -> bool {
         self.is_configured
     }
 
-    /// Judges a request that brings nothing which a page could not have brought.
+    /// Judges a request without a token or anything else that a web page could not send.
     pub(super) fn judge(&self, head: &Parts, naming: Naming) -> Result<(), Stranger> {
         let host = asked(head)?;
         let is_ours = |authority: &Authority| naming == Naming::Verified || self.is_ours(authority);
@@ -158,7 +155,7 @@ impl Names {
         }
     }
 
-    /// An address can't be made to lead elsewhere. Ports don't count: whoever forwards one gives it another number.
+    /// IP addresses can't be rebound. Ports don't count, because a port forwarding changes them.
     fn is_ours(&self, asked: &Authority) -> bool {
         match &asked.host {
             Host::Ip(_) => true,
@@ -177,7 +174,7 @@ impl Names {
         let site = headers.get(SITE);
         let is_cross = site.is_some_and(|site| site == "cross-site");
         let Some(origin) = origin else {
-            // Another port of this host is the same site, and another origin.
+            // Another port of this host is the same site but another origin.
             let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
             return match site.filter(|site| !is_own(site)) {
                 Some(site) => Err(Stranger::Page(site.to_str().unwrap_or("not readable").to_owned())),
@@ -193,7 +190,8 @@ impl Names {
         }
     }
 
-    /// Whether the config names the origin of a page, so that it may read and change what it may with its token, or without.
+    /// Whether the config allows the origin of the page. Such a page may read and change everything that its token, or no token,
+    /// permits.
     pub(super) fn allows_pages_of(&self, headers: &HeaderMap) -> bool {
         let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
         origin.and_then(Authority::of_origin).is_some_and(|page| self.allows_page(&page))
@@ -206,9 +204,8 @@ impl Names {
     }
 }
 
-/// The authorities that a request names, as text and parsed: its `Host` header, then its target, which has precedence (RFC 9112 §3.2.2).
-/// Empty where it
-/// does not have to say it (HTTP/1.0, which no browser speaks).
+/// The authorities that a request names, as text and parsed: its `Host` header, then its target, which has precedence (RFC 9112
+/// §3.2.2). Empty if neither is required (HTTP/1.0, which no browser speaks).
 fn asked(head: &Parts) -> Result<Vec<(&str, Authority)>, Stranger> {
     let mut named = head.headers.get_all(header::HOST).iter();
     let (host, second) = (named.next(), named.next());
@@ -222,14 +219,14 @@ fn asked(head: &Parts) -> Result<Vec<(&str, Authority)>, Stranger> {
     host.into_iter().chain(target).map(|text| read(text).ok_or(Stranger::Malformed)).collect()
 }
 
-/// What a request does, as far as pages are concerned.
+/// What a request does, for the check of web pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// It reads; browsers keep the answer from pages of other origins.
+    /// It reads. Browsers keep the answer from pages of other origins.
     Read,
-    /// It changes something, or opens a conversation.
+    /// It changes something, or opens a websocket.
     Change,
-    /// It changes something by a method that browsers also use for pictures, without `Origin`.
+    /// It changes something by GET, which browsers also use for images, without `Origin`.
     ChangeByGet,
 }
 
@@ -247,15 +244,15 @@ impl Purpose {
     }
 }
 
-/// The paths where a GET changes something: Nomad's clients collect garbage by it. All routes of both APIs were inspected; those of a
-/// node are held by a test.
+/// Whether a GET of this path changes something: Nomad's clients collect garbage that way. A test covers the routes of a node;
+/// those of the local API were inspected.
 fn changes_by_get(path: &str) -> bool {
     let of_alloc = path.strip_prefix("/v1/client/allocation/").and_then(|rest| rest.strip_suffix("/gc"));
     path == "/v1/client/gc" || of_alloc.is_some()
 }
 
-/// Whether a browser sends it and says nothing of the page. Over plain HTTP, other than to loopback, browsers send no
-/// `Sec-Fetch-Site`, and for a picture no `Origin`. All of them begin `User-Agent` like this, and a page can't change that of a picture.
+/// Whether a browser sends it without naming the page. Over plain HTTP, except to loopback, browsers send no `Sec-Fetch-Site`,
+/// and for an image no `Origin`. The `User-Agent` of every browser begins like this, and a page can't change it for an image.
 fn is_unnamed_page(headers: &HeaderMap) -> bool {
     let agent = headers.get(header::USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
     agent.starts_with(b"Mozilla/") && !headers.contains_key(SITE) && !headers.contains_key(header::ORIGIN)
@@ -263,7 +260,7 @@ fn is_unnamed_page(headers: &HeaderMap) -> bool {
 
 fn beginning_of(path: &Path) -> String {
     let mut bytes = Vec::new();
-    // A system without it has no such names.
+    // A system without the file has no names in it.
     let _ = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

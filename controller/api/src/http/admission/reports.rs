@@ -1,6 +1,7 @@
-//! Names under which requests were refused: which of them the log has already.
+//! Remembers the refused host names that were already logged.
 //!
-//! In: a name. Out: whether to log it. Each name is logged once; what anybody can send is bounded, in memory and in the log.
+//! In: a name. Out: whether to log it. Each name is logged once. Clients can send any name, so memory and log lines are
+//! bounded.
 
 use std::{
     collections::BTreeSet,
@@ -10,14 +11,12 @@ use std::{
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// So many names are remembered. A machine that is reached under more names of its own than this is unknown to us; anybody can
-/// invent more.
+/// Names to remember. Few machines have more names than this; clients can invent any number.
 const NAMES_MAX: usize = 64;
 
-/// Log lines for names beyond that: one a minute.
+/// Log lines for names beyond the limit: one a minute.
 const LINES: Quota = Quota::per_minute(NonZeroU32::MIN);
 
-/// Names that were refused.
 pub(super) struct Reports {
     logged: Mutex<BTreeSet<String>>,
     beyond: DefaultDirectRateLimiter,
@@ -30,7 +29,6 @@ impl Default for Reports {
 }
 
 impl Reports {
-    /// Whether this name is to be logged now.
     pub(super) fn is_due(&self, name: &str) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.contains(name) {

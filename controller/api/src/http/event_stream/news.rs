@@ -1,8 +1,8 @@
-//! What of a change is news to a reader, as Nomad's events.
+//! Decides which changes are events for a reader.
 //!
-//! In: objects that may have changed, and what the reader knows of them. Out: events. A job that only looks different (its
-//! allocations come and go) is no news; a version, a deletion, a deployment's next step is. Of services that is told which
-//! `/v1/service/NAME` would list: one with checks comes and goes with what they say.
+//! In: objects that may have changed, and what the reader already knows. Out: events. A new version of a job, its
+//! deletion, and a step of its deployment are events; coming and going allocations of a job are no event of the job.
+//! Service events follow what `/v1/service/NAME` would list: a service with checks comes and goes with their results.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use super::topics::Topics;
 use crate::http::{Shared, allocs, evaluations, jobs, nodes, query::Read, services};
 
-/// One reader.
 pub(super) struct Reader {
     pub(super) shared: Arc<Shared>,
     pub(super) topics: Topics,
@@ -20,12 +19,12 @@ pub(super) struct Reader {
     pub(super) known: Known,
 }
 
-/// What a reader was told, or has not asked for.
+/// The state that a reader already knows or did not ask for.
 #[derive(Default)]
 pub(super) struct Known {
     jobs: BTreeMap<JobKey, KnownJob>,
     services: BTreeMap<String, Registration>,
-    /// So many evaluations.
+    /// The number of evaluations.
     evaluations: u64,
 }
 
@@ -33,20 +32,20 @@ pub(super) struct Known {
 #[derive(Default)]
 struct KnownJob {
     modify_index: u64,
-    /// That it is being deleted was told; that it is gone is no news then.
+    /// Whether the deletion was already sent; the removal is no event then.
     deleting: bool,
     deployments: BTreeMap<DeploymentId, u64>,
 }
 
 impl Known {
-    /// All that there is now.
+    /// The present state.
     pub(super) fn now(shared: &Shared) -> Self {
         let services = shared.catalog.all().into_iter().filter(|one| services::is_listed(&shared.model, one));
         let services = services.map(|one| (one.id.clone(), one)).collect();
         Self { services, ..Self::before(shared, u64::MAX) }
     }
 
-    /// All that there was before a commit, as far as that is still known.
+    /// The state before a commit, as far as it is still known.
     pub(super) fn before(shared: &Shared, index: u64) -> Self {
         let jobs = shared.model.jobs().into_iter().map(|view| {
             let deployments = view.deployments.iter().filter(|one| one.modify_index < index);
@@ -57,7 +56,7 @@ impl Known {
         let made = |one: &Registration| {
             shared.model.alloc(&one.alloc).map_or(u64::MAX, |view| view.spec.create_index)
         };
-        // When checks began to pass stands in no commit.
+        // No commit records when a check began to pass.
         let is_old = |one: &Registration| one.checks.is_empty() && made(one) < index;
         let services = shared.catalog.all().into_iter().filter(is_old);
         let services = services.map(|one| (one.id.clone(), one)).collect();
@@ -65,12 +64,11 @@ impl Known {
     }
 }
 
-/// What an event is about.
 struct About<'a> {
     topic: &'static str,
     kind: &'static str,
     key: &'a str,
-    /// None where it has none.
+    /// None for objects without a namespace.
     namespace: Option<&'a str>,
     filter_keys: &'a [&'a str],
     index: u64,
@@ -91,7 +89,7 @@ impl Reader {
         })
     }
 
-    /// A job was registered or deregistered, or one of its deployments goes on.
+    /// The events of a change of a job and of its deployments.
     pub(super) fn job(&mut self, key: &JobKey, index: u64) -> Vec<Value> {
         let before = self.known.jobs.remove(key).unwrap_or_default();
         let about = |kind| About {
@@ -115,7 +113,7 @@ impl Reader {
         }
         let is_news = |id: &DeploymentId, at: u64| before.deployments.get(id) != Some(&at);
         let news = view.deployments.iter().filter(|one| is_news(&one.id, one.modify_index));
-        // The oldest first.
+        // Oldest first.
         events.extend(news.rev().filter_map(|one| self.deployment(&view, one.id, index)));
         let deployments = view.deployments.iter().map(|one| (one.id, one.modify_index)).collect();
         let known = KnownJob { modify_index: view.modify_index, deleting: view.deleting, deployments };
@@ -136,7 +134,7 @@ impl Reader {
         self.event(about, || json!({ "Deployment": nomad::deployment(one, job) }))
     }
 
-    /// An allocation has changed. Nomad says nothing of those that are forgotten.
+    /// The event of a change of an allocation. Nomad sends none when an allocation is removed.
     pub(super) fn alloc(&self, id: AllocId, index: u64) -> Option<Value> {
         let view = self.shared.model.alloc(&id)?;
         let job = &view.spec.job_key;
@@ -150,12 +148,12 @@ impl Reader {
             filter_keys: if deployment.is_empty() { &keys[..1] } else { &keys },
             index,
         };
-        // Without its job, as Nomad does.
+        // Nomad omits the job too.
         let payload = || nomad::Allocation { job: None, ..allocs::whole(&self.shared, &view) };
         self.event(about, || json!({ "Allocation": payload() }))
     }
 
-    /// This machine, as it is now.
+    /// The event with the present state of this node.
     pub(super) fn node(&self, index: u64) -> Option<Value> {
         let about = About {
             topic: "Node",
@@ -168,7 +166,7 @@ impl Reader {
         self.event(about, || json!({ "Node": nomad::node(&nodes::machine(&self.shared)) }))
     }
 
-    /// Evaluations that were made since.
+    /// The events of new evaluations.
     pub(super) fn evaluations(&mut self) -> Vec<Value> {
         let (made, new) = self.shared.evaluations.after(self.known.evaluations);
         self.known.evaluations = made;
@@ -186,7 +184,7 @@ impl Reader {
         new.iter().filter_map(event).collect()
     }
 
-    /// Services that have come to be listed since, or are no more.
+    /// The events of services that became listed or are no longer listed.
     pub(super) fn services(&mut self) -> Vec<Value> {
         if !self.topics.want_any("Service") {
             return Vec::new();

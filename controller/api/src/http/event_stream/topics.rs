@@ -1,16 +1,16 @@
-//! `topic=TOPIC:KEY` of the event stream: what a reader wants to hear of.
+//! `topic=TOPIC:KEY` of the event stream: which events a reader wants.
 
 use axum::{extract::Query, http::Uri};
 
 use crate::http::error::{ApiError, ApiResult};
 
-/// More choices are a slip.
+/// A longer list is a mistake.
 const TOPICS_LEN_MAX: usize = 64;
 
-/// What is told of.
+/// The topics that have events.
 const BUILT: [&str; 6] = ["Allocation", "Deployment", "Evaluation", "Job", "Node", "Service"];
 
-/// Topics of Nomad about what is not there.
+/// Nomad's topics about objects that herdlet does not have.
 const NOT_BUILT: [&str; 9] = [
     "ACLPolicy",
     "ACLRole",
@@ -23,12 +23,11 @@ const NOT_BUILT: [&str; 9] = [
     "Operator",
 ];
 
-/// What a reader wants to hear of.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Topics(Vec<(String, String)>);
 
 impl Topics {
-    /// Reads every `topic` of a query.
+    /// Parses every `topic` parameter of a query.
     pub(super) fn read(query: &str) -> ApiResult<Self> {
         let mut topics = Vec::new();
         for (name, value) in pairs(query)? {
@@ -42,19 +41,19 @@ impl Topics {
                 }
                 topic if NOT_BUILT.contains(&topic) => {
                     return Err(ApiError::NotBuilt(format!(
-                        "topic {topic}: its events are not built; those of {} are",
+                        "topic {topic} is not built; available topics: {}",
                         BUILT.join(", ")
                     )));
                 }
                 topic => {
                     return Err(ApiError::bad(format!(
-                        "topic: {topic:?} is none; {} and * are",
+                        "unknown topic {topic:?}; available topics: {}, *",
                         BUILT.join(", ")
                     )));
                 }
             }
             if topics.len() > TOPICS_LEN_MAX {
-                return Err(ApiError::bad(format!("there are more than {TOPICS_LEN_MAX} topics")));
+                return Err(ApiError::bad(format!("the query has more than {TOPICS_LEN_MAX} topics")));
             }
         }
         if topics.is_empty() {
@@ -63,7 +62,7 @@ impl Topics {
         Ok(Self(topics))
     }
 
-    /// Whether anything of this topic is wanted.
+    /// Whether the reader wants any event of this topic.
     pub(super) fn want_any(&self, topic: &str) -> bool {
         self.0.iter().any(|(wanted, _)| wanted == "*" || wanted == topic)
     }
@@ -75,7 +74,7 @@ impl Topics {
     }
 }
 
-/// Names and values of a query, in which a name may stand several times.
+/// The parameters of a query, in which a name may occur several times.
 fn pairs(query: &str) -> ApiResult<Vec<(String, String)>> {
     let uri = Uri::try_from(format!("/?{query}"))
         .map_err(|error| ApiError::bad(format!("query parameters: {error}")))?;

@@ -1,18 +1,18 @@
-//! Comparing the value of a field with what an expression says.
+//! Compares the value of a field with the value in an expression.
 //!
-//! In: a value as it is shown, and what is asked of it. Out: whether that holds, or why it can't be asked. What an expression says is
-//! read by the kind of the value, as go-bexpr reads it.
+//! In: a JSON value and a test. Out: whether the value passes, or why it can't be tested. The type of the value determines how
+//! the text in the expression is parsed, as in go-bexpr.
 
 use serde_json::{Number, Value};
 
 use super::Test;
 
 impl Test {
-    /// Whether it holds of a value; else why it can't be asked, as what comes after the field's name.
+    /// Applies the test. The error text continues a sentence that begins with the field's name.
     pub(super) fn holds(&self, value: &Value) -> Result<bool, String> {
         match (self, value) {
             (Self::Equals(wanted), Value::Array(_) | Value::Object(_)) => {
-                Err(format!("is no single value, it can't be compared with {wanted:?}"))
+                Err(format!("is not a single value and can't be compared with {wanted:?}"))
             }
             (Self::Equals(wanted), _) => equals(wanted, value),
             (Self::Contains(wanted), Value::Array(all)) => {
@@ -33,25 +33,25 @@ impl Test {
             (Self::Empty, Value::String(text)) => Ok(text.is_empty()),
             (Self::Empty, Value::Null) => Ok(true),
             (Self::Contains(_) | Self::Empty, Value::Bool(_)) => {
-                Err("is true or false and holds nothing".to_owned())
+                Err("is a boolean and contains nothing".to_owned())
             }
             (Self::Contains(_) | Self::Empty, Value::Number(_)) => {
-                Err("is a number and holds nothing".to_owned())
+                Err("is a number and contains nothing".to_owned())
             }
             (Self::Matches(_), Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-                Err("is no text, it can't match".to_owned())
+                Err("is not a text and can't match".to_owned())
             }
         }
     }
 }
 
-/// Whether an item can be looked for by its value.
+/// Whether an item is a single value that can be compared.
 fn is_single(item: &Value) -> Result<bool, String> {
     match item {
         Value::String(_) | Value::Number(_) | Value::Bool(_) => Ok(true),
         Value::Null => Ok(false),
         Value::Array(_) | Value::Object(_) => {
-            Err("holds no single values: ask with `any FIELD as NAME { … }`".to_owned())
+            Err("has items that are not single values: use `any FIELD as NAME { … }`".to_owned())
         }
     }
 }
@@ -61,17 +61,17 @@ fn equals(wanted: &str, value: &Value) -> Result<bool, String> {
         Value::String(text) => Ok(text == wanted),
         Value::Null => Ok(wanted.is_empty()),
         Value::Number(number) => {
-            is_number(wanted, number).ok_or_else(|| format!("is a number, and {wanted:?} is none like it"))
+            is_number(wanted, number).ok_or_else(|| format!("is a number, and {wanted:?} does not fit"))
         }
         Value::Bool(flag) => match flag_of(wanted) {
             Some(wanted) => Ok(wanted == *flag),
-            None => Err(format!("is true or false, and {wanted:?} is neither")),
+            None => Err(format!("is a boolean, and {wanted:?} is neither true nor false")),
         },
         Value::Array(_) | Value::Object(_) => Ok(false),
     }
 }
 
-/// Whether a number is the one that is written so; none where nothing like it is written.
+/// Whether `wanted` is this number; none if it is not a number of this kind.
 fn is_number(wanted: &str, number: &Number) -> Option<bool> {
     match (number.as_i64(), number.as_u64()) {
         (None, None) => {
@@ -83,7 +83,7 @@ fn is_number(wanted: &str, number: &Number) -> Option<bool> {
     }
 }
 
-/// A whole number as Go's `strconv.ParseInt` reads it with base 0: `-12`, `0x1f`, `0b101`, `0o17` or `017`.
+/// An integer as Go's `strconv.ParseInt` parses it with base 0: `-12`, `0x1f`, `0b101`, `0o17` or `017`.
 fn whole(text: &str) -> Option<i128> {
     let (sign, digits) = match text.as_bytes().first()? {
         b'-' => (-1, &text[1..]),
@@ -98,12 +98,12 @@ fn whole(text: &str) -> Option<i128> {
         Some(octal) if octal.starts_with('0') => (8, &lower[1..]),
         Some(_) | None => (10, &*lower),
     };
-    // A second sign is none of Go's.
+    // `from_str_radix` accepts a second sign, Go does not.
     let value = u64::from_str_radix(digits, base).ok().filter(|_| !digits.starts_with('+'))?;
     Some(sign * i128::from(value))
 }
 
-/// As Go's `strconv.ParseBool` reads it.
+/// Parses a boolean as Go's `strconv.ParseBool`.
 fn flag_of(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    // `Priority == "x"` found nothing, as if there were no such job.
+    // `Priority == "x"` matched nothing, as if there were no such job.
     #[test]
     fn a_value_that_the_field_can_never_have_is_refused() {
         let equals = |wanted: &str, value: Value| Test::Equals(wanted.to_owned()).holds(&value);
@@ -157,7 +157,7 @@ mod tests {
             assert!(equals(wanted, value.clone()).is_err(), "{wanted} {value}");
         }
         let told = equals("x", json!(50)).unwrap_err();
-        assert_eq!(told, "is a number, and \"x\" is none like it");
+        assert_eq!(told, "is a number, and \"x\" does not fit");
         let contains = |wanted: &str, value: Value| Test::Contains(wanted.to_owned()).holds(&value);
         assert_eq!(contains("2", json!([1, 2])), Ok(true));
         assert_eq!(contains("x", json!([])), Ok(false));

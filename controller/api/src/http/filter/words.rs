@@ -1,6 +1,6 @@
-//! Reading the text of a filter.
+//! The parser of filter expressions.
 //!
-//! In: the text. Out: its words, and the condition that they say. It must not know what is filtered.
+//! In: the text. Out: its tokens, and the condition. It must not know the filtered objects.
 
 use std::{iter::Peekable, vec};
 
@@ -9,10 +9,10 @@ use herdlet_plan::job::feasibility::compare::regexp;
 use super::{Condition, Field, HowMany, Items, Names, Test};
 use crate::http::error::{ApiError, ApiResult};
 
-/// So deep parentheses and negations may be: reading one costs stack.
+/// Limit on nested parentheses and negations, because the parser is recursive.
 pub(super) const DEPTH_MAX: usize = 32;
 
-/// What is left of an expression. `or` binds less than `and`, and that less than `not`.
+/// The remaining tokens of an expression. `or` binds weaker than `and`, and `and` weaker than `not`.
 pub(super) struct Words(Peekable<vec::IntoIter<Word>>);
 
 impl Words {
@@ -20,7 +20,7 @@ impl Words {
         Ok(Self(words(text)?.into_iter().peekable()))
     }
 
-    /// All of it; nothing of an empty one.
+    /// Parses the whole expression; none if it is empty.
     pub(super) fn expression(&mut self) -> ApiResult<Option<Condition>> {
         if self.0.peek().is_none() {
             return Ok(None);
@@ -40,7 +40,7 @@ impl Words {
         self.joined("and", |words| words.one(depth), Condition::All)
     }
 
-    /// One condition, or several joined by this word.
+    /// One condition, or several joined by the word `by`.
     fn joined(
         &mut self,
         by: &str,
@@ -63,7 +63,9 @@ impl Words {
 
     fn one(&mut self, depth: usize) -> ApiResult<Condition> {
         if depth == DEPTH_MAX {
-            return Err(ApiError::bad(format!("filter: it is more than {DEPTH_MAX} levels deep")));
+            return Err(ApiError::bad(format!(
+                "filter: the expression is more than {DEPTH_MAX} levels deep"
+            )));
         }
         if self.takes("not") {
             return Ok(Condition::Not(Box::new(self.one(depth + 1)?)));
@@ -79,7 +81,7 @@ impl Words {
         self.test(depth)
     }
 
-    /// `FIELD TEST VALUE`, `FIELD is empty`, `VALUE in FIELD`, or what `any` and `all` say of items.
+    /// `FIELD TEST VALUE`, `FIELD is empty`, `VALUE in FIELD`, or `any` and `all`.
     fn test(&mut self, depth: usize) -> ApiResult<Condition> {
         let first = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
         if let Some(how_many) = self.how_many(&first) {
@@ -125,7 +127,7 @@ impl Words {
         Ok(if negated { Condition::Not(Box::new(condition)) } else { condition })
     }
 
-    /// What `any` or `all` asks, unless it is the name of a field.
+    /// Recognizes `any` and `all`, unless the word is the name of a field.
     fn how_many(&mut self, word: &Word) -> Option<HowMany> {
         let how_many = match word {
             Word::Bare(word) if word == "any" => HowMany::Any,
@@ -140,7 +142,7 @@ impl Words {
         (!is_field).then_some(how_many)
     }
 
-    /// `FIELD as NAME { … }`, `FIELD as KEY, VALUE { … }`, of which either may be `_`.
+    /// `FIELD as NAME { … }` or `FIELD as KEY, VALUE { … }`; either name may be `_`.
     fn items(&mut self, how_many: HowMany, depth: usize) -> ApiResult<Items> {
         let word = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
         let as_what = format!("filter: \"as\" and a name are expected after {word}");
@@ -150,7 +152,7 @@ impl Words {
         }
         let names = self.names()?;
         if !self.takes_mark('{') {
-            return Err(ApiError::bad("filter: \"{\" is expected, and in braces what is asked of each"));
+            return Err(ApiError::bad("filter: \"{\" is expected, and a condition in braces"));
         }
         let condition = Box::new(self.any(depth + 1)?);
         if !self.takes_mark('}') {
@@ -194,18 +196,18 @@ impl Words {
         Ok(value)
     }
 
-    /// Whether this mark comes next; it is taken then.
+    /// Consumes the next token if it is this mark.
     fn takes_mark(&mut self, mark: char) -> bool {
         self.0.next_if(|next| *next == Word::Mark(mark)).is_some()
     }
 
-    /// Whether this bare word comes next; it is taken then.
+    /// Consumes the next token if it is this bare word.
     fn takes(&mut self, word: &str) -> bool {
         self.0.next_if(|next| matches!(next, Word::Bare(bare) if bare == word)).is_some()
     }
 }
 
-/// As go-bexpr writes its identifiers.
+/// Whether the word is an identifier of go-bexpr.
 fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_alphabetic())
         && word.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '_' | '/'))
@@ -219,20 +221,20 @@ fn expected_after(word: &Word) -> ApiError {
     ApiError::bad(format!("filter: ==, !=, in, contains, matches or is empty is expected after {word}"))
 }
 
-/// A word of an expression.
+/// A token of an expression.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Bare(String),
     Quoted(String),
-    /// A field within a field, of which at least one name stands in brackets: `Meta["a.b"]`.
+    /// A nested field with at least one name in brackets: `Meta["a.b"]`.
     Path(Vec<String>),
     /// A parenthesis, a brace or a comma.
     Mark(char),
 }
 
-/// Marks by themselves, wherever they stand outside quotes.
+/// Tokens of one character, outside of quotes.
 const MARKS: &str = "(){},";
-/// What ends a word without being part of it.
+/// Whether a character ends a bare word.
 fn ends_word(one: char) -> bool {
     one.is_whitespace() || "=!\"`".contains(one) || MARKS.contains(one)
 }
@@ -247,7 +249,8 @@ impl std::fmt::Display for Word {
     }
 }
 
-/// Words of an expression: in quotes (`"` or a backtick), operators, and what lies between spaces.
+/// Splits an expression into tokens: quoted text (`"` or a backtick), operators, marks, and bare
+/// words.
 fn words(text: &str) -> ApiResult<Vec<Word>> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
@@ -280,7 +283,7 @@ fn words(text: &str) -> ApiResult<Vec<Word>> {
     Ok(words)
 }
 
-/// A field within a field at the beginning of `text`, and what comes after it.
+/// Parses a nested field at the beginning of `text`. Returns the rest.
 fn path(text: &str) -> ApiResult<(Word, &str)> {
     let mut steps = Vec::new();
     let mut rest = text;

@@ -1,8 +1,8 @@
-//! A call to a server, or to the node itself, as a row describes it: its method, where its fields come from, what of its answer is shown.
+//! The call that a row makes to a server or to the node itself: its method, the sources of its fields, and the part of its answer
+//! to return.
 //!
-//! A dot in the name of a field leads into a field.
+//! A dot in a field name leads into a nested field.
 
-/// A call.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     /// `Service.Method` of a server.
@@ -11,119 +11,112 @@ pub struct Call {
     pub query: &'static [(&'static str, FieldSource)],
     /// Fields from the body.
     pub body: CallBody,
-    /// What else the call needs.
+    /// Other inputs of the call.
     pub request: RequestRule,
-    /// What of the answer is shown.
+    /// The part of the answer to return.
     pub answer: AnswerPart,
-    /// How it is shown.
+    /// How to render it.
     pub response: ResponseRule,
 }
 
-/// Where a field comes from.
+/// The source of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldSource {
-    /// A parameter, as a text.
+    /// A query parameter, as text.
     Text(&'static str),
-    /// A parameter, as true or false.
+    /// A query parameter, as a boolean.
     Flag(&'static str),
-    /// True where there is such a parameter.
+    /// True if the query has this parameter.
     Presence(&'static str),
-    /// A parameter, as a number.
+    /// A query parameter, as a number.
     Number(&'static str),
-    /// It is always this.
+    /// A constant.
     Constant(i64),
 }
 
-/// Which fields come from a body.
+/// The use of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallBody {
-    /// None; it isn't read.
+    /// The body is not read.
     Ignored,
-    /// Those.
+    /// These fields.
     Fields(&'static [&'static str]),
-    /// Those, each as the field that is named after it.
+    /// These fields, each with the name of the call's field.
     Renamed(&'static [(&'static str, &'static str)]),
-    /// All of its fields.
+    /// All fields.
     All,
-    /// It is the value of a field.
+    /// The body is the value of this field.
     In(&'static str),
-    /// It is the one element of a field that is a list.
+    /// The body is the only element of this list field.
     OneOf(&'static str),
-    /// The same; one of its fields must be the parameter of the path, and a mistake is reported under the name that is given last.
+    /// The same, but one field of the body must equal the path parameter. The last string names that field in errors.
     OneNamed(&'static str, &'static str, &'static str),
-    /// It has a job, and these fields.
+    /// The body has a job and these fields.
     Job(JobUse, &'static [&'static str]),
-    /// It is bytes, the value of a field.
+    /// The body is bytes, the value of this field.
     Raw(&'static str),
 }
 
-/// What a job is sent for.
+/// The purpose of a job in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobUse {
-    /// It is to run.
     Register,
-    /// What would be done is asked.
     Plan,
-    /// Its mistakes are asked.
     Validate,
 }
 
-/// What a call needs beside fields from query, body and path.
+/// Inputs of a call besides fields from query, body and path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestRule {
-    /// Nothing.
     Plain,
-    /// The query says what is done with a variable: `cas`, `lock-acquire`, `lock-renew`, `lock-release`.
+    /// The query has the operation on a variable: `cas`, `lock-acquire`, `lock-renew`, `lock-release`.
     Variable,
-    /// The name in the path is also that of the tag.
+    /// The name in the path is also the name of the tag.
     VersionTag,
-    /// Secrets for storage, from a header.
+    /// CSI secrets from a header.
     Secrets,
-    /// The same. The query must name the node whose claim ends.
+    /// The same. The query must name the node whose claim is released.
     Claim,
 }
 
-/// What of an answer is shown.
+/// The part of an answer to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerPart {
-    /// All of it.
     Whole,
-    /// One field.
     Field(&'static str),
-    /// One field, a list; nil is an empty one.
+    /// A list field; nil becomes an empty list.
     List(&'static str),
-    /// The first element of the list that one field is; nothing where it is empty.
+    /// The first element of a list field; nothing if the list is empty.
     First(&'static str),
-    /// One field; where it is nil, the answer is 404 with this text.
+    /// A field; 404 with this text if it is nil.
     Found(&'static str, &'static str),
-    /// Nothing.
     Nothing,
 }
 
-/// How an answer, or an error, is shown otherwise than servers have given it.
+/// Changes to an answer or error of a server before it is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseRule {
-    /// As it is.
+    /// None.
     Plain,
-    /// Of the object, or of each in the list, these fields are left out where they are nil or 0.
+    /// Omits these fields of the object, or of each object in the list, if they are nil or 0.
     OmitEmpty(&'static [&'static str]),
-    /// Signed identities of tasks are left out.
+    /// Omits the signed identities of tasks.
     OmitIdentities,
-    /// A variable: a conflict is 409, a removal 204.
+    /// A variable: a conflict becomes 409, a removal 204.
     Variable,
-    /// An allocation that servers don't know is 404 in other words.
+    /// An allocation that the servers don't know becomes 404 with a different text.
     KnownAlloc,
-    /// A node: without its secret, and with whether it drains.
+    /// A node: without its secret, and with its drain flag.
     Node,
-    /// Versions of a job: none at all is 404.
+    /// Versions of a job: an empty list becomes 404.
     Versions,
-    /// The source of a job: its variables are escaped where they are kept.
+    /// The source of a job: its variables are escaped in storage.
     Submission,
-    /// How servers are, in words; 429 where one is not healthy.
+    /// The health of servers, as text; 429 if a server is not healthy.
     ServerHealth,
     /// Keys as a JWK set.
     PublicKeys,
-    /// Where keys are, as a document of OpenID Connect; none is 404.
+    /// The location of the keys, as an OpenID Connect document; 404 if there is none.
     Discovery,
 }
 
@@ -139,12 +132,12 @@ pub(super) const fn read(method: &'static str, answer: AnswerPart) -> Call {
     }
 }
 
-/// A call that changes something. All of its answer is shown.
+/// A call that changes something. Returns its whole answer.
 pub(super) const fn write(method: &'static str, body: CallBody) -> Call {
     Call { body, ..read(method, AnswerPart::Whole) }
 }
 
-/// A call that removes something. Nothing of its answer is shown.
+/// A call that removes something. Returns nothing.
 pub(super) const fn remove(method: &'static str) -> Call {
     read(method, AnswerPart::Nothing)
 }

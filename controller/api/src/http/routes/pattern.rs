@@ -1,25 +1,23 @@
-//! Patterns of paths: whether a path fits one, and the parameters that it has then.
+//! Patterns of paths: matches a path, and extracts its parameters.
 //!
-//! Parts of a pattern are as in [`Route::path`](super::Route::path).
+//! [`Route::path`](super::Route::path) describes the segments of a pattern.
 
-/// The parameters of a path, by the names of their fields.
+/// Path parameters, by field name.
 pub type PathParams = Vec<(&'static str, PathParam)>;
 
-/// The value of a parameter of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathParam {
-    /// A text.
     One(String),
-    /// A list of one.
+    /// A list with one element.
     Listed(String),
 }
 
-/// The parameters of a path; none where it doesn't fit the pattern.
+/// Returns the path parameters; none if the path does not match the pattern.
 pub(super) fn params(pattern: &'static str, path: &str) -> Option<PathParams> {
     let (mut patterns, mut parts) =
         (pattern.split('/').collect::<Vec<_>>(), path.split('/').collect::<Vec<_>>());
     let mut found = Vec::new();
-    // A parameter of several parts takes what is left between those before and after it.
+    // A parameter of several segments takes everything between the segments before and after it.
     let several = patterns.iter().position(|part| part.ends_with("*}"));
     if let Some(at) = several {
         let after = patterns.len() - at - 1;
@@ -47,7 +45,7 @@ pub(super) fn params(pattern: &'static str, path: &str) -> Option<PathParams> {
     Some(found)
 }
 
-/// Whether two patterns differ in names only.
+/// Whether two patterns differ only in parameter names.
 pub(super) fn has_shape(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('/'), other.split('/'));
     loop {
@@ -65,7 +63,7 @@ pub(super) fn has_shape(one: &str, other: &str) -> bool {
     }
 }
 
-/// Whether the first parts of a path fit a pattern. A parameter of several parts counts as one.
+/// Whether a path begins with the segments of a pattern. A parameter of several segments counts as one.
 pub(super) fn covers(pattern: &str, path: &str) -> bool {
     let mut parts = path.split('/');
     pattern
@@ -73,7 +71,8 @@ pub(super) fn covers(pattern: &str, path: &str) -> bool {
         .all(|wanted| parts.next().is_some_and(|part| wanted.starts_with('{') || wanted == part))
 }
 
-/// A pattern as axum writes it. Parameters have numbers for names, as all patterns of one shape are one route.
+/// A pattern in axum's syntax. Parameters are named by their position, because all patterns of one shape share
+/// a route.
 pub(super) fn axum_path(pattern: &str) -> String {
     let root = if pattern.starts_with(".well-known/") { "" } else { "/v1" };
     pattern.split('/').enumerate().fold(root.to_owned(), |path, (at, part)| {
@@ -81,7 +80,7 @@ pub(super) fn axum_path(pattern: &str) -> String {
     })
 }
 
-/// A part of a path, without its `%XX`; none where it is no text.
+/// Decodes `%XX` in a path segment; none if the result is not UTF-8.
 pub fn percent_decoded(part: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(part.len());
     let mut left = part.as_bytes();

@@ -1,8 +1,8 @@
-//! The rows, by what they are about. Of several patterns that fit a path the first counts; sections share no paths.
+//! The rows, by subject. The first matching pattern wins; sections share no paths.
 //!
-//! A row reads: verb and path, who answers on the local API, who answers on a node.
+//! Each row has its verb and path, what answers on the local API, and what answers on a node.
 
-/// This handler answers.
+/// A local handler.
 macro_rules! served {
     ($handler:path) => {
         $crate::http::routes::Local::Served(|verb| verb.serve($handler))
@@ -38,7 +38,6 @@ use super::{
     call::{read, remove, write},
 };
 
-/// All rows.
 pub(super) const SECTIONS: &[&[Route]] = &[
     agent::ROUTES,
     client::ROUTES,
@@ -63,12 +62,12 @@ const fn delete(path: &'static str, local: Local, node: OnNode) -> Route {
     Route { verb: Verb::Delete, path, local, node }
 }
 
-/// Whatever is at a path or below it and has no row of its own is not built.
+/// Every path at or below `path` without a row of its own is not built.
 const fn below(path: &'static str, feature: &'static str) -> Route {
     Route { verb: Verb::Any, path, local: NotBuilt(feature), node: OnNode::Nobody }
 }
 
-/// Fields of lists that servers fill only on request, and that are left out otherwise.
+/// Fields of lists that servers fill only on request. They are omitted otherwise.
 const FIELDS_OF_JOBS: &[(&str, FieldSource)] = &[("Fields.Meta", Flag("meta"))];
 const OMIT_OF_JOBS: ResponseRule = OmitEmpty(&["Meta"]);
 const OMIT_OF_ALLOCS: ResponseRule = OmitEmpty(&["AllocatedResources"]);

@@ -1,4 +1,4 @@
-//! The rows themselves: which of them a path means, and that none is hidden by another.
+//! The rows: which row a path matches, and that no row hides another.
 
 use super::{
     Verb::{Any, Delete, Get, Put},
@@ -104,7 +104,7 @@ fn each_row_can_be_reached() {
     for route in all() {
         let found = find_on_node(route.verb, &example(route)).map(|(found, _)| found.path);
         match route.node {
-            // Where it is about a family of paths.
+            // It refuses a family of paths.
             OnNode::Nobody => assert_ne!(found, Ok(route.path), "{}", route.path),
             OnNode::Itself(_)
             | OnNode::Stream(_)
@@ -144,7 +144,7 @@ fn what_is_not_built_is_known_by_whole_parts() {
     }
 }
 
-/// Asks the local API for each row.
+/// Sends a request for each row to the local API.
 #[tokio::test]
 async fn the_local_api_answers_as_its_column_says() {
     let api = Ground::new();
@@ -164,7 +164,7 @@ async fn the_local_api_answers_as_its_column_says() {
         let status = answer.status().as_u16();
         match route.local {
             Local::Served(_) => {
-                // Streams answer with 200 and have no end.
+                // Streams answer with 200 and don't end.
                 let text = if status == 200 { String::new() } else { answer.text().await.unwrap() };
                 let is_refused = status == 405
                     || text == "resource not found"

@@ -1,7 +1,7 @@
-//! The connections of a listener: a place for each, and what is served on it.
+//! The connections of a listener: their number, and what each serves.
 //!
-//! In: what was accepted. Out: answers to its requests, each through [`admission`](crate::http::admission). Who finds no place is told
-//! so, as far as that costs little.
+//! In: accepted streams. Out: answers to their requests, each through [`admission`](crate::http::admission). Streams beyond the
+//! limits get an error, if that is cheap.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -32,11 +32,11 @@ use crate::{
     peer::{Peer, PeerPlace, PerPeer},
 };
 
-/// How long a peer may take to hear why it is not served.
+/// How long a peer may take to read a refusal.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
-/// Refusals sent at the same time. Further connections are closed without an answer: a client that connects faster than it is refused
-/// must not take all files.
+/// Refusals sent at the same time. Further connections are closed without an answer, because a client that connects faster than
+/// it is refused must not use up all file descriptors.
 pub(crate) const REFUSALS_MAX: usize = 16;
 
 pub(super) struct Connections {
@@ -50,7 +50,7 @@ pub(super) struct Connections {
     refusals: Arc<Semaphore>,
 }
 
-/// What a connection takes as long as it lasts.
+/// Slots that a connection holds until it ends.
 struct Taken {
     _place: OwnedSemaphorePermit,
     _of_peer: Option<PeerPlace>,
@@ -80,7 +80,7 @@ impl Connections {
                 Ok(taken) => self.serve(stream, taken, Caller::Remote(peer)),
                 Err(refusal) => self.refuse(stream, refusal),
             },
-            // No answer is possible before the handshake: without a free place the connection is closed.
+            // No answer is possible before the handshake: without a free slot the connection is closed.
             Accepted::Tls(stream, peer, tls) => {
                 if let Ok(taken) = self.place(Some(peer)) {
                     self.serve_tls(stream, taken, (peer, tls));
@@ -90,11 +90,11 @@ impl Connections {
         }
     }
 
-    /// Ends what is idle, and waits for the rest.
+    /// Closes idle connections, and waits for the others.
     pub(super) async fn end(&self, within: Duration) {
         self.tasks.close();
         if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {
-            tracing::warn!(left = self.tasks.len(), "closing connections with requests under way");
+            tracing::warn!(left = self.tasks.len(), "closing connections with requests in progress");
         }
     }
 
@@ -120,7 +120,7 @@ impl Connections {
         });
     }
 
-    /// A handshake takes no longer than a request's header may.
+    /// A handshake may take as long as a request's header.
     fn serve_tls(&self, stream: TcpStream, taken: Taken, (peer, tls): (Peer, Arc<Tls>)) {
         let caller = if tls.verifies_clients() { Caller::Certified(peer) } else { Caller::Remote(peer) };
         let (router, limits, closing) = (self.router(caller), self.face.limits, self.closing.clone());
@@ -138,7 +138,7 @@ impl Connections {
         });
     }
 
-    /// What answers on one connection. Layers around a router that is one service cost little.
+    /// The router of one connection. Layers around a router with a single service cost little.
     fn router(&self, caller: Caller) -> Router {
         let Face { router, access, admission, .. } = &self.face;
         let gate = Gate {
@@ -165,7 +165,7 @@ impl Connections {
     }
 }
 
-/// Serves one connection to its end; once `closing` is cancelled, only the request under way.
+/// Serves one connection to its end. Once `closing` is cancelled, only the request in progress is finished.
 #[cfg_attr(
     not(any(test, fuzzing, feature = "fixture")),
     expect(unreachable_pub, reason = "only fuzzing and tests call it from outside")

@@ -1,7 +1,7 @@
-//! Where the unix socket lies: whether it still does, and making it again where somebody has deleted it, or its directory.
+//! The path of the unix socket: detects that the socket or its directory was deleted, and creates it again.
 //!
-//! In: the socket's path. Out: word that it is gone, by the kernel's; a new listener. A socket that has lost its name is open
-//! still, and nobody can reach it.
+//! In: the socket's path. Out: a notification when it is gone; a new listener. A socket without a name is still open, but no
+//! client can connect to it.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,20 +15,18 @@ use herdlet_base::{
 
 use super::Listener;
 
-/// Between tries to make it again: of what keeps it from being made, nobody tells that it is over.
+/// Delay between attempts to create it. No event reports that the obstacle is gone.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// The place of a listener's socket.
 pub(super) struct Place {
     path: PathBuf,
     socket: Option<(u64, u64)>,
     watch: Option<DirectoryWatch>,
-    /// Why it could not be made again, as last told.
+    /// The last logged reason why it could not be created.
     told: String,
 }
 
 impl Place {
-    /// The place of the unix socket at `path`.
     pub(super) fn new(path: &Path) -> Self {
         let mut place = Self { path: path.to_owned(), socket: None, watch: None, told: String::new() };
         place.learn();
@@ -40,7 +38,7 @@ impl Place {
         self.socket.is_some() && identity(&self.path) == self.socket
     }
 
-    /// Resolves when it is not there any more. May be dropped while waiting.
+    /// Resolves when the socket is gone. Cancel-safe.
     pub(super) async fn lost(&self) {
         while self.is_ours() {
             let told = match &self.watch {
@@ -48,28 +46,28 @@ impl Place {
                 None => false,
             };
             if !told && self.is_ours() {
-                // The directory's own end, which takes the socket with it, or nothing that can be watched.
+                // Either the directory itself is gone, and the socket with it, or nothing can be watched.
                 tokio::time::sleep(TRY_AGAIN).await;
             }
         }
     }
 
-    /// Makes the socket again, with its directory; none where that can't be, after a moment.
+    /// Creates the socket again, with its directory. Returns none if that fails, after a delay.
     pub(super) async fn make_again(&mut self) -> Option<Listener> {
         let dir = self.path.parent().map_or(Ok(()), std::fs::create_dir_all);
         let made = match dir {
             Ok(()) => Listener::unix(&self.path).await.map_err(|error| in_full(&error)),
-            Err(error) => Err(format!("make its directory: {error}")),
+            Err(error) => Err(format!("create its directory: {error}")),
         };
         match made {
             Ok(listener) => {
-                tracing::warn!(path = %self.path.display(), "the API's socket was gone and is made again");
+                tracing::warn!(path = %self.path.display(), "the API's socket was deleted and has been created again");
                 self.learn();
                 Some(listener)
             }
             Err(why) => {
                 if self.told != why {
-                    tracing::error!(path = %self.path.display(), why, "the API's socket is gone and can't be made again");
+                    tracing::error!(path = %self.path.display(), why, "the API's socket was deleted and can't be created again");
                     self.told = why;
                 }
                 tokio::time::sleep(TRY_AGAIN).await;
@@ -78,7 +76,7 @@ impl Place {
         }
     }
 
-    /// Watches first, then looks: a socket that goes in between is missed by neither.
+    /// Opens the watch before it reads the socket's identity, so that no removal in between is missed.
     fn learn(&mut self) {
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         self.watch = DirectoryWatch::open(dir, Interests::Names).ok();

@@ -1,8 +1,7 @@
-//! Connections that are not served, and what is said to them.
+//! Connections that are refused, and their answers.
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Why a connection is not served.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refusal {
     status: &'static str,
@@ -14,15 +13,15 @@ pub(super) const FORBIDDEN: Refusal = Refusal {
     status: "403 Forbidden",
     why: "Permission denied: this socket is for the agent's user and root",
 };
-/// The listener has as many connections as it may.
+/// The listener has reached its limit of connections.
 pub(super) const FULL: Refusal = Refusal {
     status: "503 Service Unavailable",
-    why: "there are as many connections to this agent as it allows; try again later",
+    why: "the agent has reached its limit of connections; try again later",
 };
-/// The peer has.
+/// The peer has reached its limit.
 pub(super) const PEER_FULL: Refusal = Refusal {
     status: "429 Too Many Requests",
-    why: "there are as many connections from this address as the agent allows (http.max_conns_per_client in its config)",
+    why: "this address has reached the agent's limit of connections (http.max_conns_per_client in its config)",
 };
 
 impl Refusal {
@@ -34,12 +33,12 @@ impl Refusal {
         )
     }
 
-    /// Says why not, as far as the peer's buffer takes it, and hangs up.
+    /// Sends the refusal, as far as the peer's buffer takes it, and closes the connection.
     pub(super) async fn tell<S>(self, mut stream: S) -> std::io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        // A connection closed with something unread is reset, and the peer never sees why.
+        // A connection closed with unread data is reset, and the peer would not see the answer.
         let _ = stream.read(&mut [0; 4_096]).await?;
         stream.write_all(self.text().as_bytes()).await?;
         stream.shutdown().await

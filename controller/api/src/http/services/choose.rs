@@ -1,7 +1,7 @@
-//! A few instances of a service for each of its callers: rendezvous hashing, as Nomad's parameter `choose` asks for.
+//! Selects a few instances of a service for each caller by rendezvous hashing: Nomad's parameter `choose`.
 //!
-//! In: `NUMBER|KEY` and instances as they are shown. Out: at most so many of them. The same key always gets the same ones; where one
-//! comes or goes, only those change that it displaces or leaves a place to. It must not know which instances are healthy.
+//! In: `NUMBER|KEY` and instances in JSON. Out: at most this many of them. The same key always selects the same instances. When an
+//! instance comes or goes, only the choices that it enters or leaves change. It must not know which instances are healthy.
 
 use std::cmp::Reverse;
 
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::error::ApiError;
 
-/// So many instances, for whoever has this key.
+/// The number of instances, and the caller's key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Choice<'p> {
     number: usize,
@@ -18,7 +18,7 @@ pub(super) struct Choice<'p> {
 }
 
 impl<'p> Choice<'p> {
-    /// What the parameter asks for; none where it is empty.
+    /// Parses the parameter; none if it is empty.
     pub(super) fn parse(parameter: &'p str) -> Result<Option<Self>, ApiError> {
         if parameter.is_empty() {
             return Ok(None);
@@ -32,7 +32,7 @@ impl<'p> Choice<'p> {
         })
     }
 
-    /// Its instances, the one that weighs most for its key first.
+    /// Selects the instances with the highest weight for the key, in this order.
     pub(super) fn of(&self, mut instances: Vec<Value>) -> Vec<Value> {
         instances.sort_by_cached_key(|one| Reverse(self.weight(one["ID"].as_str().unwrap_or_default())));
         instances.truncate(self.number);
@@ -40,7 +40,7 @@ impl<'p> Choice<'p> {
     }
 
     fn weight(&self, id: &str) -> [u8; 32] {
-        // No id has a NUL in it.
+        // Ids contain no NUL.
         Sha256::new().chain_update(id).chain_update([0]).chain_update(self.key).finalize().into()
     }
 }

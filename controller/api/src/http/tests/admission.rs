@@ -1,4 +1,5 @@
-//! Requests of strangers' pages and names over real sockets, guesses of tokens, and many connections of one address.
+//! Requests with foreign origins and host names over real sockets, wrong tokens, and many connections from one
+//! address.
 
 use reqwest::{Method, StatusCode};
 
@@ -37,7 +38,7 @@ async fn metrics_are_told_to_no_name_that_was_made_to_lead_here() {
     assert!(text.contains("http.allowed_hosts") && !text.contains("token"), "no token is known here: {text}");
 }
 
-/// Forty strangers who asked for pages without pause kept both of the agent's threads from everybody else.
+/// Forty clients that requested the metrics page in a loop blocked both of the agent's threads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pages_of_metrics_are_made_one_at_a_time() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,7 +70,7 @@ async fn a_token_and_the_socket_need_no_name() {
     assert_eq!(status(jobs(), Method::GET, &[NAME, PAGE, right]).await, 200);
     assert_eq!(status(jobs(), Method::GET, &[NAME]).await, 401);
     assert_eq!(status(format!("{base}/.well-known/jwks.json"), Method::GET, &[NAME]).await, 200);
-    // Changes go through: nobody is behind the inbox, which is told by 503.
+    // Changes pass admission. (Without a reader of the inbox, the answer would be 503.)
     let evaluated = format!("{base}/v1/client/gc");
     assert_eq!(
         status(evaluated, Method::PUT, &[NAME, PAGE, ("sec-fetch-site", "cross-site"), right]).await,

@@ -1,4 +1,4 @@
-//! Bodies that nobody reads: each answer arrives, on every route.
+//! Bodies that no handler reads: every answer arrives, on every route.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use tokio::{
 use super::*;
 use crate::http::{routes, unread};
 
-/// The paths of the local API: those of the table, and herdlet's own as they stand in the router. Parts in braces are filled in.
+/// The paths of the local API: those of the table, and herdlet's own from the source of the router. Segments in braces are
+/// replaced.
 fn paths() -> BTreeSet<String> {
     let router = include_str!("../../http.rs");
     let own = router.split("#[cfg(test)]").last().unwrap().split(".route(").skip(1);
@@ -32,7 +33,7 @@ fn head(method: &str, path: &str, length: usize) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n")
 }
 
-/// Sends head and body in two writes. The answer's first line; nothing where it was lost.
+/// Sends head and body in two writes. Returns the answer's first line, or nothing if the answer was lost.
 async fn exchanged<S>(mut stream: S, method: &str, path: &str, body: &[u8]) -> Option<String>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -51,7 +52,7 @@ where
     Some(String::from_utf8_lossy(&answer).lines().next()?.to_owned())
 }
 
-/// 28 of 400 answers were lost, and with larger bodies half of them.
+/// 28 of 400 answers were lost, and half of those to larger bodies.
 #[tokio::test]
 async fn no_answer_is_lost_on_any_route_whether_its_body_is_read_or_not() {
     let ground = Ground::new();
@@ -79,7 +80,7 @@ async fn no_answer_is_lost_on_any_route_whether_its_body_is_read_or_not() {
     assert!(lost.is_empty(), "{} lost: {lost:?}", lost.len());
 }
 
-/// Serves one route that reads nothing.
+/// Serves a route that reads no body.
 fn served(limits: Limits) -> (DuplexStream, CancellationToken) {
     let routes =
         Router::new().route("/", post(|| async { "done" })).layer(axum::middleware::from_fn(unread::finish));
@@ -123,7 +124,7 @@ async fn a_body_that_is_large_or_late_closes_the_connection_after_the_answer_was
             client.write_all(&body).await.expect("what still comes is taken");
         }
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "our side has ended");
-        // It is not listened to for long.
+        // The server stops reading after a moment.
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert!(client.write_all(b" ").await.is_err());
     }

@@ -1,4 +1,4 @@
-//! Who is let in, and how much of everything.
+//! Access and limits.
 
 use std::{os::unix::fs::PermissionsExt, time::Duration};
 
@@ -66,7 +66,7 @@ async fn the_socket_is_private_and_never_stolen() {
     ground.tasks.close();
     ground.tasks.wait().await;
     assert!(!ground.socket().exists());
-    // One that a killed agent left behind is replaced; a file is not.
+    // A socket that a killed agent left is replaced; a file is not.
     drop(std::os::unix::net::UnixListener::bind(ground.socket()).unwrap());
     assert!(Listener::unix(&ground.socket()).await.is_ok());
     std::fs::remove_file(ground.socket()).unwrap();
@@ -74,7 +74,7 @@ async fn the_socket_is_private_and_never_stolen() {
     assert!(matches!(Listener::unix(&ground.socket()).await, Err(ServeError::Occupied { .. })));
 }
 
-/// Nobody could reach an agent whose socket had been deleted, until it was started again.
+/// An agent whose socket had been deleted could not be reached until it was restarted.
 #[tokio::test]
 async fn a_socket_that_is_deleted_is_made_again() {
     let ground = Ground::new();
@@ -94,7 +94,7 @@ async fn a_socket_that_is_deleted_is_made_again() {
     reached().await;
     let mode = std::fs::metadata(ground.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // What somebody has put there is not taken from him, nor removed at the end.
+    // A file that another process has put there is neither replaced nor removed at the end.
     let precious = ground.dir.path().join("precious");
     std::fs::write(&precious, "").unwrap();
     std::fs::rename(precious, ground.socket()).unwrap();
@@ -110,7 +110,7 @@ async fn a_huge_body_is_refused() {
     ground.unix(Limits::default()).await;
     let body = vec![b' '; 9 * 1024 * 1024];
     let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await;
-    // It is refused while it is still being sent, which a client may see as a broken connection.
+    // The refusal comes while the client is still sending, which it may see as a broken connection.
     if let Ok(answer) = answer {
         assert_eq!(answer.status().as_u16(), 413);
     }
@@ -155,7 +155,7 @@ async fn more_connections_than_allowed_are_told_so() {
     third.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     drop(first);
-    // The place is free again as soon as the server has seen it.
+    // The slot becomes free once the server has noticed the close.
     let freed = async {
         while ground
             .http()
@@ -170,7 +170,8 @@ async fn more_connections_than_allowed_are_told_so() {
     tokio::time::timeout(PATIENCE, freed).await.unwrap();
 }
 
-// Each was kept for a second: a loop that connects took all files of the agent, which then started no task.
+// Each refused connection stayed open for a second: a client that connected in a loop used up all of the
+// agent's file descriptors, and no task could start.
 #[tokio::test]
 async fn of_very_many_connections_only_a_few_are_told_why_they_are_not_served() {
     let ground = Ground::new();
@@ -183,7 +184,7 @@ async fn of_very_many_connections_only_a_few_are_told_why_they_are_not_served() 
         others.push(open().await);
         tokio::task::yield_now().await;
     }
-    // Each of them is told so for a second at most, and makes room for another one then.
+    // Each refusal takes a second at most, and then frees its slot.
     let rounds = 1 + usize::try_from(began.elapsed().as_secs()).unwrap();
     let mut told = 0;
     for other in &mut others {
@@ -203,7 +204,7 @@ async fn a_body_of_somebody_without_the_token_is_not_read() {
     let mut stream = tokio::net::TcpStream::connect(base.trim_start_matches("http://")).await.unwrap();
     let head = "POST /v1/herdlet/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The rest never comes, and the answer is there all the same.
+    // The rest of the body never comes, and the answer must still arrive.
     let mut answer = [0; 12];
     let answered = tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await;
     assert!(answered.is_ok_and(|read| read.is_ok()));
@@ -272,7 +273,7 @@ async fn a_header_that_is_too_long_is_refused() {
     let mut stream = UnixStream::connect(ground.socket()).await.unwrap();
     let field = "x".repeat(2 * Limits::default().header_bytes_max);
     let head = format!("GET /healthz HTTP/1.1\r\nconnection: close\r\nhost: {field}\r\n\r\n");
-    // It is refused while it is still being sent, which a client may see as a broken connection.
+    // The refusal comes while the client is still sending, which it may see as a broken connection.
     let _ = stream.write_all(head.as_bytes()).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;

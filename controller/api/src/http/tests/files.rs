@@ -1,4 +1,4 @@
-//! The files of an allocation, and how little of the machine can be reached through them.
+//! The files of an allocation, and that no other files can be reached through them.
 
 use std::os::unix::fs::symlink;
 
@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// An allocation with files.
 async fn ground() -> (Ground, AllocId, PathBuf) {
     let ground = Ground::new();
     let web = job("web", "front", "a.b");
@@ -55,7 +54,7 @@ async fn files_are_listed_described_and_read() {
     assert_eq!(frame, r#"{"Data":"dHdvCg==","File":"a.b/local/text","Offset":8}"#);
     for (what, query, status, says) in [
         ("ls", "path=nothing", 404, "no such file"),
-        ("ls", "path=a.b/local/text", 400, "no directory"),
+        ("ls", "path=a.b/local/text", 400, "not a directory"),
         ("cat", "path=a.b/local", 400, "is a directory"),
         ("cat", "", 400, "must provide a file path"),
         ("cat", "path=a.b/local/none", 404, "no such file"),
@@ -77,7 +76,7 @@ async fn files_are_listed_described_and_read() {
     drop(task);
 }
 
-/// The agent may be root, and a task writes to its directories: whatever it puts there, nothing else is read.
+/// The agent may be root, and tasks write to these directories: nothing outside of them may be read.
 #[tokio::test]
 async fn nothing_that_a_task_plants_leads_elsewhere() {
     let (ground, id, task) = ground().await;
@@ -97,7 +96,7 @@ async fn nothing_that_a_task_plants_leads_elsewhere() {
         0,
     )
     .unwrap();
-    // The directory of logs is the task's to replace.
+    // Tasks can replace the directory of logs.
     let logs = ground.shared.paths.logs(&id);
     std::fs::remove_dir(&logs).unwrap();
     symlink(ground.dir.path(), &logs).unwrap();

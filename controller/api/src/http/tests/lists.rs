@@ -1,4 +1,4 @@
-//! Lists, page by page.
+//! Lists and their pages.
 
 use herdlet_manifest::fixture::{alloc_view, job, job_view};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Jobs of servers in the local API: shown, and refused to be changed.
+//! Jobs of servers in the local API: they are listed, and changes are refused.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ async fn jobs_of_servers_are_shown_and_refused() {
     );
     assert!(allow(model, &Command::Apply { jobs: vec![(*web).clone()], volumes: Vec::new() }).is_err());
     assert_eq!(allow(model, &Command::Stop { job: own.key() }), Ok(()));
-    // What servers have given up is a job no more.
+    // A job whose allocations the servers have stopped is no longer listed.
     Arc::make_mut(&mut alloc.spec).desired = Desired::Stop;
     ground.show(6, &[], &[alloc]);
     assert!(job(model, &web.key()).is_none());

@@ -1,4 +1,4 @@
-//! What is answered, and how what can't be answered is refused.
+//! Answers to reads, and refusals.
 
 use herdlet_api_types::view::ConvergenceState;
 use herdlet_manifest::fixture::{alloc_view, job, job_view, verdict};
@@ -18,7 +18,7 @@ async fn an_allocation_has_nomads_shape() {
     let shown: Value = serde_json::from_str(&text).unwrap();
     let expected: Value = serde_json::from_str(include_str!("allocation.json")).unwrap();
     assert_eq!(shown, expected, "{}", serde_json::to_string_pretty(&shown).unwrap());
-    // The shape is also a type of ours, with nothing lost.
+    // Our type of this shape loses nothing.
     let typed: herdlet_api_types::nomad::Allocation = serde_json::from_str(&text).unwrap();
     assert_eq!(serde_json::to_value(typed).unwrap(), expected);
 }
@@ -136,7 +136,7 @@ async fn a_blocking_query_waits_for_the_next_commit() {
             async move { http.get("http://localhost/v1/jobs?index=5&wait=1m").send().await.unwrap() },
         )
     };
-    // Until the query waits nothing tells it apart from one that is on its way; either way it must see the change.
+    // A query that waits can't be told from one that has not arrived yet; in either case it must see the change.
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
     ground.show(6, &[job_view(&web, 1)], &[]);
@@ -225,7 +225,7 @@ async fn probes_tell_how_the_agent_is() {
     shared.vitals = Box::new(|| Vitals {
         not_ready: Some("restoring".to_owned()),
         degraded: None,
-        warnings: vec!["the certificate in a.pem ends in 3 days".to_owned()],
+        warnings: vec!["the certificate in a.pem expires in 3 days".to_owned()],
         seen: None,
         manifest_problems: vec![herdlet_manifest::yaml::Problem {
             source: "jobs.d/web.yaml".to_owned(),
@@ -241,7 +241,7 @@ async fn probes_tell_how_the_agent_is() {
     assert_eq!(ground.get("/v1/agent/health").await.0, 500);
     let status: Value = serde_json::from_str(&ground.get("/v1/herdlet/status").await.1).unwrap();
     assert_eq!(status["not_ready"], "restoring");
-    assert_eq!(status["warnings"][0], "the certificate in a.pem ends in 3 days");
+    assert_eq!(status["warnings"][0], "the certificate in a.pem expires in 3 days");
     assert_eq!(status["jobs"]["converged"], 0);
     assert_eq!(
         status["manifest_problems"][0],
@@ -284,5 +284,5 @@ async fn to_apply_nothing_is_a_mistake_that_names_the_file() {
     let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await.unwrap();
     assert_eq!(answer.status().as_u16(), 400);
     let problems: herdlet_manifest::yaml::Problems = answer.json().await.unwrap();
-    assert_eq!(problems.to_string(), "empty.yaml: there is no manifest in it");
+    assert_eq!(problems.to_string(), "empty.yaml: it contains no manifest");
 }

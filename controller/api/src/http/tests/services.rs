@@ -1,4 +1,4 @@
-//! Services: which instances are listed, what wakes those who wait for a change of them, and what is deleted.
+//! Services: which instances are listed, what wakes blocking queries, and deletions.
 
 use herdlet_api_types::{
     fixture,
@@ -19,7 +19,7 @@ fn result(status: CheckStatus) -> CheckResult {
     CheckResult { at: THEN, service: "front".to_owned(), ..fixture::check_result("c1", status) }
 }
 
-/// Whoever routes requests by this list must hear at once of what comes and goes, whether it was committed or not.
+/// Proxies that route by this list need every change at once, committed or not.
 #[tokio::test]
 async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of_each_change() {
     let ground = Ground::new();
@@ -51,7 +51,7 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
             .unwrap();
     assert_eq!(known[0]["ID"], "s1", "but it is there");
     assert!(!waiting.is_finished(), "nothing was listed");
-    // No commit: the index of the model stays.
+    // Not a commit: the index of the model stays the same.
     let passing = AllocView { checks: vec![result(CheckStatus::Success)], ..view.clone() };
     ground.show(5, &[], std::slice::from_ref(&passing));
     assert_eq!(waiting.await.unwrap(), 1);
@@ -72,7 +72,7 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
     }
 }
 
-/// One that waits for a service, and what it is answered in the end.
+/// A blocking query, and its final answer.
 fn reader(ground: &Ground, path: &str) -> tokio::task::JoinHandle<Vec<Value>> {
     let (http, url) = (ground.http(), format!("http://localhost{path}"));
     tokio::spawn(async move {
@@ -107,7 +107,7 @@ async fn a_waiting_reader_sleeps_through_changes_of_other_services() {
     let readers = ["/v1/service/front", "/v1/service/front?all=true", "/v1/service/front?choose=1|k"];
     let readers = readers.map(|path| reader(&ground, path));
     pause().await;
-    // Another service comes, is checked and goes; so do things that are none.
+    // Another service comes, is checked and goes, and a job changes.
     let owner = up(&other, "db", "s9");
     ground.show(6, &[], &[AllocView { checks: vec![result(CheckStatus::Failure)], ..other.clone() }]);
     pause().await;
@@ -196,7 +196,7 @@ async fn an_entry_is_deleted_by_its_id_and_its_owner_is_told_of() {
     assert!(catalog.all().is_empty());
 }
 
-/// A proxy that follows the topic `Service` reads the list with each event: they must say the same.
+/// A proxy that follows the topic `Service` reads the list after each event: both must agree.
 #[tokio::test]
 async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
     let ground = Ground::new();
@@ -223,7 +223,7 @@ async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
         (7, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1, "passing"),
         (8, CheckStatus::Failure, TaskPhase::Running, "ServiceDeregistration", 0, "critical"),
         (9, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1, "passing"),
-        // To be restarted: it may pass until it ends.
+        // The task is stopping for a restart: its checks may pass until it ends.
         (10, CheckStatus::Success, TaskPhase::Stopping, "ServiceDeregistration", 0, "pending"),
     ] {
         assert_eq!(listed(index, status, phase).await, (len, health.to_owned()));

@@ -1,11 +1,11 @@
-//! Every field that Nomad's own objects have is in ours, under its name.
+//! Our objects have every field of Nomad's, under the same name.
 
 use herdlet_manifest::fixture::{alloc_view, job, job_view};
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Where, and the fields of what is there; of a list the first.
+/// Path, JSON pointer, and the fields of the object there.
 const SHAPES: &[(&str, &str, &str)] = &[
     (
         "/v1/allocation/ALLOC",

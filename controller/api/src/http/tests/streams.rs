@@ -1,4 +1,4 @@
-//! Answers that go on: logs and changes, and how they end.
+//! Streaming answers: logs and changes, and how they end.
 
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
@@ -13,7 +13,7 @@ use herdlet_services::catalog::ServiceOwner;
 
 use super::*;
 
-/// What comes next, within a time that only a bug exceeds.
+/// The next item. Fails after a time that only a bug can exceed.
 async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
     tokio::time::timeout(PATIENCE, stream.next()).await.expect("nothing came")
 }
@@ -46,7 +46,7 @@ async fn a_followed_log_goes_over_rotations_and_ends_with_its_task() {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         file.unwrap().write_all(text.as_bytes()).unwrap();
     };
-    // Who reads too early reads nothing, who follows waits.
+    // A reader without `follow` gets nothing yet, a follower waits.
     let mut nothing = client.logs(view.spec.id, &whole(false, None)).await.unwrap();
     assert!(next(&mut nothing).await.is_none());
     let mut early = client.logs(view.spec.id, &whole(true, None)).await.unwrap();
@@ -109,7 +109,7 @@ async fn changes_are_told_after_all_there_is() {
     let gone = View::JobGone(web.key());
     ground.shared.model.publisher().offer(CommitIndex(7), vec![gone]);
     assert!(matches!(next(&mut events).await, Some(Ok(Change::JobGone(_)))));
-    // Resumed where it is: nothing but the index.
+    // Resumed at the present index: only the index is sent.
     let mut answer = ground.http().get("http://localhost/v1/herdlet/events?index=7").send().await.unwrap();
     assert_eq!(answer.chunk().await.unwrap().unwrap(), "{\"index\":7}\n");
 }
@@ -129,7 +129,7 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     ground.shared.closing.cancel();
     ground.tasks.close();
     tokio::time::timeout(PATIENCE, ground.tasks.wait()).await.expect("the server hangs");
-    // A log that is cut off looked like one that had ended.
+    // A truncated log looked like a complete one.
     let end = loop {
         match next(&mut events).await {
             Some(Ok(_)) => {}
@@ -138,12 +138,12 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     };
     assert!(matches!(end, Some(Err(ClientError::Broken { .. }))), "{end:?}");
     let told = end.and_then(Result::err).map(|error| error.to_string()).unwrap_or_default();
-    assert_eq!(told, "the connection to the agent broke: the agent ended it before its answer was whole");
-    // Answered, or refused if it came too late.
+    assert_eq!(told, "the connection to the agent broke: the agent closed it before the answer was complete");
+    // Either it was answered, or it came too late and was refused.
     let _ = tokio::time::timeout(PATIENCE, waiting).await.expect("the query hangs");
 }
 
-/// The next line of an answer that goes on, without the empty objects of an idle one.
+/// The next line of a stream, without the empty objects of an idle one.
 pub(super) async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
     loop {
         let piece = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("nothing came");
@@ -179,7 +179,7 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
     let event = line(&mut of_web).await["Events"][0].clone();
     assert_eq!((&event["Topic"], &event["FilterKeys"][0]), (&"Allocation".into(), &"web".into()));
     assert_eq!(event["Payload"]["Allocation"]["Job"], serde_json::Value::Null);
-    // That its allocations come and go is no news of a job; that it is being deleted is.
+    // Coming and going allocations are no event of their job; its deletion is.
     ground.show(7, &[new(job_view(&db, 0), 6)], &[]);
     ground.show(8, &[JobView { deleting: true, ..new(job_view(&db, 0), 8) }], &[]);
     let event = line(&mut jobs).await["Events"][0].clone();
@@ -188,7 +188,7 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
     let other = job("zoo", "back", "pg");
     ground.show(10, &[new(job_view(&other, 0), 10)], &[]);
     assert_eq!(line(&mut jobs).await["Events"][0]["Key"], "zoo", "a deletion is told once");
-    // Whoever comes back hears of the changes since, or, from before what is known, of everything.
+    // A resumed stream has the changes since, or everything if they are no longer known.
     let mut resumed = follow("topic=Job&index=9").await;
     assert_eq!(line(&mut resumed).await["Events"][0]["Type"], "JobDeregistered");
     let mut from_before = follow("topic=*&index=1").await;
@@ -232,7 +232,7 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
         let told = &event["Payload"]["Deployment"];
         assert_eq!((&event["Type"], &told["JobID"]), (&"DeploymentStatusUpdate".into(), &"web".into()));
         assert_eq!(told["ModifyIndex"], index);
-        // What is no news of it is told by nobody.
+        // The same state again is no event.
         ground.show(index, &[view], &[]);
     }
     let id = ground.shared.evaluations.note(&web.key(), crate::http::trigger::Trigger::JobRegister, 7);

@@ -1,4 +1,4 @@
-//! TLS on TCP: who is let in, what is said to others, and certificates that change.
+//! TLS on TCP: accepted clients, refusals, and changed certificates.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -29,7 +29,7 @@ impl Ground {
         TlsFiles { certificate, key, clients: None }
     }
 
-    /// Serves with these files: the address without scheme.
+    /// Serves with these files. Returns the address without scheme.
     async fn tls(&self, files: TlsFiles, limits: Limits) -> String {
         let listener = Listener::tcp("127.0.0.1:0").await.unwrap().with_tls(Tls::read(files).unwrap());
         let address = listener.address().unwrap();
@@ -49,7 +49,7 @@ async fn whoever_trusts_its_authority_talks_to_the_agent_in_secret() {
     let ground = Ground::new();
     let address = ground.tls(ground.tls_files(), Limits::default()).await;
     assert!(client(&address, None).jobs().await.is_ok());
-    // The system trusts nobody who has signed this.
+    // The system's authorities have not signed this certificate.
     let stranger = Client::new(Address::Url(format!("https://{address}")), None).unwrap();
     let distrusts = stranger.jobs().await.unwrap_err().to_string();
     assert!(distrusts.contains("invalid peer certificate"), "{distrusts}");
@@ -87,7 +87,8 @@ async fn certificates_are_read_anew_and_those_that_make_no_sense_are_not_used() 
     let [agent, other] =
         [AGENT, CLIENT].map(|pem| CertificateDer::from_pem_slice(pem).unwrap().as_ref().to_vec());
     assert!(shown().await == agent);
-    // Nonsense is not used; nor is a certificate whose key is still the old one, as it is while both are exchanged.
+    // Unusable files are ignored; so is a certificate that does not match the key, as while both are being
+    // replaced.
     for text in [&b"nonsense"[..], AUTHORITY, CLIENT] {
         std::fs::write(&certificate, text).unwrap();
         assert!(shown().await == agent);
@@ -105,11 +106,11 @@ async fn who_never_shakes_hands_keeps_nobody_out() {
     let address = ground.tls(ground.tls_files(), limits).await;
     let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
     let mut half = Vec::new();
-    // It is hung up on; until then it has the only place.
+    // The server closes the connection; until then it occupies the only slot.
     silent.write_all(&[0x16, 3, 1]).await.unwrap();
     let ended = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut half)).await;
     assert!(ended.is_ok(), "it is not held open");
-    // On a busy machine somebody else may need longer for it, too, than is given here.
+    // On a busy machine, another client's handshake may also take longer than the limit.
     let let_in = async { while client(&address, None).jobs().await.is_err() {} };
     tokio::time::timeout(PATIENCE, let_in).await.unwrap();
 }
@@ -130,7 +131,7 @@ fn files_that_cannot_be_used_are_named_with_why() {
     };
     let (good, key) = (at("c", AGENT, 0o644), at("k", AGENT_KEY, 0o640));
     let open = why(good.clone(), at("open", AGENT_KEY, 0o644), None);
-    assert!(open.contains("open: everybody may read it; chmod 600"), "{open}");
+    assert!(open.contains("open: every user can read it; run: chmod 600"), "{open}");
     let none = why(at("none", b"", 0o600), key.clone(), None);
     assert!(none.contains("none: there is no certificate in it"), "{none}");
     let other = why(good.clone(), at("other", CLIENT_KEY, 0o600), None);
@@ -138,7 +139,7 @@ fn files_that_cannot_be_used_are_named_with_why() {
     let no_key = why(good.clone(), at("nokey", AGENT, 0o600), None);
     assert!(no_key.contains("there is no private key in it"), "{no_key}");
     let dir = why(ground.path().to_owned(), key.clone(), None);
-    assert!(dir.ends_with(": it is no file"), "{dir}");
+    assert!(dir.ends_with(": it is not a regular file"), "{dir}");
     let gone = why(good, key, Some(ground.path().join("gone")));
     assert!(gone.starts_with("read ") && gone.ends_with("gone"), "{gone}");
 }
@@ -153,7 +154,7 @@ fn what_certificates_need_is_told_ahead() {
     let at = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
     assert!(tls.warnings(at(validity.from)).is_empty());
     let said = tls.warnings(at(validity.until - 3_600));
-    assert!(said[0].contains("agent.pem ends in 1 hours, at "), "{said:?}");
+    assert!(said[0].contains("agent.pem expires in 1 hours, at "), "{said:?}");
     std::fs::write(&files.certificate, "nothing").unwrap();
     let said = tls.warnings(at(validity.from));
     assert!(said[0].starts_with("changed certificates are not used"), "{said:?}");

@@ -21,7 +21,7 @@ async fn the_page_shows_what_is_not_as_wanted_first_and_nothing_in_it_is_taken_f
     assert!(page.find("job-late") < page.find("job-calm"), "{page}");
     assert!(page.contains("late.g[0]: task t: &lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;"), "{page}");
     assert!(!page.contains("<script>"), "{page}");
-    // Whole without scripts, and true again soon.
+    // The page is complete without scripts, and reloads itself.
     assert!(page.contains("<noscript><meta http-equiv=\"refresh\""), "{page}");
     let (_, body) = ground.get("/ui/body").await;
     assert!(page.contains(&body), "{body}");

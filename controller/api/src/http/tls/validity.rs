@@ -1,12 +1,12 @@
-//! How long certificates hold.
+//! The validity of certificates.
 //!
-//! In: certificates in DER. Out: since when and until when the one does that ends first. Nothing else of them is looked at, and whether
-//! they are right is not judged. Source: RFC 5280, section 4.1.
+//! In: certificates in DER. Out: the validity of the certificate that expires first. Other fields are ignored, and the
+//! certificates are not verified. Source: RFC 5280, section 4.1.
 
 use herdlet_api_types::{UnixNanos, rfc3339::rfc3339};
 use rustls::pki_types::CertificateDer;
 
-/// So long before its end a certificate should be there anew; where it holds for weeks only, in the last fifth of its time.
+/// Latest warning before a certificate expires; for short-lived certificates, a fifth of their validity.
 const NOTICE_S_MAX: i64 = 14 * 24 * 3_600;
 
 const INTEGER: u8 = 0x02;
@@ -15,36 +15,36 @@ const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
-/// When certificates hold, in seconds of Unix time.
+/// Validity in seconds of Unix time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// Since when.
     pub from: i64,
-    /// Until when.
     pub until: i64,
 }
 
 impl Validity {
-    /// When the one of these holds that ends first. One that does not say, or has no end (the year 9999), is no limit.
+    /// The validity of the certificate that expires first. One without a readable validity or without an end (the year 9999) is
+    /// no limit.
     pub(super) fn of(certificates: &[CertificateDer<'_>]) -> Option<Self> {
         certificates.iter().filter_map(|one| Self::of_one(one)).min_by_key(|one| one.until)
     }
 
-    /// That it has ended, will soon, or does not hold yet; to be read after what they are.
+    /// The warning that it has expired, will soon expire, or is not valid yet. Continues a sentence whose subject is the
+    /// certificate.
     pub(super) fn warning(self, now: UnixNanos) -> Option<String> {
         let now = now.0 / 1_000_000_000;
         let notice = ((self.until - self.from) / 5).min(NOTICE_S_MAX);
         let at = rfc3339(UnixNanos(self.until.saturating_mul(1_000_000_000))).unwrap_or_default();
         if now < self.from {
             let from = rfc3339(UnixNanos(self.from.saturating_mul(1_000_000_000))).unwrap_or_default();
-            return Some(format!("holds only from {from} on: clients refuse it until then"));
+            return Some(format!("is valid only from {from}: clients reject it until then"));
         }
         match self.until - now {
-            ..=0 => Some(format!("has ended at {at}: clients refuse it; put a new one in its place")),
+            ..=0 => Some(format!("has expired at {at}: clients reject it; replace it")),
             left if left <= notice => {
                 let days = left / 86_400;
                 let left = if days > 1 { format!("{days} days") } else { format!("{} hours", left / 3_600) };
-                Some(format!("ends in {left}, at {at}: put a new one in its place"))
+                Some(format!("expires in {left}, at {at}: replace it"))
             }
             _ => None,
         }
@@ -67,7 +67,7 @@ impl Validity {
     }
 }
 
-/// The content of the element that comes first, if it has this tag, and what comes after it.
+/// The content of the first element, if it has this tag, and the rest.
 fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&[own, first], rest) = der.split_first_chunk()?;
     if own != tag {
@@ -75,7 +75,7 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     }
     let (len, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // So many bytes of length follow.
+        // The length has this many bytes.
         0x81..=0x84 => {
             let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (bytes.iter().fold(0, |len, byte| len << 8 | usize::from(*byte)), rest)
@@ -85,7 +85,7 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(len)
 }
 
-/// `YYMMDDHHMMSSZ`, where 50 is 1950, or with four digits of the year.
+/// Parses `YYMMDDHHMMSSZ`, where 50 is 1950, or the form with a four-digit year.
 fn time(der: &[u8]) -> Option<(i64, &[u8])> {
     let (year_len, (text, rest)) = match element(der, UTC_TIME) {
         Some(found) => (2, found),
@@ -162,12 +162,12 @@ mod tests {
         };
         assert_eq!(told(90, 75), None);
         let soon = told(90, 77).unwrap();
-        assert!(soon.starts_with("ends in 13 days, at 1970-04-01T00:00:00"), "{soon}");
+        assert!(soon.starts_with("expires in 13 days, at 1970-04-01T00:00:00"), "{soon}");
         assert_eq!(told(7, 5), None, "it is renewed every few days");
-        assert!(told(5, 4).unwrap().starts_with("ends in 24 hours"));
+        assert!(told(5, 4).unwrap().starts_with("expires in 24 hours"));
         let later = Validity { from: DAY, until: 9 * DAY }.warning(UnixNanos(0)).unwrap();
-        assert!(later.starts_with("holds only from 1970-01-02T00:00:00"), "{later}");
-        assert!(told(90, 91).unwrap().starts_with("has ended at 1970-04-01T00:00:00"));
+        assert!(later.starts_with("is valid only from 1970-01-02T00:00:00"), "{later}");
+        assert!(told(90, 91).unwrap().starts_with("has expired at 1970-04-01T00:00:00"));
     }
 
     #[test]

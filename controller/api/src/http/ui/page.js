@@ -1,13 +1,14 @@
-// Keeps the page true while it is open: follows the agent's events and takes the page's body anew after each commit.
+// Keeps the open page up to date: follows the agent's events and reloads the page's body after each commit.
 "use strict";
 
 const main = document.querySelector("main");
-// A burst of commits is shown as one.
+// Delay after a commit, so that a burst of them causes one reload.
 const PAUSE = 250;
+// Delay before a reconnect.
 const AGAIN = 2000;
-// The agent says its index at least every 15 s.
+// The stream sends the index at least every 15 s.
 const SILENCE = 40000;
-// Ages go on while nothing happens.
+// Ages change while nothing happens.
 const REFRESH = 10000;
 
 let waiting = null;
@@ -43,13 +44,13 @@ async function follow() {
       soon();
     }
   } catch {
-    // Told below.
+    // Reported below.
   }
   stale(true);
   setTimeout(follow, AGAIN);
 }
 
-// An explanation is asked for when it is looked at.
+// Loads an explanation when its row is opened.
 main.addEventListener("toggle", async (event) => {
   const place = event.target.querySelector(":scope > [data-explain]");
   if (!event.target.open || !place) return;

@@ -1,24 +1,23 @@
-//! What is told of a file: Nomad's `AllocFileInfo` (`client/allocdir`).
+//! Information about a file: Nomad's `AllocFileInfo` (`client/allocdir`).
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
 use herdlet_api_types::{UnixNanos, nomad::FileInfo, rfc3339::rfc3339};
 use rustix::fs::{FileType, Stat};
 
-/// So much of a file tells what is in it.
+/// The content type depends on this many bytes.
 const SAMPLE_BYTES: usize = 512;
 
-/// What is told of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
     pub name: String,
     pub is_dir: bool,
     /// In bytes.
     pub size: u64,
-    /// As Go's `FileMode` is written.
+    /// In the notation of Go's `FileMode`.
     pub mode: String,
     pub modified: UnixNanos,
-    /// Only of a single file.
+    /// Only for a single file.
     pub content_type: Option<&'static str>,
 }
 
@@ -35,7 +34,7 @@ impl From<Info> for FileInfo {
     }
 }
 
-/// What is told of an entry of a directory.
+/// Information about an entry of a directory.
 pub(super) fn of(name: String, stat: &Stat) -> Info {
     let modified = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add_unsigned(stat.st_mtime_nsec);
     Info {
@@ -48,20 +47,21 @@ pub(super) fn of(name: String, stat: &Stat) -> Info {
     }
 }
 
-/// What seems to be in a file: text, or bytes.
+/// Guesses the content type: text or bytes.
 pub(super) fn content_type(file: &File) -> io::Result<&'static str> {
     let mut sample = [0; SAMPLE_BYTES];
     let length = file.read_at(&mut sample, 0)?;
     let sample = &sample[..length];
     let is_text = match std::str::from_utf8(sample) {
         Ok(_) => !sample.contains(&0),
-        // A character may go on after the sample.
+        // A character may continue after the sample.
         Err(error) => error.error_len().is_none() && length == SAMPLE_BYTES,
     };
     Ok(if is_text { "text/plain; charset=utf-8" } else { "application/octet-stream" })
 }
 
-/// Kind and permissions as Go's `FileMode` writes them: letters of what is special, then `rwxrwxrwx`.
+/// Type and permissions in the notation of Go's `FileMode`: letters for special bits, then
+/// `rwxrwxrwx`.
 fn mode(mode: u32) -> String {
     let mut text = String::new();
     match FileType::from_raw_mode(mode) {

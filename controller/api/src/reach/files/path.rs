@@ -1,7 +1,7 @@
-//! Paths as clients write them: below an allocation's directory, never above it, never into what is secret.
+//! Paths from clients: below an allocation's directory, never above it, and never to secrets.
 //!
-//! In: text such as `web/local/../tmp/x`, and the names of the tasks. Out: the path on disk, on which directories of tasks are
-//! percent-encoded. Nothing is looked at here.
+//! In: text such as `web/local/../tmp/x`, and the names of the tasks. Out: the path on disk, in which names of task directories
+//! are percent-encoded. This module does not access files.
 
 use std::{ffi::OsStr, path::PathBuf};
 
@@ -9,30 +9,32 @@ use herdlet_base::paths;
 
 use super::super::error::{ApiError, ApiResult};
 
-/// Deeper paths, and longer ones, are no paths of a task.
+/// Longer paths are not paths of a task.
 const PATH_BYTES_MAX: usize = 4_096;
 
-/// What is nobody's to see in a task's directory.
+/// Entries of a task's directory that are never returned.
 const SECRET: [&str; 2] = ["secrets", "private"];
 
 /// A path below an allocation's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Below {
-    /// On disk, relative; empty for the directory itself.
+    /// Relative path on disk; empty for the allocation's directory itself.
     pub(crate) path: PathBuf,
-    /// As it is shown.
+    /// The path in answers and messages.
     pub(crate) shown: String,
 }
 
 impl Below {
-    /// Reads `text`. `.` and `..` are resolved in it as they are written, as Go's `filepath.Clean` does: on the way no link is
-    /// followed, so they lead nowhere else.
+    /// Parses `text`. Resolves `.` and `..` lexically, as Go's `filepath.Clean` does. This is correct because no links are
+    /// followed.
     ///
     /// # Errors
-    /// When it leads out of the directory, or into a task's secrets.
+    /// When the path leads out of the directory, or to a task's secrets.
     pub(crate) fn read<'t>(text: &str, tasks: impl Iterator<Item = &'t str>) -> ApiResult<Self> {
         if text.len() > PATH_BYTES_MAX || text.contains('\0') {
-            return Err(ApiError::bad(format!("path: it is no path of up to {PATH_BYTES_MAX} bytes")));
+            return Err(ApiError::bad(format!(
+                "path: it must have at most {PATH_BYTES_MAX} bytes and no NUL"
+            )));
         }
         let mut parts: Vec<&str> = Vec::new();
         for part in text.split('/') {
@@ -52,7 +54,7 @@ impl Below {
         if first.as_deref().is_some_and(is_agents) {
             return Err(ApiError::NotFound(format!("no such file or directory: {shown:?}")));
         }
-        // `alloc` is no task's: `alloc/secrets` is a name like any other.
+        // `alloc` is not a task, so `alloc/secrets` is a normal name.
         let shared = first.as_deref() == Some("alloc");
         if !shared && parts.get(1).is_some_and(|second| SECRET.contains(second)) {
             return Err(ApiError::Forbidden(format!("Reading secret file prohibited: {shown}")));
@@ -61,24 +63,24 @@ impl Below {
         Ok(Self { path, shown })
     }
 
-    /// What an entry of this directory is called; none where it is the agent's own.
+    /// The name of an entry in listings; none for the agent's own files.
     pub(crate) fn name_shown(&self, name: &OsStr) -> Option<String> {
         let name = name.to_string_lossy();
-        // Names of tasks are encoded in the allocation's own directory, and nowhere else.
+        // Names of tasks are encoded only in the allocation's directory itself.
         if !self.path.as_os_str().is_empty() {
             return Some(name.into_owned());
         }
         (!is_agents(&name)).then(|| paths::decode(&name).unwrap_or_else(|| name.into_owned()))
     }
 
-    /// The last part, as it is shown.
+    /// The last segment, as clients see it.
     pub(crate) fn last_shown(&self) -> String {
         self.shown.rsplit('/').next().unwrap_or_default().to_owned()
     }
 }
 
-/// Whether this entry of an allocation's directory is what the agent keeps there (`alloc.json`, which has the job's secrets). In
-/// names of tasks a dot is encoded.
+/// Whether this entry of an allocation's directory is a file of the agent (`alloc.json`, which has the job's secrets). Encoded
+/// names of tasks contain no dot.
 fn is_agents(name: &str) -> bool {
     name.contains('.')
 }

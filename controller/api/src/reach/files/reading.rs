@@ -1,6 +1,6 @@
-//! One file, told in pieces: as it is, or as frames that go on as it grows.
+//! Sends one file in pieces: plain, or as frames that continue as the file grows.
 //!
-//! A frame that is empty says that nothing is new, one with `FileEvent` that the file was cut short or is gone.
+//! An empty frame is a heartbeat; a frame with `FileEvent` reports that the file was truncated or deleted.
 
 use std::{
     ffi::OsStr,
@@ -22,32 +22,32 @@ use super::super::stream::{Form, Gone, HEARTBEAT, Pieces, blocking};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) offset: u64,
-    /// Whence that is counted.
+    /// The end of the file that the offset counts from.
     pub(crate) origin: Origin,
-    /// So many bytes; 0 for all.
+    /// Number of bytes; 0 means all.
     pub(crate) limit: u64,
 }
 
-/// An end of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Start,
     End,
 }
 
-/// A file being told.
+/// A file being sent.
 pub struct Reading {
     file: Arc<File>,
     dir: Dir,
-    /// As clients know it.
+    /// The name in frames.
     name: String,
     offset: u64,
-    /// Where to end: what was written after the request began is not told, unless it is followed.
+    /// Where to stop: bytes that were written after the request began are not sent, unless the file is
+    /// followed.
     end: u64,
 }
 
 impl Reading {
-    /// Begins with that part of `file`, which lies in `dir` and is called `name`.
+    /// Begins with this part of `file`, which is named `name` in `dir`.
     pub(crate) fn new(file: File, dir: Dir, name: String, part: Part) -> io::Result<Self> {
         let size = file.metadata()?.len();
         let offset = match part.origin {
@@ -58,7 +58,7 @@ impl Reading {
         Ok(Self { file: Arc::new(file), dir, name, offset, end })
     }
 
-    /// Tells it up to where the file ended when it was asked for.
+    /// Sends the file up to its end at the time of the request.
     pub(crate) async fn once(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
         while let Some(bytes) = self.next().await {
             pieces.send(form.data(bytes, &self.name, self.offset)).await?;
@@ -66,10 +66,10 @@ impl Reading {
         Ok(())
     }
 
-    /// Tells it until the file is deleted.
+    /// Sends the file until it is deleted.
     pub(crate) async fn followed(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
         self.end = u64::MAX;
-        // Of the very directory that is held, wherever its name leads by now.
+        // Watches the directory that is held, even if its path now leads elsewhere.
         let watch = match DirectoryWatch::open(&self.dir.proc_path(OsStr::new(".")), Interests::Writes) {
             Ok(watch) => watch,
             Err(error) => {
@@ -100,7 +100,7 @@ impl Reading {
         }
     }
 
-    /// The next piece; none at the end, or where it can't be read.
+    /// The next piece; none at the end, or if the file can't be read.
     async fn next(&mut self) -> Option<Vec<u8>> {
         let left = usize::try_from(self.end.saturating_sub(self.offset)).unwrap_or(usize::MAX);
         let (file, offset, length) = (Arc::clone(&self.file), self.offset, left.min(CHUNK_BYTES_MAX));

@@ -1,10 +1,10 @@
-//! Heads of requests, and who is refused.
+//! Which request heads are refused.
 
 use axum::{body::Body, extract::Request};
 
 use super::*;
 
-/// A machine called `box.example.org`, whose config allows two more names.
+/// A machine called `box.example.org` whose config allows two more names.
 fn names() -> Names {
     let hosts = "127.0.0.1 localhost app.local # box\n10.0.0.7 box.example.org box box-1 # not.this\n";
     let resolver = "nameserver 10.0.0.1\nsearch corp.example lab.example # x\n";
@@ -106,7 +106,7 @@ fn a_request_says_once_whom_it_asks() {
     ] {
         assert_eq!(judged(&head("GET", "/v1/jobs", headers)), Err(Stranger::Malformed), "{headers:?}");
     }
-    // HTTP/1.0 need not, and no browser speaks it.
+    // HTTP/1.0 requires no host, and no browser speaks it.
     assert_eq!(judged(&versioned(Version::HTTP_10, ("GET", "/", &[]))), Ok(()));
     let named = [("host", "evil.example")];
     assert!(judged(&versioned(Version::HTTP_10, ("GET", "/", &named))).is_err());
@@ -123,7 +123,7 @@ fn a_target_with_a_host_is_judged_too() {
     assert_eq!(code(&head("GET", "http://box/v1/jobs", &[("host", "evil.example")])), 421);
     assert_eq!(code(&head("GET", "http://box/v1/jobs", &[])), 400);
     assert_eq!(code(&head("CONNECT", "evil.example:80", &host)), 421);
-    // HTTP/2 has `:authority`, which comes as the target's.
+    // HTTP/2 has `:authority`, which arrives as the target's authority.
     assert_eq!(code(&versioned(Version::HTTP_2, ("GET", "https://box/v1/jobs", &[]))), 200);
     assert_eq!(code(&versioned(Version::HTTP_2, ("GET", "https://evil.example/", &[]))), 421);
     assert_eq!(code(&versioned(Version::HTTP_2, ("GET", "/", &[]))), 400);
@@ -185,7 +185,7 @@ fn conversations_and_collections_count_as_changes() {
     }
 }
 
-/// A picture of a page is asked for without `Origin`.
+/// Browsers request an image of a page without `Origin`.
 #[test]
 fn a_picture_collects_nothing() {
     let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Gecko/20100101 Firefox/145.0");
@@ -237,7 +237,7 @@ fn any_name_may_be_allowed_but_not_any_page() {
 #[test]
 fn a_certificate_speaks_for_the_name_and_not_for_a_page() {
     let certified = |method: &str, headers: &[(&str, &str)]| {
-        // Browsers show certificates on behalf of every page.
+        // Browsers send client certificates on behalf of every page.
         names().judge(&head(method, "/", headers), Naming::Verified)
     };
     assert_eq!(certified("GET", &[("host", "lb.example")]), Ok(()));

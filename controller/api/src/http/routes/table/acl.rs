@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Access control.
 
 use super::{
     All, Field, Fields, First, Flag, Found, Ignored, List, NotBuilt, Nothing, OneNamed, OneOf, Route,

@@ -1,4 +1,4 @@
-//! The agent itself: what it is, how it is, its log and metrics, and the servers that it knows.
+//! The agent itself: identity, health, log, metrics, and its servers.
 
 use super::{
     Agent, Either, Field, FieldSource, Health, Itself, KnownServers, Metrics, Monitor, MonitorExport,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::http::{agent, monitor};
 
-/// Here an agent is alone.
+/// A local agent has no cluster.
 const CLUSTER: &str = "a cluster of agents";
 const PROFILES: &str = "profiles of the agent";
 

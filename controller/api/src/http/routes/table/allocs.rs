@@ -1,4 +1,4 @@
-//! What comes of jobs: allocations, evaluations, deployments and services.
+//! Results of jobs: allocations, evaluations, deployments and services.
 
 use super::{
     CallBody, Either, Field, FieldSource, Fields, Flag, Found, Ignored, KnownAlloc, List, Nobody, NotBuilt,

@@ -1,4 +1,4 @@
-//! What a client does: its allocations, their files and tasks, and the node's own data.
+//! Client endpoints: allocations, their files and tasks, and data about the node.
 
 use axum::routing;
 

@@ -24,7 +24,7 @@ const REMOVAL: &[(&str, FieldSource)] = &[
     ("EvalPriority", Number("eval_priority")),
 ];
 
-/// What a registration has beside the job.
+/// The body of a registration: the job and these fields.
 const REGISTRATION: CallBody = Job(
     JobUse::Register,
     &[

@@ -14,7 +14,7 @@ const FIELDS_OF_NODES: &[(&str, FieldSource)] =
     &[("Fields.Resources", Flag("resources")), ("Fields.OS", Flag("os"))];
 const OMIT_OF_NODES: ResponseRule = OmitEmpty(&["Attributes", "NodeResources", "ReservedResources"]);
 
-/// Servers keep when a drain began beside its specification.
+/// Servers store the begin of a drain next to its specification.
 const DRAIN: CallBody =
     Renamed(&[("DrainSpec", "DrainStrategy"), ("MarkEligible", "MarkEligible"), ("Meta", "Meta")]);
 
@@ -24,7 +24,7 @@ pub(super) const ROUTES: &[Route] = &[
         served!(nodes::list),
         Servers(read("Node.List", List("Nodes")).with(FIELDS_OF_NODES).shown_as(OMIT_OF_NODES)),
     ),
-    // The local API takes `pools` for the id of a node.
+    // The local API treats `pools` as the id of a node.
     get("node/pools", Nobody, Servers(read("NodePool.List", List("NodePools")))),
     put("node/pools", Nobody, Servers(write("NodePool.UpsertNodePools", OneOf("NodePools")).shows(Nothing))),
     get(

@@ -12,7 +12,7 @@ use crate::http::{agent, event_stream, gc, nodes};
 const OPERATION: &str = "operation of a cluster";
 const SUMMARIES: &str = "repair of summaries";
 
-/// With `cas` a configuration is replaced only if nobody has changed it since.
+/// With `cas`, the call fails if the configuration was changed since that index.
 const CHECKED: &[(&str, FieldSource)] = &[("CAS", Presence("cas")), ("Config.ModifyIndex", Number("cas"))];
 
 pub(super) const ROUTES: &[Route] = &[

@@ -1,4 +1,4 @@
-//! Volumes and their plugins. Which volumes are listed depends on the query.
+//! Volumes and their plugins. A query parameter selects the type of the listed volumes.
 
 use super::{
     Claim, Constant, FORCE, FieldSource, Fields, Found, List, NotBuilt, Route, Secrets, Servers, Text, Whole,
