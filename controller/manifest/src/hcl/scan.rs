@@ -1,23 +1,23 @@
-//! A first look at a text of HCL, before it is parsed.
+//! Scans HCL before it is parsed.
 //!
-//! In: text. Out: whether it is HCL at all, whether an object in it has more entries than the parser (which compares
-//! every key with every other) can bear, and what to do about the usual syntax errors.
+//! In: text. Out: whether it is HCL, whether its size exceeds the parser's limits (the parser compares every
+//! key of an object with every other), and hints for common syntax errors.
 
-/// Entries of one object or list, blocks and attributes of one body: the parser's time grows with their square.
+/// Maximum entries of an object or list, or lines of a body: the parser's time grows with their square.
 const ENTRIES_MAX: usize = 2_000;
-/// More brackets within each other than the parser takes.
+/// Maximum nesting of brackets.
 const DEPTH_MAX: usize = 1_000;
 
-/// Looks for what would take the parser long.
+/// Refuses texts on which the parser would take too long.
 ///
 /// # Errors
-/// The offset and the sentence.
+/// The offset and a message.
 pub(super) fn bounds(text: &str) -> Result<(), (usize, String)> {
     let mut scan = Scan { bytes: text.as_bytes(), at: 0, open: Vec::new() };
     scan.run()
 }
 
-/// Whether a text begins with a block of a job file.
+/// Returns whether a text begins with a block of a job file.
 pub(super) fn begins_with_a_block(bytes: &[u8]) -> bool {
     let mut scan = Scan { bytes, at: 0, open: Vec::new() };
     scan.blank();
@@ -30,7 +30,7 @@ pub(super) fn begins_with_a_block(bytes: &[u8]) -> bool {
     })
 }
 
-/// What to do about a syntax error, where the parser's sentence doesn't say it.
+/// Returns a hint for a syntax error whose parser message doesn't name the remedy.
 pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     let rest = text.get(offset..)?;
     let line = rest.lines().next().unwrap_or_default();
@@ -46,19 +46,19 @@ pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     }
 }
 
-/// A walk through the text that knows brackets, strings, heredocs and comments, and nothing else.
+/// A scanner that recognises only brackets, strings, heredocs and comments.
 struct Scan<'t> {
     bytes: &'t [u8],
     at: usize,
     open: Vec<Open>,
 }
 
-/// What is open where the walk stands.
+/// An open bracket or string at the current offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
-    /// A bracket, and how many entries were in it so far.
+    /// A bracket, with the number of entries in it so far.
     Bracket(usize),
-    /// A quoted string, or the template of one.
+    /// A quoted string or template.
     Quote,
 }
 
@@ -86,7 +86,7 @@ impl Scan<'_> {
                 self.open.push(Open::Bracket(0));
                 self.at += 2;
             }
-            // A string ends with its line at the latest.
+            // A string ends at the end of its line at the latest.
             b'"' | b'\n' => {
                 self.open.pop();
                 self.at += 1;
@@ -125,7 +125,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Over blanks and comments.
+    /// Skips whitespace and comments.
     fn blank(&mut self) {
         if self.bytes.starts_with("\u{feff}".as_bytes()) {
             self.at = 3;
@@ -139,7 +139,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Over a comment, if one begins here; its line's end is left.
+    /// Skips a comment if one begins here, but not the end of its line.
     fn comment(&mut self) -> bool {
         let rest = &self.bytes[self.at..];
         let length = if rest.starts_with(b"#") || rest.starts_with(b"//") {
@@ -153,7 +153,7 @@ impl Scan<'_> {
         true
     }
 
-    /// Over `<<EOF` and the lines up to `EOF`; over `<<` where it is none.
+    /// Skips `<<EOF` and the lines up to `EOF`, or only `<<` if no heredoc begins here.
     fn heredoc(&mut self) {
         let rest = &self.bytes[self.at + 2..];
         let indented = usize::from(rest.starts_with(b"-"));

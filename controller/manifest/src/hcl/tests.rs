@@ -1,4 +1,4 @@
-//! Expressions by example, and texts that mean harm.
+//! Expressions by example, and hostile texts.
 
 use super::*;
 use crate::yaml::Value as Tree;
@@ -14,7 +14,7 @@ fn read(text: &str) -> Result<Evaluated, Problems> {
     if evaluated.problems.is_empty() { Ok(evaluated) } else { Err(evaluated.problems) }
 }
 
-/// The value of an expression, after declarations.
+/// Evaluates an expression after some declarations.
 fn value(declarations: &str, expression: &str) -> String {
     let text = format!("{declarations}\nx = {expression}\n");
     let evaluated = read(&text).unwrap_or_else(|problems| panic!("{text}\n{problems}"));
@@ -68,7 +68,7 @@ fn expressions_have_values() {
         ("\"%{ for n in local.l ~} ${n}, %{ endfor }\"", "\"1, 2, 3, \""),
         ("<<EOF\n a ${local.a}\n $${b}\nEOF\n", "\" a 2\\n ${b}\\n\""),
         ("<<-EOF\n    a\n      b\n    EOF\n", "\"a\\n  b\\n\""),
-        // What is known only when the task runs stays.
+        // References that resolve when the task runs stay as written.
         ("\"${NOMAD_PORT_http}\"", "\"${NOMAD_PORT_http}\""),
         ("\"${attr.kernel.name}-${local.a}\"", "\"${attr.kernel.name}-2\""),
         ("\"${env[\"HOME\"]}/x\"", "\"${env[\\\"HOME\\\"]}/x\""),

@@ -1,4 +1,4 @@
-//! Examples of whole texts; what is wrong with bad ones stands beside them as golden files.
+//! Examples of whole texts. The expected problems of bad ones are in golden files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The examples of the repository.
+/// The example manifests of the repository.
 fn examples() -> Vec<PathBuf> {
     let folder = repository().join("manifests");
     let mut paths: Vec<PathBuf> =
@@ -210,7 +210,7 @@ fn an_attribute_that_no_node_has_is_said() {
     );
 }
 
-/// `60s` was written where `1m` had stood, and every allocation was replaced.
+/// Regression: `60s` was written instead of `1m`, and every allocation was replaced.
 #[test]
 fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
     let config = |length: &str, args: &str| {

@@ -1,5 +1,5 @@
-//! Nomad's job files by example: each gives the job that its manifest gives. The corpus has every block that is built, in
-//! HCL, in the API's JSON and in YAML.
+//! Nomad's job files by example: each gives the same job as its manifest. The corpus contains every supported
+//! block in HCL, the API's JSON and YAML.
 
 use herdlet_api_types::job::Job;
 use herdlet_api_types::manifest::JobManifest;
@@ -50,7 +50,7 @@ fn all_three_spellings_are_one_job() {
         let wanted = good(yaml.0, yaml.1);
         assert_eq!(good(hcl.0, hcl.1), wanted, "{}", hcl.0);
         assert_eq!(good(json.0, json.1), wanted, "{}", json.0);
-        // Nor does the state that is stored differ by a byte.
+        // The stored bytes are equal too.
         let bytes = |(name, text)| rmp_serde::to_vec_named(&good(name, text)).unwrap();
         assert_eq!((bytes(hcl), bytes(json)), (bytes(yaml), bytes(yaml)));
     }
@@ -108,7 +108,7 @@ fn unbuilt_blocks_are_named_with_their_place() {
         ("  migrate {\n    max_parallel = 1\n  }", "a.hcl:10:3: spec.migrate: `migrate` is known from Nomad"),
     ] {
         let told = wrong("a.hcl", &job(inner));
-        // Where a later release builds them, they are no longer told.
+        // A release that builds a block no longer reports it.
         assert!(told.contains(place), "{told}");
     }
     let task = |inner: &str| {
@@ -142,7 +142,7 @@ fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
         told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].RelativeDest: must be a path in"),
         "{told}"
     );
-    // What a variable will say nobody knows yet.
+    // The value of a variable is not known yet.
     let open = json
         .replace("git::https://example.org", "${NOMAD_META_way}://x")
         .replace("../x", "${NOMAD_ALLOC_DIR}/x");
@@ -180,7 +180,7 @@ fn slips_in_hcl_are_told_with_their_place() {
     }
 }
 
-/// One value that could not be evaluated hid all that was wrong with the rest.
+/// Regression: a value that could not be evaluated hid all other problems.
 #[test]
 fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
     let text = "job \"a\" {\n  type = var.x\n  periodic {\n    crons = [\"0 0 * * *\"]\n  }\n  group \"g\" {\n    cuont = 2\n    \
@@ -193,7 +193,7 @@ fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
          a.hcl:8:19: there is no local `y`\n\
          a.hcl:12:9: spec.groups[0].tasks[0].config.comand: unknown field `comand`; did you mean `command`?"
     );
-    // Which blocks there are is not known: nothing is missing.
+    // The set of blocks is unknown, so none is reported as missing.
     let text = "job \"a\" {\n  dynamic \"group\" {\n    for_each = var.x\n    content {\n    }\n  }\n}\n";
     assert_eq!(wrong("a.hcl", text), "a.hcl:3:20: there is no variable `x`");
 }

@@ -1,4 +1,4 @@
-//! Files, folders and what lies about in them.
+//! Files and folders, and other directory entries in them.
 
 use std::collections::BTreeSet;
 use std::fs;

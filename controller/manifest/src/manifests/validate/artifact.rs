@@ -1,4 +1,4 @@
-//! `artifacts` of a task. What holds variables is judged when it is fetched.
+//! `artifacts` of a task. Values with variables are validated when the artifact is fetched.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -15,10 +15,9 @@ use herdlet_base::artifact::{
 use super::Findings;
 use crate::yaml::Trail;
 
-/// So long is an address, a header field or a path at most.
+/// Maximum length of a URL, header or option.
 const TEXT_LEN_MAX: usize = 16 * 1024;
 
-/// Validates the artifacts of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("artifacts");
     for (index, artifact) in spec.artifacts.iter().flatten().enumerate() {

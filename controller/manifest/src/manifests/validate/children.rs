@@ -1,4 +1,4 @@
-//! Jobs that run nothing by themselves: `parameterized` and `periodic`, and what of a dispatch reaches a task.
+//! Jobs that only launch child jobs (`parameterized` and `periodic`), and the payload of a dispatch.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,9 @@ use super::mount::normal;
 use super::{Findings, GroupContext};
 use crate::yaml::Trail;
 
-/// As many keys of meta as anybody will name; more is a slip.
+/// Maximum number of meta keys; more is a mistake.
 const KEYS_LEN_MAX: usize = 256;
 
-/// Validates `parameterized` and `periodic`.
 pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) {
     if let Some(written) = &manifest.spec.periodic {
         periodic(written, job, &spec.field("periodic"), findings);
@@ -107,7 +106,8 @@ fn expression(cron: &str, block: &Periodic, trail: &Trail<'_>, findings: &mut Fi
     }
 }
 
-/// Whether an expression names no moment after this one. Of a time zone that there is none of its own mistake is told.
+/// Returns whether an expression matches no time after `now`. False for an unknown time zone, which is a
+/// problem of its own.
 fn is_over(cron: &str, time_zone: Option<&str>, now: UnixNanos) -> bool {
     let time_zone = time_zone.unwrap_or(TIME_ZONE).to_owned();
     let block = job::Periodic { crons: vec![cron.to_owned()], time_zone, ..job::Periodic::default() };
@@ -139,7 +139,7 @@ pub(super) fn of_task(
     }
 }
 
-/// What is wrong with the path of a file below `local`, if anything.
+/// Returns the problem with a path below `local`, if any.
 fn file_complaint(path: &str) -> Option<&'static str> {
     let steps = normal(path);
     if path.starts_with('/') || steps.contains(&"..") {

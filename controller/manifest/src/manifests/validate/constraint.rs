@@ -1,5 +1,5 @@
-//! `constraints`, `affinities` and `spreads`: whether each says one thing that can be looked at. Rules are Nomad's
-//! (`Constraint.Validate`, `Affinity.Validate`, `Spread.Validate`).
+//! `constraints`, `affinities` and `spreads`: whether each one expresses a single condition that can be
+//! evaluated. The rules are Nomad's (`Constraint.Validate`, `Affinity.Validate`, `Spread.Validate`).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use herdlet_plan::job::feasibility::version::{Conditions, Rules};
 use super::{Findings, attributes};
 use crate::yaml::Trail;
 
-/// Where constraints stand.
+/// The block that contains the constraints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Job,
@@ -20,7 +20,7 @@ pub(super) enum Level {
     Task,
 }
 
-/// What a job, group or task asks of the node.
+/// Validates the constraints and affinities of a job, group or task.
 pub(super) fn of(
     constraints: Option<&[Constraint]>,
     affinities: Option<&[Affinity]>,
@@ -57,7 +57,7 @@ pub(super) fn of(
     }
 }
 
-/// How a job or group is shared out.
+/// Validates the spreads of a job or group.
 pub(super) fn spreads(
     spreads: Option<&[Spread]>,
     kind: JobType,
@@ -88,7 +88,7 @@ pub(super) fn spreads(
     }
 }
 
-/// Validates one; returns its operator where it has one.
+/// Validates a constraint; returns its operator if it has one.
 fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> Option<Operator> {
     let short = written.short_forms();
     if written.distinct_hosts == Some(false) {
@@ -110,7 +110,7 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
             return None;
         }
     }
-    // How it compares is not known: nothing can be said of what it compares.
+    // Without a readable operator, nothing is known about the values.
     if findings.is_unread(&trail.field("operator")) {
         return None;
     }
@@ -139,7 +139,7 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
         let field = short.first().map_or("value", |(name, _, _)| name);
         attributes::known(value, &trail.field(field), findings);
     }
-    // What stands for an attribute is not known yet.
+    // The value of an attribute is not known yet.
     let is_literal = !value.starts_with("${");
     let wrong = match operator {
         _ if value.len() > VALUE_BYTES_MAX => Some(format!("must be at most {VALUE_BYTES_MAX} bytes")),

@@ -11,7 +11,6 @@ use herdlet_base::{below::below, token_path::path_of};
 use super::{Findings, text};
 use crate::yaml::Trail;
 
-/// Validates the identities of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("identities");
     let names = || {
@@ -75,7 +74,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
     outside_of_volumes(spec, &list, findings);
 }
 
-/// Of identities that servers have judged: where their files are.
+/// Validates the files of identities that servers have validated.
 pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("identities");
     for (index, identity) in spec.identities.iter().flatten().enumerate() {
@@ -87,8 +86,8 @@ pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<
     outside_of_volumes(spec, &list, findings);
 }
 
-/// No file lies in a volume: it would be hidden until the token's first renewal, as volumes are mounted after it was written, and then
-/// stay on the volume, where other tasks read it.
+/// Refuses a file in a volume: volumes are mounted after the token is written, so the mount hides the file
+/// until the token's first renewal, which then writes it to the volume, where other tasks can read it.
 fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
     let mounts: Vec<(PathBuf, &str)> = spec
         .volume_mounts
@@ -110,7 +109,7 @@ fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings
     }
 }
 
-/// No file is another one, nor a directory on the way to another one.
+/// Requires that no file is the file of another identity or a parent directory of it.
 fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
     let mut known: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, identity) in spec.identities.iter().flatten().enumerate() {
@@ -118,10 +117,10 @@ fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
         let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
         let Some(path) = path else { continue };
         let above = path.ancestors().find_map(|above| known.get(above));
-        // What lies below a path comes right after it in their order.
+        // In path order, a path is directly followed by its descendants.
         let below = known.range(path.clone()..).next().filter(|(below, _)| below.starts_with(&path));
         match above.or(below.map(|(_, other)| other)) {
-            // That a name is taken is told by itself.
+            // The duplicate name is already reported.
             Some(other) if *other == name => {}
             Some(other) => {
                 let item = list.item(index);

@@ -1,4 +1,4 @@
-//! Stages of a group's tasks: at least one main task, at most one leader, hooks that make sense.
+//! Lifecycles of a group's tasks: at least one main task, at most one leader, meaningful hooks.
 
 use super::{Findings, GroupContext};
 use herdlet_api_types::job::Lifecycle;

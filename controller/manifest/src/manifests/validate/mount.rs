@@ -1,4 +1,4 @@
-//! `volumes` of a group, and where its tasks mount them.
+//! `volumes` of a group and the mounts of its tasks.
 
 use herdlet_api_types::job::{Group, Task};
 use herdlet_api_types::manifest::{GroupSpec, TaskSpec};
@@ -8,7 +8,7 @@ use super::{Findings, GroupContext};
 use crate::manifests::drivers::Filesystem;
 use crate::yaml::Trail;
 
-/// Directories of a task that are the agent's to make.
+/// Directories in a task's directory that the agent creates.
 const OURS: [&str; 4] = ["alloc", "local", "secrets", "tmp"];
 
 /// Validates the volumes of a group.
@@ -35,7 +35,7 @@ pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findi
     }
 }
 
-/// What is wrong with the name of a volume, if anything.
+/// Returns the problem with a volume name, if any.
 pub(super) fn name_complaint(name: &str) -> Option<&'static str> {
     let fits = (1..=128).contains(&name.len())
         && !matches!(name, "." | "..")
@@ -44,7 +44,6 @@ pub(super) fn name_complaint(name: &str) -> Option<&'static str> {
     (!fits).then_some("must be 1 to 128 characters without spaces, `/`, `\\` and control characters")
 }
 
-/// Validates the mounts of a task.
 pub(super) fn of_task(
     context: &GroupContext<'_>,
     spec: &TaskSpec,
@@ -88,7 +87,7 @@ pub(super) fn of_task(
     }
 }
 
-/// Why a path isn't one inside a task's directory, if so.
+/// Returns why a path is not inside the task's directory, if so.
 fn inside_complaint(path: &str, driver: &str) -> Option<String> {
     let steps = normal(path);
     if path.starts_with('/') {
@@ -113,7 +112,7 @@ fn inside_complaint(path: &str, driver: &str) -> Option<String> {
     }
 }
 
-/// A path by its steps.
+/// Splits a path into steps without empty ones and `.`.
 pub(super) fn normal(path: &str) -> Vec<&str> {
     path.split('/').filter(|step| !matches!(*step, "" | ".")).collect()
 }

@@ -1,4 +1,4 @@
-//! `network`: port labels, and fixed ports that one machine has only once.
+//! `network`: port labels, and static ports, of which a machine has only one each.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use herdlet_api_types::manifest::{GroupSpec, JobManifest};
 use super::Findings;
 use crate::yaml::Trail;
 
-/// Labels of a group's ports.
+/// Validates the labels of a group's ports.
 pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let network = trail.field("network");
     let trail = network.field("ports");
@@ -25,7 +25,7 @@ pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings
             findings.problem(&trail.field(label), rule);
             continue;
         }
-        // As variables of the environment know no dashes.
+        // Names of environment variables have no dashes.
         let variable = format!("NOMAD_PORT_{}", label.replace('-', "_"));
         match variables.get(&variable) {
             Some(other) => {
@@ -39,7 +39,7 @@ pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings
     }
 }
 
-/// Fixed ports of all groups: every allocation runs on this one machine.
+/// Validates the static ports of all groups: every allocation runs on this one machine.
 pub(super) fn static_ports(
     manifest: &JobManifest,
     job: &Job,

@@ -10,12 +10,12 @@ use super::text::no_such;
 use super::{Findings, GroupContext, text};
 use crate::yaml::Trail;
 
-/// The shortest interval and timeout of a check.
+/// Minimum interval and timeout of a check.
 const CHECK_TIME_MIN: Duration = Duration::from_secs(1);
-/// Methods an HTTP check may use.
+/// Methods that an HTTP check may use.
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// Validates the services of a group, and that all of the group use one catalogue.
+/// Validates the services of a group, and that the whole group uses one catalogue.
 pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
     let GroupContext { spec, group, trail, .. } = *context;
     list(context, spec.services.as_deref(), &group.services, &trail.field("services"), findings);
@@ -97,7 +97,7 @@ pub(super) fn list(
     }
 }
 
-/// What the built-in catalogue takes and doesn't keep, as Nomad's own.
+/// Warns of fields that the built-in catalogue, like Nomad's, accepts without effect.
 fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
         ("tagged_addresses", spec.tagged_addresses.is_some()),
@@ -111,7 +111,8 @@ fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findi
     }
 }
 
-/// A DNS label once placeholders are filled in; what Nomad fills in at run time can't be judged here.
+/// Validates the name after interpolation: a DNS label. A name with variables that resolve at run time can't
+/// be validated here.
 fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let name = service.name.as_str();
     if name.contains("${") {
@@ -135,7 +136,7 @@ fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &m
     }
 }
 
-/// A label of the group's ports, or a number.
+/// Validates a port: a label of the group's ports, or a number.
 fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let ports = context.group.network.as_ref().map(|network| &network.ports);
     let labels = || ports.into_iter().flatten().map(|(label, _)| label.as_str());
@@ -183,7 +184,7 @@ fn one_check(
             text::plain(text, &trail.field(name), findings);
         }
     }
-    // Of a type that could not be read nothing is said.
+    // Rules for types don't apply if the type is unreadable.
     match (&check.kind, spec.kind) {
         (CheckKind::Http { .. }, Some(_)) => http(spec, check, trail, findings),
         (CheckKind::Grpc { tls, .. }, _) => tls_only(spec, *tls, "grpc_use_tls: true", trail, findings),
@@ -192,7 +193,8 @@ fn one_check(
     }
 }
 
-/// Fields that belong to some types only. Nomad writes those of the others, too, with nothing in them.
+/// Reports fields that don't apply to the check's type. Nomad writes them out with empty values, which are
+/// accepted.
 fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     use CheckType::{Grpc, Http, Script, Tcp};
     let Some(kind) = spec.kind else { return };
@@ -224,7 +226,7 @@ fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings
     }
 }
 
-/// A check warns before it fails.
+/// Requires that a check warns before it fails.
 fn thresholds(check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let warning = check.thresholds.failures_before_warning;
     let critical = check.thresholds.failures_before_critical.max(1);
@@ -234,7 +236,7 @@ fn thresholds(check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// As Nomad: what an allocation's health lets pass restarts nothing.
+/// As in Nomad, a result that `on_update` ignores must not restart anything.
 fn restart(
     spec: &spec::Check,
     check: &Check,
@@ -256,7 +258,7 @@ fn restart(
     }
 }
 
-/// A command has a task to run in.
+/// Validates a command and the task that it runs in.
 fn script(
     context: &GroupContext<'_>,
     spec: &spec::Check,
@@ -278,7 +280,7 @@ fn script(
     }
 }
 
-/// A task of the group.
+/// Requires a task of the group.
 fn a_task(context: &GroupContext<'_>, name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let tasks = || context.group.tasks.iter().map(|task| task.name.as_str());
     if !tasks().any(|task| task == name) {
@@ -286,7 +288,7 @@ fn a_task(context: &GroupContext<'_>, name: &str, trail: &Trail<'_>, findings: &
     }
 }
 
-/// What makes sense over TLS only.
+/// Reports fields that only apply to TLS.
 fn tls_only(spec: &spec::Check, tls: bool, how: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
         ("tls_skip_verify", spec.tls_skip_verify == Some(true)),

@@ -1,4 +1,4 @@
-//! One task: user, environment, limits, hooks, and the lists that belong to it.
+//! One task: user, limits, hooks, and its lists.
 
 use herdlet_api_types::job::Task;
 use herdlet_api_types::manifest::TaskSpec;
@@ -8,7 +8,6 @@ use super::{
 };
 use crate::yaml::Trail;
 
-/// Validates a task.
 pub(super) fn validate(
     context: &GroupContext<'_>,
     spec: &TaskSpec,
@@ -53,7 +52,7 @@ pub(super) fn validate(
     variables::of_task(context, task, trail, findings);
 }
 
-/// The same of one that servers have judged.
+/// Validates a task of a job that servers have validated.
 pub(super) fn of_servers(
     context: &GroupContext<'_>,
     spec: &TaskSpec,

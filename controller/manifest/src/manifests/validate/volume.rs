@@ -5,7 +5,6 @@ use herdlet_api_types::manifest::VolumeManifest;
 use super::{Findings, labels};
 use crate::yaml::Trail;
 
-/// Validates a volume.
 pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Findings<'_>) {
     let root = Trail::begin("");
     let (metadata, spec) = (root.field("metadata"), root.field("spec"));
@@ -49,7 +48,7 @@ pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Finding
     }
 }
 
-/// A DNS label, with the index of an allocation behind it where the volume is one of many.
+/// Accepts a DNS label, followed by the index of an allocation for a `per_alloc` volume.
 fn name_complaint(name: &str) -> Option<String> {
     let (label, index) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
         Some((label, index)) => (label, Some(index)),

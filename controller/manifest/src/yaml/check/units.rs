@@ -1,7 +1,7 @@
-//! Scalars with a unit or a form: text as written, durations, MiB, MHz, names.
+//! Scalars with a unit or a format: text as written, durations, MiB, MHz, names.
 //!
-//! In: a scalar where the schema bears one of our keywords. Out: whether it fits, and if not, what to write. Other
-//! systems write these values differently, so most of the code here reads foreign notations to say ours.
+//! In: a scalar whose schema has one of our keywords. Out: whether it fits, and if not, what to write. Most
+//! of this code parses the notations of other systems to suggest ours.
 
 use herdlet_api_types::{format_duration, parse_duration};
 
@@ -9,7 +9,7 @@ use super::facets::Facets;
 use super::{found, shorten};
 use crate::yaml::node::{Node, Style, Value};
 
-/// What the keywords for units say of a node: nothing when there are none, or when general rules should go on.
+/// Checks a node against the unit keywords. `None` if there are none, or if the general rules apply.
 pub(super) fn judge(facets: &Facets<'_>, node: &Node) -> Option<Result<(), String>> {
     let is_collection = facets.types().iter().any(|name| matches!(*name, "object" | "array"));
     if facets.is("x-text") && !is_collection {
@@ -30,7 +30,7 @@ pub(super) fn judge(facets: &Facets<'_>, node: &Node) -> Option<Result<(), Strin
     None
 }
 
-/// Whether a node can be text as it is written.
+/// Checks whether a node can be text as written.
 pub(super) fn judge_text(node: &Node) -> Result<(), String> {
     match node.value {
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str if node.text.contains('\0') => {
@@ -42,7 +42,7 @@ pub(super) fn judge_text(node: &Node) -> Result<(), String> {
     }
 }
 
-/// What is wrong with a name of a kind, if anything.
+/// Returns the problem with a name of a kind, if any.
 pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
     match kind {
         "dns-label" => judge_label(text),
@@ -108,7 +108,7 @@ fn judge_duration(node: &Node) -> Result<(), String> {
     }
 }
 
-/// Reads durations as other systems write them: days and weeks, words, spaces.
+/// Parses the notations of other systems: days and weeks, words, spaces.
 fn foreign_duration(text: &str) -> Option<i64> {
     const SECOND: f64 = 1e9;
     let mut total = 0.0;
@@ -136,7 +136,7 @@ fn foreign_duration(text: &str) -> Option<i64> {
     (total < i64::MAX as f64).then_some(total as i64)
 }
 
-/// A duration without the zero minutes and seconds that Go prints at its end.
+/// Formats a duration without the zero minutes and seconds at the end of Go's format.
 fn brief(nanos: i64) -> String {
     let text = format_duration(nanos);
     let text = text.strip_suffix("m0s").map_or(text.clone(), |minutes| format!("{minutes}m"));
@@ -154,8 +154,8 @@ fn explain_mib(node: &Node) -> String {
     }
 }
 
-/// Reads sizes as other systems write them. A thousand and 1024 are one here: whoever writes `512M` for a limit means
-/// 512 of what the limit counts.
+/// Parses sizes in the notations of other systems. MB and MiB are the same here: the author of `512M` means
+/// 512 of the limit's unit.
 fn foreign_mib(text: &str) -> Option<u64> {
     let (number, unit) = take_number(text.trim())?;
     let unit = unit.trim().to_lowercase();
@@ -171,7 +171,7 @@ fn foreign_mib(text: &str) -> Option<u64> {
     (mib >= 1.0 && mib.fract() == 0.0 && mib < 1e12).then_some(mib as u64)
 }
 
-/// A core of this many MHz serves as the example; there is no telling the reader's.
+/// An example core; the reader's own is unknown.
 const EXAMPLE_MHZ: f64 = 2_400.0;
 
 fn explain_mhz(node: &Node) -> String {
@@ -195,7 +195,7 @@ fn explain_mhz(node: &Node) -> String {
     )
 }
 
-/// A decimal number without sign from the front of a text, and what follows.
+/// Splits an unsigned decimal number from the start of a text.
 fn take_number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let (number, rest) = text.split_at(end);

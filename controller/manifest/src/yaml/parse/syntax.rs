@@ -1,11 +1,11 @@
-//! What a text that is no YAML is told.
+//! Messages for syntax errors.
 //!
-//! In: the parser's error and the text. Out: its sentence, with the usual cause and remedy where a person who writes
-//! manifests would not see it from the sentence.
+//! In: the parser's error and the text. Out: the parser's message, with the usual cause and remedy if an
+//! author of manifests would not see it in the message.
 
 use granit_parser::{ErrorKind as Kind, ScanError};
 
-/// A message which reads after the place.
+/// Returns a message that follows the position.
 pub(super) fn message(error: &ScanError, text: &str) -> String {
     let before = error.marker().byte_offset().and_then(|offset| text.get(..offset)).unwrap_or_default();
     match remedy(error.kind(), before) {
@@ -14,7 +14,7 @@ pub(super) fn message(error: &ScanError, text: &str) -> String {
     }
 }
 
-/// What to do, given what was read so far.
+/// Returns a remedy, given the text before the error.
 fn remedy(kind: &Kind, before: &str) -> Option<&'static str> {
     let is_tab = matches!(
         kind,

@@ -1,9 +1,10 @@
-//! Trees against schemas: every keyword, every shape, and what is said.
+//! Validation against schemas: every keyword, every shape, and the messages.
 
 use super::model::Manifest;
 use super::*;
 
-/// What is wrong with a manifest of one task, given the fields of the task on one line; without line and path of it.
+/// Returns the problems of a manifest with one task, given its fields on one line, without line and path
+/// prefix.
 fn task(fields: &str) -> String {
     let text = format!("spec: {{groups: [{{name: g, tasks: [{{name: t, {fields}}}]}}]}}\n");
     said(&text, "spec.groups[0].tasks[0]")

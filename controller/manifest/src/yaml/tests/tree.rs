@@ -1,4 +1,4 @@
-//! Texts → trees: what scalars mean, where things stand, merges, aliases, and what is refused.
+//! Texts → trees: scalars, positions, merges, aliases, and refused input.
 
 use super::*;
 
@@ -103,7 +103,7 @@ fn everything_has_its_place() {
         ("spec.groups[0].ports.http.to", 4, 26),
         ("spec.groups[1].name", 5, 15),
         ("spec.groups[1][\"é\"][1]", 6, 16),
-        // A value that was left out stands at its key.
+        // An absent value has the position of its key.
         ("last", 8, 1),
     ] {
         let place = document.at(path).unwrap();
@@ -154,7 +154,7 @@ fn merge_keys_give_what_the_map_lacks() {
     };
     assert_eq!(keys("one"), pairs(&[("a", "9"), ("b", "2")]));
     assert_eq!(keys("two"), pairs(&[("d", "5"), ("a", "1"), ("b", "2"), ("c", "4")]));
-    // A merged value stands where it was written.
+    // A merged value keeps its own position.
     assert_eq!(document.at("two.c").unwrap().node.position, Position { line: 2, column: 23 });
 }
 
@@ -165,7 +165,7 @@ fn duplicate_keys_are_told_with_both_places() {
         "4:3: a: duplicate key `b`; it is already at line 2, column 3\n\
          5:3: a: duplicate key `b`; it is already at line 2, column 3"
     );
-    // 1 and "1" are one name.
+    // 1 and "1" are the same key.
     assert_eq!(
         wrong("x: [{1: a, '1': b}]\n"),
         "1:12: x[0]: duplicate key `1`; it is already at line 1, column 6"
@@ -174,7 +174,7 @@ fn duplicate_keys_are_told_with_both_places() {
         wrong("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n"),
         "4:3: b: duplicate key `<<`; it is already at line 3, column 3"
     );
-    // The first one stands, so that what is wrong with the rest can be told as well.
+    // The first occurrence is kept, so that its other problems are reported too.
     let parsed = parse("t.yaml", b"a: 1\na: 2\n");
     assert_eq!(&*parsed.documents[0].at("a").unwrap().node.text, "1");
 }

@@ -1,4 +1,4 @@
-//! Functions that convert: types, JSON, Base64, URLs, hashes.
+//! Conversions: types, JSON, Base64, URLs, hashes.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Number, Value as Json};

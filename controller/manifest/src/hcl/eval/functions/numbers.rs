@@ -1,4 +1,4 @@
-//! Functions of numbers.
+//! Functions for numbers.
 
 use super::{Answer, Arguments, Function};
 use crate::hcl::value::Value;
@@ -19,7 +19,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     },
 ];
 
-/// Integers stay integers.
+/// Applies a function; integers remain integers.
 fn whole(all: &Arguments<'_>, int: fn(i128) -> Option<i128>, float: fn(f64) -> f64) -> Answer {
     match all.value(0).as_int().and_then(int) {
         Some(value) => Ok(Value::Int(value)),
