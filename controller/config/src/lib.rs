@@ -432,7 +432,7 @@ fn gc_rules(file: &File) -> Rules {
 /// Reads a token: the file's first line. Kept out of logs by whoever gets it.
 ///
 /// # Errors
-/// When the file can't be read, holds none, or somebody else could change it.
+/// If the file can't be read, holds none, or somebody else could change it.
 pub fn read_token(path: &std::path::Path) -> Result<zeroize::Zeroizing<String>, ConfigError> {
     let failed = |source| ConfigError::Token { path: path.to_owned(), source };
     ownership::check_if_there(path)?;

@@ -1,4 +1,4 @@
-//! Which of several places a setting is taken from, and what is wrong with a file.
+//! Precedence of the sources of a setting, and faulty files.
 
 use std::{fs, path::Path};
 
@@ -24,7 +24,7 @@ fn the_sample_is_valid_and_says_the_defaults() {
     let flags = Flags { config: vec![sample.clone()], ..Flags::default() };
     let of_sample = Config { files: Vec::new(), ..load(flags, true, &[]).unwrap() };
     assert_eq!(of_sample, load(Flags::default(), true, &[]).unwrap());
-    // What is commented out is valid too.
+    // The commented-out settings are valid too.
     let text = fs::read_to_string(sample).unwrap();
     let uncommented: String = text
         .lines()
@@ -261,7 +261,7 @@ fn servers_make_a_node_of_a_cluster() {
     let config = load(Flags { raw_exec: Some("true".to_owned()), ..flags.clone() }, true, &[]).unwrap();
     assert_eq!(config.raw_exec, Availability::Enabled);
 
-    // The API is for whoever has a token of the cluster's.
+    // The API admits clients with a token of the cluster.
     let flags = Flags { listen: Some("127.0.0.1:4646".to_owned()), ..flags };
     let config = load(flags.clone(), true, &[]).unwrap();
     assert_eq!((config.listen, config.cluster.unwrap().http.to_string().as_str()), (None, "127.0.0.1:4646"));

@@ -1,4 +1,4 @@
-//! Agent files as people write them, and what is wrong with others.
+//! Typical agent files, and faulty ones.
 
 use herdlet_driver::Availability;
 use herdlet_fingerprint::Family;
@@ -272,7 +272,7 @@ fn a_client_has_to_be_enabled() {
         lines(&off.warnings),
         ["a.hcl:1:20: client.enabled: is false: this machine stands alone and is a node of no cluster"]
     );
-    // Its servers are in Consul.
+    // Consul has its servers.
     let on = config_of(&[("a.hcl", "client { enabled = true }")]).unwrap().cluster.unwrap();
     assert!(on.servers.is_empty() && on.client_auto_join);
     assert_eq!(on.http.to_string(), "0.0.0.0:4646");
