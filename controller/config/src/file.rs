@@ -182,19 +182,16 @@ impl Tls {
     /// What has to be there together and is not, by its field.
     fn problem(&self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self { cert_file: Some(_), key_file: None, .. } => {
-                Some(("cert_file", "needs key_file beside it"))
-            }
-            Self { cert_file: None, key_file: Some(_), .. } => {
-                Some(("key_file", "needs cert_file beside it"))
-            }
-            Self { cert_file: None, .. } => Some(("cert_file", "is missing, and key_file")),
+            Self { cert_file: Some(_), key_file: None, .. } => Some(("cert_file", "requires key_file")),
+            Self { cert_file: None, key_file: Some(_), .. } => Some(("key_file", "requires cert_file")),
+            Self { cert_file: None, .. } => Some(("cert_file", "is missing, and so is key_file")),
             Self { ca_file: None, verify_https_client: true, .. } => {
-                Some(("verify_https_client", "needs ca_file beside it, which says whose certificates count"))
+                Some(("verify_https_client", "requires ca_file, the CA certificates for clients"))
             }
-            Self { ca_file: Some(_), verify_https_client: false, .. } => {
-                Some(("ca_file", "is for certificates of clients: set verify_https_client too"))
-            }
+            Self { ca_file: Some(_), verify_https_client: false, .. } => Some((
+                "ca_file",
+                "is only used to verify certificates of clients: set verify_https_client too",
+            )),
             Self { .. } => None,
         }
     }
@@ -267,11 +264,10 @@ impl File {
         let tls = &self.cluster.tls;
         let has_files = [&tls.ca_file, &tls.cert_file, &tls.key_file].into_iter().any(Option::is_some);
         if has_files && !tls.rpc {
-            warnings.push(("cluster.tls", "servers are spoken to without TLS, as rpc is not true"));
+            warnings.push(("cluster.tls", "connections to servers do not use TLS, because rpc is not true"));
         }
         if self.cluster.enabled == Some(false) {
-            warnings
-                .push(("cluster.enabled", "is false: this machine stands alone and is a node of no cluster"));
+            warnings.push(("cluster.enabled", "is false, so this machine is not a node of a cluster"));
         }
         warnings
     }
@@ -320,7 +316,7 @@ impl File {
         if let Some(PortRange { min, max }) = self.dynamic_ports
             && min > max
         {
-            tell("dynamic_ports", format!("has no port in it: min {min} is above max {max}"));
+            tell("dynamic_ports", format!("is empty: min {min} is above max {max}"));
         }
         if let Some(tls) = &self.tls {
             for (at, path) in [
@@ -366,7 +362,7 @@ impl File {
                 tell(&at("name"), "must be 1 to 128 characters without / and control characters".to_owned());
             }
             if let Some(first) = first.insert(name, index) {
-                tell(&at("name"), format!("\"{name}\" is the name of host_volumes[{first}] already"));
+                tell(&at("name"), format!("\"{name}\" is already the name of host_volumes[{first}]"));
             }
         }
         problems

@@ -189,16 +189,16 @@ pub enum ConfigError {
     Path { path: PathBuf, source: io::Error },
     /// Files of Nomad's of which none makes this a client.
     #[error(
-        "be a node of a cluster: none of Nomad's files enables the client; set client {{ enabled = true }}, or name servers with --servers"
+        "join the cluster: no Nomad config file sets client {{ enabled = true }}; set it, or name servers with --servers"
     )]
     NotEnabled,
     /// TCP without a token.
     #[error(
-        "serve {0}: TCP needs a token, on loopback too; name a file that holds one with --token-file (or `token_file`)"
+        "serve {0}: TCP needs a token, even on loopback; write one to a file and name it with --token-file (or `token_file`)"
     )]
     NoToken(HostPort),
     /// Nothing says where state may be kept.
-    #[error("find a place for state: HOME and XDG_STATE_HOME are not set; name one with --state-dir")]
+    #[error("find a state directory: HOME and XDG_STATE_HOME are not set; name one with --state-dir")]
     NoHome,
     /// The file with a token can't be read.
     #[error("read the token in {}", path.display())]

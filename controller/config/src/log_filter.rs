@@ -44,8 +44,8 @@ pub fn parse(text: &str) -> Result<EnvFilter, String> {
         if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
             let meant = nearest(level, LEVELS.into_iter());
             return Err(expected(&match meant {
-                Some(meant) => format!("; {level:?} is no level, did you mean {meant}?"),
-                None => format!("; {level:?} is no level"),
+                Some(meant) => format!("; {level:?} is not a level, did you mean {meant}?"),
+                None => format!("; {level:?} is not a level"),
             }));
         }
     }

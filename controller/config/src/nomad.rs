@@ -131,7 +131,7 @@ impl Reading<'_> {
 
     /// Warns of an unknown key.
     fn unknown<'n>(&mut self, entry: &Entry, path: &str, known: impl Iterator<Item = &'n str> + Clone) {
-        let message = format!("is no key that herdlet knows{}", meant(&entry.key, known));
+        let message = format!("is not a known key{}", meant(&entry.key, known));
         self.warn(entry.key_position, path, message);
     }
 

@@ -105,7 +105,7 @@ impl Sources {
         let yaml::Parsed { documents, problems } = yaml::parse(source, bytes);
         self.problems.append(problems);
         if let Some(second) = documents.get(1) {
-            self.problems.push(second.problem("", "begins a second document; a config is one"));
+            self.problems.push(second.problem("", "begins a second document; a config must be a single one"));
         }
         documents.into_iter().next()
     }
@@ -178,11 +178,11 @@ fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
             files.push(path);
         }
         if files.len() > FILES_MAX {
-            return Err(io::Error::other(format!("it holds more than {FILES_MAX} files")));
+            return Err(io::Error::other(format!("it contains more than {FILES_MAX} files")));
         }
     }
     if files.is_empty() {
-        return Err(io::Error::other("it holds no file that ends in .hcl or .json"));
+        return Err(io::Error::other("it contains no file that ends in .hcl or .json"));
     }
     files.sort();
     Ok(files)

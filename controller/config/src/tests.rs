@@ -175,17 +175,17 @@ fn everything_wrong_with_a_file_is_told_at_once_with_its_place() {
         "agent.yaml:3:10: host_ip: expected an IP address",
         "agent.yaml:4:12: log_level: expected error",
         "agent.yaml:5:16: cgroup_parent: expected a cgroup",
-        "agent.yaml:6:16: dynamic_ports: has no port in it",
+        "agent.yaml:6:16: dynamic_ports: is empty",
         "manifests[1]: must be an absolute path",
         "host_volumes[1].path: must be an absolute path",
-        "host_volumes[1].name: \"a\" is the name of host_volumes[0] already",
+        "host_volumes[1].name: \"a\" is already the name of host_volumes[0]",
         "consul.token_file: must be an absolute path",
-        "tls.cert_file: needs key_file beside it",
+        "tls.cert_file: requires key_file",
         "tls.cert_file: must be an absolute path",
     ] {
         assert!(problems.contains(expected), "{expected} in\n{problems}");
     }
-    assert!(read("tls: {}").unwrap_err().contains("tls.cert_file: is missing, and key_file"));
+    assert!(read("tls: {}").unwrap_err().contains("tls.cert_file: is missing, and so is key_file"));
     assert!(read("a: 1\n---\nb: 2\n").unwrap_err().contains("second document"));
     assert!(read("- a\n").is_err());
     assert_eq!(read("").unwrap(), File::default());

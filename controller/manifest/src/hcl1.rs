@@ -72,7 +72,7 @@ impl Reader<'_> {
 
     fn entries(&mut self, within: Within, depth: usize) -> Result<Vec<Entry>, Wrong> {
         if depth > DEPTH_MAX {
-            return Err(self.wrong("is nested too deep"));
+            return Err(self.wrong("is nested too deeply"));
         }
         let mut entries = Vec::new();
         loop {
@@ -115,7 +115,7 @@ impl Reader<'_> {
                 Some(char) if names.len() <= 4 && (char == '"' || begins_a_name(char)) => {
                     names.push(self.name()?);
                 }
-                Some(_) | None => return Err(self.wrong("expected `=` or `{` behind a name")),
+                Some(_) | None => return Err(self.wrong("expected `=` or `{` after a name")),
             }
         }
     }
@@ -152,7 +152,7 @@ impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Result<Arc<Node>, Wrong> {
         self.spend()?;
         if depth > DEPTH_MAX {
-            return Err(self.wrong("is nested too deep"));
+            return Err(self.wrong("is nested too deeply"));
         }
         let position = self.position;
         match self.peek() {
@@ -173,7 +173,7 @@ impl Reader<'_> {
                     "true" => Value::Bool(true),
                     "false" => Value::Bool(false),
                     other => {
-                        let message = format!("expected a value, found `{other}`; strings stand in quotes");
+                        let message = format!("expected a value, found `{other}`; strings need quotes");
                         return Err(Wrong { position, message });
                     }
                 };
@@ -213,7 +213,7 @@ impl Reader<'_> {
             None => match word.parse::<f64>() {
                 Ok(number) if number.is_finite() => Value::Float(number),
                 Ok(_) | Err(_) => {
-                    let message = format!("`{word}` is no number; strings stand in quotes");
+                    let message = format!("`{word}` is not a number; strings need quotes");
                     return Err(Wrong { position, message });
                 }
             },
@@ -282,7 +282,7 @@ impl Reader<'_> {
         for _ in 0..digits {
             self.next();
         }
-        char.ok_or_else(|| Wrong { position, message: "is no escape that HCL knows".to_owned() })
+        char.ok_or_else(|| Wrong { position, message: "is not a valid escape sequence".to_owned() })
     }
 
     /// Parses `<<EOF`, lines, `EOF`. `<<-` strips the smallest indentation of all lines.
@@ -303,7 +303,7 @@ impl Reader<'_> {
         let mut lines = Vec::new();
         loop {
             if self.rest.is_empty() {
-                return Err(wrong("begins a text that is not closed"));
+                return Err(wrong("begins a heredoc that is not closed"));
             }
             let line = self.take_while(|char| char != '\n');
             if line.trim() == end {
@@ -371,7 +371,7 @@ impl Reader<'_> {
     fn spend(&mut self) -> Result<(), Wrong> {
         self.values += 1;
         if self.values > VALUES_MAX {
-            return Err(self.wrong(format!("is more than {VALUES_MAX} names and values")));
+            return Err(self.wrong(format!("has more than {VALUES_MAX} names and values")));
         }
         Ok(())
     }
@@ -446,17 +446,17 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, expected) in [
-            ("a", "1:2: expected `=` or `{` behind a name"),
-            ("a =\n  nope", "2:3: expected a value, found `nope`; strings stand in quotes"),
-            ("a = 12abc", "1:5: `12abc` is no number; strings stand in quotes"),
+            ("a", "1:2: expected `=` or `{` after a name"),
+            ("a =\n  nope", "2:3: expected a value, found `nope`; strings need quotes"),
+            ("a = 12abc", "1:5: `12abc` is not a number; strings need quotes"),
             ("client {\n  x = 1\n", "3:1: ends within a `{` that is not closed"),
             ("a = [1, 2", "1:10: ends within a `[` that is not closed"),
             ("a = \"x\nb = 1", "1:5: begins a string that is not closed on its line"),
-            ("a = \"\\q\"", "1:6: is no escape that HCL knows"),
+            ("a = \"\\q\"", "1:6: is not a valid escape sequence"),
             ("é = ?", "1:5: expected a value, found `?`"),
             ("}", "1:1: expected a name, found `}`"),
             ("/* x", "1:1: begins a comment that is not closed"),
-            ("a = <<EOF\nx\n", "1:5: begins a text that is not closed"),
+            ("a = <<EOF\nx\n", "1:5: begins a heredoc that is not closed"),
         ] {
             let problem = parse("a.hcl", text.as_bytes()).unwrap_err();
             assert_eq!(problem.to_string(), format!("a.hcl:{expected}"), "{text}");

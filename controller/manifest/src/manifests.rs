@@ -232,8 +232,7 @@ impl<'r> Reading<'r> {
         };
         if self.places.len() >= OBJECTS_MAX {
             if self.places.len() == OBJECTS_MAX {
-                let message =
-                    format!("this is one more than the {OBJECTS_MAX} jobs and volumes that make a set");
+                let message = format!("a set may contain at most {OBJECTS_MAX} jobs and volumes");
                 self.problems.push(document.root().problem(message));
                 self.places.insert(("", String::new(), String::new()), String::new());
             }

@@ -17,16 +17,16 @@ const NAME_LEN_MAX: usize = 63;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     /// The name contains characters that would be ambiguous in a line of output.
-    #[error("the name of a set is 1 to {NAME_LEN_MAX} letters, digits, `.`, `-` and `_`, found {0:?}")]
+    #[error("the name of a set must be 1 to {NAME_LEN_MAX} letters, digits, `.`, `-` and `_`, found {0:?}")]
     Name(String),
     /// More likely a mistake than the intention to delete the whole set.
     #[error(
-        "there is no job in it, and so set {0:?} would have none; to delete its jobs name them: herdlet delete JOB; nothing was changed"
+        "the manifests contain no job, so set {0:?} would be empty; to delete its jobs, name them: herdlet delete JOB; nothing was changed"
     )]
     Empty(String),
     /// If one set could take over a job of another, each could delete the other's jobs.
     #[error(
-        "job \"{job}\" belongs to the set \"{set}\"; apply it once without --prune to take it out of that; nothing was changed"
+        "job \"{job}\" belongs to the set \"{set}\"; apply it once without --prune to remove it from that set; nothing was changed"
     )]
     OfAnother { job: JobKey, set: String },
 }

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use herdlet_fingerprint::{Interface, Network};
 
 /// The supported templates.
-const KNOWN: &str = "herdlet knows GetInterfaceIP \"NAME\", GetPrivateIP, GetPublicIP, and GetAllInterfaces, \
+const KNOWN: &str = "herdlet supports GetInterfaceIP \"NAME\", GetPrivateIP, GetPublicIP, and GetAllInterfaces, \
                      GetDefaultInterfaces, GetPrivateInterfaces or GetPublicInterfaces with include and exclude (name, \
                      network, type), limit, and attr \"address\"";
 
@@ -36,7 +36,7 @@ pub(super) fn expand(text: &str, interfaces: &[Interface]) -> Result<String, Str
 }
 
 fn evaluate(template: &str, interfaces: &[Interface]) -> Result<String, String> {
-    let unknown = || format!("has a template that herdlet does not know, `{template}`; {KNOWN}");
+    let unknown = || format!("has a template that herdlet does not support, `{template}`; {KNOWN}");
     let mut steps = steps(template).into_iter();
     let source = steps.next().unwrap_or_default();
     let all = || interfaces.iter().flat_map(|one| one.addresses.iter().map(move |(ip, _)| (one, *ip)));
@@ -69,7 +69,7 @@ fn evaluate(template: &str, interfaces: &[Interface]) -> Result<String, String> 
         return Err(unknown());
     }
     let first = found.first().map(|(_, ip)| ip.to_string());
-    first.ok_or_else(|| format!("names no address: this machine has none for `{template}`"))
+    first.ok_or_else(|| format!("matches no address of this machine: `{template}`"))
 }
 
 /// Returns private addresses, those on the interface with the default route first.
@@ -186,12 +186,12 @@ mod tests {
         for (text, expected) in [
             (
                 "{{ GetInterfaceIP \"eth9\" }}",
-                "names no address: this machine has none for `GetInterfaceIP \"eth9\"`",
+                "matches no address of this machine: `GetInterfaceIP \"eth9\"`",
             ),
             ("{{ GetPrivateIP", "begins a template `{{` that is not closed"),
-            ("{{ GetPrivateInterfaces }}", "herdlet knows GetInterfaceIP"),
-            ("{{ env \"HOME\" }}", "herdlet knows GetInterfaceIP"),
-            ("{{ GetAllInterfaces | sort \"size\" | attr \"address\" }}", "herdlet knows GetInterfaceIP"),
+            ("{{ GetPrivateInterfaces }}", "herdlet supports GetInterfaceIP"),
+            ("{{ env \"HOME\" }}", "herdlet supports GetInterfaceIP"),
+            ("{{ GetAllInterfaces | sort \"size\" | attr \"address\" }}", "herdlet supports GetInterfaceIP"),
             ("{{ GetPrivateIP }}{{ GetPublicIP }}", "has more than one template"),
         ] {
             let error = expand(text, &machine()).unwrap_err();

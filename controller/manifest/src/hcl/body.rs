@@ -140,7 +140,7 @@ fn dynamic(
 ) -> Result<(), Fault> {
     let position = eval.position(&block.ident);
     let [kind] = block.labels.as_slice() else {
-        return eval.scope.wrong(position, "needs the kind of block: `dynamic \"KIND\" { … }`");
+        return eval.scope.wrong(position, "needs one label, the block type: `dynamic \"KIND\" { … }`");
     };
     let kind = kind.as_str();
     let Some(for_each) = block.body.get_attribute("for_each") else {

@@ -174,7 +174,7 @@ impl<'e, 's> Eval<'e, 's> {
         let position = self.position(&call.name.name);
         let last = call.args.len().saturating_sub(1);
         if call.name.is_namespaced() {
-            return self.scope.wrong(position, "functions have no namespaces here");
+            return self.scope.wrong(position, "namespaced functions are not supported");
         }
         if name == "try" || name == "can" {
             return self.attempt(call);
@@ -239,7 +239,8 @@ impl<'e, 's> Eval<'e, 's> {
             match map.get_mut(&name) {
                 Some(Value::List(group)) if each.grouping => group.push(value),
                 Some(_) => {
-                    let message = format!("the key `{name}` comes twice; write `…...` to group them");
+                    let message =
+                        format!("the key `{name}` occurs twice; write `VALUE...` to group the values");
                     return self.scope.wrong(self.position(key), message);
                 }
                 None if each.grouping => {
@@ -350,7 +351,7 @@ impl<'e, 's> Eval<'e, 's> {
             TraversalOperator::Index(index) => match (self.value(index)?, value) {
                 (index, Value::List(_)) => match index.as_int() {
                     Some(index) => self.item(value, index, position, rest),
-                    None => self.scope.wrong(position, "a list is indexed by a whole number"),
+                    None => self.scope.wrong(position, "the index of a list must be an integer"),
                 },
                 (key, _) => self.entry(value, &self.text(&key, index)?, position, rest),
             },
@@ -389,9 +390,9 @@ impl<'e, 's> Eval<'e, 's> {
         };
         match usize::try_from(index).ok().and_then(|index| items.get(index)) {
             Some(item) => self.walk(item, rest, position),
-            None => {
-                self.scope.wrong(position, format!("the list has no item {index}, it has {}", items.len()))
-            }
+            None => self
+                .scope
+                .wrong(position, format!("the list has no item {index}, its length is {}", items.len())),
         }
     }
 
@@ -400,8 +401,8 @@ impl<'e, 's> Eval<'e, 's> {
         let message = match name {
             "var" | "local" => format!("write {name}.NAME"),
             _ => format!(
-                "there is no `{name}`; there are var.NAME and local.NAME, and what is known when the task runs stands \
-                 alone in its interpolation: \"${{{name}}}\""
+                "there is no `{name}`; only var.NAME and local.NAME have values here, and a value that is known when the \
+                 task runs must be the whole interpolation: \"${{{name}}}\""
             ),
         };
         self.scope.wrong(self.position(place), message)

@@ -28,8 +28,8 @@ impl Kind {
     /// Parses a type expression.
     pub(super) fn read(expression: &Expression, source: &Source<'_>) -> Result<Self, Problem> {
         let wrong = || {
-            let names = "string, number, bool, any, list(…), set(…), map(…), object({…}) and tuple([…])";
-            source.problem_at(source.position(expression), format!("is no type; there are {names}"))
+            let names = "string, number, bool, any, list(…), set(…), map(…), object({…}) or tuple([…])";
+            source.problem_at(source.position(expression), format!("is not a type; expected {names}"))
         };
         if let Expression::Variable(name) = expression {
             return match name.as_str() {

@@ -36,7 +36,7 @@ pub(super) fn declare(syntax: &Body, scope: &mut Scope<'_>, problems: &mut Probl
             }
             Structure::Block(block) => {
                 let position = scope.source.position(&block.ident);
-                problems.push(scope.source.problem_at(position, "locals holds only NAME = VALUE"));
+                problems.push(scope.source.problem_at(position, "locals may only contain NAME = VALUE"));
             }
         }
     }

@@ -38,9 +38,11 @@ pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     if rest.trim_start().is_empty() {
         Some("look for a `{` that is not closed")
     } else if line.starts_with('"') && line.contains('=') {
-        Some("a quoted name stands in an object only: write `meta = { \"a-b\" = … }`")
+        Some("a quoted name is only allowed in an object: write `meta = { \"a-b\" = … }`")
     } else if is_opener(text.get(..offset)?.lines().last().unwrap_or_default()) || line.contains('{') {
-        Some("a block on one line holds at most one attribute; begin a new line for more, and for blocks")
+        Some(
+            "a block on one line may contain at most one attribute; put further ones, and blocks, on new lines",
+        )
     } else {
         None
     }
@@ -66,7 +68,7 @@ impl Scan<'_> {
     fn run(&mut self) -> Result<(), (usize, String)> {
         while let Some(byte) = self.bytes.get(self.at).copied() {
             if self.open.len() > DEPTH_MAX {
-                return Err((self.at, "is nested too deep".to_owned()));
+                return Err((self.at, "is nested too deeply".to_owned()));
             }
             if self.open.last() == Some(&Open::Quote) {
                 self.quoted(byte);
@@ -110,7 +112,7 @@ impl Scan<'_> {
                     *entries += 1;
                     if *entries > ENTRIES_MAX {
                         let message =
-                            format!("more than {ENTRIES_MAX} lines or entries are in one pair of brackets");
+                            format!("one pair of brackets contains more than {ENTRIES_MAX} lines or entries");
                         return Err((self.at, message));
                     }
                 }

@@ -59,7 +59,7 @@ impl<'s> Scope<'s> {
         let spent = self.work.get().saturating_add(work);
         self.work.set(spent);
         if spent > WORK_MAX {
-            let message = format!("the expressions up to here make more than {WORK_MAX} values");
+            let message = format!("the expressions up to here create more than {WORK_MAX} values");
             return Err(Fault::Exhausted(self.source.problem_at(position, message)));
         }
         Ok(())

@@ -87,7 +87,7 @@ impl<'t> Source<'t> {
     pub(super) fn parse_expression(&self) -> Result<Expression, Problem> {
         scan::bounds(self.text).map_err(|(offset, message)| self.problem(offset, message))?;
         hcl_edit::parser::parse_expr(self.text).map_err(|error| {
-            self.problem(error.location().offset(), format!("is no HCL expression: {}", error.message()))
+            self.problem(error.location().offset(), format!("is not an HCL expression: {}", error.message()))
         })
     }
 

@@ -66,7 +66,7 @@ impl Variables {
                     line: 0,
                     column: 0,
                     path: String::new(),
-                    message: format!("{assignment:?} assigns nothing; write NAME=VALUE"),
+                    message: format!("{assignment:?} is not an assignment; write NAME=VALUE"),
                 }),
             }
         }
@@ -101,7 +101,7 @@ impl Variables {
                     give(attribute.key.as_str(), value, source.position(&attribute.key));
                 }
                 Structure::Block(block) => {
-                    let message = "a file of values holds only NAME = VALUE";
+                    let message = "a variable file may only contain NAME = VALUE";
                     return Err(source.problem_at(source.position(&block.ident), message));
                 }
             }

@@ -55,7 +55,7 @@ fn unknown(driver: &str, drivers: &Drivers) -> String {
     let names: Vec<String> = drivers.names().map(|name| format!("`{name}`")).collect();
     let names = names.join(", ");
     if driver == "mock_driver" && drivers.get("mock").is_some() {
-        return "is called `mock` here".to_owned();
+        return "is named `mock` in herdlet".to_owned();
     }
     if KNOWN.contains(&driver) {
         return format!("`{driver}` is known from Nomad, but not built in this release; there are {names}");

@@ -39,7 +39,10 @@ impl<'d> Findings<'d> {
     ) {
         if !self.is_unread(within) {
             let is_told = self.problems.len() < Problems::SHOWN_MAX;
-            self.problem(at, if is_told { message() } else { "refers to what is not there".to_owned() });
+            self.problem(
+                at,
+                if is_told { message() } else { "refers to something that does not exist".to_owned() },
+            );
         }
     }
 

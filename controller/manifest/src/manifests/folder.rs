@@ -74,7 +74,8 @@ pub fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<(String, Vec<u8>)
         }
         match list(path) {
             Ok(files) if files.is_empty() => {
-                let message = format!("has no manifest: no name ends in .{}", EXTENSIONS.join(", ."));
+                let message =
+                    format!("contains no manifest: no file name ends in .{}", EXTENSIONS.join(", ."));
                 Box::new(std::iter::once(Err(of_source(path, message))))
             }
             Ok(files) => Box::new(files.into_iter().map(|file| read_listed(&file))),
@@ -113,7 +114,7 @@ fn is_manifest_name(path: &Path) -> bool {
 fn read_listed(path: &Path) -> Result<Text, Problem> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
-            Err(of_source(path, "is no file (a pipe, socket or device), and was not read"))
+            Err(of_source(path, "is a pipe, socket or device, not a file, and was not read"))
         }
         Ok(_) | Err(_) => read_file(path),
     }
@@ -132,7 +133,7 @@ fn read_file(path: &Path) -> Result<Text, Problem> {
     let bytes = bytes.map_err(|error| of_source(path, format!("cannot be read: {error}")))?;
     // A full disk, a power cut or a failed program leaves such a file.
     if bytes.trim_ascii().is_empty() {
-        let message = "is empty; to take away what it defined, remove it, or leave a comment in it";
+        let message = "is empty; to delete what it defined, remove the file, or put only a comment in it";
         return Err(of_source(path, message));
     }
     Ok((path.display().to_string(), bytes))

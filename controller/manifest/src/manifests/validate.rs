@@ -164,7 +164,7 @@ fn labels(labels: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: 
         if !fits {
             findings.problem(
                 &trail.field(key),
-                "as a name it must be 1 to 253 of letters, digits, `.`, `_`, `-` and `/`",
+                "the name must be 1 to 253 letters, digits, `.`, `_`, `-` and `/`",
             );
         }
     }

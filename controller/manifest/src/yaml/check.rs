@@ -246,9 +246,9 @@ fn octal_or_decimal(text: &str) -> Option<String> {
     };
     let text = shorten(text);
     Some(match digits.contains(['8', '9']) {
-        true => format!("{text} has a leading zero, which means octal to some; write {decimal}"),
+        true => format!("{text} has a leading zero, which some YAML parsers read as octal; write {decimal}"),
         false => format!(
-            "{text} is octal to some readers of YAML and decimal to others; write {decimal} or 0o{decimal}"
+            "{text} is octal for some YAML parsers and decimal for others; write {decimal} or 0o{decimal}"
         ),
     })
 }

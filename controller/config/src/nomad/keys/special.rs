@@ -43,7 +43,7 @@ pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &
         let is_on =
             take(reading, Kind::Flag, enabled, &path).is_some_and(|on| as_bool(&on.text) == Some(true));
         if is_on {
-            let message = "herdlet is a client only: leave servers to Nomad, and this key out".to_owned();
+            let message = "herdlet can't be a server: run servers with Nomad, and remove this key".to_owned();
             reading.wrong(enabled.value.position, &path, message);
         }
     }
@@ -99,8 +99,7 @@ pub(in crate::nomad) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, p
     let is_random =
         take(reading, Kind::Flag, entry, path).is_some_and(|flag| as_bool(&flag.text) == Some(true));
     if !is_random {
-        let message =
-            "is not used by herdlet: the node's id is the one it has in data_dir, else a random one";
+        let message = "is not used by herdlet: the node's id is the one in data_dir, otherwise a random one";
         reading.warn(entry.key_position, path, message.to_owned());
     }
 }
@@ -110,8 +109,7 @@ pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: 
     let Some(all) = take(reading, Kind::Texts, entry, path) else { return };
     for server in all.items().unwrap_or_default() {
         if server.text.contains("provider=") {
-            let message =
-                "finds servers by a cloud's API, which herdlet can't: name them, or use DNS or Consul";
+            let message = "finds servers with a cloud's API, which herdlet does not support: name them, or use DNS or Consul";
             reading.warn(server.position, path, message.to_owned());
         } else {
             match sockaddr_of(reading, &server.text) {
@@ -125,7 +123,8 @@ pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: 
 pub(in crate::nomad) fn network_interface(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(name) = take(reading, Kind::Text, entry, path) else { return };
     if name.text.contains("{{") {
-        let message = "is a template; herdlet takes the name of an interface here, such as eth0".to_owned();
+        let message =
+            "is a template, but herdlet requires the name of an interface here, such as eth0".to_owned();
         return reading.wrong(name.position, path, message);
     }
     reading.put("cluster.network_interface", path, name);

@@ -55,11 +55,11 @@ pub(super) struct Arguments<'a> {
 const REFUSED: [(&[&str], &str); 4] = [
     (
         &["abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"],
-        "looks at the machine's files, and a manifest must mean the same wherever it is read",
+        "reads files of the machine, but a job file must give the same job on every machine",
     ),
     (
         &["bcrypt", "timestamp", "uuidv4"],
-        "gives something else at each reading, and the job would change each time",
+        "returns a different value each time, so the job would change whenever the file is read",
     ),
     (
         &[
@@ -78,7 +78,7 @@ const REFUSED: [(&[&str], &str); 4] = [
         ],
         "is known from Nomad, but not built in this release",
     ),
-    (&["env"], "is not there; a variable takes its value from NOMAD_VAR_<name>"),
+    (&["env"], "is not supported; declare a variable, and set it with NOMAD_VAR_<name>"),
 ];
 
 pub(super) fn call(name: &str, values: Vec<Value>, spend: Spend<'_>) -> Answer {

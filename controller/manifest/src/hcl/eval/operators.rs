@@ -54,7 +54,7 @@ fn compute(operator: BinaryOperator, left: &Value, right: &Value) -> Result<Valu
     };
     match value.is_finite() {
         true => Ok(Value::float(value)),
-        false => Err(format!("{left} {operator} {right} is no number")),
+        false => Err(format!("{left} {operator} {right} is not a number")),
     }
 }
 

@@ -16,14 +16,16 @@ pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Do
     let mut reading = Reading { source, drivers, problems: Problems::new() };
     let root = Trail::begin("");
     for attribute in &body.attributes {
-        let message = format!("a job file has no `{}` beside its job", attribute.name);
+        let message = format!("a job file can't contain `{}` outside of its job", attribute.name);
         reading.wrong(attribute.position, &root, message);
     }
     let mut documents = Vec::new();
     for block in &body.blocks {
         if &*block.kind != "job" {
-            let message =
-                format!("a job file has no block `{}`; there are job, variable and locals", block.kind);
+            let message = format!(
+                "a job file can't contain a block `{}`; expected job, variable or locals",
+                block.kind
+            );
             reading.wrong(block.position, &root, message);
             continue;
         }
@@ -60,7 +62,8 @@ impl Reading<'_> {
         self.body(&spec_shape, &block.body, &mut spec, &trail);
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "stop") {
             let entry = spec.entries.remove(at);
-            let message = "is no field of Nomad's job files; stop the job by: herdlet stop JOB".to_owned();
+            let message =
+                "is not a field of Nomad's job files; to stop the job, run: herdlet stop JOB".to_owned();
             self.wrong(entry.key_position, &trail.field("stop"), message);
         }
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "namespace") {

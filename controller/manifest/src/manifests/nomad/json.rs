@@ -104,7 +104,11 @@ impl Reading<'_> {
         for entry in root.entries().unwrap_or_default() {
             let key = &*entry.key;
             if key != "Job" && !REQUEST.contains(&key) && !is_nothing(&entry.value) {
-                self.wrong(entry.key_position, &trail.field(key), "is not known beside `Job`");
+                self.wrong(
+                    entry.key_position,
+                    &trail.field(key),
+                    "is not a known field of a request with `Job`",
+                );
             }
         }
     }
@@ -146,7 +150,7 @@ impl Reading<'_> {
                 // The default identity; the others are in `Identities`.
                 let identity = self.value(&identities.items().unwrap_or_default(), value, &trail);
                 if !fields.push("identities", position, identity) {
-                    self.wrong(position, &trail, "is beside `Identities`, which is no list");
+                    self.wrong(position, &trail, "can't be combined with `Identities`, which is not a list");
                 }
                 continue;
             }
@@ -167,7 +171,7 @@ impl Reading<'_> {
                     [] => continue,
                     [network] => self.network(&shape, network, &trail.item(0)),
                     [_, second, ..] => {
-                        self.wrong(second.position, &trail.item(1), "a group has one network here");
+                        self.wrong(second.position, &trail.item(1), "a group can have only one network");
                         continue;
                     }
                 },

@@ -68,7 +68,7 @@ fn whether_a_job_is_stopped_is_said_in_json_and_in_yaml_and_not_in_hcl() {
     assert_eq!(good("written.yaml", &to_yaml(&JobManifest::from_job(&in_yaml)).unwrap()), in_yaml);
     let in_hcl = hcl.replacen("job \"nightly\" {\n", "job \"nightly\" {\n  stop = true\n", 1);
     let told = wrong("a.hcl", &in_hcl);
-    assert!(told.contains("spec.stop: is no field of Nomad's job files"), "{told}");
+    assert!(told.contains("spec.stop: is not a field of Nomad's job files"), "{told}");
 }
 
 #[test]
@@ -153,9 +153,9 @@ fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
 fn slips_in_hcl_are_told_with_their_place() {
     for (text, place) in [
         ("job \"a\" {\n  grup \"g\" {\n  }\n}\n", "a.hcl:2:3: spec.grup"),
-        ("job \"a\" {\n}\njb \"b\" {\n}\n", "a.hcl:3:1: a job file has no block `jb`"),
+        ("job \"a\" {\n}\njb \"b\" {\n}\n", "a.hcl:3:1: a job file can't contain a block `jb`"),
         ("job {\n}\n", "a.hcl:1:1: spec: needs one name"),
-        ("x = 1\n", "a.hcl:1:1: a job file has no `x`"),
+        ("x = 1\n", "a.hcl:1:1: a job file can't contain `x`"),
         ("# nothing\n", "a.hcl: has no `job` block"),
         (
             "job \"a\" {\n  group \"g\" {\n    count = -1\n  }\n}\n",
@@ -223,7 +223,10 @@ fn slips_in_json_are_told_by_the_paths_of_the_api() {
             job("\"Tasks\": [{\"Name\": \"t\", \"Driver\": \"raw_exec\", \"Config\": {}}]"),
             "Job.TaskGroups[0].Tasks[0].Config",
         ),
-        ("{\"Job\": {\"ID\": \"a\"}, \"Jobb\": 1}".to_owned(), "Jobb: is not known beside `Job`"),
+        (
+            "{\"Job\": {\"ID\": \"a\"}, \"Jobb\": 1}".to_owned(),
+            "Jobb: is not a known field of a request with `Job`",
+        ),
         ("{\"Job\": {\"ID\": \"a\"}}".to_owned(), "Job"),
         ("{\"Job\": 7}".to_owned(), "Job: must be a job"),
     ] {

@@ -31,7 +31,7 @@ fn one(artifact: &Artifact, trail: &Trail<'_>, findings: &mut Findings<'_>) {
         for (key, value) in map.iter().flat_map(|map| map.iter()) {
             let fits = !key.is_empty() && key.len() <= 256 && !key.contains(char::is_control);
             if !fits {
-                findings.problem(&trail.field(name).field(key), "as a name it must be 1 to 256 characters");
+                findings.problem(&trail.field(name).field(key), "the name must be 1 to 256 characters");
             } else if value.0.len() > TEXT_LEN_MAX || value.0.contains(char::is_control) {
                 let message = "must have at most 16384 bytes, and no control characters";
                 findings.problem(&trail.field(name).field(key), message);

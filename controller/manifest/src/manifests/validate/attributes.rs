@@ -82,7 +82,7 @@ fn complaint(name: &str) -> Option<String> {
     let meant = nearest(name, names.iter().map(String::as_str));
     let what = match meant {
         Some(meant) => format!("did you mean `${{{meant}}}`?"),
-        None => "herdlet get node lists what this one has".to_owned(),
+        None => "herdlet get node lists the attributes of this one".to_owned(),
     };
     Some(format!("no node has `${{{name}}}`; {what}"))
 }
@@ -112,9 +112,15 @@ mod tests {
             ),
             ("node.datacentre", Some("no node has `${node.datacentre}`; did you mean `${node.datacenter}`?")),
             ("kernel.name", Some("no node has `${kernel.name}`; did you mean `${attr.kernel.name}`?")),
-            ("attr.xyzzy", Some("no node has `${attr.xyzzy}`; herdlet get node lists what this one has")),
-            ("attr.driver.", Some("no node has `${attr.driver.}`; herdlet get node lists what this one has")),
-            ("meta.", Some("no node has `${meta.}`; herdlet get node lists what this one has")),
+            (
+                "attr.xyzzy",
+                Some("no node has `${attr.xyzzy}`; herdlet get node lists the attributes of this one"),
+            ),
+            (
+                "attr.driver.",
+                Some("no node has `${attr.driver.}`; herdlet get node lists the attributes of this one"),
+            ),
+            ("meta.", Some("no node has `${meta.}`; herdlet get node lists the attributes of this one")),
         ] {
             assert_eq!(complaint(name).as_deref(), expected, "{name}");
         }

@@ -44,15 +44,14 @@ pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findin
             if let Some(complaint) = super::text::meta_key_complaint(key) {
                 findings.problem(&trail, complaint);
             } else if !seen.insert(key) {
-                findings.problem(&trail, format!("`{key}` is named already; each key is named once"));
+                findings.problem(&trail, format!("`{key}` is listed twice"));
             }
         }
     }
     let takes_payload =
         job.groups.iter().flat_map(|group| &group.tasks).any(|task| task.dispatch_payload.is_some());
     if block.payload == PayloadRule::Required && !takes_payload {
-        let message =
-            "a payload is required, but no task says where it goes; write `dispatch_payload` in one";
+        let message = "a payload is required, but no task receives it; add `dispatch_payload` to a task";
         findings.problem(&trail.field("payload"), message);
     }
 }
@@ -73,9 +72,10 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
                 findings.absent(&trail.field("cron"), trail, message);
             }
         }
-        (Some(_), [_, ..]) => {
-            findings.problem(&trail.field("crons"), "is beside `cron`; write all in `crons`")
-        }
+        (Some(_), [_, ..]) => findings.problem(
+            &trail.field("crons"),
+            "can't be combined with `cron`; write all expressions in `crons`",
+        ),
         (Some(cron), []) => expression(cron, written, &trail.field("cron"), findings),
         (None, crons) if crons.len() > EXPRESSIONS_LEN_MAX => {
             let found = crons.len();
@@ -96,10 +96,10 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
 fn expression(cron: &str, block: &Periodic, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     match Cron::parse(cron) {
         Ok(known) if !known.names_any() => {
-            findings.warning(trail, "names a day that no month has: nothing is launched by it");
+            findings.warning(trail, "matches no day of any month, so it never launches anything");
         }
         Ok(_) if is_over(cron, block.time_zone.as_deref(), herdlet_base::clock::wall_now()) => {
-            findings.warning(trail, "names only years that are over: nothing is launched by it any more");
+            findings.warning(trail, "matches only past years, so it no longer launches anything");
         }
         Ok(_) => {}
         Err(complaint) => findings.problem(trail, complaint),
@@ -124,7 +124,7 @@ pub(super) fn of_task(
     let Some(payload) = &spec.dispatch_payload else { return };
     match &context.job.parameterized {
         None => {
-            let message = "only a job that is dispatched has a payload; write `parameterized` in the job";
+            let message = "only a parameterized job has a payload; add `parameterized` to the job";
             let parameterized = Trail::begin("spec");
             return findings.absent(&parameterized.field("parameterized"), trail, message);
         }

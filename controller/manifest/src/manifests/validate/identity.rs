@@ -22,7 +22,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
         let fits = (1..=128).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         if !fits {
-            findings.problem(&trail.field("name"), "must be 1 to 128 of letters, digits, `_` and `-`");
+            findings.problem(&trail.field("name"), "must be 1 to 128 letters, digits, `_` and `-`");
         }
         let aud = identity.aud.as_deref().unwrap_or_default();
         if name == DEFAULT_IDENTITY {
@@ -35,7 +35,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
                 findings.problem(&trail.field("ttl"), message);
             }
         } else if aud.is_empty() {
-            findings.absent(&trail, &trail, "`aud` is missing: who is the token for?");
+            findings.absent(&trail, &trail, "`aud` is missing: name the audience of the token");
         }
         for (index, audience) in aud.iter().enumerate() {
             text::plain(audience, &trail.field("aud").item(index), findings);
@@ -50,7 +50,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
             let trail = trail.field("filepath");
             file(path, &trail, findings);
             if identity.file != Some(true) {
-                findings.problem(&trail, "stands only with `file: true`");
+                findings.problem(&trail, "is only allowed with `file: true`");
             }
         }
         if let Some(signal) = &identity.change_signal {
@@ -62,7 +62,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
                 findings.absent(&trail, &trail, "`change_signal` is missing, for `change_mode: signal`")
             }
             (Some(_), false) => {
-                findings.problem(&trail.field("change_signal"), "stands only with `change_mode: signal`");
+                findings.problem(&trail.field("change_signal"), "is only allowed with `change_mode: signal`");
             }
             (Some(_), true) | (None, false) => {}
         }
@@ -101,7 +101,7 @@ fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings
         let over = path.and_then(|path| mounts.iter().find(|(mount, _)| path.starts_with(mount)));
         if let Some((_, destination)) = over {
             let message = format!(
-                "lies in the volume that is mounted at `{destination}`, which would hide it and keep it; \
+                "is inside the volume mounted at `{destination}`, which would hide the token from the task and keep it; \
                  write a path outside of that, for instance secrets/token"
             );
             findings.problem(&list.item(index).field("filepath"), message);
@@ -126,7 +126,7 @@ fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
                 let item = list.item(index);
                 let field = item.field("filepath");
                 let at = if identity.filepath.is_some() { &field } else { &item };
-                findings.problem(at, format!("the file of identity `{other}` is in the way of this one's"));
+                findings.problem(at, format!("its file conflicts with that of the identity `{other}`"));
             }
             None => {
                 known.insert(path, name);

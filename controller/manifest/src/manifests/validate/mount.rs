@@ -17,7 +17,7 @@ pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findi
     for (name, volume) in spec.volumes.iter().flatten() {
         let trail = volumes.field(name);
         if let Some(complaint) = name_complaint(name) {
-            findings.problem(&trail, format!("as a name it {complaint}"));
+            findings.problem(&trail, format!("the name {complaint}"));
         }
         if let Some(complaint) = volume.source.as_deref().and_then(name_complaint) {
             findings.problem(&trail.field("source"), complaint);
@@ -29,7 +29,8 @@ pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findi
         }
         let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
         if canaries && volume.per_alloc == Some(true) {
-            let message = "a canary would share the volume of the allocation that it stands beside; write 0 for `canary`";
+            let message =
+                "a canary would share the volume of the allocation that it replaces; write 0 for `canary`";
             findings.problem(&trail.field("per_alloc"), message);
         }
     }
@@ -81,7 +82,7 @@ pub(super) fn of_task(
         } else if earlier.clone().any(|other| normal(&other.destination) == normal(&mount.destination)) {
             findings.problem(
                 &destination,
-                format!("another volume is mounted at `{}` already", mount.destination),
+                format!("another volume is already mounted at `{}`", mount.destination),
             );
         }
     }
@@ -93,7 +94,7 @@ fn inside_complaint(path: &str, driver: &str) -> Option<String> {
     if path.starts_with('/') {
         let name = steps.last().copied().unwrap_or("data");
         return Some(format!(
-            "with {driver} a task sees the machine's own files, so a volume can only stand inside the task's \
+            "with {driver} a task sees the machine's own files, so a volume can only be mounted inside the task's \
              directory: write a relative path, for instance local/{name}"
         ));
     }
@@ -103,7 +104,7 @@ fn inside_complaint(path: &str, driver: &str) -> Option<String> {
     match steps.as_slice() {
         [] => Some("must name a path inside the task's directory, for instance local/data".to_owned()),
         [only] if OURS.contains(only) => Some(format!(
-            "`{only}` is made by the agent; write a path in it or beside it, for instance local/data"
+            "`{only}` is created by the agent; write a path in it or beside it, for instance local/data"
         )),
         _ if path.contains('\0') || path.len() > 1_024 => {
             Some("must have at most 1024 bytes, and no NUL".to_owned())

@@ -20,8 +20,7 @@ pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
             && label.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
         if !fits {
-            let rule =
-                "as a label it must be 1 to 64 of letters, digits, `_` and `-`, and not begin with a digit";
+            let rule = "the label must be 1 to 64 letters, digits, `_` and `-`, and not begin with a digit";
             findings.problem(&trail.field(label), rule);
             continue;
         }
@@ -57,7 +56,7 @@ pub(super) fn static_ports(
             let trail = label.field("static");
             if group.count > 1 {
                 let message = format!(
-                    "port {number} exists once on this machine, but `count` is {}; use a free port (`{{}}`) or count 1",
+                    "port {number} can be used only once on this machine, but `count` is {}; use a dynamic port (`{{}}`) or count 1",
                     group.count
                 );
                 findings.problem(&trail, message);

@@ -75,7 +75,7 @@ pub(super) fn reschedule(
     }
     if *unlimited && *attempts > 0 {
         let message =
-            format!("{attempts} attempts are counted, so it can't be unlimited too; write one of both");
+            format!("{attempts} attempts are counted, so it can't be unlimited too; remove one of them");
         return findings.problem(&trail.field("unlimited"), message);
     }
     let mut at_least = |name: &str, found: Duration, least: Duration| {
@@ -109,7 +109,7 @@ pub(super) fn update(
         findings.absent(
             &trail.field("canary"),
             &trail.field("auto_promote"),
-            "needs canaries to promote; write `canary` too",
+            "requires `canary`, because there is nothing to promote without canaries",
         );
     }
     // Problems of the outer block alone are already reported there.
@@ -139,11 +139,11 @@ pub(super) fn update(
     }
     let mut warn = |idle: &[&str], why: &str| {
         if let Some(first) = idle.first() {
-            let (verb, names) = (if idle.len() == 1 { "doesn't" } else { "don't" }, idle.join(", "));
-            findings.warning(&trail.field(first), format!("{names} {verb} act {why}"));
+            let (verb, names) = (if idle.len() == 1 { "has" } else { "have" }, idle.join(", "));
+            findings.warning(&trail.field(first), format!("{names} {verb} no effect {why}"));
         }
     };
-    warn(&idle_fields(update), "in this release; the rest of `update` does");
+    warn(&idle_fields(update), "in this release; the rest of `update` has");
     if kind.is_on_each_machine() {
         let why = format!("on a {} job: it has no deployments", kind.as_str());
         warn(&deployment_fields(update), &why);

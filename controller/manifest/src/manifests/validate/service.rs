@@ -37,7 +37,7 @@ fn one_provider(
         let trail = trail.item(index);
         match first {
             Some((provider, place)) if *provider != service.provider => {
-                let message = format!("`{place}` uses another catalogue; a group uses one");
+                let message = format!("`{place}` uses another catalogue; a group can use only one");
                 findings.absent(&trail, &trail.field("provider"), message);
             }
             Some(_) => {}
@@ -72,7 +72,7 @@ pub(super) fn list(
             label(context, port, &trail.field("port"), findings);
         }
         if spec.address.is_some() && service.address_mode != AddressMode::Auto {
-            findings.problem(&trail.field("address"), "stands only with `address_mode: auto`");
+            findings.problem(&trail.field("address"), "is only allowed with `address_mode: auto`");
         }
         if let Some(address) = &spec.address {
             text::plain(address, &trail.field("address"), findings);
@@ -127,12 +127,10 @@ fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &m
     }
     let rule = "must be 1 to 63 letters, digits and dashes, with no dash at either end";
     match &spec.name {
-        Some(_) => {
-            findings.problem(&trail.field("name"), format!("the service's name {rule}; it comes to `{name}`"))
-        }
-        None => {
-            findings.problem(trail, format!("the default name `{name}` won't do, it {rule}; write `name`"))
-        }
+        Some(_) => findings
+            .problem(&trail.field("name"), format!("the service's name {rule}; it evaluates to `{name}`")),
+        None => findings
+            .problem(trail, format!("the default name `{name}` is not valid, it {rule}; write `name`")),
     }
 }
 
@@ -145,7 +143,7 @@ fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &m
     }
     if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
         if !port.parse::<u16>().is_ok_and(|port| port > 0) {
-            findings.problem(trail, format!("`{port}` is no port; ports go from 1 to 65535"));
+            findings.problem(trail, format!("`{port}` is not a port; ports are 1 to 65535"));
         }
         return;
     }
@@ -222,7 +220,7 @@ fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings
         fields.into_iter().filter(|(_, written, kinds)| *written && !kinds.contains(&kind))
     {
         let kinds: Vec<String> = kinds.iter().map(|kind| format!("`type: {}`", kind.as_str())).collect();
-        findings.problem(&trail.field(name), format!("stands only with {}", kinds.join(", ")));
+        findings.problem(&trail.field(name), format!("is only allowed with {}", kinds.join(", ")));
     }
 }
 
@@ -295,7 +293,7 @@ fn tls_only(spec: &spec::Check, tls: bool, how: &str, trail: &Trail<'_>, finding
         ("tls_server_name", spec.tls_server_name.is_some()),
     ];
     for (name, _) in written.into_iter().filter(|(_, written)| *written && !tls) {
-        findings.problem(&trail.field(name), format!("stands only with `{how}`"));
+        findings.problem(&trail.field(name), format!("is only allowed with `{how}`"));
     }
 }
 
@@ -310,7 +308,7 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
             findings.problem(&trail.field("path"), format!("must begin with `/`; write /{path}"));
         }
         Some(_) if path.contains(|char: char| char.is_control() || matches!(char, ' ' | '#')) => {
-            findings.problem(&trail.field("path"), "must not hold spaces, control characters and `#`");
+            findings.problem(&trail.field("path"), "must not contain spaces, control characters or `#`");
         }
         Some(_) => {}
     }
@@ -318,7 +316,7 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
         let upper = method.to_uppercase();
         let message = match METHODS.contains(&upper.as_str()) {
             true => format!("methods are upper-case; write {upper}"),
-            false => format!("`{method}` is no method of HTTP; there are {}", METHODS.join(", ")),
+            false => format!("`{method}` is not an HTTP method; the methods are {}", METHODS.join(", ")),
         };
         findings.problem(&trail.field("method"), message);
     }
@@ -329,11 +327,11 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
         if field.is_empty() || !field.bytes().all(is_token) {
             findings.problem(
                 &headers.field(field),
-                "as a name of a header field it holds characters that HTTP forbids",
+                "the name contains characters that HTTP forbids in header fields",
             );
         }
         if values.iter().any(|value| value.contains(['\r', '\n', '\0'])) {
-            findings.problem(&headers.field(field), "must not hold line breaks");
+            findings.problem(&headers.field(field), "must not contain line breaks");
         }
     }
 }

@@ -76,11 +76,7 @@ fn resources(task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
             findings.problem(&trail.field("memory_max"), message);
         }
         (None, Some(_)) => {
-            findings.absent(
-                trail,
-                &trail.field("memory_max"),
-                "is a margin above `memory`, which is not written",
-            );
+            findings.absent(trail, &trail.field("memory_max"), "extends `memory`, which is not set");
         }
         (Some(_) | None, Some(_) | None) => {}
     }

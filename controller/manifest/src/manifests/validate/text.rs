@@ -20,7 +20,7 @@ pub(super) fn unique<'a>(
         let Some(name) = name else { continue };
         if let Some(first) = seen.get(name) {
             let first = list.item(*first);
-            let message = format!("{what} `{name}` is already defined at `{first}`; names are unique");
+            let message = format!("{what} `{name}` is already defined at `{first}`; names must be unique");
             findings.problem(&list.item(index).field("name"), message);
         } else {
             seen.insert(name, index);
@@ -32,7 +32,7 @@ pub(super) fn unique<'a>(
 pub(super) fn meta(meta: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     for key in meta.into_iter().flatten().map(|(key, _)| key) {
         if let Some(complaint) = meta_key_complaint(key) {
-            findings.problem(&trail.field(key), format!("as a name it {complaint}"));
+            findings.problem(&trail.field(key), format!("the name {complaint}"));
         }
     }
 }
@@ -41,7 +41,7 @@ pub(super) fn meta(meta: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, fin
 pub(super) fn meta_key_complaint(key: &str) -> Option<&'static str> {
     let fits = (1..=128).contains(&key.len())
         && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    (!fits).then_some("must be 1 to 128 of letters, digits, `.`, `_` and `-`")
+    (!fits).then_some("must be 1 to 128 letters, digits, `.`, `_` and `-`")
 }
 
 /// Validates a text for people and programs: not empty, no control characters.
@@ -51,7 +51,7 @@ pub(super) fn plain(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) 
     } else if text.len() > 1_024 {
         findings.problem(trail, "must have at most 1024 bytes");
     } else if text.contains(char::is_control) {
-        findings.problem(trail, "must not hold control characters");
+        findings.problem(trail, "must not contain control characters");
     }
 }
 

@@ -47,7 +47,7 @@ impl Walk<'_> {
             let names = here.facets.beside(names);
             if let Some(complaint) = names.text("x-name").and_then(|kind| units::judge_name(kind, &entry.key))
             {
-                self.tell(entry.key_position, &trail, || format!("as a name it {complaint}"));
+                self.tell(entry.key_position, &trail, || format!("the name {complaint}"));
             }
         }
         match field_schema(here.facets, &entry.key) {
@@ -141,7 +141,7 @@ fn plural(facets: &Facets<'_>, name: &str) -> Option<String> {
 }
 
 fn plural_told(plural: &str) -> String {
-    format!("blocks that repeat take the plural here: `{plural}` is a list")
+    format!("repeated blocks have plural names here: `{plural}` is a list")
 }
 
 /// Searches the name in the enclosing maps, then in nested ones.

@@ -34,7 +34,7 @@ pub(super) fn judge(facets: &Facets<'_>, node: &Node) -> Option<Result<(), Strin
 pub(super) fn judge_text(node: &Node) -> Result<(), String> {
     match node.value {
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str if node.text.contains('\0') => {
-            Err("holds a NUL character, which neither an environment nor an argument can carry".to_owned())
+            Err("contains a NUL character, which is not allowed in environments and arguments".to_owned())
         }
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str | Value::Refused => Ok(()),
         Value::Null => Err("is empty; write \"\" for an empty string, or remove it".to_owned()),
@@ -55,7 +55,7 @@ pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
         }
         "variable" => {
             let bad = text.is_empty() || text.contains(['=', '\0']);
-            bad.then(|| "must not be empty and must not hold `=`".to_owned())
+            bad.then(|| "must not be empty or contain `=`".to_owned())
         }
         _ => None,
     }
@@ -70,7 +70,7 @@ fn judge_label(text: &str) -> Option<String> {
     if fits {
         return None;
     }
-    let rule = "must be 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end";
+    let rule = "must be 1 to 63 characters of a-z, 0-9 and `-`, with no `-` at either end";
     let mut label = String::new();
     for char in text.to_lowercase().chars().take(63) {
         if char.is_ascii_lowercase() || char.is_ascii_digit() {
@@ -81,7 +81,7 @@ fn judge_label(text: &str) -> Option<String> {
     }
     match label.trim_matches('-') {
         "" => Some(rule.to_owned()),
-        label => Some(format!("{rule}; `{label}` would do")),
+        label => Some(format!("{rule}; `{label}` would be valid")),
     }
 }
 
@@ -190,9 +190,7 @@ fn explain_mhz(node: &Node) -> String {
         _ => return sentence,
     };
     let share = (cores * EXAMPLE_MHZ).round();
-    format!(
-        "{sentence}; cpu is counted in MHz, not in cores: {cores} of a core of {EXAMPLE_MHZ} MHz is {share}",
-    )
+    format!("{sentence}; cpu is in MHz, not in cores: {cores} of a core of {EXAMPLE_MHZ} MHz is {share}",)
 }
 
 /// Splits an unsigned decimal number from the start of a text.

@@ -129,7 +129,7 @@ impl Builder {
                 let problem = self.problem(
                     at,
                     format!(
-                        "nothing above is marked `&{0}`; put a value that begins with `*` in quotes",
+                        "there is no anchor `&{0}` above; put a value that begins with `*` in quotes",
                         shorten(&name)
                     ),
                 );
@@ -203,7 +203,7 @@ impl Builder {
                 Value::Refused
             }
             Some((tag, Some(kind))) => resolve_tagged(text, kind).unwrap_or_else(|| {
-                let problem = self.problem(at, format!("is not what its tag `{}` says", tag.original()));
+                let problem = self.problem(at, format!("does not match its tag `{}`", tag.original()));
                 self.problems.push(problem);
                 Value::Refused
             }),
@@ -230,7 +230,7 @@ impl Builder {
         let problem = self.problem(
             at,
             format!(
-                "the tag `{}` is not known here; remove it, or put a value that begins with `!` in quotes",
+                "the tag `{}` is not supported; remove it, or put a value that begins with `!` in quotes",
                 tag.original()
             ),
         );
@@ -239,7 +239,7 @@ impl Builder {
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Stop> {
         let Some(part) = self.anchors.get(&anchor).cloned() else {
-            let problem = self.problem(at, "an alias cannot stand within what it repeats".to_owned());
+            let problem = self.problem(at, "an alias can't be inside the value that it repeats".to_owned());
             self.problems.push(problem);
             return self.complete(Part::refused(at), 0);
         };
@@ -313,8 +313,10 @@ impl Builder {
     fn complete_at(&mut self, part: Part, anchor: usize, at: Position) -> Result<(), Stop> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > self.limits.nodes_max {
-            let message =
-                format!("has more than {} values, those that aliases repeat counted", self.limits.nodes_max);
+            let message = format!(
+                "has more than {} values, including those that aliases repeat",
+                self.limits.nodes_max
+            );
             return Err(Stop::Source(self.problem(at, message)));
         }
         if anchor > 0 {
@@ -360,13 +362,14 @@ impl Builder {
         let Some(text) = node.scalar_text() else {
             let complaint = match node.value {
                 Value::Refused => None,
-                Value::Seq(_) => Some("a key is a word, not a list".to_owned()),
-                Value::Map(_) => {
-                    Some("a key is a word, not a map; put a value that begins with `{` in quotes".to_owned())
-                }
-                Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str => {
-                    Some(format!("a key is a word; put it in quotes if it is to be {:?}", node.text))
-                }
+                Value::Seq(_) => Some("a key must be a word, not a list".to_owned()),
+                Value::Map(_) => Some(
+                    "a key must be a word, not a map; put a value that begins with `{` in quotes".to_owned(),
+                ),
+                Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str => Some(format!(
+                    "a key must be a word; put it in quotes if it is meant to be {:?}",
+                    node.text
+                )),
             };
             return (Expecting::Refused, complaint);
         };

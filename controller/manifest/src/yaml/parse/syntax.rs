@@ -35,11 +35,11 @@ fn remedy(kind: &Kind, before: &str) -> Option<&'static str> {
     if is_tab {
         Some("indent with spaces")
     } else if in_brackets && before.ends_with('$') {
-        Some("within brackets put a value that holds `${…}` in quotes")
+        Some("within brackets, put a value that contains `${…}` in quotes")
     } else if in_brackets {
         Some("look for a bracket that is not closed, or a comma that is missing")
     } else if matches!(kind, Kind::MappingValueNotAllowed | Kind::InvalidIndentation) {
-        Some("check the indentation, and put a value that holds `: ` in quotes")
+        Some("check the indentation, and put a value that contains `: ` in quotes")
     } else if matches!(kind, Kind::ExpectedBlockMappingKey | Kind::ExpectedBlockSequenceEntry) {
         Some("check the indentation")
     } else if matches!(kind, Kind::BlockSequenceEntryNotAllowed) {
@@ -57,7 +57,7 @@ fn remedy(kind: &Kind, before: &str) -> Option<&'static str> {
     } else if matches!(kind, Kind::InvalidTrailingDoubleQuotedScalar) {
         Some("within double quotes write \\\"")
     } else if matches!(kind, Kind::UnknownQuotedScalarEscape) {
-        Some("in single quotes a backslash stands for itself")
+        Some("in single quotes, a backslash is literal")
     } else {
         None
     }

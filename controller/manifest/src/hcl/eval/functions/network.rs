@@ -25,7 +25,7 @@ struct Network {
 
 impl Network {
     fn read(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no network such as 10.1.0.0/16");
+        let wrong = || format!("{text:?} is not a network such as 10.1.0.0/16");
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let (number, bits) = match address.parse().map_err(|_| wrong())? {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
@@ -88,7 +88,7 @@ fn cidrsubnet(all: &Arguments<'_>) -> Answer {
         u128::try_from(number).ok().map(|number| Network::read(&text).map(|of| of.subnet(more, number)));
     match subnet.transpose()?.flatten() {
         Some(subnet) => Ok(subnet.text()),
-        None => Err(format!("{text} has no network {number} with {more} bits more").into()),
+        None => Err(format!("{text} has no subnet {number} with {more} more bits").into()),
     }
 }
 
@@ -101,7 +101,7 @@ fn cidrsubnets(all: &Arguments<'_>) -> Answer {
     let mut subnets = Vec::new();
     for at in 1..all.len() {
         let more = all.int(at)?;
-        let too_much = || format!("{text} has no room for one more network with {more} bits more");
+        let too_much = || format!("{text} has no room for another subnet with {more} more bits");
         let size = network.subnet(more, 0).ok_or_else(too_much)?.host_mask();
         // A subnet begins at a multiple of its size.
         let first = free.and_then(|free| free.checked_add(size)).map(|beyond| beyond & !size);

@@ -102,7 +102,7 @@ fn formatlist(all: &Arguments<'_>) -> Answer {
     let mut lengths = all.all().iter().filter_map(items).map(<[Value]>::len);
     let length = lengths.next().unwrap_or(1);
     if lengths.any(|other| other != length) {
-        return Err("the lists are not equally long".into());
+        return Err("the lists have different lengths".into());
     }
     let of = |at: usize| {
         let one = |value: &Value| match items(value) {
@@ -176,7 +176,9 @@ fn format(all: &Arguments<'_>) -> Answer {
     while let Some(at) = rest.find('%') {
         done.push_str(&rest[..at]);
         rest = &rest[at + 1..];
-        let end = rest.find(|char: char| char.is_alphabetic() || char == '%').ok_or("ends within a verb")?;
+        let end = rest
+            .find(|char: char| char.is_alphabetic() || char == '%')
+            .ok_or("the text ends within a verb")?;
         let (flags, verb) = (&rest[..end], rest[end..].chars().next().unwrap_or('%'));
         rest = &rest[end + verb.len_utf8()..];
         if verb == '%' {
