@@ -1,6 +1,6 @@
-//! The flags of `herdlet agent`, and the variables that say the same.
+//! The flags of `herdlet agent`, and their environment variables.
 //!
-//! A flag comes before its variable, the variable before the config file, the file before the default.
+//! Precedence: flag, variable, config file, default.
 
 use std::path::PathBuf;
 
@@ -77,7 +77,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// What the command line leaves open is taken from the environment.
+    /// Fills in missing flags from the environment.
     pub(super) fn or_variables(self, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
@@ -124,7 +124,7 @@ impl Flags {
         }
     }
 
-    /// Names and values of the node's meta.
+    /// Parses the node's metadata.
     pub(super) fn meta(&self) -> Result<Vec<(String, String)>, ConfigError> {
         let pair = |text: &String| {
             let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
@@ -135,7 +135,7 @@ impl Flags {
         self.meta.iter().map(pair).collect()
     }
 
-    /// Whether `raw_exec` is to be offered.
+    /// Parses `--raw-exec`.
     pub(super) fn raw_exec(&self) -> Result<Option<bool>, ConfigError> {
         let parse = |text: &String| {
             let why = || format!("expected true or false, found \"{text}\"");
@@ -144,7 +144,7 @@ impl Flags {
         self.raw_exec.as_ref().map(parse).transpose()
     }
 
-    /// Paths that people type are meant from where they stand.
+    /// Makes paths absolute, relative to the working directory.
     pub(super) fn with_absolute_paths(mut self) -> Result<Self, ConfigError> {
         let own = [&mut self.state_dir, &mut self.runtime_dir, &mut self.socket, &mut self.token_file];
         for path in own.into_iter().flatten().chain(&mut self.manifests).chain(&mut self.config) {
