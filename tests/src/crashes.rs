@@ -1,21 +1,22 @@
-//! A real agent with real processes, killed at random points, again and again.
+//! Kills a real agent with real processes at random points, again and again.
 //!
-//! In: a seed and how many points. Out: a table of the points by kind, and every promise that was broken with the seed of its
-//! life. A point is one `kill -9` (of the agent, of a supervisor, of both) around one operation, and a new agent after it.
-//! A life is one agent with its directories and jobs over some points, judged every few points and taken down in the end.
+//! In: a seed and the number of points. Out: a table of the points by kind, and every violation with the seed
+//! of its life. A point is one `kill -9` (of the agent, of a supervisor, of both) around one operation,
+//! followed by the start of a new agent. A life is one agent with its directories and jobs over some points.
+//! It is checked every few points and taken down at the end.
 //!
-//! - [`work`]: what the tasks of these lives do; they know by themselves when they run twice.
+//! - [`work`]: the tasks of these lives, which detect by themselves when two instances run.
 //! - [`job`]: the jobs.
-//! - [`operation`]: what is asked of the agent, and what is wanted from then on.
-//! - [`moment`]: when it is killed.
-//! - [`life`]: points, one after the other, of one agent.
-//! - [`oracle`]: what must hold when the agent had its time.
-//! - [`campaign`]: many lives side by side, and their table.
-//! - [`starting`]: killed while very many tasks start.
-//! - [`strangers`]: processes of others, which get the pids of the dead.
+//! - [`operation`]: requests to the agent, and the state that is wanted after them.
+//! - [`moment`]: when to kill.
+//! - [`life`]: the points of one agent, one after the other.
+//! - [`oracle`]: the invariants once the agent had time to converge.
+//! - [`campaign`]: many concurrent lives, and their table.
+//! - [`starting`]: kills while very many tasks start.
+//! - [`strangers`]: unrelated processes, which reuse the pids of ended ones.
 //!
-//! Another part of herdlet joins by adding what it brings to the jobs (`job.rs`), its operations (`operation.rs`) and what it
-//! must not leave behind (`oracle.rs`); moments and victims come by themselves.
+//! To cover a new part of herdlet, add it to the jobs (`job.rs`), its operations to `operation.rs` and the
+//! traces that it must not leave to `oracle.rs`. Moments and victims need no change.
 
 pub mod campaign;
 pub mod job;

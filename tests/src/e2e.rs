@@ -1,21 +1,21 @@
-//! The real program on the real machine: what the end-to-end tests are written with.
+//! The real program on the real machine: the library of the end-to-end tests.
 //!
-//! In: what a test wants (an agent, a private run, a Consul). Out: processes of its own, in directories of its own, of
-//! which nothing is left in the end. Whatever a test starts is ended by its own pid or cgroup; tests run side by side.
+//! In: the needs of a test (an agent, a private run, a Consul). Out: processes in directories of their own,
+//! of which nothing remains at the end. A test ends its processes by pid or cgroup; tests run concurrently.
 //!
 //! - [`program`]: the program under test.
-//! - [`home`]: the directories of one test, and the proof that nothing is left.
-//! - [`command`]: one command with its output, as root or as somebody else.
+//! - [`home`]: the directories of one test, and the check that nothing remains.
+//! - [`command`]: one command with its output, as root or as another user.
 //! - [`agent`]: a running agent and its command line.
-//! - [`shown`]: what the agent shows of its allocations.
-//! - [`host`]: what the machine shows: processes, cgroups, mounts.
+//! - [`shown`]: the agent's view of its allocations.
+//! - [`host`]: the machine's processes, cgroups and mounts.
 //! - [`consul`]: a real Consul agent.
-//! - [`proxy`]: what stands between and answers wrongly.
+//! - [`proxy`]: a proxy that gives wrong answers.
 //! - [`http`]: one request over a socket.
-//! - [`ports`]: ports for what must have some.
-//! - [`wait`]: waiting for the world, with a deadline.
+//! - [`ports`]: free ports.
+//! - [`wait`]: polling with a deadline.
 //!
-//! It must not know how the program is built inside.
+//! This module must not know the internals of the program.
 
 #![expect(clippy::expect_used, reason = "a test that can't go on says why and ends")]
 

@@ -1,10 +1,10 @@
-//! Which real components this machine has for the tests.
+//! The real components that this machine has for the tests.
 //!
-//! In: the variables that `tests/setup` writes to `target/test-env/env`, from the environment or, when somebody runs
-//! `cargo test` by hand, from that file. Out: a path, or nothing, after which the test says that it was left out and
-//! passes. Where `HERDLET_TEST_REQUIRE=1` (CI) a missing component fails the test instead: nothing is left out silently.
+//! In: the variables that `tests/setup` writes to `target/test-env/env`, from the environment or, in a manual
+//! `cargo test`, from that file. Out: a path, or `None`, after which the test reports that it was skipped and
+//! passes. With `HERDLET_TEST_REQUIRE=1` (CI) a missing component fails the test instead.
 //!
-//! It must not know what a component is for.
+//! This module must not know how a component is used.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 /// The Consul program.
 pub const CONSUL: &str = "HERDLET_TEST_CONSUL";
 
-/// The program that checks pages of metrics.
+/// The program that validates pages of metrics.
 pub const PROMTOOL: &str = "HERDLET_TEST_PROMTOOL";
 
-/// A browser without a window.
+/// A headless browser.
 pub const CHROMIUM: &str = "HERDLET_TEST_CHROMIUM";
 
-/// A Python 3 that is no version manager's stand-in.
+/// A Python 3 program, not the wrapper of a version manager.
 pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
 
-/// The folder of python-nomad and what it needs, for that Python.
+/// The folder of python-nomad and its dependencies, for that Python.
 pub const PYTHON_NOMAD: &str = "HERDLET_TEST_PYTHON_NOMAD";
 
 /// The Traefik program.
@@ -30,14 +30,14 @@ pub const TRAEFIK: &str = "HERDLET_TEST_TRAEFIK";
 /// A kernel for a virtual machine.
 pub const GUEST_KERNEL: &str = "HERDLET_TEST_GUEST_KERNEL";
 
-/// The drivers of that kernel for disk and network.
+/// The disk and network drivers of that kernel.
 pub const GUEST_MODULES: &str = "HERDLET_TEST_GUEST_MODULES";
 
-/// The path that `variable` names, if it is set and exists; otherwise `None`, said on stderr.
+/// Returns the path in `variable` if it is set and exists; otherwise reports it on stderr and returns `None`.
 ///
 /// # Panics
 ///
-/// When the component is missing although `HERDLET_TEST_REQUIRE=1`.
+/// If the component is missing although `HERDLET_TEST_REQUIRE=1`.
 #[must_use]
 pub fn component(variable: &str) -> Option<PathBuf> {
     let path = env::var_os(variable)
@@ -50,11 +50,11 @@ pub fn component(variable: &str) -> Option<PathBuf> {
     path
 }
 
-/// The program called `name` on PATH, if there is one; otherwise `None`, said on stderr.
+/// Returns the program `name` on PATH if it exists; otherwise reports it on stderr and returns `None`.
 ///
 /// # Panics
 ///
-/// When it is missing although `HERDLET_TEST_REQUIRE=1`.
+/// If it is missing although `HERDLET_TEST_REQUIRE=1`.
 #[must_use]
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").and_then(|path| {
@@ -66,12 +66,12 @@ pub fn program(name: &str) -> Option<PathBuf> {
     path
 }
 
-/// Says that a test is left out because of `why`: for what only the test itself can find missing (root, a cgroup
-/// controller, a kernel feature).
+/// Reports that a test is skipped because of `why`. For requirements that only the test itself can check
+/// (root, a cgroup controller, a kernel feature).
 ///
 /// # Panics
 ///
-/// When `HERDLET_TEST_REQUIRE=1`.
+/// If `HERDLET_TEST_REQUIRE=1`.
 pub fn leave_out(why: &str) {
     assert!(env::var_os("HERDLET_TEST_REQUIRE").is_none_or(|value| value != "1"), "required here: {why}");
     eprintln!("left out: {why}");

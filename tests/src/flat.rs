@@ -1,9 +1,9 @@
-//! Whether an agent stays as small as it was, however long it works.
+//! Whether an agent's use of resources stays constant, however long it works.
 //!
-//! In: how many restarts of one task, how many updates of one job. Out: what the agent had of everything after a tenth of the work
-//! and in the end, and what has grown.
+//! In: the numbers of restarts of one task and of updates of one job. Out: the agent's resources after a
+//! tenth of the work and at the end, and those that have grown.
 //!
-//! A new part joins by a line in [`Figures`], if it holds anything that is not counted there.
+//! To cover a new part, add a line to [`Figures`] for each kind of resource that is not counted there.
 
 use std::{
     collections::BTreeSet,
@@ -18,44 +18,42 @@ use crate::{
     e2e::{agent::Agent, host, http, wait},
 };
 
-/// What an agent has.
+/// The resources of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// Open descriptors.
+    /// Open file descriptors.
     pub descriptors: usize,
-    /// Threads.
     pub threads: usize,
-    /// Memory that it shares with nobody and no file, in KiB: what others use does not change it.
+    /// Anonymous memory in KiB, which other processes don't affect.
     pub memory_kib: usize,
-    /// Directories and files of its own, and cgroups.
+    /// Its directories and files, and cgroups.
     pub paths: usize,
-    /// Mounts.
     pub mounts: usize,
-    /// Size of the database, in KiB.
+    /// Size of the database in KiB.
     pub state_kib: usize,
     /// Processes of tasks and supervisors.
     pub processes: usize,
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// What was done.
+    /// A description of the work.
     pub what: String,
-    /// After a tenth of it.
+    /// After a tenth of the work.
     pub before: Figures,
     /// After all of it.
     pub after: Figures,
-    /// What has grown, in words.
+    /// Descriptions of the resources that have grown.
     pub grown: Vec<String>,
-    /// How long all of it took.
     pub took: Duration,
 }
 
-/// An agent comes to rest before that: an idle thread goes after ten seconds, a tombstone after a minute. What has grown then stays.
+/// Maximum wait for an agent to settle: an idle thread exits after ten seconds, a tombstone is removed after
+/// a minute. What has grown by then is a leak.
 const REST: Duration = Duration::from_secs(300);
 
-/// Lets a task end and be started again so often.
+/// Lets a task end and be restarted `times` times.
 pub fn restarts(times: u64) -> Outcome {
     let mut agent = Agent::start();
     let hold = agent.home.write("hold", "");
@@ -68,7 +66,7 @@ pub fn restarts(times: u64) -> Outcome {
     let until = |wanted: u64| {
         fs::remove_file(&hold).expect("the task is let go");
         agent.members().iter().for_each(|member| host::signal(member.pid, rustix::process::Signal::KILL));
-        // On a busy disk a restart takes long, but it comes.
+        // A restart takes long on a busy disk, but it does happen.
         while let restarts = restarted(&agent)
             && restarts < wanted
         {
@@ -85,7 +83,7 @@ pub fn restarts(times: u64) -> Outcome {
     outcome
 }
 
-/// Gives a job new work so often.
+/// Updates a job `times` times.
 pub fn updates(times: u64) -> Outcome {
     let agent = Agent::start();
     let began = Instant::now();
@@ -121,7 +119,7 @@ pub fn updates(times: u64) -> Outcome {
 }
 
 impl Outcome {
-    /// What a person reads.
+    /// Formats the table for people.
     pub fn table(&self) -> String {
         let Self { what, before, after, grown, took } = self;
         let mut text = format!(
@@ -175,7 +173,7 @@ impl Figures {
         ]
     }
 
-    /// What has grown since `before`, beyond what an allocator and a pool of threads may.
+    /// Returns the growth since `before` beyond the tolerance for allocators and thread pools.
     fn grown_since(self, before: Self) -> Vec<String> {
         let named = self.named().into_iter().zip(before.named());
         let grown = named.filter(|((name, after), (_, before))| {
@@ -197,7 +195,7 @@ fn compare(what: String, agent: &Agent, before: Figures, began: Instant) -> Outc
     Outcome { what, before, after, grown: after.grown_since(before), took }
 }
 
-/// Figures of an agent that has no more work, once they are as `good` wants them or the time for it is over.
+/// Returns the figures of an idle agent once they satisfy `good` or [`REST`] has passed.
 fn at_rest(agent: &Agent, good: impl Fn(Figures) -> bool) -> Figures {
     let deadline = Instant::now() + REST;
     wait::pause(Duration::from_secs(1));

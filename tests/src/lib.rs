@@ -1,5 +1,5 @@
-//! What the tests of this package share: simulated lives, the environment of end-to-end tests, campaigns of crashes
-//! and with stock Nomad, and what an agent has after much work.
+//! The library of these tests: simulated lives, end-to-end tests, campaigns of crashes, power cuts and stock
+//! Nomad, and resource use after much work.
 
 #[expect(clippy::expect_used, reason = "a campaign that can't go on says why and ends")]
 pub mod crashes;

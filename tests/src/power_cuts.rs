@@ -1,17 +1,19 @@
-//! A virtual machine whose power is cut at random moments, again and again; what it had acknowledged must be there after each.
+//! Cuts the power of a virtual machine at random moments, again and again. What it had acknowledged must
+//! exist after each cut.
 //!
-//! In: a seed and how many cuts. Out: how they went, and every promise that was broken. What is simulated is the disk: it has a
-//! cache that forgets. A write is on it for good once a flush was answered; of those that came later a cut keeps the first
-//! few, or any, or none, by sectors of 4 KiB. The kernel, its ext4 and the agent are real; processors and memory are emulated.
+//! In: a seed and the number of cuts. Out: the result of each, and every violation. The disk is simulated: it
+//! has a volatile cache. A write is durable once a flush was answered; of later writes, a cut keeps the first
+//! few, or any, or none, in sectors of 4 KiB. The kernel, its ext4 and the agent are real; processors and
+//! memory are emulated.
 //!
 //! - [`disk`]: the disk.
-//! - [`nbd`]: how qemu reads and writes it.
+//! - [`nbd`]: the protocol between qemu and the disk.
 //! - [`machine`]: a boot of the machine, and its end.
-//! - [`guest`]: what runs in the machine to tell what else runs there.
-//! - [`life`]: operations, cuts, and judgement after each boot.
+//! - [`guest`]: a program in the machine that reports what runs there.
+//! - [`life`]: operations, cuts, and checks after each boot.
 //!
-//! Another part of herdlet joins by what it adds to [`crate::crashes::job`] and [`crate::crashes::operation`], which these lives
-//! share with the crashes, and by what it must not leave behind (`life.rs`).
+//! To cover a new part of herdlet, add it to [`crate::crashes::job`] and [`crate::crashes::operation`], which
+//! the crashes use too, and the traces that it must not leave to `life.rs`.
 
 pub mod disk;
 pub mod guest;

@@ -1,17 +1,18 @@
-//! Stock Nomad's own servers, command line and clients, with an agent of ours as a node among them.
+//! Stock Nomad's own servers, command line and clients, with an agent of ours as one of their nodes.
 //!
-//! In: a `nomad` program, whichever release it is. Out: what of its stories held. Nothing of it is in the tree: who wants to know
-//! brings one along.
+//! In: a `nomad` program of any release. Out: which stories passed. The repository contains no such program:
+//! the user provides it.
 //!
-//! - [`program`]: such a program, and how old it is.
-//! - [`stock`]: a server or client of it that runs.
-//! - [`ground`]: servers, an agent that is their node, and the command line between them.
-//! - [`jobs`]: what servers show of jobs and allocations.
-//! - [`campaign`]: stories, told one after the other.
+//! - [`program`]: such a program, and its version.
+//! - [`stock`]: a running server or client.
+//! - [`ground`]: servers, an agent that is their node, and the command line.
+//! - [`jobs`]: the servers' view of jobs and allocations.
+//! - [`campaign`]: runs stories one after the other.
 //! - [`stories`]: the stories themselves.
-//! - [`task`]: what tasks run that need to answer somebody.
+//! - [`task`]: a task that serves requests.
 //!
-//! Everything is on loopback and in a temporary directory, and ended by its own pid. A story that fails leaves nothing to the next one.
+//! Everything is on loopback and in a temporary directory, and is ended by its pid. A failed story leaves
+//! nothing to the next one.
 
 pub mod campaign;
 pub mod ground;

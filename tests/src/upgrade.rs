@@ -1,11 +1,12 @@
-//! What each released version leaves behind, kept so that every later version is tried on it.
+//! The files of each released version, on which every later version is tested.
 //!
-//! In: the program of a release. Out: `tests/fixtures/upgrade/NAME.tar.gz` with its state directory (`state`), owners and modes as they
-//! were, the records of its attempts (`records`), and in `state/bin` its supervisor, which may go on living under newer agents for
-//! months.
+//! In: the program of a release. Out: `tests/fixtures/upgrade/NAME.tar.gz` with its state directory
+//! (`state`), owners and modes included, the records of its attempts (`records`), and in `state/bin` its
+//! supervisor, which may live on under newer agents for months.
 //!
-//! A release is added by one command, run from its tag: `cargo run --release -p herdlet-tests --bin fixture`. [`leave`] lists what a
-//! fixture holds; where a version starts its supervisor in another way than the one before, `tests/tests/e2e/upgrade.rs` learns it.
+//! To add a release, run this from its tag: `cargo run --release -p herdlet-tests --bin fixture`. [`leave`]
+//! defines the contents of a fixture. If a version starts its supervisor in another way than its predecessor,
+//! extend `tests/tests/e2e/upgrade.rs`.
 
 use std::{
     fs,
@@ -23,8 +24,8 @@ use crate::e2e::{
     wait,
 };
 
-/// The jobs of a fixture: one that runs on, one whose tasks run on as different users, one that has ended well, one that ended while no
-/// agent ran, and one that was deleted.
+/// The jobs of a fixture: one that runs on, one whose tasks run as different users, one that has completed,
+/// one that ended while no agent ran, and one that was deleted.
 const JOBS: &str = r#"apiVersion: herdlet/v1
 kind: Volume
 metadata: {name: v}
@@ -82,12 +83,13 @@ spec:
   groups: [{name: g, tasks: [{name: t, driver: raw_exec, config: {command: /bin/sleep, args: ["100002"]}}]}]
 "#;
 
-/// Where fixtures are.
+/// The directory of the fixtures.
 pub fn fixtures() -> PathBuf {
     project().join("tests/fixtures/upgrade")
 }
 
-/// Lets the program under test leave its fixture in `dir`, under `name` or the program's version, and returns its path.
+/// Creates the fixture of the program under test in `dir`, under `name` or the program's version, and returns
+/// its path.
 pub fn leave(dir: &Path, name: Option<String>) -> PathBuf {
     let mut agent = Agent::start();
     let name = name.unwrap_or_else(|| version(&agent));
@@ -104,7 +106,7 @@ pub fn leave(dir: &Path, name: Option<String>) -> PathBuf {
     let records = whole.join("records");
     fs::create_dir_all(&records).expect("a directory");
     run("cp", &["-a", "--one-file-system", &text(&agent.home.state()), &text(&whole)]);
-    // What is mounted there is not there.
+    // The contents of mounts are not part of the state directory.
     for mounted in host::mounts_below(&agent.home.state()) {
         let below = mounted.strip_prefix(agent.home.path()).expect("it is below the state directory");
         run("sh", &["-c", "rm -rf \"$0\"/*", &text(&whole.join(below))]);
@@ -124,7 +126,7 @@ pub fn leave(dir: &Path, name: Option<String>) -> PathBuf {
     path
 }
 
-/// How many tasks of [`JOBS`] still run when the agent has gone.
+/// How many tasks of [`JOBS`] still run after the agent's end.
 const LIVING: usize = 4;
 
 fn version(agent: &Agent) -> String {
@@ -134,20 +136,20 @@ fn version(agent: &Agent) -> String {
     version.expect("`herdlet version` prints a version").to_owned()
 }
 
-/// Unpacks a fixture into an agent's home: its state where the agent expects it. Returns where its records are.
+/// Unpacks a fixture's state into the state directory of an agent's home. Returns the path of its records.
 pub fn unpack(fixture: &Path, agent: &Agent) -> PathBuf {
     run("tar", &["-xzpf", &text(fixture), "--numeric-owner", "-C", &text(agent.home.path())]);
     agent.home.path().join("records")
 }
 
-/// How long a whole release may take to be replaced.
+/// How long each release runs before the next one replaces it.
 pub const PAUSE: Duration = Duration::from_millis(300);
 
-/// Another file with the same program in it, in the place of the one before.
+/// Installs another file with the same program in place of the previous one.
 pub fn install(dir: &Path, number: u64) -> PathBuf {
     let (path, fresh) = (dir.join("herdlet-installed"), dir.join("herdlet-fresh"));
     let mut bytes = fs::read(program()).expect("the program can be read");
-    // What follows the program in its file is nothing to the kernel.
+    // The kernel ignores bytes after the end of the program.
     bytes.extend_from_slice(&number.to_le_bytes());
     fs::write(&fresh, bytes).expect("the program can be written");
     run("chmod", &["755", &text(&fresh)]);

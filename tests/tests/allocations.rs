@@ -1,4 +1,4 @@
-//! Planning what has converged costs no memory: an idle node with many allocations stays idle.
+//! Planning a converged allocation allocates no memory: an idle node with many allocations stays idle.
 
 #![expect(unsafe_code, reason = "a counting allocator is one")]
 
@@ -21,16 +21,16 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is the system allocator's; the counter is a plain cell of the thread and allocates nothing.
+// SAFETY: forwards to the system allocator; the counter is a thread-local cell and does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

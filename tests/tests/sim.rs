@@ -1,5 +1,5 @@
-//! Simulated lives: seeds × faults × crashes. This is the fixed set; `cargo run --release -p herdlet-tests --bin sim -- FROM..TO`
-//! lives others.
+//! Simulated lives: seeds × faults × crashes. This is the fixed set; `cargo run --release -p herdlet-tests
+//! --bin sim -- FROM..TO` runs others.
 
 use std::{num::NonZero, thread};
 

@@ -1,4 +1,4 @@
-//! Stories: lives without chance that a person can read, kept beside this file. `UPDATE_STORIES=1` writes them anew.
+//! Deterministic lives with readable logs in `tests/stories`. `UPDATE_STORIES=1` updates the logs.
 
 use std::{path::Path, sync::Arc};
 
@@ -195,12 +195,12 @@ fn a_bad_version_halts_its_roll_out() {
     });
 }
 
-/// One at a time, healthy after 2s; a deployment that stands still for a minute has failed.
+/// One allocation at a time, healthy after 2s; a deployment without progress for a minute fails.
 fn update() -> Update {
     Update { min_healthy_time: Duration::from_secs(2), ..fixture::update() }
 }
 
-/// A service of two in this colour, whose task runs for ever, or fails at once.
+/// Returns a service with two allocations in this colour, whose task runs for ever, or fails at once.
 fn colored(color: &str, exit_code: i32, rules: Update) -> Job {
     let mut httpd = task("httpd", (exit_code != 0).then_some(100), exit_code);
     httpd.env.insert("COLOR".to_owned(), color.to_owned());
@@ -383,7 +383,8 @@ fn one_group_stops_in_order() {
     });
 }
 
-/// nomad-style kill timing: kill_timeout 30 s capped to max_kill_timeout 30 s here, task delay 10 s, group delay 5 s.
+/// Nomad's kill timing: kill_timeout 30 s capped to max_kill_timeout 30 s here, task delay 10 s, group delay
+/// 5 s.
 #[test]
 fn a_stubborn_task_is_killed_on_time() {
     tell("kill-timing", || {
@@ -447,7 +448,8 @@ fn the_state_of_running_tasks_is_lost() {
     });
 }
 
-/// A state that was made anew stood before the barrier of a restart of all, which waits until no task runs.
+/// Regression: a rebuilt state was stuck at the barrier of a restart of all tasks, which waits until none
+/// runs.
 #[test]
 fn state_damaged_while_tasks_run() {
     tell("state-damaged", || {

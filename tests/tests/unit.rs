@@ -1,7 +1,7 @@
-//! The shipped systemd unit: systemd understands every line of it, and what must never be in it is not.
+//! The shipped systemd unit: systemd accepts every line, and it contains no harmful setting.
 //!
-//! In: deploy/herdlet.service, and `systemd-analyze` where there is one. How the unit behaves under a real systemd is the
-//! business of tests/guest/run.
+//! In: deploy/herdlet.service, and `systemd-analyze` if available. tests/guest/run tests the unit with a real
+//! systemd.
 
 use std::error::Error;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use herdlet_tests::environment;
 
-/// Each gives the service a mount namespace of its own: what the agent mounts for tasks would vanish with a restart.
+/// Each gives the service its own mount namespace: a restart would lose the agent's mounts for tasks.
 const MOUNT_NAMESPACE: [&str; 28] = [
     "BindLogSockets",
     "BindPaths",
@@ -42,7 +42,7 @@ const MOUNT_NAMESPACE: [&str; 28] = [
     "TemporaryFileSystem",
 ];
 
-/// Each would be inherited by every task, or takes something from under running ones.
+/// Each would be inherited by every task, or affects running tasks.
 const HARMFUL: [&str; 9] = [
     "CapabilityBoundingSet",
     "Delegate",
@@ -62,7 +62,7 @@ fn systemd_has_nothing_to_say_about_the_unit() -> Outcome {
     let Some(analyze) = environment::program("systemd-analyze") else { return Ok(()) };
     let folder = tempfile::tempdir()?;
     let copy = folder.path().join("herdlet.service");
-    // systemd looks for the program; the agent need not be installed for this.
+    // systemd checks that the program exists; the agent need not be installed for this.
     fs::write(&copy, unit()?.replace("/usr/bin/herdlet ", "/bin/true "))?;
 
     let output = Command::new(analyze).arg("verify").arg(&copy).output()?;
@@ -88,7 +88,7 @@ fn unit() -> std::io::Result<String> {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/herdlet.service"))
 }
 
-/// The value of the first `key=` line; comments don't count.
+/// Returns the value of the first `key=` line; comments don't count.
 fn value<'u>(unit: &'u str, key: &str) -> Option<&'u str> {
     unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }

@@ -1,6 +1,6 @@
-//! `artifact`: what may be fetched for tasks, with Nomad's names.
+//! `artifact`: limits on downloads for tasks, with Nomad's names.
 //!
-//! In: what the file says. Out: limits, or what is no limit.
+//! In: the section of the config file. Out: limits, or problems.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use herdlet_api_types::manifest::{Span, Text};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What may be fetched for tasks.
+/// Limits on downloads for tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Artifact {
-    /// Size of one download, such as `100GB`; `0` is no limit.
+    /// Maximum size of a download, such as `100GB`; `0` means unlimited.
     pub http_max_size: Option<Text>,
-    /// How long one download may take.
+    /// Maximum duration of a download.
     pub http_read_timeout: Option<Span>,
-    /// Size of all that an archive holds; `0` is no limit.
+    /// Maximum unpacked size of an archive; `0` means unlimited.
     pub decompression_size_limit: Option<Text>,
-    /// Number of its entries; 0 is no limit.
+    /// Maximum number of entries of an archive; 0 means unlimited.
     pub decompression_file_count_limit: Option<u64>,
 }
 
 impl Artifact {
-    /// What it says that is no limit, by its field.
+    /// Returns the invalid limits, by field.
     pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
         let sizes = [
             ("http_max_size", &self.http_max_size),
@@ -39,7 +39,7 @@ impl Artifact {
         sizes.chain(span).collect()
     }
 
-    /// The limits. What is no limit was told before.
+    /// Converts to limits. Invalid fields, already reported, get their defaults.
     pub(super) fn limits(&self) -> Limits {
         let default = Limits::default();
         let bytes = |text: &Option<Text>, default| {
@@ -60,7 +60,7 @@ fn or_endless(limit: u64) -> u64 {
     if limit == 0 { u64::MAX } else { limit }
 }
 
-/// `100GB` is 10¹¹, `1KiB` is 1024, as Nomad's agents read them.
+/// Parses a size as Nomad's agents do: `100GB` is 10¹¹, `1KiB` is 1024.
 fn bytes_of(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
@@ -77,16 +77,16 @@ fn bytes_of(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(scale)
 }
 
-/// What may be fetched, as Nomad's `client.artifact` has it.
+/// Limits on downloads, as in Nomad's `client.artifact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// `http_max_size`: bytes of one download.
+    /// `http_max_size`: maximum bytes of a download.
     pub http_bytes_max: u64,
-    /// `http_read_timeout`: how long one download may take, and unpacking it once more.
+    /// `http_read_timeout`: maximum duration of a download. Unpacking has the same limit.
     pub http_time_max: Duration,
-    /// `decompression_size_limit`: bytes that an archive unpacks to.
+    /// `decompression_size_limit`: maximum bytes of an unpacked archive.
     pub unpacked_bytes_max: u64,
-    /// `decompression_file_count_limit`: entries of an archive.
+    /// `decompression_file_count_limit`: maximum entries of an archive.
     pub entries_max: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-/// Ports and ranges of them, separated by commas.
+/// Parses ports and ranges of ports, separated by commas.
 pub(super) fn ports(text: &str) -> Result<BTreeSet<u16>, String> {
     let mut ports = BTreeSet::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -15,7 +15,7 @@ pub(super) fn ports(text: &str) -> Result<BTreeSet<u16>, String> {
     Ok(ports)
 }
 
-/// What is wrong with a path that is not absolute.
+/// Returns the problem with a relative path.
 pub(super) fn not_absolute(path: &Path) -> Option<String> {
     let shown = path.display();
     (!path.is_absolute()).then(|| format!("must be an absolute path, found \"{shown}\""))

@@ -1,6 +1,6 @@
-//! What only a node of a Nomad cluster needs: which servers, and what it is to them.
+//! Settings that only a node of a Nomad cluster needs: its servers, and its properties as a node.
 //!
-//! In: the section `cluster` of a config file, checked; flags. Out: [`Cluster`], in which nothing is left open.
+//! In: the section `cluster` of a config file, checked; flags. Out: [`Cluster`], with all defaults filled in.
 
 use std::{
     net::IpAddr,
@@ -20,171 +20,174 @@ use serde::Deserialize;
 use super::{ConfigError, HostPort};
 use crate::TlsFiles;
 
-/// The port of the HTTP API, Nomad's.
+/// Default port of the HTTP API, as in Nomad.
 const HTTP_PORT: u16 = 4646;
 
-/// Between two tries to find servers, as Nomad.
+/// Default interval between attempts to find servers, as in Nomad.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long what servers say of tokens is believed, as Nomad.
+/// Default lifetime of cached ACL tokens, policies and roles, as in Nomad.
 const ACL_TTL: Duration = Duration::from_secs(30);
 
-/// How long a node is drained, as by Nomad.
+/// Default deadline for draining the node, as in Nomad.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(3_600);
 
-/// The cluster whose node this is.
+/// The cluster that this node belongs to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
-    /// Its servers, as they were written: addresses, names, names of SRV records.
+    /// Its servers as configured: addresses, names, names of SRV records.
     pub servers: Vec<String>,
-    /// Between two tries to find servers.
+    /// Interval between attempts to find servers.
     pub retry_interval: Duration,
-    /// How often that is tried; zero: for ever.
+    /// Maximum number of these attempts; zero means unlimited.
     pub retry_max: u32,
-    /// Whether servers are looked for in Consul where none are named.
+    /// Whether to search Consul for servers if none are configured.
     pub client_auto_join: bool,
-    /// Certificates for servers; none: no TLS.
+    /// Certificates for RPC; `None` disables TLS.
     pub tls: Option<RpcTls>,
-    /// Where the HTTP API is served, for everybody whom the servers' ACLs let in.
+    /// Address of the HTTP API, which is open to everyone whom the servers' ACLs admit.
     pub http: HostPort,
-    /// Certificates of that API; none: no TLS.
+    /// Certificates of the HTTP API; `None` disables TLS.
     pub http_tls: Option<TlsFiles>,
-    /// What is told to servers in place of that address: a host, with or without a port.
+    /// The host, with or without a port, to advertise to servers instead of that address.
     pub advertise_http: Option<String>,
-    /// Which addresses ports are given out of.
+    /// Which addresses allocations get ports on.
     pub network: NetworkRules,
-    /// How many allocations the node takes; zero: any.
+    /// Maximum number of allocations on this node; zero means unlimited.
     pub node_max_allocs: u32,
-    /// The directory of Nomad's client whose node this is from now on: the one that holds `client-id`.
+    /// Directory of the Nomad client (with `client-id`) whose identity this node takes over.
     pub moved_from: Option<PathBuf>,
-    /// Whether and how the node is drained when the agent is told to leave.
+    /// Whether and how to drain the node when the agent leaves.
     pub drain_on_shutdown: Option<DrainOnShutdown>,
-    /// Whether SIGINT means to leave.
+    /// Whether SIGINT makes the node leave.
     pub leave_on_interrupt: bool,
     pub leave_on_terminate: bool,
-    /// Whether profiles may be taken.
+    /// Whether profiling is enabled.
     pub enable_debug: bool,
     /// Whether `alloc exec` is refused.
     pub disable_remote_exec: bool,
-    /// Whether callers need a token that the servers know.
+    /// Whether and how to check ACL tokens.
     pub acl: AclRules,
     /// Which drivers may be offered.
     pub drivers: Allowed,
     /// Which fingerprinters may run, by Nomad's names.
     pub fingerprints: Allowed,
-    /// File with the token that lets the node join (1.11 and later).
+    /// File with the introduction token for joining (Nomad 1.11 and later).
     pub intro_token_file: Option<PathBuf>,
-    /// After a reboot what servers wanted last is started before one of them is in reach. Until then a second copy may run elsewhere.
+    /// Whether, after a reboot, the node starts its last known allocations before a server is reachable.
+    /// Until then, the cluster may run a second copy elsewhere.
     pub start_offline: bool,
 }
 
 /// Certificates for RPC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RpcTls {
-    /// Authorities that sign the servers' certificates (PEM).
+    /// CA certificates for the servers' certificates (PEM).
     pub authority: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// Whether a server's certificate must be for `server.<region>.nomad`.
+    /// Whether a server's certificate must be valid for `server.<region>.nomad`.
     pub verify_server_hostname: bool,
 }
 
-/// How callers are known.
+/// How ACL tokens are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclRules {
     pub enabled: bool,
-    /// How long a token is believed.
+    /// Lifetime of a cached token.
     pub token_ttl: Duration,
-    /// How long a policy is.
+    /// Lifetime of a cached policy.
     pub policy_ttl: Duration,
-    /// How long a role is.
+    /// Lifetime of a cached role.
     pub role_ttl: Duration,
 }
 
-/// Names that may be, all but some, or some only.
+/// A filter for names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allowed {
-    /// These only; empty: all.
+    /// Only these names; empty allows all.
     pub allow: Vec<String>,
-    /// None of these.
+    /// Not these names.
     pub deny: Vec<String>,
 }
 
 impl Allowed {
-    /// Whether a name may be.
+    /// Returns whether the filter allows a name.
     pub fn allows(&self, name: &str) -> bool {
         let is_in = |names: &[String]| names.iter().any(|listed| listed == name);
         (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
     }
 }
 
-/// How a node is drained when its agent is told to leave.
+/// How to drain the node when its agent leaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DrainOnShutdown {
-    /// How long that may take; none: as long as it does.
+    /// Maximum duration; `None` means unlimited.
     pub deadline: Option<Duration>,
-    /// Everything ends at once.
+    /// Whether to stop everything at once.
     pub force: bool,
     pub ignore_system_jobs: bool,
 }
 
-/// The section `cluster`, and Nomad's `client` as far as nothing else is meant by it.
+/// The section `cluster`, which also takes those settings of Nomad's `client` that belong to no other
+/// section.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// Whether this is a node of a cluster; by default where servers are named.
+    /// Whether this is a node of a cluster. The default is true if there are servers.
     pub enabled: Option<bool>,
-    /// Between two tries to find servers.
+    /// Interval between attempts to find servers.
     pub retry_interval: Option<Span>,
-    /// How often that is tried; 0: for ever.
+    /// Maximum number of these attempts; 0 means unlimited.
     pub retry_max: Option<u32>,
     /// TLS, as in Nomad's `tls`.
     pub tls: TlsSection,
     /// Address of the HTTP API.
     pub bind_addr: Option<String>,
-    /// The same, before `bind_addr`.
+    /// The same; takes precedence over `bind_addr`.
     pub http_addr: Option<String>,
-    /// Its port.
+    /// Port of the HTTP API.
     #[schemars(range(min = 1))]
     pub http_port: Option<u16>,
-    /// What is told to servers in its place, HOST or HOST:PORT.
+    /// The address to advertise to servers instead, HOST or HOST:PORT.
     pub advertise_http: Option<String>,
-    /// The interface of the addresses that ports are given out of.
+    /// The interface on whose addresses allocations get ports.
     pub network_interface: Option<String>,
-    /// Its Mbit/s.
+    /// Its speed in Mbit/s.
     pub network_speed: Option<u32>,
-    /// Which of its addresses come first.
+    /// The address family to prefer.
     pub preferred_address_family: Option<Family>,
-    /// Whether addresses of use on one link only never count.
+    /// Whether to ignore link-local addresses.
     pub disallow_link_local: bool,
-    /// Addresses under names.
+    /// Named networks of this host.
     pub host_networks: Vec<HostNetworkSection>,
-    /// How many allocations the node takes; 0: any.
+    /// Maximum number of allocations on this node; 0 means unlimited.
     pub node_max_allocs: Option<u32>,
-    /// Directory of Nomad's client (with `client-id`) whose node this is from now on.
+    /// Directory of the Nomad client (with `client-id`) whose identity this node takes over.
     #[schemars(with = "Option<String>")]
     pub moved_from: Option<PathBuf>,
-    /// Whether the node is drained when the agent is told to leave.
+    /// Whether and how to drain the node when the agent leaves.
     pub drain_on_shutdown: Option<DrainSection>,
-    /// Whether SIGINT means to leave.
+    /// Whether SIGINT makes the node leave.
     pub leave_on_interrupt: bool,
-    /// Whether SIGTERM does.
+    /// Whether SIGTERM makes the node leave.
     pub leave_on_terminate: bool,
-    /// Whether profiles may be taken.
+    /// Whether profiling is enabled.
     pub enable_debug: bool,
     /// Whether `alloc exec` is refused.
     pub disable_remote_exec: bool,
-    /// How callers are known.
+    /// Whether and how to check ACL tokens.
     pub acl: AclSection,
     /// Which drivers may be offered.
     pub drivers: Allowed,
     /// Which fingerprinters may run, by Nomad's names.
     pub fingerprints: Allowed,
-    /// File with the token that lets the node join.
+    /// File with the introduction token for joining.
     #[schemars(with = "Option<String>")]
     pub intro_token_file: Option<PathBuf>,
-    /// Whether what servers wanted last starts after a reboot before one of them is in reach; until then a second copy may run elsewhere.
+    /// Whether, after a reboot, the node starts its last known allocations before a server is reachable;
+    /// until then, the cluster may run a second copy elsewhere.
     pub start_offline: bool,
 }
 
@@ -192,73 +195,72 @@ pub struct Section {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsSection {
-    /// Whether servers are spoken to in TLS.
+    /// Whether to use TLS for RPC with servers.
     pub rpc: bool,
-    /// Whether the HTTP API speaks it.
+    /// Whether to use TLS for the HTTP API.
     pub http: bool,
-    /// Authorities (PEM).
+    /// CA certificates (PEM).
     #[schemars(with = "Option<String>")]
     pub ca_file: Option<PathBuf>,
-    /// Our certificate (PEM).
+    /// The agent's certificate (PEM).
     #[schemars(with = "Option<String>")]
     pub cert_file: Option<PathBuf>,
-    /// Its key (PEM).
+    /// Its private key (PEM).
     #[schemars(with = "Option<String>")]
     pub key_file: Option<PathBuf>,
-    /// Whether a server's certificate must be for `server.<region>.nomad`.
+    /// Whether a server's certificate must be valid for `server.<region>.nomad`.
     pub verify_server_hostname: bool,
-    /// Whether clients of the HTTP API must show a certificate.
+    /// Whether clients of the HTTP API must present a certificate.
     pub verify_https_client: bool,
 }
 
-/// Addresses under a name.
+/// A named network of this host.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostNetworkSection {
-    /// The name.
     pub name: Text,
-    /// Addresses in these networks, separated by commas.
+    /// CIDR blocks of its addresses, separated by commas.
     #[serde(default)]
     pub cidr: String,
-    /// Addresses of this interface.
+    /// Interface of its addresses.
     #[serde(default)]
     pub interface: String,
-    /// Ports that are not given out.
+    /// Ports that allocations don't get.
     #[serde(default)]
     pub reserved_ports: String,
 }
 
-/// How a node is drained when its agent is told to leave.
+/// How to drain the node when its agent leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DrainSection {
-    /// How long that may take, by default 1h; 0s: as long as it does.
+    /// Maximum duration, by default 1h; 0s means unlimited.
     pub deadline: Option<Span>,
-    /// Everything ends at once.
+    /// Whether to stop everything at once.
     pub force: bool,
-    /// System jobs stay.
+    /// Whether system jobs keep running.
     pub ignore_system_jobs: bool,
 }
 
-/// How callers are known.
+/// How ACL tokens are checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AclSection {
-    /// By tokens.
+    /// Whether ACLs are enabled.
     pub enabled: bool,
-    /// How long a token is believed.
+    /// Lifetime of a cached token.
     pub token_ttl: Option<Span>,
-    /// How long a policy is.
+    /// Lifetime of a cached policy.
     pub policy_ttl: Option<Span>,
-    /// How long a role is.
+    /// Lifetime of a cached role.
     pub role_ttl: Option<Span>,
 }
 
 impl HostNetworkSection {
-    /// Its networks.
+    /// Parses the networks.
     ///
     /// # Errors
-    /// What of the text is none.
+    /// The first part that is not a network.
     pub(super) fn networks(&self) -> Result<Vec<Network>, String> {
         let parts = self.cidr.split(',').map(str::trim).filter(|part| !part.is_empty());
         parts
@@ -268,7 +270,7 @@ impl HostNetworkSection {
 }
 
 impl TlsSection {
-    /// What has to be there together and is not, by its field.
+    /// Returns a missing file that TLS requires, by field.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
         if !self.rpc && !self.http {
             return None;
@@ -301,7 +303,7 @@ impl TlsSection {
 }
 
 impl Section {
-    /// What the types can't say: problems by path within the section.
+    /// Checks what the types can't express. Returns problems by path within the section.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let paths = [
@@ -339,10 +341,11 @@ impl Section {
         problems
     }
 
-    /// The cluster; none where this is no node of any. `servers`: of flags and files. `listen`: where the API is to be served instead.
+    /// Returns the cluster, or `None` if this is not a node of one. `servers` comes from flags and files;
+    /// `listen` overrides the address of the API.
     ///
     /// # Errors
-    /// When an address makes no sense.
+    /// Invalid addresses.
     pub(super) fn cluster(
         self,
         servers: Vec<String>,
@@ -360,7 +363,7 @@ impl Section {
         let host = self.http_addr.or(self.bind_addr).unwrap_or_else(|| "0.0.0.0".to_owned());
         let http = HostPort { host, port: self.http_port.unwrap_or(HTTP_PORT) };
         let networks = self.host_networks.into_iter().map(|network| HostNetwork {
-            // What is no network was told with the rest of the file.
+            // Invalid networks are already reported as problems of the file.
             cidr: network.networks().unwrap_or_default(),
             name: network.name.0,
             interface: Some(network.interface).filter(|name| !name.is_empty()),
@@ -410,11 +413,12 @@ impl Section {
 }
 
 impl Cluster {
-    /// The token that lets the node join (1.11 and later), as Nomad finds it: the file that the config names, `NOMAD_CLIENT_INTRO_TOKEN`, or
-    /// `intro_token.jwt` in the state directory. Empty where there is none.
+    /// Returns the introduction token for joining (Nomad 1.11 and later) from the same places as Nomad: the
+    /// configured file, `NOMAD_CLIENT_INTRO_TOKEN`, or `intro_token.jwt` in the state directory. Empty if
+    /// there is none.
     ///
     /// # Errors
-    /// When there is a file and it holds none.
+    /// The file exists but has no token.
     pub fn introduction(
         &self,
         state_dir: &Path,
@@ -431,13 +435,14 @@ impl Cluster {
         if kept.exists() { read(&kept) } else { Ok(Secret::default()) }
     }
 
-    /// The host of that address, where the config names one.
+    /// Returns the advertised host, if the config names one.
     pub fn advertised_host(&self) -> Option<String> {
         let text = self.advertise_http.as_ref()?;
         Some(advertised(text, self.http.port)?.host)
     }
 
-    /// What is told to servers of where the HTTP API is. `own`: the node's address, for an API that is served on all of them.
+    /// Returns the address of the HTTP API to advertise to servers. `own` is the node's address, for an API
+    /// on all addresses.
     pub fn http_addr(&self, own: Option<IpAddr>) -> String {
         let advertised = self.advertise_http.as_ref().and_then(|text| advertised(text, self.http.port));
         let is_any = self.http.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
@@ -449,7 +454,7 @@ impl Cluster {
     }
 }
 
-/// HOST, HOST:PORT, an address of IPv6 with or without brackets.
+/// Parses HOST, HOST:PORT, or an IPv6 address with or without brackets.
 fn advertised(text: &str, port: u16) -> Option<HostPort> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if bare.parse::<IpAddr>().is_ok() {
@@ -458,12 +463,12 @@ fn advertised(text: &str, port: u16) -> Option<HostPort> {
     HostPort::from_str(text).or_else(|_| HostPort::from_str(&format!("{text}:{port}"))).ok()
 }
 
-/// Whether servers can be looked for there.
+/// Returns whether the text is a valid address of servers.
 pub(super) fn is_server(text: &str) -> bool {
     text.parse::<herdlet_rpc::address::Address>().is_ok()
 }
 
-/// What must not be where state is kept.
+/// Returns the state directory within Nomad's data directory.
 pub(super) fn state_dir_of(data_dir: &Path) -> PathBuf {
     data_dir.join("herdlet")
 }

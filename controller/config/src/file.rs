@@ -1,6 +1,6 @@
-//! The config file: one YAML document, every key optional, everything wrong with it told at once.
+//! The config file: one YAML document in which every key is optional. All problems are reported at once.
 //!
-//! In: a name and bytes. Out: [`File`], whose every value makes sense by itself, or [`Problems`].
+//! In: a name and bytes. Out: [`File`], whose values are valid one by one, or [`Problems`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,30 +24,30 @@ use super::{
 };
 use crate::TlsFiles;
 
-/// What a config file may say.
+/// The contents of a config file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
     /// Name of this node.
     pub name: Option<Text>,
-    /// Its datacenter.
+    /// Datacenter of this node.
     pub datacenter: Option<Text>,
-    /// Its region.
+    /// Region of this node.
     pub region: Option<Text>,
-    /// Its class.
+    /// Class of this node.
     pub node_class: Option<Text>,
-    /// Its node pool.
+    /// Node pool of this node.
     pub node_pool: Option<Text>,
-    /// Its meta.
+    /// Metadata of this node.
     pub meta: BTreeMap<String, Text>,
-    /// Servers of the Nomad cluster whose node this is.
+    /// Servers of the Nomad cluster that this node belongs to.
     pub servers: Vec<String>,
-    /// What only such a node needs.
+    /// Settings of a node of a cluster.
     pub cluster: cluster::Section,
-    /// Where state is kept.
+    /// State directory.
     #[schemars(with = "Option<String>")]
     pub state_dir: Option<PathBuf>,
-    /// What lives as long as the boot is kept below here.
+    /// Parent of the directories for files that don't outlive the boot.
     #[schemars(with = "Option<String>")]
     pub runtime_dir: Option<PathBuf>,
     /// Socket of the API.
@@ -62,7 +62,7 @@ pub struct File {
     pub tls: Option<Tls>,
     /// TCP address of the metrics.
     pub metrics_listen: Option<String>,
-    /// What all HTTP APIs on TCP have in common.
+    /// Settings of all HTTP APIs on TCP.
     pub http: super::http::Section,
     /// Address of the DNS server for services, on UDP and TCP.
     pub dns_listen: Option<String>,
@@ -71,50 +71,50 @@ pub struct File {
     /// Folders of manifests.
     #[schemars(with = "Vec<String>")]
     pub manifests: Vec<PathBuf>,
-    /// Topmost cgroup of all tasks.
+    /// Parent cgroup of all tasks.
     pub cgroup_parent: Option<String>,
     /// Address of host ports.
     pub host_ip: Option<String>,
     /// Host volumes.
     pub host_volumes: Vec<HostVolume>,
-    /// Longest `kill_timeout` that a task gets.
+    /// Maximum `kill_timeout` of a task.
     pub max_kill_timeout: Option<Span>,
     /// The driver `raw_exec`.
     pub raw_exec: RawExec,
     /// The Consul agent of this machine.
     pub consul: Consul,
-    /// Ports for tasks that ask for any.
+    /// Range of dynamic ports.
     pub dynamic_ports: Option<PortRange>,
-    /// What of this machine is kept from allocations.
+    /// Resources of this machine that allocations can't use.
     pub reserved: Reserved,
-    /// What all processors do together in MHz, where the machine's own word is not right.
+    /// Total MHz of all processors, if the detected value is wrong.
     pub cpu_total_compute: Option<u64>,
-    /// Memory in MiB, likewise.
+    /// Memory in MiB, if the detected value is wrong.
     pub memory_total_mb: Option<u64>,
-    /// Disk in MiB, likewise.
+    /// Disk space in MiB for allocations, if the detected value is wrong.
     pub disk_total_mb: Option<u64>,
-    /// Above so many percent of pressure on the machine, starts of lower priority wait.
+    /// Pressure on the machine in percent above which starts of lower priority wait.
     #[schemars(range(max = 100))]
     pub start_pressure_limit: Option<u8>,
-    /// What may be fetched for tasks.
+    /// Limits on downloads for tasks.
     pub artifact: Artifact,
-    /// So long a job stays that is over.
+    /// How long an ended job is kept.
     pub job_gc_threshold: Option<Span>,
-    /// So many allocations that have ended keep their directories.
+    /// How many ended allocations keep their directories.
     pub gc_max_allocs: Option<u32>,
-    /// Above so many percent of the disk, directories of allocations that have ended go.
+    /// Disk usage in percent above which directories of ended allocations are removed.
     #[schemars(range(max = 100))]
     pub gc_disk_usage_threshold: Option<u8>,
-    /// Above so many percent of the disk's inodes, likewise.
+    /// Inode usage in percent above which they are removed.
     #[schemars(range(max = 100))]
     pub gc_inode_usage_threshold: Option<u8>,
-    /// So often the disk is looked at while there is something to collect.
+    /// Interval between checks of the disk while there is something to collect.
     pub gc_interval: Option<Span>,
-    /// What is told of this machine and its tasks.
+    /// Metrics.
     pub telemetry: Telemetry,
-    /// What is logged.
+    /// Log filter.
     pub log_level: Option<String>,
-    /// How it is logged.
+    /// Log format.
     pub log_format: Option<LogFormat>,
 }
 
@@ -122,12 +122,12 @@ pub struct File {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostVolume {
-    /// Under which name.
+    /// Name of the volume.
     pub name: Text,
     /// An existing directory, absolute.
     #[schemars(with = "String")]
     pub path: PathBuf,
-    /// Nobody may write.
+    /// Whether all mounts are read-only.
     #[serde(default)]
     pub read_only: bool,
 }
@@ -144,19 +144,19 @@ pub struct RawExec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Consul {
-    /// Where it listens.
+    /// Its address.
     pub address: Option<String>,
-    /// File with our token.
+    /// File with the agent's token.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
-    /// Our token itself; better in a file.
+    /// The agent's token; a file is safer.
     #[schemars(with = "Option<String>")]
     pub token: Option<Secret>,
-    /// Whether it speaks TLS, where the address doesn't say.
+    /// Whether to use TLS if the address has no scheme.
     pub ssl: bool,
-    /// Whether a node of a cluster looks there for servers where none are named; by default.
+    /// Whether a node of a cluster searches Consul for servers if none are configured; the default is true.
     pub client_auto_join: Option<bool>,
-    /// Directory with a file for each service that has a token of its own, named as the service.
+    /// Directory of service tokens: a file for each service with a token of its own, named after the service.
     #[schemars(with = "Option<String>")]
     pub service_tokens_dir: Option<PathBuf>,
 }
@@ -165,56 +165,53 @@ pub struct Consul {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// The agent's certificate, with those between it and its authority behind it (PEM).
+    /// The agent's certificate, followed by its intermediate certificates (PEM).
     #[schemars(with = "Option<String>")]
     pub cert_file: Option<PathBuf>,
-    /// Its key (PEM).
+    /// Its private key (PEM).
     #[schemars(with = "Option<String>")]
     pub key_file: Option<PathBuf>,
-    /// Authorities that sign certificates of clients (PEM).
+    /// CA certificates for clients (PEM).
     #[schemars(with = "Option<String>")]
     pub ca_file: Option<PathBuf>,
-    /// Whether clients must show one.
+    /// Whether clients must present a certificate.
     pub verify_https_client: bool,
 }
 
 impl Tls {
-    /// What has to be there together and is not, by its field.
+    /// Returns a missing or unused setting, by field.
     fn problem(&self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self { cert_file: Some(_), key_file: None, .. } => {
-                Some(("cert_file", "needs key_file beside it"))
-            }
-            Self { cert_file: None, key_file: Some(_), .. } => {
-                Some(("key_file", "needs cert_file beside it"))
-            }
-            Self { cert_file: None, .. } => Some(("cert_file", "is missing, and key_file")),
+            Self { cert_file: Some(_), key_file: None, .. } => Some(("cert_file", "requires key_file")),
+            Self { cert_file: None, key_file: Some(_), .. } => Some(("key_file", "requires cert_file")),
+            Self { cert_file: None, .. } => Some(("cert_file", "is missing, and so is key_file")),
             Self { ca_file: None, verify_https_client: true, .. } => {
-                Some(("verify_https_client", "needs ca_file beside it, which says whose certificates count"))
+                Some(("verify_https_client", "requires ca_file, the CA certificates for clients"))
             }
-            Self { ca_file: Some(_), verify_https_client: false, .. } => {
-                Some(("ca_file", "is for certificates of clients: set verify_https_client too"))
-            }
+            Self { ca_file: Some(_), verify_https_client: false, .. } => Some((
+                "ca_file",
+                "is only used to verify certificates of clients: set verify_https_client too",
+            )),
             Self { .. } => None,
         }
     }
 
-    /// Its files, where there is TLS.
+    /// Returns the paths, if TLS is configured.
     pub(super) fn files(&self) -> Option<TlsFiles> {
         let (certificate, key) = (self.cert_file.clone()?, self.key_file.clone()?);
         Some(TlsFiles { certificate, key, clients: self.ca_file.clone() })
     }
 }
 
-/// What is told of this machine and its tasks; Nomad's names.
+/// Metrics, with Nomad's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Telemetry {
-    /// Whether there are metrics of single tasks, under Nomad's names.
+    /// Whether to publish metrics of single tasks, under Nomad's names.
     pub publish_allocation_metrics: bool,
 }
 
-/// What of this machine is kept from allocations.
+/// Resources of this machine that allocations can't use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Reserved {
@@ -229,10 +226,10 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Its ports.
+    /// Parses the ports.
     ///
     /// # Errors
-    /// What of the text is no port.
+    /// The first part that is not a port or range.
     pub fn ports(&self) -> Result<BTreeSet<u16>, String> {
         ports(&self.reserved_ports)
     }
@@ -242,11 +239,9 @@ impl Reserved {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortRange {
-    /// The first.
     #[schemars(range(min = 1))]
     #[serde(default = "first_port")]
     pub min: u16,
-    /// The last.
     #[schemars(range(min = 1))]
     #[serde(default = "last_port")]
     pub max: u16,
@@ -261,22 +256,21 @@ fn last_port() -> u16 {
 }
 
 impl File {
-    /// What is allowed and hardly meant, by path.
+    /// Returns settings that are valid, but probably mistakes, by path.
     pub(super) fn warnings(&self) -> Vec<(&'static str, &'static str)> {
         let mut warnings = Vec::new();
         let tls = &self.cluster.tls;
         let has_files = [&tls.ca_file, &tls.cert_file, &tls.key_file].into_iter().any(Option::is_some);
         if has_files && !tls.rpc {
-            warnings.push(("cluster.tls", "servers are spoken to without TLS, as rpc is not true"));
+            warnings.push(("cluster.tls", "connections to servers do not use TLS, because rpc is not true"));
         }
         if self.cluster.enabled == Some(false) {
-            warnings
-                .push(("cluster.enabled", "is false: this machine stands alone and is a node of no cluster"));
+            warnings.push(("cluster.enabled", "is false, so this machine is not a node of a cluster"));
         }
         warnings
     }
 
-    /// What the types can't say: problems by path.
+    /// Checks what the types can't express. Returns problems by path.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let mut tell = |path: &str, message: String| problems.push((path.to_owned(), message));
@@ -320,7 +314,7 @@ impl File {
         if let Some(PortRange { min, max }) = self.dynamic_ports
             && min > max
         {
-            tell("dynamic_ports", format!("has no port in it: min {min} is above max {max}"));
+            tell("dynamic_ports", format!("is empty: min {min} is above max {max}"));
         }
         if let Some(tls) = &self.tls {
             for (at, path) in [
@@ -366,7 +360,7 @@ impl File {
                 tell(&at("name"), "must be 1 to 128 characters without / and control characters".to_owned());
             }
             if let Some(first) = first.insert(name, index) {
-                tell(&at("name"), format!("\"{name}\" is the name of host_volumes[{first}] already"));
+                tell(&at("name"), format!("\"{name}\" is already the name of host_volumes[{first}]"));
             }
         }
         problems

@@ -1,6 +1,6 @@
-//! The flags of `herdlet agent`, and the variables that say the same.
+//! The flags of `herdlet agent`, and their environment variables.
 //!
-//! A flag comes before its variable, the variable before the config file, the file before the default.
+//! Precedence: flag, variable, config file, default.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,16 @@ use clap::Args;
 
 use super::{ConfigError, log_filter};
 
-/// What the command line says. Every flag has a variable: `--state-dir` is `HERDLET_STATE_DIR`.
+/// The flags of `herdlet agent`. Every flag has a variable: `--state-dir` is `HERDLET_STATE_DIR`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct Flags {
-    /// Config file: herdlet's (YAML), or Nomad's (.hcl, .json) or a directory of those; may be given more than once
+    /// Config file of herdlet (YAML) or of Nomad (.hcl, .json), or a directory of Nomad's; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub config: Vec<PathBuf>,
     /// Name of this node [default: the host name]
     #[arg(long)]
     pub name: Option<String>,
-    /// Be a node of the Nomad cluster with these servers: HOST[:PORT] or the name of an SRV record; may be given more than once
+    /// Join the Nomad cluster with these servers as a node: HOST[:PORT] or the name of an SRV record; may be given more than once
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub servers: Vec<String>,
     /// Region of this node [default: global]
@@ -32,52 +32,52 @@ pub struct Flags {
     /// Pool of this node [default: default]
     #[arg(long, value_name = "POOL")]
     pub node_pool: Option<String>,
-    /// Meta of this node, KEY=VALUE; may be given more than once
+    /// Metadata of this node, KEY=VALUE; may be given more than once
     #[arg(long, value_name = "KEY=VALUE")]
     pub meta: Vec<String>,
-    /// Offer the driver raw_exec, or don't [default: true, but false as a node of a cluster]
+    /// Enable the driver raw_exec [default: true, but false on a node of a cluster]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub raw_exec: Option<String>,
-    /// Where state is kept [default: /var/lib/herdlet as root, else the XDG state directory]
+    /// State directory [default: /var/lib/herdlet as root, otherwise the XDG state directory]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// What lives as long as the boot is kept below here, by instance
+    /// Parent of the directories, one for each instance, of files that don't outlive the boot
     #[arg(long, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
     /// Socket of the API
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Serve the API on TCP too; needs --token-file, on loopback as well
+    /// Serve the API on TCP too; requires --token-file, even on loopback
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
     /// File with the token that TCP clients must send
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Serve /metrics, /healthz and /readyz, and nothing else, without a token
+    /// Serve only /metrics, /healthz and /readyz here, without a token
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics_listen: Option<String>,
-    /// Answer DNS for services, NAME.service.herdlet, on UDP and TCP, without a token
+    /// Serve DNS for services, NAME.service.herdlet, on UDP and TCP, without a token
     #[arg(long, value_name = "HOST:PORT")]
     pub dns_listen: Option<String>,
-    /// Folder of manifests to keep true; may be given more than once
+    /// Folder of manifests to reconcile; may be given more than once
     #[arg(long, value_name = "DIR")]
     pub manifests: Vec<PathBuf>,
-    /// Topmost cgroup of all tasks
+    /// Parent cgroup of all tasks
     #[arg(long, value_name = "NAME")]
     pub cgroup_parent: Option<String>,
     /// Address of the host ports that tasks get
     #[arg(long, value_name = "IP")]
     pub host_ip: Option<String>,
-    /// What is logged: error, warn, info, debug, trace, or a filter such as info,herdlet=debug
+    /// Log filter: error, warn, info, debug, trace, or directives such as info,herdlet=debug
     #[arg(long, value_name = "FILTER")]
     pub log_level: Option<String>,
-    /// How it is logged: text or json
+    /// Log format: text or json
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
 }
 
 impl Flags {
-    /// What the command line leaves open is taken from the environment.
+    /// Fills in missing flags from the environment.
     pub(super) fn or_variables(self, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
@@ -124,7 +124,7 @@ impl Flags {
         }
     }
 
-    /// Names and values of the node's meta.
+    /// Parses the node's metadata.
     pub(super) fn meta(&self) -> Result<Vec<(String, String)>, ConfigError> {
         let pair = |text: &String| {
             let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
@@ -135,7 +135,7 @@ impl Flags {
         self.meta.iter().map(pair).collect()
     }
 
-    /// Whether `raw_exec` is to be offered.
+    /// Parses `--raw-exec`.
     pub(super) fn raw_exec(&self) -> Result<Option<bool>, ConfigError> {
         let parse = |text: &String| {
             let why = || format!("expected true or false, found \"{text}\"");
@@ -144,7 +144,7 @@ impl Flags {
         self.raw_exec.as_ref().map(parse).transpose()
     }
 
-    /// Paths that people type are meant from where they stand.
+    /// Makes paths absolute, relative to the working directory.
     pub(super) fn with_absolute_paths(mut self) -> Result<Self, ConfigError> {
         let own = [&mut self.state_dir, &mut self.runtime_dir, &mut self.socket, &mut self.token_file];
         for path in own.into_iter().flatten().chain(&mut self.manifests).chain(&mut self.config) {

@@ -1,6 +1,7 @@
-//! What must hold for any text that is taken for an agent file of Nomad's; for tests and fuzzing only.
+//! Invariants for any text that is parsed as a Nomad agent file; for tests and fuzzing only.
 //!
-//! In: its bytes, JSON where they begin with a brace. Out: what is wrong with it, or nothing; or a panic.
+//! In: its bytes, JSON if they begin with a brace. Out: its problems or warnings; a panic if an invariant is
+//! violated.
 
 use herdlet_manifest::yaml::Problems;
 
@@ -9,20 +10,20 @@ use crate::{
     sources::{Language, Loaded, Sources},
 };
 
-/// What the text is called.
+/// The name of the text.
 pub const NAME: &str = "agent";
 
-/// Takes the text and asserts what must hold. What is told of it is given back: warnings, or what is wrong.
+/// Loads the text and asserts the invariants. Returns its warnings, or its problems.
 pub fn feed(text: &[u8]) -> Result<Problems, Problems> {
     let once = load(&[text])?;
-    // The same said twice says the same.
+    // Loading the same text twice gives the same config.
     match load(&[text, text]) {
         Ok(twice) => assert_eq!(once.file, twice.file),
         Err(problems) => panic!("said twice it is wrong: {problems}"),
     }
     let warnings = once.warnings.clone();
     let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "box" };
-    // What the files come to as a whole has no place of its own to look at; it must not panic.
+    // Merging may fail, but must not panic.
     let _ = Config::merge(Flags::default(), once, &surroundings);
     Ok(warnings)
 }

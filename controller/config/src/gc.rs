@@ -1,20 +1,21 @@
-//! When what has ended is collected.
+//! Rules for collecting ended jobs and allocations.
 
 use herdlet_api_types::Duration;
 
-/// When what has ended is collected, under Nomad's names. Its defaults for the disk, 80 and 70 %, would take the logs of all that has just
-/// ended from whoever has a disk that is well used; when it is nearly full, they go.
+/// Rules for garbage collection, under Nomad's names. Nomad's thresholds for the disk, 80 and 70 %, would
+/// remove the logs of newly ended allocations on any well-filled disk, so these defaults only apply to a
+/// nearly full one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// So long a job stays that is over.
+    /// How long an ended job is kept.
     pub job_gc_threshold: Duration,
-    /// So many allocations that have ended keep their directories.
+    /// How many ended allocations keep their directories.
     pub gc_max_allocs: u32,
-    /// Above so many percent of the disk, directories go.
+    /// Disk usage in percent above which directories of ended allocations are removed.
     pub gc_disk_usage_threshold: u8,
-    /// Above so many percent of its inodes, too.
+    /// Inode usage in percent above which they are removed.
     pub gc_inode_usage_threshold: u8,
-    /// So often the disk is looked at while there is something to collect.
+    /// Interval between checks of the disk while there is something to collect.
     pub gc_interval: Duration,
 }
 

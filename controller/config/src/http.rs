@@ -1,32 +1,33 @@
-//! The section `http`: what the HTTP APIs on TCP have in common, whichever address they are served on.
+//! The section `http`: settings of all HTTP APIs on TCP.
 //!
-//! In: the section of a config file, checked. Out: [`Http`], in which nothing is left open.
+//! In: the section of a config file, checked. Out: [`Http`], with all defaults filled in.
 
 use herdlet_base::authority::Authority;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What a config file may say of it.
+/// The section of a config file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// Names under which the APIs are called beside this machine's, and whose web pages may call them: HOST, HOST:PORT, or * for any name.
+    /// Host names of the APIs besides this machine's, whose web pages may also call the APIs: HOST,
+    /// HOST:PORT, or * for any.
     pub allowed_hosts: Vec<String>,
-    /// Connections that one address may have on each listener; 0: as many as there are.
+    /// Maximum number of connections from one address on each listener; 0 means unlimited.
     pub max_conns_per_client: Option<usize>,
 }
 
-/// What all HTTP APIs on TCP have in common.
+/// The settings of all HTTP APIs on TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http {
-    /// Names beside this machine's.
+    /// Host names besides this machine's.
     pub allowed_hosts: Vec<String>,
-    /// Connections of one address on each listener; 0: no bound of its own.
+    /// Maximum number of connections from one address on each listener; 0 means unlimited.
     pub max_conns_per_client: usize,
 }
 
 impl Section {
-    /// What the types can't say: problems by path within the section.
+    /// Checks what the types can't express. Returns problems by path within the section.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
         let wrong = self.allowed_hosts.iter().enumerate().filter(|(_, entry)| !is_entry(entry));
         wrong
@@ -37,22 +38,22 @@ impl Section {
             .collect()
     }
 
-    /// What it comes to.
+    /// Fills in the defaults.
     pub(super) fn settled(self) -> Http {
         let max_conns_per_client = self.max_conns_per_client.unwrap_or(PER_PEER_MAX);
         Http { allowed_hosts: self.allowed_hosts, max_conns_per_client }
     }
 }
 
-/// As many as Nomad gives an address by default.
+/// The default maximum per address, as in Nomad.
 pub const PER_PEER_MAX: usize = 100;
 
-/// Whether an entry of `allowed_hosts` makes sense.
+/// Returns whether an entry of `allowed_hosts` is valid.
 fn is_entry(entry: &str) -> bool {
     entry == ANY_HOST || Authority::parse(entry).is_some()
 }
 
-/// The entry of `allowed_hosts` that stands for every name; pages of other origins stay what they are.
+/// The entry of `allowed_hosts` that allows every host name. It does not allow pages of other origins.
 pub const ANY_HOST: &str = "*";
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! The agent's config: flags over environment over file over defaults.
+//! The agent's config: flags over environment over files over defaults.
 //!
-//! In: flags, the environment, files of ours (YAML) or of Nomad's agent (HCL, JSON). Out: [`Config`], in which nothing is left open and every path is absolute.
-//! It touches no file but the config, and must not know what a part does with its settings.
+//! In: flags, the environment, files of ours (YAML) or of Nomad's agent (HCL, JSON). Out: [`Config`], with
+//! all defaults filled in and every path absolute. This crate reads no files but the config and tokens, and
+//! must not know what a part does with its settings.
 
 pub mod artifact;
 mod check;
@@ -58,102 +59,103 @@ pub use view::{Setting, Source, settings};
 use self::{artifact::Limits, gc::Rules};
 use crate::sources::{Loaded, Sources};
 
-/// Topmost cgroup unless another is named: beside, never below, the agent's own.
+/// Default parent cgroup of tasks: a sibling of the agent's own cgroup, never a child.
 pub const CGROUP_PARENT: &str = "herdlet";
 
-/// Pressure on the machine above which starts are paced, in percent, unless another limit is set: systemd's for the pressure of memory.
+/// Default pressure on the machine, in percent, above which starts are paced: systemd's default for memory
+/// pressure.
 pub const START_PRESSURE_LIMIT: u8 = 60;
 
-/// Longest `kill_timeout` that a task gets, as Nomad's default.
+/// Default maximum of `kill_timeout`, as in Nomad.
 pub const MAX_KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Everything that an agent is told.
+/// The complete config of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Name of this node.
     pub name: String,
     pub datacenter: String,
     pub region: String,
-    /// Its class; empty for none.
+    /// The node's class; empty for none.
     pub node_class: String,
     pub node_pool: String,
     pub meta: BTreeMap<String, String>,
-    /// The Nomad cluster whose node this is; none: it stands alone.
+    /// The Nomad cluster that this node belongs to; `None` on a standalone machine.
     pub cluster: Option<Cluster>,
-    /// What of the files is not used, or not known. To be logged.
+    /// Unused and unknown settings in the files, to be logged.
     pub warnings: Problems,
-    /// The files and directories that it was read from.
+    /// The config files and directories.
     pub files: Vec<PathBuf>,
-    /// Where state is kept.
+    /// The state directory.
     pub state_dir: PathBuf,
-    /// Below it each instance has a directory for what lives as long as the boot; none means in the state directory.
+    /// Parent of the instances' directories for files that don't outlive the boot; `None` for the state
+    /// directory.
     pub runtime_parent: Option<PathBuf>,
     /// Socket of the API.
     pub socket: PathBuf,
-    /// The API on TCP, with the file that holds the token its clients must send. A node of a cluster has [`Cluster::http`] instead.
+    /// Address of the API on TCP, with the file of the token that clients must send. A node of a cluster has
+    /// [`Cluster::http`] instead.
     pub listen: Option<(HostPort, PathBuf)>,
-    /// Where /metrics, /healthz and /readyz are served.
+    /// Address of /metrics, /healthz and /readyz.
     pub metrics_listen: Option<HostPort>,
-    /// What all HTTP APIs on TCP have in common.
+    /// Settings of all HTTP APIs on TCP.
     pub http: Http,
-    /// Where the DNS server for services answers.
+    /// Address of the DNS server for services.
     pub dns_listen: Option<HostPort>,
-    /// Certificates of the API on TCP, where it speaks TLS.
+    /// Certificates of the API on TCP; `None` disables TLS.
     pub tls: Option<TlsFiles>,
-    /// Folders of manifests to keep true.
+    /// Folders of manifests to reconcile.
     pub manifests: Vec<PathBuf>,
-    /// Topmost cgroup of all tasks.
+    /// Parent cgroup of all tasks.
     pub cgroup_parent: String,
-    /// Address of the host ports that tasks get.
+    /// Address of host ports.
     pub host_ip: IpAddr,
     pub host_volumes: Vec<HostVolume>,
-    /// Longest `kill_timeout` that a task gets.
+    /// Maximum `kill_timeout` of a task.
     pub max_kill_timeout: Duration,
-    /// Above so many percent of pressure on the machine, starts of lower priority wait for those of higher.
+    /// Pressure on the machine in percent above which starts of lower priority wait for those of higher
+    /// priority.
     pub start_pressure_limit: u8,
-    /// Users who may enter the directories of every allocation, as those of its tasks may.
+    /// Users who may enter the directories of every allocation, as the users of its tasks may.
     pub task_dir_users: Vec<String>,
-    /// What may be fetched for tasks.
+    /// Limits on downloads for tasks.
     pub artifact: Limits,
-    /// When what has ended is collected.
+    /// Rules for garbage collection.
     pub gc: Rules,
     /// Whether `raw_exec` tasks may be run.
     pub raw_exec: Availability,
     /// The Consul agent of this machine.
     pub consul: Consul,
-    /// Ports for tasks that ask for any.
+    /// Range of dynamic ports.
     pub dynamic_ports: RangeInclusive<u16>,
-    /// What of the machine is kept from allocations.
+    /// Resources of this machine that allocations can't use.
     pub reserved: Room,
-    /// The same of ports.
+    /// Ports that allocations can't use.
     pub reserved_ports: BTreeSet<u16>,
-    /// What the machine has, where its own word is not right.
+    /// Resources of the machine, if the detected values are wrong.
     pub total: Total,
-    /// Whether there are metrics of single tasks.
+    /// Whether to publish metrics of single tasks.
     pub publish_allocation_metrics: bool,
-    /// What is logged, as a filter of `tracing`.
+    /// Log filter, as `tracing` directives.
     pub log_level: String,
-    /// How it is logged.
     pub log_format: LogFormat,
 }
 
-/// What a machine has, as far as somebody says so.
+/// Configured resources of a machine; `None` for those that are detected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Total {
-    /// What all processors do together.
+    /// Of all processors together.
     pub cpu_mhz: Option<u64>,
     pub memory_mib: Option<u64>,
     pub disk_mib: Option<u64>,
 }
 
-/// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -165,48 +167,41 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// Why there is no config. The sentences read after "failed to".
+/// Why there is no config. The messages follow "failed to".
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file can't be read.
     #[error("read the config {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The file is wrong.
     #[error("read the config:\n{0}")]
     Problems(Problems),
-    /// Somebody else could change the config, or a file with a token.
+    /// Another user could change the config, or a file with a token.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
-    /// A flag or a variable is wrong.
+    /// A flag or its variable is invalid.
     #[error("read --{flag}: {why}")]
-    Flag {
-        /// Name of the flag.
-        flag: &'static str,
-        why: String,
-    },
+    Flag { flag: &'static str, why: String },
     /// A path can't be made absolute.
     #[error("find {}", path.display())]
     Path { path: PathBuf, source: io::Error },
-    /// Files of Nomad's of which none makes this a client.
+    /// There are files of Nomad's, but none enables the client.
     #[error(
-        "be a node of a cluster: none of Nomad's files enables the client; set client {{ enabled = true }}, or name servers with --servers"
+        "join the cluster: no Nomad config file sets client {{ enabled = true }}; set it, or name servers with --servers"
     )]
     NotEnabled,
     /// TCP without a token.
     #[error(
-        "serve {0}: TCP needs a token, on loopback too; name a file that holds one with --token-file (or `token_file`)"
+        "serve {0}: TCP needs a token, even on loopback; write one to a file and name it with --token-file (or `token_file`)"
     )]
     NoToken(HostPort),
-    /// Nothing says where state may be kept.
-    #[error("find a place for state: HOME and XDG_STATE_HOME are not set; name one with --state-dir")]
+    /// There is no default for the state directory.
+    #[error("find a state directory: HOME and XDG_STATE_HOME are not set; name one with --state-dir")]
     NoHome,
-    /// The file with a token can't be read.
     #[error("read the token in {}", path.display())]
     Token { path: PathBuf, source: io::Error },
 }
 
 impl Config {
-    /// Puts together what flags, environment and file say.
+    /// Loads the config from flags, environment and files.
     ///
     /// # Errors
     /// [`ConfigError`]; nothing was changed.
@@ -216,10 +211,10 @@ impl Config {
         Self::merge(flags, loaded, surroundings)
     }
 
-    /// As [`Config::load`], for an agent, which obeys its config.
+    /// Like [`Config::load`], for an agent, which must be able to trust its config.
     ///
     /// # Errors
-    /// [`ConfigError`]; [`ConfigError::Exposed`] where somebody else could change one of the files.
+    /// [`ConfigError`]; [`ConfigError::Exposed`] if another user could change one of the files.
     pub fn load_trusted(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
         for path in &flags.config {
@@ -334,7 +329,7 @@ impl Config {
                 memory_mib: file.reserved.memory,
                 disk_mib: file.reserved.disk,
             },
-            // What is no port was told with the rest of the file.
+            // Invalid ports are already reported as problems of the file.
             reserved_ports: file.reserved.ports().unwrap_or_default(),
             total: Total {
                 cpu_mhz: file.cpu_total_compute,
@@ -346,7 +341,7 @@ impl Config {
         })
     }
 
-    /// Where the things of an instance are.
+    /// Returns the directories of an instance.
     pub fn paths(&self, instance: &InstanceId) -> Paths {
         let runtime = match &self.runtime_parent {
             Some(parent) => parent.join(&instance.0),
@@ -355,12 +350,12 @@ impl Config {
         Paths { state: self.state_dir.clone(), runtime }
     }
 
-    /// Paths that lie in a user's directory for run-time files where nobody says otherwise.
+    /// Returns the paths that are in the user's runtime directory by default.
     pub fn runtime_paths(&self) -> impl Iterator<Item = &std::path::Path> {
         std::iter::once(&self.socket).chain(&self.runtime_parent).map(PathBuf::as_path)
     }
 
-    /// The planner's settings on a machine that has this much.
+    /// Returns the planner's settings on a machine with these resources.
     pub fn planner_settings(&self, instance: InstanceId, total: Room) -> Settings {
         Settings {
             instance,
@@ -374,7 +369,7 @@ impl Config {
         }
     }
 
-    /// What this machine has: as the config says, else as it says itself.
+    /// Returns the machine's resources: as configured, otherwise as detected.
     pub fn total(&self) -> Room {
         let found = herdlet_fingerprint::room(&self.state_dir);
         let Total { cpu_mhz, memory_mib, disk_mib } = self.total;
@@ -385,7 +380,7 @@ impl Config {
         }
     }
 
-    /// The volumes of this config.
+    /// Converts the host volumes.
     pub fn volumes(&self) -> Vec<Volume> {
         let volume = |volume: &HostVolume| Volume {
             name: volume.name.0.clone(),
@@ -395,7 +390,7 @@ impl Config {
         self.host_volumes.iter().map(volume).collect()
     }
 
-    /// What this machine is: as the config says, and what it says itself.
+    /// Returns the facts of this node: as configured, and as detected.
     pub fn node_facts(&self, instance: &InstanceId, total: Room) -> NodeFacts {
         let mut attributes = herdlet_fingerprint::attributes(total);
         attributes.extend(herdlet_fingerprint::storage(&self.state_dir));
@@ -417,7 +412,7 @@ impl Config {
     }
 }
 
-/// When what has ended is collected: as the file says, else as by default.
+/// Returns the rules for garbage collection, with defaults.
 fn gc_rules(file: &File) -> Rules {
     let default = Rules::default();
     Rules {
@@ -429,10 +424,10 @@ fn gc_rules(file: &File) -> Rules {
     }
 }
 
-/// Reads a token: the file's first line. Kept out of logs by whoever gets it.
+/// Reads a token, the file's first line. Callers must not log it.
 ///
 /// # Errors
-/// When the file can't be read, holds none, or somebody else could change it.
+/// The file can't be read, has no token, or another user could change it.
 pub fn read_token(path: &std::path::Path) -> Result<zeroize::Zeroizing<String>, ConfigError> {
     let failed = |source| ConfigError::Token { path: path.to_owned(), source };
     ownership::check_if_there(path)?;
@@ -470,7 +465,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// A text that is no host and port.
+/// The text is not HOST:PORT.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("expected HOST:PORT such as 127.0.0.1:4680 or [::1]:4680, found \"{0}\"")]
 pub struct HostPortError(String);
@@ -492,7 +487,7 @@ fn host_port(flag: &'static str, text: Option<String>) -> Result<Option<HostPort
     parsed.map_err(|error| ConfigError::Flag { flag, why: error.to_string() })
 }
 
-/// What is wrong with the name of the topmost cgroup.
+/// Returns the problem with the name of a cgroup.
 fn cgroup_parent_problem(parent: &str) -> Option<String> {
     let part =
         |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control);
@@ -501,7 +496,7 @@ fn cgroup_parent_problem(parent: &str) -> Option<String> {
         .then(|| format!("expected a cgroup such as herdlet or machine.slice/herdlet, found \"{parent}\""))
 }
 
-/// What is wrong with a filter of log lines.
+/// Returns the problem with a log filter.
 fn filter_problem(filter: &str) -> Option<String> {
     log_filter::check_directives(filter).err()
 }

@@ -1,10 +1,11 @@
-//! Nomad's own agent files, in HCL or JSON: what they say, by the names of our config.
+//! Nomad's own agent files, in HCL or JSON, translated into the names of our config.
 //!
-//! In: a tree of the file, see [`parse`]. Out: the tree of a config file of ours with the places of theirs, and by which names its fields
-//! are known there. What herdlet does not use, or does not know, is a warning; a value of the wrong kind is a problem, and so is what would
-//! make another agent of this one (a server).
+//! In: the tree of the file, see [`parse`]. Out: the tree of a config file of ours with the original
+//! positions, and the original name of each field. Unused and unknown keys are warnings. A value of a wrong
+//! kind is a problem, and so is a setting that herdlet can't honour (being a server).
 //!
-//! Facts: <https://developer.hashicorp.com/nomad/docs/configuration>, `hashicorp/nomad:command/agent/config.go`.
+//! Facts: <https://developer.hashicorp.com/nomad/docs/configuration>,
+//! `hashicorp/nomad:command/agent/config.go`.
 
 mod draft;
 mod keys;
@@ -28,18 +29,18 @@ use self::{
 
 pub(super) use herdlet_manifest::hcl1::parse;
 
-/// What a file of Nomad's says.
+/// A translated file.
 #[derive(Debug)]
 pub(super) struct Translated {
     pub(super) root: Arc<Node>,
-    /// Our path of each field, and theirs.
+    /// The path of each field in our config and in the file.
     pub(super) names: Vec<(String, String)>,
     pub(super) problems: Problems,
-    /// What is not used, or not known.
+    /// Unused and unknown keys.
     pub(super) warnings: Problems,
 }
 
-/// Reads the tree of a file.
+/// Translates the tree of a file.
 pub(super) fn translate(source: &str, root: &Node) -> Translated {
     let interfaces = || herdlet_fingerprint::interfaces().unwrap_or_default();
     translate_on(source, root, &interfaces)
@@ -54,7 +55,7 @@ fn translate_on(source: &str, root: &Node, interfaces: &dyn Fn() -> Vec<Interfac
     Translated { root: draft.into_node(), names, problems, warnings }
 }
 
-/// A file that is being read.
+/// A translation in progress.
 struct Reading<'r> {
     source: &'r str,
     interfaces: &'r dyn Fn() -> Vec<Interface>,
@@ -65,7 +66,7 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    /// All that stands between two braces.
+    /// Translates a body.
     fn body(&mut self, node: &Node, keys: Keys, path: &str) {
         for entry in node.entries().unwrap_or_default() {
             let path = join(path, &entry.key);
@@ -88,7 +89,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The bodies of a block, which may be there more than once.
+    /// Returns the bodies of a block, which may be repeated.
     fn bodies(&mut self, entry: &Entry, path: &str) -> Vec<Arc<Node>> {
         let mut bodies = Vec::new();
         let alone = [Arc::clone(&entry.value)];
@@ -104,7 +105,7 @@ impl Reading<'_> {
         bodies
     }
 
-    /// The blocks of a kind by their labels: the entry of each, and its body.
+    /// Returns the labelled blocks of a kind: the entry of each label, with its body.
     fn labelled(&mut self, entry: &Entry, path: &str) -> Vec<(Entry, Arc<Node>)> {
         let mut found = Vec::new();
         for by_label in self.bodies(entry, path) {
@@ -121,16 +122,16 @@ impl Reading<'_> {
         self.draft.put(ours, value);
     }
 
-    /// Adds an item to a list.
+    /// Appends an item to a list.
     fn add(&mut self, ours: &str, theirs: &str, item: Arc<Node>) {
         let index = self.draft.items(ours).len();
         self.names.push((format!("{ours}[{index}]"), theirs.to_owned()));
         self.draft.put(ours, draft::list(item));
     }
 
-    /// A key that is none of these.
+    /// Warns of an unknown key.
     fn unknown<'n>(&mut self, entry: &Entry, path: &str, known: impl Iterator<Item = &'n str> + Clone) {
-        let message = format!("is no key that herdlet knows{}", meant(&entry.key, known));
+        let message = format!("is not a known key{}", meant(&entry.key, known));
         self.warn(entry.key_position, path, message);
     }
 
@@ -154,7 +155,7 @@ impl Reading<'_> {
     }
 }
 
-/// As it may be shown: a key is whatever somebody has written.
+/// Appends a key to a path, in printable form: a key can be any text.
 fn join(path: &str, key: &str) -> String {
     let key = printable(key.to_owned());
     match path {
@@ -163,7 +164,7 @@ fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// What a name that isn't known was meant to be, for the end of a message.
+/// Returns the end of a message that suggests the likely intended name.
 fn meant<'n>(name: &str, known: impl Iterator<Item = &'n str> + Clone) -> String {
     nearest(name, known).map(|meant| format!("; did you mean {meant}?")).unwrap_or_default()
 }

@@ -1,21 +1,20 @@
-//! Where things are when nobody says: the Filesystem Hierarchy Standard for root, the XDG base directories for everybody else.
+//! Default paths: the Filesystem Hierarchy Standard for root, the XDG base directories for other users.
 //!
-//! <https://specifications.freedesktop.org/basedir-spec/latest/>: a directory that is not absolute is no directory.
+//! <https://specifications.freedesktop.org/basedir-spec/latest/>: relative directories are ignored.
 
 use std::path::{Path, PathBuf};
 
-/// What defaults depend on.
+/// The inputs of the defaults.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<String>,
-    /// Whether we are root.
+    /// Whether the process runs as root.
     pub root: bool,
-    /// Name of the host.
     pub host_name: &'a str,
 }
 
 impl<'a> Surroundings<'a> {
-    /// Those of this process. `host_name` is what [`host_name`] says.
+    /// The inputs of this process. `host_name` is the result of [`host_name`].
     pub fn of_process(host_name: &'a str) -> Self {
         Self {
             variable: &|name| std::env::var(name).ok(),
@@ -29,13 +28,12 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// The name of this host.
 pub fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }
 }
 
-/// Where state is kept; none where nothing says so (a user without HOME).
+/// The state directory; `None` if it can't be determined (a user without HOME).
 pub fn default_state_dir(surroundings: &Surroundings<'_>) -> Option<PathBuf> {
     if surroundings.root {
         return Some(PathBuf::from("/var/lib/herdlet"));
@@ -44,7 +42,7 @@ pub fn default_state_dir(surroundings: &Surroundings<'_>) -> Option<PathBuf> {
     Some(surroundings.dir("XDG_STATE_HOME").or_else(of_home)?.join("herdlet"))
 }
 
-/// Where the API's socket is.
+/// The path of the API's socket.
 pub fn default_socket(surroundings: &Surroundings<'_>, state_dir: &Path) -> PathBuf {
     if surroundings.root {
         return PathBuf::from("/run/herdlet/herdlet.sock");
@@ -52,7 +50,7 @@ pub fn default_socket(surroundings: &Surroundings<'_>, state_dir: &Path) -> Path
     surroundings.dir("XDG_RUNTIME_DIR").unwrap_or_else(|| state_dir.to_owned()).join("herdlet.sock")
 }
 
-/// Below what each instance keeps what lives as long as the boot.
+/// The directory below which each instance has a directory for files that don't outlive the boot.
 pub(super) fn default_runtime_parent(surroundings: &Surroundings<'_>) -> Option<PathBuf> {
     if surroundings.root {
         return Some(PathBuf::from("/run/herdlet"));

@@ -1,7 +1,7 @@
-//! Config files, of herdlet and of Nomad, several of them as one.
+//! Several config files, of herdlet and of Nomad, merged into one.
 //!
-//! In: names and bytes of texts, or paths, in the order in which they count: what comes later comes before what came earlier, maps are
-//! put together, lists too. Out: a [`File`], what only deserves a warning, or everything that is wrong, each in its own text.
+//! In: names and bytes of texts, or paths, in order. Later texts override earlier ones; maps and lists are
+//! merged. Out: a [`File`] with warnings, or all problems, each in its own text.
 
 use std::{
     fs, io,
@@ -13,21 +13,20 @@ use herdlet_manifest::yaml::{self, Document, Entry, Node, Problem, Problems, Val
 
 use super::{ConfigError, File, nomad};
 
-/// Files that one directory may hold.
+/// Maximum number of files in a directory.
 const FILES_MAX: usize = 1_000;
 
-/// The language of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
     Yaml,
-    /// That of Nomad's agent files.
+    /// The language of Nomad's agent files.
     Hcl,
-    /// The same in JSON.
+    /// Nomad's agent files in JSON.
     Json,
 }
 
 impl Language {
-    /// What a file's name says. JSON is Nomad's.
+    /// Chooses the language by the extension. JSON is Nomad's.
     fn of(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("hcl") => Self::Hcl,
@@ -37,7 +36,7 @@ impl Language {
     }
 }
 
-/// Texts, in the order in which they count.
+/// Texts in the order of increasing precedence.
 #[derive(Default)]
 pub(super) struct Sources {
     texts: Vec<Text>,
@@ -46,30 +45,30 @@ pub(super) struct Sources {
     has_nomads: bool,
 }
 
-/// A text by the names of our own files.
+/// A text, translated to the names of our config.
 struct Text {
     document: Document,
-    /// What is called otherwise in the text: our path, its path.
+    /// Fields with another name in the text: our path, its path.
     names: Vec<(String, String)>,
 }
 
-/// What all texts together say.
+/// The result of merging all texts.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) file: File,
-    /// As it is written; none where nothing is.
+    /// The merged tree; `None` if there is no text.
     pub(super) tree: Option<Arc<Node>>,
-    /// What is not used, or not known.
+    /// Unused and unknown keys.
     pub(super) warnings: Problems,
-    /// One of them at least is Nomad's.
+    /// Set if at least one text is Nomad's.
     pub(super) has_nomads: bool,
 }
 
 impl Sources {
-    /// Those files, and of directories the files of Nomad in them, by name.
+    /// Reads files, and Nomad's files in directories, sorted by name.
     ///
     /// # Errors
-    /// When one can't be read.
+    /// The first one that can't be read.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         let mut sources = Self::default();
         for path in paths {
@@ -90,7 +89,6 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Takes one more text.
     pub(super) fn add(&mut self, source: &str, bytes: &[u8], language: Language) {
         self.has_nomads |= language != Language::Yaml;
         let text = match language {
@@ -107,7 +105,7 @@ impl Sources {
         let yaml::Parsed { documents, problems } = yaml::parse(source, bytes);
         self.problems.append(problems);
         if let Some(second) = documents.get(1) {
-            self.problems.push(second.problem("", "begins a second document; a config is one"));
+            self.problems.push(second.problem("", "begins a second document; a config must be a single one"));
         }
         documents.into_iter().next()
     }
@@ -129,10 +127,10 @@ impl Sources {
         Some(Text { document: Document { source: source.into(), index: 0, root }, names })
     }
 
-    /// All of them as one.
+    /// Merges the texts.
     ///
     /// # Errors
-    /// Everything that is wrong with one, or with what they come to.
+    /// All problems of single texts, otherwise those of the merged config.
     pub(super) fn file(mut self) -> Result<Loaded, Problems> {
         self.problems.into_result()?;
         self.problems = Problems::new();
@@ -157,7 +155,7 @@ impl Sources {
         Ok(Loaded { file, tree: Some(tree), warnings, has_nomads })
     }
 
-    /// A problem with what is at a path, in the last text that says something there.
+    /// Returns a problem at a path, in the last text that sets it.
     fn problem(&self, path: &str, message: String) -> Problem {
         let outer = path.split(['.', '[']).next().unwrap_or(path);
         let holds = |path: &str| self.texts.iter().rev().find(|text| text.document.at(path).is_some());
@@ -169,7 +167,7 @@ impl Sources {
     }
 }
 
-/// The files of a directory that Nomad would read, by name.
+/// Lists the files of a directory that Nomad would read, sorted by name.
 fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -180,11 +178,11 @@ fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
             files.push(path);
         }
         if files.len() > FILES_MAX {
-            return Err(io::Error::other(format!("it holds more than {FILES_MAX} files")));
+            return Err(io::Error::other(format!("it contains more than {FILES_MAX} files")));
         }
     }
     if files.is_empty() {
-        return Err(io::Error::other("it holds no file that ends in .hcl or .json"));
+        return Err(io::Error::other("it contains no file that ends in .hcl or .json"));
     }
     files.sort();
     Ok(files)
@@ -217,13 +215,13 @@ fn merged(earlier: &Arc<Node>, later: &Arc<Node>) -> Arc<Node> {
             let kept = first.iter().filter(|node| !is_anew(node)).chain(second);
             Arc::new(Node { value: Value::Seq(kept.cloned().collect()), ..Node::clone(later) })
         }
-        // Nothing is written: nothing is said.
+        // An absent value overrides nothing.
         (_, Value::Null) => Arc::clone(earlier),
         _ => Arc::clone(later),
     }
 }
 
-/// Problems by the names that stand in the text.
+/// Translates problems into the names of the text.
 fn renamed(problems: Problems, names: &[(String, String)]) -> Problems {
     let mut all = Problems::new();
     all.extend(problems.into_vec().into_iter().map(|problem| rename(problem, names)));
@@ -242,10 +240,10 @@ fn rename(mut problem: Problem, names: &[(String, String)]) -> Problem {
 }
 
 impl File {
-    /// Reads a config of ours.
+    /// Reads a config file of ours.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with its place.
+    /// All problems.
     pub fn read(source: &str, bytes: &[u8]) -> Result<Self, Problems> {
         let mut sources = Sources::default();
         sources.add(source, bytes, Language::Yaml);

@@ -1,4 +1,4 @@
-//! Which of several places a setting is taken from, and what is wrong with a file.
+//! Precedence of the sources of a setting, and faulty files.
 
 use std::{fs, path::Path};
 
@@ -24,7 +24,7 @@ fn the_sample_is_valid_and_says_the_defaults() {
     let flags = Flags { config: vec![sample.clone()], ..Flags::default() };
     let of_sample = Config { files: Vec::new(), ..load(flags, true, &[]).unwrap() };
     assert_eq!(of_sample, load(Flags::default(), true, &[]).unwrap());
-    // What is commented out is valid too.
+    // The commented-out settings are valid too.
     let text = fs::read_to_string(sample).unwrap();
     let uncommented: String = text
         .lines()
@@ -175,17 +175,17 @@ fn everything_wrong_with_a_file_is_told_at_once_with_its_place() {
         "agent.yaml:3:10: host_ip: expected an IP address",
         "agent.yaml:4:12: log_level: expected error",
         "agent.yaml:5:16: cgroup_parent: expected a cgroup",
-        "agent.yaml:6:16: dynamic_ports: has no port in it",
+        "agent.yaml:6:16: dynamic_ports: is empty",
         "manifests[1]: must be an absolute path",
         "host_volumes[1].path: must be an absolute path",
-        "host_volumes[1].name: \"a\" is the name of host_volumes[0] already",
+        "host_volumes[1].name: \"a\" is already the name of host_volumes[0]",
         "consul.token_file: must be an absolute path",
-        "tls.cert_file: needs key_file beside it",
+        "tls.cert_file: requires key_file",
         "tls.cert_file: must be an absolute path",
     ] {
         assert!(problems.contains(expected), "{expected} in\n{problems}");
     }
-    assert!(read("tls: {}").unwrap_err().contains("tls.cert_file: is missing, and key_file"));
+    assert!(read("tls: {}").unwrap_err().contains("tls.cert_file: is missing, and so is key_file"));
     assert!(read("a: 1\n---\nb: 2\n").unwrap_err().contains("second document"));
     assert!(read("- a\n").is_err());
     assert_eq!(read("").unwrap(), File::default());
@@ -261,7 +261,7 @@ fn servers_make_a_node_of_a_cluster() {
     let config = load(Flags { raw_exec: Some("true".to_owned()), ..flags.clone() }, true, &[]).unwrap();
     assert_eq!(config.raw_exec, Availability::Enabled);
 
-    // The API is for whoever has a token of the cluster's.
+    // The API admits clients with a token of the cluster.
     let flags = Flags { listen: Some("127.0.0.1:4646".to_owned()), ..flags };
     let config = load(flags.clone(), true, &[]).unwrap();
     assert_eq!((config.listen, config.cluster.unwrap().http.to_string().as_str()), (None, "127.0.0.1:4646"));

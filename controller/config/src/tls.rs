@@ -1,13 +1,13 @@
-//! Files of certificates.
+//! Paths of TLS certificates.
 
 use std::path::PathBuf;
 
-/// Where certificates are.
+/// Paths of certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Our certificate, with those between it and its authority behind it.
+    /// The agent's certificate, followed by its intermediate certificates.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// Authorities one of which must have signed a client's certificate; clients need none where absent.
+    /// CA certificates for clients; `None` if clients need no certificate.
     pub clients: Option<PathBuf>,
 }

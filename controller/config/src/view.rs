@@ -1,6 +1,7 @@
-//! The config as an agent would take it, with where each value came from.
+//! The effective config, with the source of each value.
 //!
-//! In: flags, the environment, the file. Out: settings under the file's own names, ready to be written as one.
+//! In: flags, the environment, the files. Out: settings under the file's own names, which can be written as a
+//! config file.
 
 use herdlet_driver::Availability;
 use herdlet_manifest::yaml;
@@ -11,22 +12,22 @@ use super::{Config, ConfigError, Flags, LogFormat, Surroundings, sources::Source
 
 mod cluster;
 
-/// Who said something.
+/// The source of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     Flag,
     Environment,
     File,
-    /// Nobody: it is the default.
+    /// The setting has its default.
     Default,
 }
 
-/// A key of the config file, and what it comes to.
+/// A key of the config file with its effective value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
     pub key: &'static str,
-    /// Null where nothing is set.
+    /// Null if the setting has no value.
     pub value: Value,
     pub source: Source,
 }
@@ -56,7 +57,7 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
             _ => Source::Default,
         }
     };
-    // Without an address there is nobody to send a token to, but somebody who set one wants to see it.
+    // Without an address the token file is unused, but it is shown because it is configured.
     let token_file = flags.token_file.clone().or_else(|| loaded.file.token_file.clone());
     let listen = flags.listen.clone().or_else(|| loaded.file.listen.clone());
     let reserved_ports = Some(loaded.file.reserved.reserved_ports.clone()).filter(|ports| !ports.is_empty());
@@ -76,7 +77,7 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
     Ok(settings)
 }
 
-/// On a node `listen` is the address of its HTTP API, and `cluster.http_addr` and `cluster.http_port` come from it.
+/// On a node, `listen` is the address of its HTTP API and sets `cluster.http_addr` and `cluster.http_port`.
 fn of_node_that_listens(settings: &mut [Setting], listen: &str) {
     let Some(of_listen) = settings.iter_mut().find(|setting| setting.key == "listen") else { return };
     of_listen.value = json!(listen);
@@ -86,7 +87,7 @@ fn of_node_that_listens(settings: &mut [Setting], listen: &str) {
     settings.iter_mut().filter(of_cluster).for_each(|setting| setting.source = source);
 }
 
-/// What flags say, by the names of the file.
+/// Returns the flags that are set, by the names of the file.
 fn said(flags: &Flags) -> Map<String, Value> {
     let Flags {
         config: _,
@@ -124,18 +125,18 @@ fn said(flags: &Flags) -> Map<String, Value> {
     all.into_iter().filter(|(_, value)| !value.is_null()).collect()
 }
 
-/// Files that have been read without a problem, as data.
+/// Converts the merged files, which have no problems, to JSON.
 fn as_written(tree: &yaml::Node) -> Option<Value> {
     yaml::from_node(&yaml::Place { source: "", path: String::new(), node: tree }).ok()
 }
 
-/// What a config comes to, by the names of the file.
+/// Returns the effective settings, by the names of the file.
 fn values(config: &Config) -> Vec<(&'static str, Value)> {
     let volume = |volume: &super::HostVolume| json!({ "name": volume.name.0, "path": volume.path, "read_only": volume.read_only });
     let (listen, token_file) = config.listen.clone().unzip();
     let address = |address: &super::HostPort| address.to_string();
     let total = config.total();
-    // What the machine does not tell is without end.
+    // `u64::MAX` means that the machine does not report the amount.
     let told = |amount: u64| (amount != u64::MAX).then_some(amount);
     let mut all = Vec::from([
         ("name", json!(config.name)),

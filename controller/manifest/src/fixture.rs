@@ -1,4 +1,4 @@
-//! Views for tests: what a read model holds of small jobs, without a planner behind it.
+//! Views for tests: the read model of small jobs, without a planner.
 
 #![expect(clippy::unwrap_used, reason = "only tests and fuzzing see this")]
 
@@ -41,7 +41,7 @@ pub fn job(id: &str, group: &str, task: &str) -> Arc<Job> {
     Arc::new(job)
 }
 
-/// The job as shown, converged.
+/// A converged view of the job.
 pub fn job_view(job: &Arc<Job>, version: u64) -> JobView {
     JobView {
         key: job.key(),
@@ -153,12 +153,10 @@ pub fn ended(mut view: AllocView) -> AllocView {
     view
 }
 
-/// A verdict: all is well.
 pub fn converged() -> Convergence {
     verdict(ConvergenceState::Converged, "")
 }
 
-/// A verdict.
 pub fn verdict(state: ConvergenceState, message: &str) -> Convergence {
     Convergence { state, reason: None, message: message.to_owned(), since: THEN.into(), overdue_at: None }
 }

@@ -1,9 +1,10 @@
-//! HCL2, the language of Nomad's job files: a text and values for its variables → attributes and blocks with values.
+//! HCL2, the language of Nomad's job files: a text and values for its variables → attributes and blocks with
+//! values.
 //!
-//! In: the name and bytes of a text, trusted in nothing, and [`Variables`]. Out: its [`Body`] with every expression
-//! evaluated and every `dynamic` block expanded, each with its place; or problems. What is only known when a task runs
-//! (`"${NOMAD_PORT_http}"`) stays as it is written. Size, depth and work are bounded: an expression that multiplies is
-//! refused, not waited for. It must not know what a job is.
+//! In: the name and bytes of an untrusted text, and [`Variables`]. Out: its [`Body`] with every expression
+//! evaluated and every `dynamic` block expanded, each with its position; or problems. References that only
+//! resolve when a task runs (`"${NOMAD_PORT_http}"`) stay as written. Size, depth and work are bounded:
+//! evaluation of an expression that multiplies values is refused. This module knows nothing about jobs.
 //!
 //! ```text
 //! bytes ──source──► text ──scan, hcl_edit──► syntax ──variables, locals──► scope ──body──► Body
@@ -31,27 +32,27 @@ use super::yaml::Problems;
 use scope::Scope;
 use source::Source;
 
-/// What a text says, once it is evaluated.
+/// An evaluated text.
 #[derive(Debug)]
 pub struct Evaluated {
-    /// Everything but the declarations of variables and locals.
+    /// Everything except the declarations of variables and locals.
     pub body: Body,
-    /// The variables that it declares.
+    /// The names of the variables that the text declares.
     pub declared: BTreeSet<String>,
-    /// What is wrong with single values, each of which is left out of the body.
+    /// Problems with single values. Those values are `Refused` in the body.
     pub problems: Problems,
 }
 
-/// Reads a text and evaluates it.
+/// Parses and evaluates a text.
 ///
 /// # Errors
-/// What is wrong with it as a whole; a syntax error hides all else.
+/// Problems that affect the whole text. A syntax error hides all other problems.
 pub fn evaluate(source: &str, bytes: &[u8], variables: &Variables) -> Result<Evaluated, Problems> {
     let source = Source::read(source, bytes)?;
     let syntax = source.parse()?;
     let mut problems = Problems::new();
     let (scope, declared) = declarations(&source, &syntax, variables, &mut problems);
-    // What uses a declaration that is wrong would only say so again.
+    // Expressions that use a wrong declaration would only repeat its problem.
     problems.into_result()?;
     let mut problems = Problems::new();
     let body = body::evaluate(&syntax, &scope, &mut problems);
@@ -61,7 +62,7 @@ pub fn evaluate(source: &str, bytes: &[u8], variables: &Variables) -> Result<Eva
     Ok(Evaluated { body, declared, problems })
 }
 
-/// `var` and `local`.
+/// Declares `var` and `local`.
 fn declarations<'s>(
     source: &'s Source<'s>,
     syntax: &hcl_edit::structure::Body,
@@ -76,7 +77,7 @@ fn declarations<'s>(
     (scope, declared)
 }
 
-/// Whether a text is HCL: by its name, and where that doesn't tell by how it begins.
+/// Returns whether a text is HCL: by its name, otherwise by its first block.
 pub fn is_hcl(source: &str, bytes: &[u8]) -> bool {
     match source.rsplit_once('.').map(|(_, extension)| extension) {
         Some("hcl" | "nomad") => true,

@@ -1,24 +1,25 @@
-//! HCL1, the language of Nomad's agent files and policies, which is not that of its job files: names may be quoted, lines mean nothing,
-//! and nothing is computed.
+//! HCL1, the language of Nomad's agent files and policies. Unlike HCL2, the language of its job files, names
+//! may be quoted, line ends have no meaning, and there are no expressions.
 //!
-//! In: the name and bytes of a text, trusted in nothing. Out: its tree, as if it were written in JSON: a block is a map under its kind,
-//! and its labels are maps around it. A name that is written twice is there twice. Size, depth and number of values are bounded.
+//! In: the name and bytes of an untrusted text. Out: its tree, as if it were written in JSON: a block is a
+//! map under its kind, and its labels are maps around it. A repeated name is repeated in the tree. Size,
+//! depth and number of values are bounded.
 
 use std::sync::Arc;
 
 use super::yaml::{Entry, Node, Position, Problem, Style, Value};
 
-/// Longest text.
+/// Maximum size of a text.
 const BYTES_MAX: usize = 1 << 20;
-/// Maps and lists within each other.
+/// Maximum nesting of maps and lists.
 const DEPTH_MAX: usize = 32;
-/// Names and values.
+/// Maximum number of names and values.
 const VALUES_MAX: usize = 20_000;
 
-/// Reads a text.
+/// Parses a text.
 ///
 /// # Errors
-/// The first thing that is no HCL1.
+/// The first syntax error.
 pub fn parse(source: &str, bytes: &[u8]) -> Result<Arc<Node>, Problem> {
     let whole = |message: String| Problem {
         source: source.to_owned(),
@@ -55,7 +56,7 @@ struct Reader<'t> {
     values: usize,
 }
 
-/// What stands before a value.
+/// The enclosing structure of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Text,
@@ -71,7 +72,7 @@ impl Reader<'_> {
 
     fn entries(&mut self, within: Within, depth: usize) -> Result<Vec<Entry>, Wrong> {
         if depth > DEPTH_MAX {
-            return Err(self.wrong("is nested too deep"));
+            return Err(self.wrong("is nested too deeply"));
         }
         let mut entries = Vec::new();
         loop {
@@ -93,7 +94,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `name = value`, or `kind "label" { … }`.
+    /// Parses `name = value` or `kind "label" { … }`.
     fn entry(&mut self, depth: usize) -> Result<Entry, Wrong> {
         let mut names = vec![self.name()?];
         loop {
@@ -114,12 +115,12 @@ impl Reader<'_> {
                 Some(char) if names.len() <= 4 && (char == '"' || begins_a_name(char)) => {
                     names.push(self.name()?);
                 }
-                Some(_) | None => return Err(self.wrong("expected `=` or `{` behind a name")),
+                Some(_) | None => return Err(self.wrong("expected `=` or `{` after a name")),
             }
         }
     }
 
-    /// The value below all names: the last one around it, the first one outside.
+    /// Wraps the value in maps, one for each label, and returns the entry of the first name.
     fn under(&mut self, names: Vec<(String, Position)>, value: Arc<Node>) -> Result<Entry, Wrong> {
         let mut value = value;
         let mut names = names.into_iter();
@@ -151,7 +152,7 @@ impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Result<Arc<Node>, Wrong> {
         self.spend()?;
         if depth > DEPTH_MAX {
-            return Err(self.wrong("is nested too deep"));
+            return Err(self.wrong("is nested too deeply"));
         }
         let position = self.position;
         match self.peek() {
@@ -172,7 +173,7 @@ impl Reader<'_> {
                     "true" => Value::Bool(true),
                     "false" => Value::Bool(false),
                     other => {
-                        let message = format!("expected a value, found `{other}`; strings stand in quotes");
+                        let message = format!("expected a value, found `{other}`; strings need quotes");
                         return Err(Wrong { position, message });
                     }
                 };
@@ -212,7 +213,7 @@ impl Reader<'_> {
             None => match word.parse::<f64>() {
                 Ok(number) if number.is_finite() => Value::Float(number),
                 Ok(_) | Err(_) => {
-                    let message = format!("`{word}` is no number; strings stand in quotes");
+                    let message = format!("`{word}` is not a number; strings need quotes");
                     return Err(Wrong { position, message });
                 }
             },
@@ -220,7 +221,7 @@ impl Reader<'_> {
         Ok(Arc::new(Node { value, text: word.into(), style: Style::Plain, position }))
     }
 
-    /// A text in quotes. What stands in `${…}` is kept as it is, quotes too.
+    /// Parses a quoted string. `${…}` is kept as written, with its quotes.
     fn string(&mut self) -> Result<String, Wrong> {
         let began = self.position;
         let open = |message: &str| Wrong { position: began, message: message.to_owned() };
@@ -281,10 +282,10 @@ impl Reader<'_> {
         for _ in 0..digits {
             self.next();
         }
-        char.ok_or_else(|| Wrong { position, message: "is no escape that HCL knows".to_owned() })
+        char.ok_or_else(|| Wrong { position, message: "is not a valid escape sequence".to_owned() })
     }
 
-    /// `<<EOF`, lines, `EOF`; with `<<-` the least indentation of all lines is taken off.
+    /// Parses `<<EOF`, lines, `EOF`. `<<-` strips the smallest indentation of all lines.
     fn heredoc(&mut self) -> Result<String, Wrong> {
         let began = self.position;
         let wrong = |message: &str| Wrong { position: began, message: message.to_owned() };
@@ -302,7 +303,7 @@ impl Reader<'_> {
         let mut lines = Vec::new();
         loop {
             if self.rest.is_empty() {
-                return Err(wrong("begins a text that is not closed"));
+                return Err(wrong("begins a heredoc that is not closed"));
             }
             let line = self.take_while(|char| char != '\n');
             if line.trim() == end {
@@ -320,7 +321,7 @@ impl Reader<'_> {
         Ok(stripped.flat_map(|line| [line, "\n"]).collect())
     }
 
-    /// Over blanks and comments.
+    /// Skips whitespace and comments.
     fn blank(&mut self) -> Result<(), Wrong> {
         loop {
             self.take_while(char::is_whitespace);
@@ -346,7 +347,7 @@ impl Reader<'_> {
         let mut chars = self.rest.chars();
         let ends_line = match chars.next() {
             Some('\n') => true,
-            // Alone, as editors show it.
+            // A lone `\r` ends a line, as in editors.
             Some('\r') => !chars.as_str().starts_with('\n'),
             Some(_) => false,
             None => return,
@@ -370,7 +371,7 @@ impl Reader<'_> {
     fn spend(&mut self) -> Result<(), Wrong> {
         self.values += 1;
         if self.values > VALUES_MAX {
-            return Err(self.wrong(format!("is more than {VALUES_MAX} names and values")));
+            return Err(self.wrong(format!("has more than {VALUES_MAX} names and values")));
         }
         Ok(())
     }
@@ -406,7 +407,7 @@ mod tests {
             Value::Float(value) => json!(value),
             Value::Str => json!(node.text),
             Value::Seq(items) => items.iter().map(|item| shown(item)).collect(),
-            // With names that are there twice.
+            // As pairs, to show repeated names.
             Value::Map(entries) => {
                 entries.iter().map(|entry| json!([entry.key, shown(&entry.value)])).collect()
             }
@@ -445,17 +446,17 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, expected) in [
-            ("a", "1:2: expected `=` or `{` behind a name"),
-            ("a =\n  nope", "2:3: expected a value, found `nope`; strings stand in quotes"),
-            ("a = 12abc", "1:5: `12abc` is no number; strings stand in quotes"),
+            ("a", "1:2: expected `=` or `{` after a name"),
+            ("a =\n  nope", "2:3: expected a value, found `nope`; strings need quotes"),
+            ("a = 12abc", "1:5: `12abc` is not a number; strings need quotes"),
             ("client {\n  x = 1\n", "3:1: ends within a `{` that is not closed"),
             ("a = [1, 2", "1:10: ends within a `[` that is not closed"),
             ("a = \"x\nb = 1", "1:5: begins a string that is not closed on its line"),
-            ("a = \"\\q\"", "1:6: is no escape that HCL knows"),
+            ("a = \"\\q\"", "1:6: is not a valid escape sequence"),
             ("é = ?", "1:5: expected a value, found `?`"),
             ("}", "1:1: expected a name, found `}`"),
             ("/* x", "1:1: begins a comment that is not closed"),
-            ("a = <<EOF\nx\n", "1:5: begins a text that is not closed"),
+            ("a = <<EOF\nx\n", "1:5: begins a heredoc that is not closed"),
         ] {
             let problem = parse("a.hcl", text.as_bytes()).unwrap_err();
             assert_eq!(problem.to_string(), format!("a.hcl:{expected}"), "{text}");

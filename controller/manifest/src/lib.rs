@@ -1,6 +1,7 @@
-//! The languages that desired state is written in: YAML, HCL, Nomad's JSON.
+//! Parses job and volume manifests, and the languages they are written in: YAML, HCL, Nomad's JSON.
 //!
-//! In: texts. Out: jobs and volumes, or everything that is wrong, with its place. It does not know what runs.
+//! In: texts. Out: jobs and volumes, or all problems with their positions. This crate knows nothing about
+//! running tasks.
 
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub mod fixture;

@@ -1,9 +1,9 @@
-//! Manifests: what people wrote → canonical jobs and volumes, or everything that is wrong with it.
+//! Manifests: text → canonical jobs and volumes, or all problems.
 //!
-//! In: files, folders, standard input or bytes with a name. Out: a [`Set`] whose every job and volume is valid, with the
-//! place it came from; or [`Problems`], all of them, each with file, line, column and path. Nothing of a set is given
-//! out while anything in it is wrong, except by [`read_folder`], which answers file by file.
-//! It must not know what runs, what was applied before, or how a driver works (see [`Drivers`]).
+//! In: files, folders, standard input or named bytes. Out: a [`Set`] of valid jobs and volumes, each with its
+//! origin; or [`Problems`], all of them, each with file, line, column and path. If anything in a set is
+//! wrong, nothing of it is returned, except by [`read_folder`], which returns a result for each file. This
+//! module does not know what runs, what was applied before, or how a driver works (see [`Drivers`]).
 //!
 //! ```text
 //! YAML ──yaml──────────────► documents ──check(schema)──► typed ──► canonical
@@ -46,39 +46,39 @@ pub use write::{job_to_yaml, volume_to_yaml};
 
 use document::Content;
 
-/// Jobs and volumes that are valid, each and together.
+/// Jobs and volumes that are valid, each by itself and together.
 #[derive(Debug, Clone, Default)]
 pub struct Set {
     /// In the order of files and documents.
     pub jobs: Vec<Loaded<Job>>,
     /// In the order of files and documents.
     pub volumes: Vec<Loaded<Volume>>,
-    /// What is accepted although it doesn't do what it seems to say.
+    /// Manifests that are accepted, but may not do what their author expects.
     pub warnings: Vec<Problem>,
 }
 
-/// Something that was read, and where it was written.
+/// An object and its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded<T> {
     pub object: T,
-    /// Name of the text it is from: a path, or `<stdin>`.
+    /// Name of its text: a path, or `<stdin>`.
     pub source: Arc<str>,
-    /// Number of its document in that text, from 0, empty ones not counted.
+    /// Index of its document in that text, from 0. Empty documents don't count.
     pub index: usize,
     /// Where its document begins.
     pub position: Position,
-    /// The document itself as JSON, without comments: annotations are only here.
+    /// The document as JSON without comments. Only this field has the annotations.
     pub document: serde_json::Value,
 }
 
-/// So many jobs and volumes make a set; more is a slip or an attack.
+/// Maximum number of jobs and volumes in a set; more is a mistake or an attack.
 pub const OBJECTS_MAX: usize = 10_000;
 
-/// Reads all manifests at these paths: files, folders (what bears a manifest's name in them, not below), and `-` for
-/// standard input.
+/// Reads all manifests at these paths: files, folders (files with a manifest's name directly in them), and
+/// `-` for standard input.
 ///
 /// # Errors
-/// Everything that is wrong with any of them, an unreadable file included.
+/// All problems, including unreadable files.
 pub fn load(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Result<Set, Problems> {
     let mut reading = Reading::new(drivers, variables);
     for text in folder::texts(paths) {
@@ -93,16 +93,16 @@ pub fn load(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Resu
 /// Reads all manifests in a text.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All problems.
 pub fn parse(source: &str, bytes: &[u8], drivers: &Drivers) -> Result<Set, Problems> {
     parse_all([(source, bytes)], drivers, &Variables::default())
 }
 
-/// Reads all manifests in several texts as one set: YAML, Nomad's API JSON, or HCL with values for its variables, told
-/// apart by their names (`x.hcl`, `x.nomad`) and otherwise by how they begin.
+/// Reads all manifests in several texts as one set. A text is YAML, Nomad's API JSON, or HCL with values for
+/// its variables. Its name tells HCL apart (`x.hcl`, `x.nomad`), otherwise its beginning.
 ///
 /// # Errors
-/// Everything that is wrong with any of them.
+/// All problems.
 pub fn parse_all<'a>(
     texts: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     drivers: &Drivers,
@@ -115,11 +115,12 @@ pub fn parse_all<'a>(
     reading.finish()
 }
 
-/// Reads the job of an allocation as servers send it: Nomad's API JSON. Fields that no release up to this one has are
-/// passed over, as by every client that is older than its servers. What servers have judged isn't judged again.
+/// Reads the job of an allocation from a Nomad server, in Nomad's API JSON. Fields unknown to this release
+/// are ignored, as in every client that is older than its servers. Rules that servers have checked are not
+/// checked again.
 ///
 /// # Errors
-/// Everything that is wrong with it, and everything in it that Nomad has and this release doesn't.
+/// All problems, and all features of Nomad in it that this release lacks.
 pub fn read_of_servers(job: &serde_json::Value, drivers: &Drivers) -> Result<Set, Problems> {
     let variables = Variables::default();
     let mut reading = Reading { judge: Judge::Servers, ..Reading::new(drivers, &variables) };
@@ -130,15 +131,16 @@ pub fn read_of_servers(job: &serde_json::Value, drivers: &Drivers) -> Result<Set
     reading.finish()
 }
 
-/// Who has judged whether a job makes sense.
+/// Which side validated the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judge {
     Here,
-    /// Servers, by their own rules, which allow more here and there: only what this machine must hold itself is looked at.
+    /// The servers, by their own rules, which are partly more permissive. Only this machine's own
+    /// requirements are checked.
     Servers,
 }
 
-/// A set in the making.
+/// A set under construction.
 #[derive(Debug)]
 struct Reading<'r> {
     drivers: &'r Drivers,
@@ -147,7 +149,7 @@ struct Reading<'r> {
     set: Set,
     problems: Problems,
     places: Places,
-    /// Variables of all HCL texts.
+    /// Variables that any HCL text declares.
     declared: BTreeSet<String>,
 }
 
@@ -193,7 +195,7 @@ impl<'r> Reading<'r> {
         }
     }
 
-    /// A job of Nomad's API: what is wrong with it is told by the API's own names.
+    /// Reads a job of Nomad's API. Its problems use the API's field names.
     fn api_job(&mut self, written: &yaml::Document, unknown: nomad::Unknown) {
         let job = if written.root.get("Job").is_some() { "Job" } else { "" };
         let (document, problems) = nomad::from_json(written, unknown);
@@ -203,7 +205,7 @@ impl<'r> Reading<'r> {
         self.contents(content);
     }
 
-    /// Reads a document. `words` says a path as its author knows it.
+    /// Reads a document. `words` translates a path into its author's names.
     fn document(
         &mut self,
         mut document: yaml::Document,
@@ -230,8 +232,7 @@ impl<'r> Reading<'r> {
         };
         if self.places.len() >= OBJECTS_MAX {
             if self.places.len() == OBJECTS_MAX {
-                let message =
-                    format!("this is one more than the {OBJECTS_MAX} jobs and volumes that make a set");
+                let message = format!("a set may contain at most {OBJECTS_MAX} jobs and volumes");
                 self.problems.push(document.root().problem(message));
                 self.places.insert(("", String::new(), String::new()), String::new());
             }
@@ -260,7 +261,7 @@ impl<'r> Reading<'r> {
     }
 
     fn finish(mut self) -> Result<Set, Problems> {
-        // What a text declares is only known where it could be read.
+        // Undeclared variables can be determined only if every text was parsed.
         if self.problems.is_empty() {
             self.problems = self.variables.undeclared(&self.declared);
         }

@@ -1,7 +1,7 @@
-//! Which file of which folder owns a job: such a job is changed and deleted there, and nowhere else.
+//! Which file of which folder owns a job. An owned job can be changed and deleted only in its file.
 //!
-//! In: what the folders say of themselves. Out: whether a command would go against one of them. A file that is not there
-//! (any more, or with a mount that is lost) owns nothing: its jobs may be deleted by hand.
+//! In: the jobs that each folder defines. Out: whether a command conflicts with an owner. A file that does
+//! not exist (any more, or because its mount is lost) owns nothing, so its jobs may be deleted by hand.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,14 +12,14 @@ use std::{
 use herdlet_api_types::JobKey;
 use herdlet_plan::event::Command;
 
-/// The files' names, each with the jobs that it defined when it was last good.
+/// File names, each with the jobs that the file defined when it was last valid.
 pub type Owned = BTreeMap<String, BTreeSet<JobKey>>;
 
-/// All folders with what they own.
+/// All folders with their owned jobs.
 #[derive(Debug, Default)]
 pub struct Owners(Mutex<BTreeMap<PathBuf, Owned>>);
 
-/// A command is about a job that a folder owns.
+/// The error for a command on a job that a folder owns.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "job \"{job}\" is defined in {}, in a folder of manifests that owns it: change or remove that file instead; nothing was changed",
@@ -27,18 +27,17 @@ pub struct Owners(Mutex<BTreeMap<PathBuf, Owned>>);
 )]
 pub struct Owner {
     pub job: JobKey,
-    /// Where it is defined.
+    /// The file that defines the job.
     pub file: PathBuf,
 }
 
 impl Owners {
-    /// A folder owns these from now on.
+    /// Sets the jobs that a folder owns.
     pub fn set(&self, folder: &Path, owned: Owned) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned(), owned);
     }
 
-    /// Whether a command may be carried out, as far as folders are concerned. Reads the directory entry of the file that
-    /// would be named.
+    /// Checks whether the owners allow a command. Reads the directory entry of the owning file.
     ///
     /// # Errors
     /// The first job that a folder owns.
@@ -52,7 +51,7 @@ impl Owners {
             | Command::Delete { job }
             | Command::DeleteVersion { job, .. }
             | Command::Scale { job, .. } => vec![job.clone()],
-            // What is done to a job that stays as it is defined.
+            // These leave the job's definition unchanged.
             Command::Explain { .. }
             | Command::Dispatch { .. }
             | Command::ForceLaunch { .. }
@@ -70,7 +69,7 @@ impl Owners {
         found.filter(|owner| owner.file.exists()).map_or(Ok(()), Err)
     }
 
-    /// Whether a folder says that the job is wanted, or did so when it was last read.
+    /// Returns whether a folder defines the job, or did so when its file was last valid.
     pub fn owns(&self, job: &JobKey) -> bool {
         self.file_of(job).is_some()
     }
@@ -96,7 +95,7 @@ mod tests {
         let delete = Command::Delete { job: job.clone() };
         assert_eq!(owners.allow(&delete), Ok(()));
         owners.set(folder.path(), [("web.yaml".to_owned(), [job.clone()].into())].into());
-        // With the file gone, or with the mount that it lay on, nobody else can delete the job.
+        // If the file or its mount is missing, nothing but a command can delete the job.
         assert_eq!(owners.allow(&delete), Ok(()));
         let file = folder.path().join("web.yaml");
         std::fs::write(&file, "").unwrap();

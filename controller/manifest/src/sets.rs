@@ -1,38 +1,37 @@
-//! Sets of jobs: what an `apply --prune SET` has brought in, and a later one may take away again.
+//! Sets of jobs: the jobs of an `apply --prune SET`, which deletes those that the set no longer contains.
 //!
-//! In: jobs that are applied together under a name, and the jobs there are. Out: the same jobs with a label that says so, and the
-//! jobs of the set that are no longer in it. A job belongs to the set of its last apply, and to none where that named none: so
-//! nothing is ever taken away that was not brought in under that name, and that holds as long as the job does.
+//! In: jobs applied together under a name, and the existing jobs. Out: the same jobs with the set's label,
+//! and the jobs that are no longer in the set. A job belongs to the set of its last apply, or to none if that
+//! apply named none. So pruning only deletes jobs whose last apply named the set.
 
 use std::borrow::Borrow;
 
 use herdlet_api_types::{JobKey, job::Job, view::JobView};
 
-/// The label that names a job's set.
+/// The label with the name of a job's set.
 const LABEL: &str = "herdlet/set";
 
-/// More is no name.
 const NAME_LEN_MAX: usize = 63;
 
 /// Why jobs can't be applied as a set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
-    /// It can't be told from others in a line.
-    #[error("the name of a set is 1 to {NAME_LEN_MAX} letters, digits, `.`, `-` and `_`, found {0:?}")]
+    /// The name contains characters that would be ambiguous in a line of output.
+    #[error("the name of a set must be 1 to {NAME_LEN_MAX} letters, digits, `.`, `-` and `_`, found {0:?}")]
     Name(String),
-    /// A slip more likely than the wish to delete all of it.
+    /// More likely a mistake than the intention to delete the whole set.
     #[error(
-        "there is no job in it, and so set {0:?} would have none; to delete its jobs name them: herdlet delete JOB; nothing was changed"
+        "the manifests contain no job, so set {0:?} would be empty; to delete its jobs, name them: herdlet delete JOB; nothing was changed"
     )]
     Empty(String),
-    /// Taking it over would let two sets take it away from each other.
+    /// If one set could take over a job of another, each could delete the other's jobs.
     #[error(
-        "job \"{job}\" belongs to the set \"{set}\"; apply it once without --prune to take it out of that; nothing was changed"
+        "job \"{job}\" belongs to the set \"{set}\"; apply it once without --prune to remove it from that set; nothing was changed"
     )]
     OfAnother { job: JobKey, set: String },
 }
 
-/// A name that a set may have.
+/// Validates the name of a set.
 ///
 /// # Errors
 /// [`SetError::Name`]
@@ -42,15 +41,16 @@ pub fn name(text: &str) -> Result<String, SetError> {
     if fits { Ok(text.to_owned()) } else { Err(SetError::Name(text.to_owned())) }
 }
 
-/// The set that a job belongs to.
+/// Returns the set that a job belongs to.
 pub fn of(job: &Job) -> Option<&str> {
     job.labels.get(LABEL).map(String::as_str)
 }
 
-/// Puts jobs into a set. `known` finds a job as it is now.
+/// Adds jobs to a set. `known` looks up the current state of a job.
 ///
 /// # Errors
-/// [`SetError::OfAnother`] of the first that belongs to another set; [`SetError::Empty`] where there are none.
+/// [`SetError::OfAnother`] for the first job of another set; [`SetError::Empty`] if there are no
+/// jobs.
 pub fn join<'j, V: Borrow<JobView>>(
     jobs: impl IntoIterator<Item = &'j mut Job>,
     set: &str,
@@ -72,7 +72,7 @@ pub fn join<'j, V: Borrow<JobView>>(
     Ok(())
 }
 
-/// The jobs of a set that are not among `kept`. What was made of a job by itself is its parent's affair.
+/// Returns the jobs of a set that are not in `kept`, except children, which their parents own.
 pub fn left<'v>(
     jobs: &'v [JobView],
     set: &'v str,

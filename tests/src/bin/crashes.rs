@@ -1,10 +1,9 @@
-//! Agents killed at random points, with real processes:
-//! `cargo run --release -p herdlet-tests --bin crashes -- [--points N] [--seed N] [--agents N] [--strangers N]
-//! [--reused N] [--tombstones 0]`, or
-//! `… -- starting [--trials N] [--tasks N] [--seed N]` for agents that are killed while very many tasks start. Needs root.
+//! Kills agents at random points, with real processes: `cargo run --release -p herdlet-tests --bin crashes --
+//! [--points N] [--seed N] [--agents N] [--strangers N] [--reused N] [--tombstones 0]`, or `… -- starting
+//! [--trials N] [--tasks N] [--seed N]` to kill agents while very many tasks start. Needs root.
 //!
-//! In: how many points or trials, a seed. Out: how far it is; in the end a table, what was broken and how to live it again, and
-//! code 1 if something was.
+//! In: the number of points or trials, a seed. Out: progress; at the end a table, the violations with the
+//! commands to reproduce them, and exit code 1 if there are any.
 
 use std::{
     env,
@@ -35,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for, by flag.
+/// The flags with their values.
 struct Flags(Vec<(String, u64)>);
 
 impl Flags {
@@ -43,7 +42,7 @@ impl Flags {
         self.0.iter().find(|(flag, _)| flag == name).map(|(_, number)| *number)
     }
 
-    /// The seed, said so that this can be done again.
+    /// Returns the seed, and prints it so that the run can be repeated.
     fn seed(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs() * 1_000);
         let seed = self.get("--seed").unwrap_or_else(now);
@@ -57,7 +56,7 @@ fn points(flags: &Flags) -> ExitCode {
     let campaign = Campaign {
         points: flags.get("--points").unwrap_or(1_000),
         seed: flags.seed(),
-        // A life waits for the most part.
+        // A life spends most of its time waiting.
         agents: flags.get("--agents").and_then(|agents| agents.try_into().ok()).unwrap_or(4 * cores),
         program: env::current_exe().unwrap_or_default(),
         burial: match flags.get("--tombstones") {

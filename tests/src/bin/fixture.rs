@@ -1,7 +1,8 @@
-//! Keeps what this version leaves behind, for the tests of all later ones:
-//! `cargo run --release -p herdlet-tests --bin fixture [-- DIRECTORY [NAME]]`. Needs root.
+//! Saves the files of this version for the upgrade tests of all later ones: `cargo run --release -p
+//! herdlet-tests --bin fixture [-- DIRECTORY [NAME]]`. Needs root.
 //!
-//! In: where to write it (default `tests/fixtures/upgrade`) and its name (default the program's version). Out: the path of the fixture.
+//! In: the directory (default `tests/fixtures/upgrade`) and name (default the program's version) of the
+//! fixture. Out: its path.
 
 use std::{env, path::PathBuf};
 

@@ -1,7 +1,8 @@
-//! Whether an agent grows over many restarts and updates:
-//! `cargo run --release -p herdlet-tests --bin flat -- [RESTARTS [UPDATES]]`, 10000 and 1000 unless said otherwise. Needs root.
+//! Tests whether an agent grows over many restarts and updates: `cargo run --release -p herdlet-tests --bin
+//! flat -- [RESTARTS [UPDATES]]`, by default 10000 and 1000. Needs root.
 //!
-//! In: how many. Out: what the agent had of everything after a tenth and in the end, and code 1 if something has grown.
+//! In: the numbers of restarts and updates. Out: the agent's resources after a tenth of them and at the end,
+//! and exit code 1 if something has grown.
 
 use std::{env, process::ExitCode};
 

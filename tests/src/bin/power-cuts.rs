@@ -1,7 +1,9 @@
-//! A virtual machine whose power is cut: `cargo run --release -p herdlet-tests --bin power-cuts -- [--cuts N] [--seed N]`.
-//! Needs what `tests/setup --guest` brings, and an agent: HERDLET_BIN, or `target/release/herdlet`.
+//! Cuts the power of a virtual machine: `cargo run --release -p herdlet-tests --bin power-cuts -- [--cuts N]
+//! [--seed N]`. Needs the components of `tests/setup --guest`, and an agent: HERDLET_BIN, or
+//! `target/release/herdlet`.
 //!
-//! In: how many cuts, a seed. Out: a line for each; what was broken and how to live it again, and then code 1.
+//! In: the number of cuts, a seed. Out: a line for each cut; on a violation, the command to reproduce it and
+//! exit code 1.
 
 use std::{
     env,

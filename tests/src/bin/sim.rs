@@ -1,7 +1,9 @@
-//! Many simulated lives, on all cores: `cargo run --release -p herdlet-tests --bin sim -- FROM..TO [THREADS]`.
+//! Runs many simulated lives on all cores: `cargo run --release -p herdlet-tests --bin sim -- FROM..TO
+//! [THREADS]`.
 //!
-//! In: a range of seeds. Out: what was met with in how many lives; lives, steps (events applied and effects) and steps a
-//! second; where a promise was broken its seed, the end of that life's log and how to live it again, and code 1.
+//! In: a range of seeds. Out: how many lives covered each situation; the numbers of lives, steps (events
+//! applied and effects) and steps per second; for each violation the seed, the end of that life's log and the
+//! command to reproduce it, and exit code 1.
 
 use std::{
     env,
@@ -15,10 +17,10 @@ use std::{
 
 use herdlet_tests::sim::seeds::{self, Broken, Lived};
 
-/// How often it says how far it is.
+/// Interval between reports of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// Lines of a broken life's log that are shown unless `HERDLET_SIM_LOG` asks for all.
+/// Number of log lines shown for a violation, unless `HERDLET_SIM_LOG` asks for all.
 const LINES: usize = 120;
 
 fn main() -> ExitCode {

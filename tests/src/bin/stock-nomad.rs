@@ -1,8 +1,9 @@
-//! Stock Nomad's servers and command line with an agent of ours:
-//! `cargo run -p herdlet-tests --bin stock-nomad -- [--only TEXT] NOMAD…`. Needs root.
+//! Runs an agent with the servers and the command line of stock Nomad: `cargo run -p herdlet-tests --bin
+//! stock-nomad -- [--only TEXT] NOMAD…`. Needs root.
 //!
-//! In: stock `nomad` programs, of any releases. Out: a line for each story, with what it took and what was not as it should be; for each
-//! program how many held; code 1 if one didn't. What a release doesn't have is named.
+//! In: stock `nomad` programs of any release. Out: a line for each story with its duration and failure, if
+//! any; for each program the number of stories that passed; exit code 1 if one failed. Stories that a release
+//! can't run are named.
 
 use std::{env, path::Path, process::ExitCode, time::Instant};
 

@@ -1,7 +1,7 @@
-//! Many lives side by side.
+//! Many concurrent lives.
 //!
-//! In: how many points, the first seed, how many agents at a time. Out: the points by kind, and what was broken, each with the
-//! seed that lives it again.
+//! In: the number of points, the first seed, the number of concurrent agents. Out: the points by kind, and
+//! the violations, each with the seed that reproduces it.
 
 use std::{
     any::Any,
@@ -24,60 +24,59 @@ use super::{
 };
 use crate::e2e::wait;
 
-/// So many times the lives that its points take a campaign goes on for pids that come round. Where they come round at all, some do in each
-/// life.
+/// A campaign waits for reused pids for at most this many times the lives that its points need. Where pids
+/// are reused at all, each life has some.
 const LIVES_FOR_PIDS: u64 = 1_000;
 
-/// Points of one life: enough for a state with a past, few enough that many agents begin from nothing.
+/// Points of one life: enough for a state with a history, few enough that many agents start from nothing.
 const POINTS_OF_A_LIFE: u64 = 25;
 
-/// What becomes of an agent whose life is over.
+/// How to take down an agent at the end of its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Burial {
-    /// It is ended at once; tombstones may be left, as the next agent would remove them.
+    /// Immediately. Tombstones may remain, since the next agent would remove them.
     AtOnce,
-    /// It is kept until its tombstones must be gone, and then looked at once more.
+    /// After its tombstones must have expired, and with a last check.
     AfterTombstones,
 }
 
-/// What a campaign is.
+/// The parameters of a campaign.
 #[derive(Debug, Clone)]
 pub struct Campaign {
-    /// How many points, at least.
+    /// Minimum number of points.
     pub points: u64,
     /// Seed of the first life; each further life has the next one.
     pub seed: u64,
-    /// Agents at a time.
+    /// Number of concurrent agents.
     pub agents: usize,
-    /// What tasks run: a program that calls [`super::work::run`].
+    /// The program of tasks, which calls [`super::work::run`].
     pub program: PathBuf,
-    /// What becomes of them in the end.
+    /// How to take down the agents.
     pub burial: Burial,
-    /// Processes of others at a time.
+    /// Number of concurrent unrelated processes.
     pub strangers: usize,
-    /// So many pids are to be a task's and a stranger's, at least: agents live on until they were.
+    /// Minimum number of pids that both a task and an unrelated process must have had: the campaign goes on
+    /// until then.
     pub reused: usize,
 }
 
-/// How a campaign went.
+/// The result of a campaign.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Points by kind.
     pub points: BTreeMap<Point, u64>,
-    /// Lives.
     pub lives: u64,
-    /// What was broken: the life's seed, and in which words.
+    /// The violations: the life's seed, and a description.
     pub broken: Vec<(u64, String)>,
-    /// How long it took, burials not counted.
+    /// Duration without the takedown of agents.
     pub took: Duration,
-    /// Pids that tasks had.
+    /// Pids of tasks.
     pub pids: BTreeSet<u32>,
-    /// Pids that strangers had, too.
+    /// Number of these pids that unrelated processes had too.
     pub reused: usize,
 }
 
 impl Campaign {
-    /// Lives it. Tells how far it is on stderr.
+    /// Runs the campaign, and reports its progress on stderr.
     pub fn run(&self) -> Outcome {
         let lives = self.points.div_ceil(POINTS_OF_A_LIFE);
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -125,7 +124,7 @@ impl Campaign {
         let harmed = std::thread::scope(|scope| {
             let strangers = scope.spawn(|| strangers::live(self.strangers, &over, &strangers_pids));
             let workers: Vec<_> = (0..self.agents).map(|_| scope.spawn(worker)).collect();
-            // What a worker panics about is in the outcome.
+            // The outcome contains the panics of workers.
             workers.into_iter().for_each(|worker| drop(worker.join()));
             over.store(true, Ordering::Relaxed);
             strangers.join().unwrap_or_default()
@@ -137,14 +136,14 @@ impl Campaign {
         outcome
     }
 
-    /// Whether strangers have had as many pids of tasks as they are to, or something is broken, so that nobody waits for more.
+    /// Returns whether enough pids of tasks were reused, or a violation ends the wait for more.
     fn has_met_enough(&self, outcome: &Mutex<Outcome>, strangers_pids: &Mutex<BTreeSet<u32>>) -> bool {
         let outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
         let strangers_pids = strangers_pids.lock().unwrap_or_else(PoisonError::into_inner);
         !outcome.broken.is_empty() || outcome.pids.intersection(&strangers_pids).count() >= self.reused
     }
 
-    /// One life. Whatever stops it is something broken.
+    /// Runs one life. A panic is a violation.
     fn live(&self, seed: u64, points: u64) -> (Told, Option<Life>) {
         let lived = catch_unwind(AssertUnwindSafe(|| {
             let mut life = Life::begin(seed, &self.program);
@@ -193,7 +192,7 @@ impl Campaign {
     }
 }
 
-/// Which graves are to be filled.
+/// Which agents to take down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Haste {
     OnlyTheRipe,
@@ -201,12 +200,12 @@ enum Haste {
 }
 
 impl Outcome {
-    /// Points that were reached.
+    /// Returns the number of points.
     pub fn reached(&self) -> u64 {
         self.points.values().sum()
     }
 
-    /// What a person reads in the end.
+    /// Formats the table for people.
     pub fn table(&self) -> String {
         let victims = [Victim::Agent, Victim::Supervisor, Victim::Both];
         let mut text = format!("{:<24}", "killed");

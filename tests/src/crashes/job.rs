@@ -1,6 +1,7 @@
-//! The jobs of these lives, and the manifests in which they are written.
+//! The jobs of these lives, and their manifests.
 //!
-//! In: dice. Out: a job whose every task is [`super::work`], known by a word that no other version has.
+//! In: a random number generator. Out: a job whose tasks all run [`super::work`], identified by a word that
+//! no other version has.
 
 use std::path::Path;
 
@@ -12,12 +13,12 @@ use crate::sim::Dice;
 pub enum Kind {
     /// They run until they are stopped.
     Service,
-    /// They end by themselves, well.
+    /// They complete by themselves.
     Batch,
 }
 
 impl Kind {
-    /// As a manifest and [`super::work`] write it.
+    /// The name in manifests and in the arguments of [`super::work`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Service => "service",
@@ -26,25 +27,23 @@ impl Kind {
     }
 }
 
-/// How a job's tasks take the signal that asks them to end.
+/// How a job's tasks handle the stop signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// They end.
+    /// They exit.
     Obedient,
-    /// They don't hear it, and are killed after their `kill_timeout`.
+    /// They ignore it, and are killed after their `kill_timeout`.
     Deaf,
 }
 
-/// One version of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// What its tasks do.
     pub kind: Kind,
-    /// What tells this version's processes from all others.
+    /// Identifies the processes of this version.
     pub word: String,
-    /// How many allocations.
+    /// Number of allocations.
     pub count: u64,
     tasks: u64,
     manner: Manner,
@@ -52,7 +51,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// A job as the dice want it.
+    /// Returns a random job.
     pub fn random(dice: &mut Dice, name: &str, word: String) -> Self {
         let kind = if dice.one_in(4) { Kind::Batch } else { Kind::Service };
         let manner = if dice.one_in(8) { Manner::Deaf } else { Manner::Obedient };
@@ -67,19 +66,19 @@ impl Work {
         }
     }
 
-    /// The same work, in another number of allocations.
+    /// Returns the same work with another number of allocations.
     #[must_use]
     pub fn scaled(&self, dice: &mut Dice) -> Self {
         Self { count: 1 + (self.count + dice.below(2)) % 3, ..self.clone() }
     }
 
-    /// A job of very many tasks.
+    /// Returns a job with very many tasks.
     pub fn many(count: u64, word: String) -> Self {
         let (kind, manner) = (Kind::Service, Manner::Obedient);
         Self { name: "many".to_owned(), kind, word, count, tasks: 1, manner, volume: false }
     }
 
-    /// Its places: `job.group[index]/task`.
+    /// Returns the places of its tasks: `job.group[index]/task`.
     pub fn places(&self) -> Vec<String> {
         let name = &self.name;
         (0..self.count)
@@ -87,7 +86,7 @@ impl Work {
             .collect()
     }
 
-    /// Its manifest. `program` is the one that [`work::run`] is called by, `journal` where its tasks are to write.
+    /// Formats the manifest. `program` calls [`work::run`]; tasks write to `journal`.
     pub fn manifest(&self, program: &Path, journal: &Path) -> String {
         let Self { name, kind, word, count, tasks, manner, volume } = self;
         let mut text = String::new();
@@ -130,9 +129,9 @@ impl Work {
     }
 }
 
-/// The word of a job's current version as the API's JSON shows the job.
+/// Returns the word of a job's current version from the API's JSON.
 pub fn word_of(job: &serde_json::Value) -> Option<String> {
     let arguments = job["TaskGroups"][0]["Tasks"][0]["Config"]["args"].as_array()?;
-    // … WORD KIND
+    // The arguments end with WORD KIND.
     arguments.get(arguments.len().checked_sub(2)?)?.as_str().map(str::to_owned)
 }

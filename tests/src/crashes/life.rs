@@ -1,7 +1,7 @@
-//! One agent over some points: operations, deaths, new agents, and judgement every few points.
+//! One agent over some points: operations, kills, new agents, and checks every few points.
 //!
-//! In: a seed. Out: what its points were, and every promise that was broken. The same seed asks the same things; when exactly
-//! the kills hit is the machine's affair.
+//! In: a seed. Out: its points, and every violation. The same seed gives the same requests; the exact time of
+//! a kill depends on the machine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,22 +23,21 @@ use crate::{
     sim::Dice,
 };
 
-/// Points between two judgements.
+/// Points between two checks.
 const POINTS_JUDGED_TOGETHER: u64 = 4;
 
-/// Who is killed.
+/// What to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Victim {
-    /// The agent.
     Agent,
-    /// A supervisor, or all of them; the agent lives on.
+    /// One or all supervisors; the agent keeps running.
     Supervisor,
     /// Both, in either order.
     Both,
 }
 
 impl Victim {
-    /// As the table says it.
+    /// The name in the table.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Agent => "agent",
@@ -48,44 +47,43 @@ impl Victim {
     }
 }
 
-/// One point, as the table counts it.
+/// One point, as counted in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// What was asked.
+    /// The name of the operation.
     pub operation: &'static str,
-    /// When it was interrupted; none where what was waited for did not come about in time.
+    /// The moment of the kill; `None` if the awaited event did not occur in time.
     pub moment: Option<Moment>,
-    /// Who was killed.
     pub victim: Victim,
 }
 
-/// How a life went.
+/// The result of a life.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// Its points.
     pub points: Vec<Point>,
-    /// What was broken, in words.
+    /// Descriptions of the violations.
     pub broken: Vec<String>,
-    /// Pids that its tasks had.
+    /// Pids of its tasks.
     pub pids: Vec<u32>,
 }
 
-/// A life.
+/// One agent with its directories and jobs.
 #[derive(Debug)]
 pub struct Life {
     pub(super) agent: Agent,
     pub(super) instance: String,
     pub(super) journal: Journal,
     pub(super) wanted: Wanted,
-    /// Of versions up to this one a supervisor was killed: their tasks may have begun more often than they were asked to.
+    /// Supervisors of versions up to this one were killed: their tasks may have started more often than
+    /// requested.
     pub(super) bereaved: u64,
-    /// Restarts asked for, by allocation's name and word.
+    /// Requested restarts, by the allocation's name and word.
     pub(super) restarts: BTreeMap<(String, String), usize>,
-    /// Beginnings of places whose processes may be others since the last judgement.
+    /// Prefixes of places whose processes may have changed since the last check.
     pub(super) disturbed: BTreeSet<String>,
-    /// Who ran at the last judgement: pid and start time by place and word.
+    /// Running tasks at the last check: pid and start time by place and word.
     pub(super) known: BTreeMap<(String, String), (u32, u64)>,
-    /// What an agent without work has on this machine.
+    /// The paths of an agent without jobs.
     pub(super) bare: BTreeSet<PathBuf>,
     program: PathBuf,
     dice: Dice,
@@ -93,7 +91,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// A fresh agent. `program` is what its tasks run: see [`super::work::run`].
+    /// Starts a new agent. Tasks run `program`: see [`super::work::run`].
     pub fn begin(seed: u64, program: &Path) -> Self {
         let mut agent = Agent::prepare(Setup::default());
         let folder = agent.home.manifests().display().to_string();
@@ -118,7 +116,7 @@ impl Life {
         }
     }
 
-    /// So many points, judged on the way.
+    /// Runs a number of points with checks.
     pub fn live(&mut self, points: u64) -> Told {
         let mut told = Told::default();
         for number in 1..=points {
@@ -137,7 +135,7 @@ impl Life {
         told
     }
 
-    /// Takes everything away, and looks that nothing is left.
+    /// Deletes everything, and checks that nothing remains.
     pub fn end(&mut self) -> Vec<String> {
         for name in std::mem::take(&mut self.wanted.laid).into_keys() {
             std::fs::remove_file(operation::file(&self.agent, &name))
@@ -149,12 +147,12 @@ impl Life {
         oracle::judge_end(self)
     }
 
-    /// The end of its agent's log.
+    /// Returns the end of the agent's log.
     pub fn log_tail(&self) -> String {
         self.agent.log_tail()
     }
 
-    /// The agent, for its last proof.
+    /// Returns the agent for the last check.
     pub fn into_agent(self) -> Agent {
         self.agent
     }
@@ -222,7 +220,7 @@ impl Life {
                 let children =
                     oracle::running(&self.instance).into_iter().filter(|task| task.parent == Some(pid));
                 self.disturbed.extend(children.map(|task| task.place));
-                // Until it has ended nothing looks amiss, to the agent and to the oracle.
+                // Until its end, neither the agent nor the oracle can see that it was killed.
                 host::kill_held(&process);
             }
         }
@@ -230,7 +228,7 @@ impl Life {
     }
 
     fn pick_moment(&mut self) -> Moment {
-        // The random ones are as many as all others together.
+        // Random moments are as frequent as all others together.
         let at = usize::try_from(self.dice.below(2 * (MOMENTS.len() as u64 - 1))).unwrap_or(0);
         MOMENTS.get(at + 1).copied().unwrap_or(Moment::Random)
     }

@@ -1,7 +1,7 @@
-//! When the killing happens: after a random time, or right after something that can be seen from outside.
+//! When to kill: after a random time, or right after an event that is visible from outside.
 //!
-//! In: a life, its agent's instance, an asked request. Out: the return from waiting, and whether it came about. What is waited for
-//! is looked at without a pause, as the windows that matter last microseconds.
+//! In: a life, its agent's instance, a pending request. Out: after the wait, whether the event occurred. The
+//! wait polls without a pause, because the relevant windows last microseconds.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use crate::{
     sim::Dice,
 };
 
-/// Longest wait for something to be seen: not every operation brings it about. Then the killing is at no moment in particular.
+/// Maximum wait for an event, since not every operation causes it. After that, the kill has no particular
+/// moment.
 const LIMIT: Duration = Duration::from_millis(80);
 
-/// A moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
     /// After a random time.
@@ -27,19 +27,18 @@ pub enum Moment {
     Answer,
     /// The database was written to.
     Commit,
-    /// An allocation's directory came or went.
+    /// An allocation's directory was created or removed.
     Directory,
-    /// An attempt's record came or went.
+    /// An attempt's record was created or removed.
     Record,
-    /// An attempt's cgroup came or went.
+    /// An attempt's cgroup was created or removed.
     Cgroup,
-    /// A task did its first act.
+    /// A task wrote to the journal.
     FirstAct,
-    /// The agent is killed twice: the second time while it starts.
+    /// The agent is killed twice, the second time while it starts.
     Starting,
 }
 
-/// All of them.
 pub const MOMENTS: [Moment; 8] = [
     Moment::Random,
     Moment::Answer,
@@ -52,7 +51,7 @@ pub const MOMENTS: [Moment; 8] = [
 ];
 
 impl Moment {
-    /// As the table says it.
+    /// The name in the table.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Random => "after a random time",
@@ -67,7 +66,7 @@ impl Moment {
     }
 }
 
-/// What can be seen of a life, as it was when this was made.
+/// A snapshot of the paths that a moment watches.
 #[derive(Debug)]
 pub struct Sight {
     seen: Vec<(PathBuf, Stamp)>,
@@ -76,7 +75,7 @@ pub struct Sight {
 type Stamp = Option<(u64, i64, i64, u64)>;
 
 impl Sight {
-    /// How things are now, where `moment` is about.
+    /// Takes a snapshot of the paths that `moment` watches.
     pub fn of(moment: Moment, state: &Path, instance: &str, journal: &Path) -> Self {
         let paths = match moment {
             Moment::Random | Moment::Answer | Moment::Starting => Vec::new(),
@@ -91,8 +90,8 @@ impl Sight {
         Self { seen: paths.into_iter().map(|path| (path.clone(), stamp(&path))).collect() }
     }
 
-    /// Waits until something has changed, or `answered` holds, for some time; then for a moment more that the dice choose. The
-    /// moment, if it was seen.
+    /// Waits until a path changes or `answered` returns true, up to a limit, and then for a short random
+    /// time. Returns the moment if it occurred.
     pub fn wait(
         &self,
         moment: Moment,
@@ -100,7 +99,7 @@ impl Sight {
         mut answered: impl FnMut() -> bool,
     ) -> Option<Moment> {
         let came = match moment {
-            // A request takes some milliseconds until it is answered, and its work some ten more.
+            // A request is answered after some milliseconds, and carried out some ten milliseconds later.
             Moment::Random | Moment::Starting => {
                 wait::pause(Duration::from_micros(dice.below(60_000)));
                 true

@@ -1,7 +1,8 @@
-//! What is asked of the agent between two deaths, and what is wanted from then on.
+//! Operations between two kills, and the state that is wanted after them.
 //!
-//! In: dice, and what is wanted so far. Out: an operation, begun; and once its fate is known, what is wanted now. A request
-//! that was answered has happened; one that was not has happened or not, which the next agent tells.
+//! In: a random number generator, and the wanted state. Out: a started operation; once its outcome is known,
+//! the new wanted state. An answered request took effect. An unanswered one may or may not have, which the
+//! next agent's state shows.
 
 use std::{
     collections::BTreeMap,
@@ -21,33 +22,32 @@ use crate::{
     sim::Dice,
 };
 
-/// Jobs that requests are about, and jobs that lie in the folder of manifests.
+/// The jobs of requests, and the jobs in the folder of manifests.
 pub const ASKED: [&str; 3] = ["a0", "a1", "a2"];
 const LAID: [&str; 2] = ["f0", "f1"];
 
-/// An operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// A job that is not there is applied.
+    /// Applies a job that does not exist.
     Apply(Work),
-    /// A job gets new work.
+    /// Applies a new version of a job.
     Update(Work),
-    /// A job gets more or fewer allocations of the same work.
+    /// Changes a job's number of allocations.
     Scale(Work),
-    /// A job is deleted.
+    /// Deletes a job.
     Delete(String),
-    /// Tasks of a job are to be started anew.
+    /// Restarts the tasks of a job.
     Restart(String),
-    /// Directories of what has ended are given up.
+    /// Collects the directories of ended allocations.
     Collect,
-    /// A file is laid into the folder, or changed.
+    /// Creates or changes a file in the folder.
     Lay(Work),
-    /// A file is taken out of the folder.
+    /// Removes a file from the folder.
     Take(String),
 }
 
 impl Operation {
-    /// As the table says it.
+    /// The name in the table.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Apply(_) => "apply",
@@ -61,7 +61,7 @@ impl Operation {
         }
     }
 
-    /// As a request: none where it is about the folder, or about what does not run.
+    /// Returns the request, or `None` if the operation changes the folder or its target does not run.
     pub fn request(&self, peer: &Peer, program: &Path, journal: &Path) -> Option<Request> {
         match self {
             Self::Apply(work) | Self::Update(work) | Self::Scale(work) => {
@@ -86,41 +86,37 @@ impl Operation {
         }
     }
 
-    /// All names that it may be about.
+    /// Returns the names of all operations.
     pub fn names() -> [&'static str; 8] {
         ["apply", "update", "scale", "delete", "restart", "collect", "folder: lay", "folder: take"]
     }
 }
 
-/// What an agent is sent.
+/// A request to an agent.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// HTTP method.
     pub method: &'static str,
-    /// Path.
     pub path: String,
-    /// Body.
     pub body: String,
     /// The allocation whose tasks it restarts.
     pub restarts: Option<String>,
 }
 
-/// What is wanted, by name.
+/// The wanted jobs, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// Through requests.
+    /// Those applied by requests.
     pub asked: BTreeMap<String, Work>,
-    /// Through the folder.
+    /// Those in the folder.
     pub laid: BTreeMap<String, Work>,
 }
 
 impl Wanted {
-    /// All jobs.
     pub fn jobs(&self) -> impl Iterator<Item = &Work> {
         self.asked.values().chain(self.laid.values())
     }
 
-    /// What the dice want next.
+    /// Returns a random operation.
     pub fn next(&self, dice: &mut Dice, word: String) -> Operation {
         if dice.one_in(4) {
             let name = pick(dice, &LAID);
@@ -133,7 +129,7 @@ impl Wanted {
         self.next_request(dice, word)
     }
 
-    /// What the dice want next of those that are requests.
+    /// Returns a random operation that is a request.
     pub fn next_request(&self, dice: &mut Dice, word: String) -> Operation {
         let name = pick(dice, &ASKED);
         let Some(known) = self.asked.get(name) else {
@@ -149,7 +145,7 @@ impl Wanted {
     }
 }
 
-/// An operation that has begun.
+/// An operation in progress.
 #[derive(Debug)]
 pub struct Begun {
     operation: Operation,
@@ -158,7 +154,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Begins it. `wanted` is what was wanted before.
+    /// Starts an operation. `wanted` is the state before it.
     pub fn begin(
         operation: Operation,
         wanted: &Wanted,
@@ -168,7 +164,7 @@ impl Begun {
     ) -> Self {
         let mut restarted = Vec::new();
         if let Operation::Scale(work) = &operation {
-            // Taken away now, they may come back later with the same work.
+            // A later operation may bring the removed ones back with the same work.
             let before = wanted.asked.get(&work.name).map_or(0, |before| before.count);
             restarted.extend((work.count..before).map(|index| format!("{}.g[{index}]", work.name)));
         }
@@ -196,17 +192,17 @@ impl Begun {
         Self { operation, asked, restarted }
     }
 
-    /// Names of the allocations whose tasks may begin once more for it.
+    /// Names of the allocations whose tasks the operation may start once more.
     pub fn restarted(&self) -> &[String] {
         &self.restarted
     }
 
-    /// Whether its answer is there.
+    /// Returns whether the request was answered.
     pub fn is_answered(&self) -> bool {
         self.asked.as_ref().is_some_and(Asked::is_answered)
     }
 
-    /// The fate of the request, once the agent that was asked is dead or has answered.
+    /// Returns the outcome of the request, once the agent is dead or has answered.
     pub fn end(self) -> (Operation, Fate) {
         let fate = match self.asked.and_then(Asked::answer) {
             Some(answer) if answer.status == 200 => Fate::Accepted,
@@ -217,21 +213,21 @@ impl Begun {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// It was answered: it has happened.
+    /// It was answered with 200, so it took effect.
     Accepted,
-    /// It was refused, in these words.
+    /// It was refused with this message.
     Refused(String),
     /// It was not answered.
     Open,
 }
 
-/// What is wanted after `operation`, as far as the agent has to tell it.
+/// Updates the wanted state after `operation`. If the outcome is open, the agent's state decides.
 ///
 /// # Errors
-/// In words: what it tells can't be.
+/// A description, if the agent's state contradicts the outcome.
 pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Peer) -> Result<(), String> {
     let (name, after) = match operation {
         Operation::Apply(work) | Operation::Update(work) | Operation::Scale(work) => {
@@ -267,7 +263,7 @@ pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Pe
     Ok(())
 }
 
-/// Word and count of a job; none where there is no such job or it is being deleted.
+/// Returns word and count of a job, or `None` if it does not exist or is being deleted.
 pub fn shown(peer: &Peer, name: &str) -> Result<Option<(String, u64)>, String> {
     let answer = http::get(peer, &format!("/v1/job/{name}"));
     let answer = answer.ok_or_else(|| format!("the agent tells nothing of {name}"))?;
@@ -283,14 +279,14 @@ pub fn shown(peer: &Peer, name: &str) -> Result<Option<(String, u64)>, String> {
     found.map(Some).ok_or_else(|| format!("{name} has no word: {}", answer.body))
 }
 
-/// An allocation of the job that runs.
+/// Returns a running allocation of the job.
 fn running(peer: &Peer, name: &str) -> Option<Alloc> {
     shown::allocs(peer)
         .into_iter()
         .find(|alloc| alloc.job() == *name && alloc.desired() == "run" && alloc.status() == "running")
 }
 
-/// A job's file in the folder of manifests.
+/// Returns the path of a job's file in the folder.
 pub fn file(agent: &Agent, name: &str) -> PathBuf {
     agent.home.manifests().join(format!("{name}.yaml"))
 }

@@ -1,7 +1,7 @@
-//! What must hold when the agent had its time: exactly what is wanted runs, once each, what nobody touched is the same process,
-//! and of what is gone nothing is left.
+//! The invariants once the agent had time to converge: exactly the wanted tasks run, once each; undisturbed
+//! tasks are the same processes; deleted jobs leave no traces.
 //!
-//! In: a life. Out: what is broken, in words.
+//! In: a life. Out: descriptions of the violations.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,10 +20,10 @@ use crate::e2e::{
     wait,
 };
 
-/// By when everything must be as wanted: what was waited for so long is not late, it does not come.
+/// Deadline for convergence: a state that is not reached by then is considered never reached.
 const LIMIT: Duration = wait::PATIENCE;
 
-/// So long a tombstone outlives its attempt, and some more.
+/// Lifetime of a tombstone after its attempt, plus a margin.
 pub const TOMBSTONE_TIME: Duration = Duration::from_secs(66);
 
 /// A process of a task.
@@ -31,7 +31,7 @@ pub const TOMBSTONE_TIME: Duration = Duration::from_secs(66);
 pub struct Task {
     /// `job.group[index]/task`.
     pub place: String,
-    /// The word of its work.
+    /// The word of its version.
     pub word: String,
     /// Pid and start time.
     pub who: (u32, u64),
@@ -39,7 +39,7 @@ pub struct Task {
     pub parent: Option<u32>,
 }
 
-/// All processes in cgroups of attempts.
+/// Returns all processes in cgroups of attempts.
 pub fn running(instance: &str) -> Vec<Task> {
     let found = host::members(instance).into_iter().filter_map(|member| {
         let start = host::start_time(member.pid)?;
@@ -57,7 +57,7 @@ pub fn running(instance: &str) -> Vec<Task> {
     found
 }
 
-/// Judges a life whose agent runs.
+/// Checks a life whose agent is running.
 pub fn judge(life: &mut Life) -> Vec<String> {
     let mut broken = until_reached(&life.agent, &life.instance, &life.wanted, &life.journal);
     let now: BTreeMap<_, _> =
@@ -78,7 +78,7 @@ pub fn judge(life: &mut Life) -> Vec<String> {
     broken
 }
 
-/// Judges a life from which everything was taken away.
+/// Checks a life after everything was deleted.
 pub fn judge_end(life: &mut Life) -> Vec<String> {
     let mut broken = judge(life);
     let deadline = Instant::now() + LIMIT;
@@ -100,7 +100,7 @@ pub fn judge_end(life: &mut Life) -> Vec<String> {
     broken
 }
 
-/// Waits until everything is as wanted; tells what is not in the end.
+/// Waits until the state is as wanted; returns the differences at the deadline.
 pub fn until_reached(agent: &Agent, instance: &str, wanted: &Wanted, journal: &Journal) -> Vec<String> {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -112,8 +112,8 @@ pub fn until_reached(agent: &Agent, instance: &str, wanted: &Wanted, journal: &J
     }
 }
 
-/// Waits until the agent has no more on this machine than `bare`; tells what is left in the end. Tombstones may stay for a
-/// while.
+/// Waits until the agent has no other paths than `bare`; returns those that remain at the deadline.
+/// Tombstones may remain for their lifetime.
 pub fn until_bare(agent: &Agent, instance: &str, bare: &BTreeSet<PathBuf>) -> Vec<String> {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -129,12 +129,12 @@ pub fn until_bare(agent: &Agent, instance: &str, bare: &BTreeSet<PathBuf>) -> Ve
     }
 }
 
-/// Every path that herdlet has on this machine for an agent: directories, records, cgroups, mounts.
+/// Returns every path of an agent on this machine: directories, records, cgroups, mounts.
 pub fn traces(agent: &Agent, instance: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let tops = [agent.home.state(), home::runtime(instance)].into_iter().chain(host::trees(instance));
     for top in tops {
-        // The files in cgroups are the kernel's.
+        // The kernel owns the files in cgroups.
         let files = !top.starts_with("/sys");
         walk(&top, files, &mut found);
         found.extend(
@@ -146,7 +146,7 @@ pub fn traces(agent: &Agent, instance: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Records that are left, tombstones too.
+/// Returns the remaining records, including tombstones.
 pub fn records(instance: &str) -> Vec<PathBuf> {
     let mut found = BTreeSet::new();
     walk(&home::runtime(instance).join("attempts"), true, &mut found);
@@ -157,19 +157,20 @@ fn is_hidden(name: &std::ffi::OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with('.'))
 }
 
-/// A record that says that nothing ran, or that nothing is left of it.
+/// Returns whether a path is a tombstone.
 pub fn is_tombstone(path: &Path) -> bool {
     let in_records = path.parent().is_some_and(|parent| parent.ends_with("attempts"));
     let record = fs::read(path).ok().and_then(|bytes| Record::from_bytes(&bytes).ok());
     in_records && record.is_some_and(|record| record.state == State::Tombstone)
 }
 
-/// What stays on purpose: the directory of volumes, and what was asked for in commits that never happened.
+/// Returns whether a path remains by design: the directory of volumes, and files of commits that never
+/// happened.
 fn is_kept(path: &Path) -> bool {
     path.ends_with("state/volumes") || path.components().any(|part| part.as_os_str() == "damaged")
 }
 
-/// What is not as wanted yet.
+/// Returns the differences to the wanted state.
 fn unreached(agent: &Agent, instance: &str, all: &Wanted, journal: &Journal) -> Vec<String> {
     let tasks = running(instance);
     let is: Vec<(String, String)> =
@@ -211,7 +212,7 @@ fn unreached(agent: &Agent, instance: &str, all: &Wanted, journal: &Journal) -> 
     open
 }
 
-/// How often each task has begun.
+/// Returns violations in the numbers of starts of each task.
 fn counted(life: &Life) -> Vec<String> {
     let mut broken: Vec<String> =
         life.journal.twice().iter().map(|line| format!("two at a time: {line:?}")).collect();
@@ -231,7 +232,7 @@ fn counted(life: &Life) -> Vec<String> {
     broken
 }
 
-/// What an agent never says in such a life.
+/// Returns log lines that must not occur in such a life.
 fn complaints(agent: &Agent) -> Vec<String> {
     let words = ["panicked", "set aside", "rebuilt", "damaged", "ERROR"];
     let log = agent.log();

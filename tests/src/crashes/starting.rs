@@ -1,6 +1,6 @@
-//! The agent is killed while very many tasks start: none of them may be lost, and none may run twice.
+//! Kills the agent while very many tasks start: no task may be lost, and none may run twice.
 //!
-//! In: how many trials of how many tasks, a seed. Out: how many tasks ran twice, began again or did not run.
+//! In: the numbers of trials and tasks, a seed. Out: how many tasks ran twice, started again or did not run.
 
 use std::{path::Path, time::Duration};
 
@@ -15,22 +15,21 @@ use crate::{
     sim::Dice,
 };
 
-/// How trials went.
+/// The result of all trials.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Trials.
     pub trials: u64,
-    /// Of all of them, tasks that were running when the agent was killed, at least, at most.
+    /// Minimum and maximum number of running tasks at a kill.
     pub begun_at_kill: (u64, u64),
-    /// Places that had two processes at a time.
+    /// Number of places that had two processes at the same time.
     pub twice: usize,
-    /// Places whose work began more than once.
+    /// Number of places whose work started more than once.
     pub again: usize,
-    /// What did not come right, in words.
+    /// Descriptions of the failures.
     pub broken: Vec<String>,
 }
 
-/// So many trials with `count` tasks, all of them with one agent.
+/// Runs the trials with `count` tasks each, all on one agent.
 pub fn run(trials: u64, count: u64, seed: u64, program: &Path) -> Outcome {
     let mut dice = Dice::new(seed);
     let mut agent = Agent::start();
@@ -45,7 +44,7 @@ pub fn run(trials: u64, count: u64, seed: u64, program: &Path) -> Outcome {
         wait::until_true("the request is answered", || begun.is_answered());
         let (operation, fate) = begun.end();
         assert_eq!(fate, Fate::Accepted, "an agent at rest accepts a job");
-        // Somewhere in the course of the starts, whatever they take here.
+        // A random point during the starts, however long they take.
         let enough = usize::try_from(dice.below(count)).unwrap_or(0);
         wait::until_true("some have begun", || journal.begun().len() >= enough);
         wait::pause(Duration::from_micros(dice.below(3_000)));

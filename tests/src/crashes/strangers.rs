@@ -1,7 +1,7 @@
-//! Processes that have nothing to do with herdlet and get the pids that its dead had: none of them may ever be harmed.
+//! Unrelated processes that get the pids of ended tasks and supervisors. None of them may ever be harmed.
 //!
-//! In: how many there are to be at a time. Out: which pids they have had, at any time, and what became of those that did not live until
-//! they were let go. In a small pid namespace every pid comes round many times.
+//! In: the number of concurrent processes. Out: all pids that they had, and reports of those that did not
+//! live until they were released. In a small pid namespace, every pid is reused many times.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -15,10 +15,11 @@ use std::{
 
 use crate::e2e::wait;
 
-/// How often one of them makes room for another.
+/// Interval at which one of them is replaced.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Keeps `count` of them alive until `over`, and notes every pid that one has. Those that were harmed, in words.
+/// Keeps `count` of them alive until `over`, and records their pids. Returns reports of those that were
+/// harmed.
 pub fn live(count: usize, over: &AtomicBool, pids: &Mutex<BTreeSet<u32>>) -> Vec<String> {
     let mut harmed = Vec::new();
     let mut living: VecDeque<Child> = VecDeque::new();
@@ -28,7 +29,7 @@ pub fn live(count: usize, over: &AtomicBool, pids: &Mutex<BTreeSet<u32>>) -> Vec
         {
             harmed.extend(let_go(eldest));
         }
-        // Where no pid is free, there will be one soon.
+        // If no pid is free, one will be soon.
         if let Ok(born) = Command::new("/bin/sleep").arg("100000").stdin(Stdio::null()).spawn() {
             pids.lock().unwrap_or_else(PoisonError::into_inner).insert(born.id());
             living.push_back(born);
@@ -39,7 +40,7 @@ pub fn live(count: usize, over: &AtomicBool, pids: &Mutex<BTreeSet<u32>>) -> Vec
     harmed
 }
 
-/// Ends one that must still live.
+/// Ends a process, which must still be alive.
 fn let_go(mut stranger: Child) -> Option<String> {
     let pid = stranger.id();
     let ended = stranger.try_wait();

@@ -1,8 +1,9 @@
-//! What a task does in these lives: it says that it has begun, and holds a lock for as long as it lives.
+//! The program of tasks in these lives: it reports its start, and holds a lock for as long as it lives.
 //!
-//! In: where the life keeps its journal, the task's place (`job.group[index]/task`), its work's word, how long it runs. Out: a
-//! line in the journal as its first act, and one in `twice` where another process has that place at the same time, however
-//! briefly. A place has one process at a time, whichever the attempt, the allocation and the version.
+//! In: the directory of the journal, the task's place (`job.group[index]/task`), the word of its version, its
+//! kind. Out: as its first act a line in the journal, and one in `twice` if another process has that place at
+//! the same time, however briefly. A place has one process at a time, regardless of attempt, allocation and
+//! version.
 
 use std::{
     fs::{self, File},
@@ -16,62 +17,59 @@ use rustix::fs::{FlockOperation, flock};
 use super::job::Kind;
 use crate::e2e::wait;
 
-/// First argument of a program that is to be such a task: see [`run`].
+/// First argument of a program that acts as such a task: see [`run`].
 pub const ARGUMENT: &str = "task";
 
-/// What a process has said about itself.
+/// The entry of a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line {
     /// `job.group[index]/task`.
     pub place: String,
-    /// The work's word.
+    /// The word of the version.
     pub word: String,
-    /// Its pid.
     pub pid: u32,
 }
 
-/// The journal of a life.
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
 }
 
 impl Journal {
-    /// In a directory, which is made.
+    /// Creates the journal's directory.
     ///
     /// # Panics
-    /// When it can't be made.
+    /// If it can't be created.
     pub fn new(dir: PathBuf) -> Self {
         fs::create_dir_all(&dir).expect("a directory for the journal");
         Self { dir }
     }
 
-    /// Where it is.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// All that has begun, in the order in which it did.
+    /// Returns the starts, in order.
     pub fn begun(&self) -> Vec<Line> {
         lines(&self.dir.join("begun"))
     }
 
-    /// Grows with each beginning.
+    /// Returns a size that grows with each start.
     pub fn len(&self) -> u64 {
         fs::metadata(self.dir.join("begun")).map_or(0, |found| found.len())
     }
 
-    /// Whether nothing has begun yet.
+    /// Returns whether nothing has started yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All that has begun while its place was taken.
+    /// Returns the starts of processes whose place was taken.
     pub fn twice(&self) -> Vec<Line> {
         lines(&self.dir.join("twice"))
     }
 
-    /// A process begins, and has its place until the file is dropped.
+    /// Records the start of a process, which has its place until the file is dropped.
     fn begin(&self, place: &str, word: &str) -> File {
         let line = format!("{place} {word} {}\n", std::process::id());
         self.append("begun", &line);
@@ -83,7 +81,7 @@ impl Journal {
         lock
     }
 
-    /// One write, so that lines of several processes don't mix.
+    /// Appends with a single write, so that lines of several processes don't mix.
     fn append(&self, name: &str, line: &str) {
         let mut file =
             File::options().create(true).append(true).open(self.dir.join(name)).expect("a journal");
@@ -91,10 +89,10 @@ impl Journal {
     }
 }
 
-/// The program of a task: `task DIR PLACE WORD KIND`.
+/// Runs a task: `task DIR PLACE WORD KIND`.
 ///
 /// # Panics
-/// When it was not called so.
+/// If the arguments are others.
 pub fn run(arguments: &[String]) {
     let [dir, place, word, kind] = arguments else { panic!("task DIR PLACE WORD KIND, not {arguments:?}") };
     let place_taken = Journal::new(PathBuf::from(dir)).begin(place, word);

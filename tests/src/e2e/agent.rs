@@ -1,7 +1,7 @@
-//! A running `herdlet agent` in a [`Home`] of its own, its command line and its API.
+//! A running `herdlet agent` in its own [`Home`], its command line and its API.
 //!
-//! In: how it is to be started. Out: an agent that has said READY=1, which is asked, killed, restarted. What it leaves on
-//! the machine is checked by [`Agent::finish`] and removed by the home.
+//! In: a setup. Out: an agent that has sent READY=1, which tests query, kill and restart. [`Agent::finish`]
+//! checks that nothing remains on the machine; the home removes any rest.
 
 use std::{
     fs::File,
@@ -23,18 +23,18 @@ use super::{
     wait,
 };
 
-/// How an agent is started.
+/// How to start an agent.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Who runs it.
+    /// The user who runs it.
     pub user: User,
-    /// The text of its config; none is given where empty.
+    /// The text of its config; no config if empty.
     pub config: String,
-    /// Further environment.
+    /// Additional environment variables.
     pub env: Vec<(String, String)>,
-    /// Further arguments.
+    /// Additional arguments.
     pub arguments: Vec<String>,
-    /// Where its home is made.
+    /// The parent directory of its home.
     pub ground: PathBuf,
 }
 
@@ -51,26 +51,26 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Started by `nobody`.
+    /// Runs the agent as `nobody`.
     pub fn nobody() -> Self {
         Self { user: User::Nobody, ..Self::default() }
     }
 
-    /// With one more variable.
+    /// Adds a variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.env.push((name.to_owned(), value.into()));
         self
     }
 
-    /// With one more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// With this config.
+    /// Sets the config.
     #[must_use]
     pub fn config(mut self, text: impl Into<String>) -> Self {
         self.config = text.into();
@@ -78,10 +78,9 @@ impl Setup {
     }
 }
 
-/// An agent, running or not, and all that is its.
+/// An agent, running or not, with its directories.
 #[derive(Debug)]
 pub struct Agent {
-    /// Its directories.
     pub home: Home,
     setup: Setup,
     program: PathBuf,
@@ -91,19 +90,19 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent with default settings, ready.
+    /// Starts an agent with the default setup and waits until it is ready.
     pub fn start() -> Self {
         Self::start_with(Setup::default())
     }
 
-    /// An agent, ready.
+    /// Starts an agent and waits until it is ready.
     pub fn start_with(setup: Setup) -> Self {
         let mut agent = Self::prepare(setup);
         agent.launch();
         agent
     }
 
-    /// An agent that was not started yet.
+    /// Returns an agent that is not started yet.
     pub fn prepare(setup: Setup) -> Self {
         let home = Home::below(&setup.ground, setup.user);
         let program = match setup.user {
@@ -116,17 +115,18 @@ impl Agent {
         Self { home, setup, program, child: None, written: 0, shell: None }
     }
 
-    /// Gives further arguments to the agent's next start.
+    /// Sets the additional arguments for the agent's next start.
     pub fn set_arguments(&mut self, arguments: Vec<String>) {
         self.setup.arguments = arguments;
     }
 
-    /// Gives another program to the agent's next start.
+    /// Sets the program for the agent's next start.
     pub fn set_program(&mut self, program: PathBuf) {
         self.program = program;
     }
 
-    /// Lets the agent's next starts happen in a shell that has done this before: `umask 000`, `ulimit -n 256`.
+    /// Makes the agent's next starts run in a shell after these commands, e.g. `umask 000` or `ulimit -n
+    /// 256`.
     pub fn set_shell(&mut self, commands: &str) {
         self.shell = Some(format!("{commands} && exec \"$0\" \"$@\""));
     }
@@ -134,7 +134,7 @@ impl Agent {
     /// Starts the agent and waits until it is ready.
     ///
     /// # Panics
-    /// When it ends before, or is not ready in time.
+    /// If it exits before, or is not ready in time.
     pub fn launch(&mut self) {
         let ready = self.launch_unready();
         let deadline = Instant::now() + wait::PATIENCE;
@@ -152,10 +152,10 @@ impl Agent {
         }
     }
 
-    /// Starts the agent; its notifications arrive at the socket.
+    /// Starts the agent. Its notifications arrive at the returned socket.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn launch_unready(&mut self) -> UnixDatagram {
         use std::os::unix::fs::PermissionsExt;
 
@@ -182,7 +182,7 @@ impl Agent {
         ready
     }
 
-    /// Arguments that start this agent.
+    /// Returns the arguments that start this agent.
     pub fn agent_arguments(&self) -> Vec<String> {
         let mut arguments = vec!["agent".to_owned()];
         arguments.extend(["--state-dir".to_owned(), self.home.state().display().to_string()]);
@@ -195,33 +195,33 @@ impl Agent {
         arguments
     }
 
-    /// The agent's pid.
+    /// Returns the agent's pid.
     ///
     /// # Panics
-    /// When it doesn't run.
+    /// If it isn't running.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("the agent runs").id()
     }
 
-    /// Whether it has ended, or was not started.
+    /// Returns whether it has exited, or was not started.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|status| status.is_some()))
     }
 
-    /// Kills the agent as a crash would: nothing of it gets to say anything.
+    /// Kills the agent with SIGKILL, like a crash.
     ///
     /// # Panics
-    /// When it doesn't run.
+    /// If it isn't running.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("the agent runs");
         child.kill().expect("the agent can be killed");
         child.wait().expect("the agent can be waited for");
     }
 
-    /// Asks the agent to end, and waits.
+    /// Terminates the agent, and waits.
     ///
     /// # Panics
-    /// When it doesn't end in time.
+    /// If it doesn't exit in time.
     pub fn terminate(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("the agent runs");
         host::signal(child.id(), Signal::TERM);
@@ -239,7 +239,7 @@ impl Agent {
         }
     }
 
-    /// `kill -9`, and a new agent.
+    /// Kills the agent with SIGKILL, and starts a new one.
     pub fn crash(&mut self) {
         self.kill();
         self.launch();
@@ -250,10 +250,11 @@ impl Agent {
         self.spawn(arguments).finish()
     }
 
-    /// Repeats a command until it prints what is `wanted` on standard output, and tells all of that. So are logs read: a task's words arrive
-    /// a moment after it has begun, and its last ones after its end.
+    /// Repeats a command until its standard output satisfies `wanted`, and returns that output. Logs are read
+    /// this way: a task's output arrives shortly after its start, and the last lines after its end.
     ///
     /// # Panics
+    /// If that takes too long.
     /// When that takes too long.
     #[track_caller]
     pub fn until_printed(&self, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
@@ -273,33 +274,33 @@ impl Agent {
         Running::start(self.command(arguments))
     }
 
-    /// A command of the command line, to be changed before its start.
+    /// Returns a command of the command line, which the caller may change before its start.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> std::process::Command {
         let mut command = command::prepare(&self.home, self.setup.user, &self.program, arguments);
         command.envs(self.setup.env.iter().map(|(name, value)| (name, value)));
         command
     }
 
-    /// Writes a manifest into the home and tells its path.
+    /// Writes a manifest into the home and returns its path.
     pub fn manifest(&mut self, text: &str) -> PathBuf {
         self.written += 1;
         self.home.write(&format!("m{}.yaml", self.written), text)
     }
 
-    /// `herdlet apply -f`, accepted.
+    /// Runs `herdlet apply -f`.
     ///
     /// # Panics
-    /// When it isn't.
+    /// If it fails.
     #[track_caller]
     pub fn apply(&mut self, text: &str) {
         let path = self.manifest(text);
         self.answered(&["apply", "-f", &path.display().to_string()]).success();
     }
 
-    /// `herdlet apply --wait -f`, converged.
+    /// Runs `herdlet apply --wait -f`.
     ///
     /// # Panics
-    /// When it isn't.
+    /// If it fails.
     #[track_caller]
     pub fn apply_and_wait(&mut self, text: &str) {
         let path = self.manifest(text);
@@ -307,8 +308,8 @@ impl Agent {
         assert_eq!(output.code, 0, "{}{}\n{}", output.stdout, output.stderr, self.log_tail());
     }
 
-    /// A command that may be repeated, repeated as long as the agent is too busy, or its disk is, to answer within the ten seconds that
-    /// commands wait.
+    /// Runs an idempotent command, and repeats it as long as the agent or its disk is too busy to answer
+    /// within the ten seconds that commands wait.
     fn answered(&self, arguments: &[&str]) -> Output {
         let deadline = Instant::now() + wait::PATIENCE;
         loop {
@@ -319,32 +320,33 @@ impl Agent {
         }
     }
 
-    /// Where its API is.
+    /// Returns the address of its API.
     pub fn peer(&self) -> Peer {
         Peer::Socket(self.home.socket())
     }
 
-    /// Its allocations; empty where it does not answer.
+    /// Returns its allocations; empty if it does not answer.
     pub fn allocs(&self) -> Vec<Alloc> {
         shown::allocs(&self.peer())
     }
 
-    /// The newest allocation of this name (`job.group[index]`) that is wanted to run, else the newest at all.
+    /// Returns the newest allocation of this name (`job.group[index]`) that is wanted to run, otherwise the
+    /// newest one.
     pub fn alloc(&self, name: &str) -> Option<Alloc> {
         let mut found: Vec<Alloc> = self.allocs().into_iter().filter(|alloc| alloc.name() == name).collect();
         found.sort_by_key(|alloc| {
             (alloc.desired() == "run", alloc.0["CreateIndex"].as_u64(), alloc.0["ModifyIndex"].as_u64())
         });
         let id = found.pop()?.id();
-        // The list may be shortened; the single one is whole.
+        // The list may be truncated; the single allocation is complete.
         let answer = http::get(&self.peer(), &format!("/v1/allocation/{id}"))?;
         (answer.status == 200).then(|| Alloc(answer.json()))
     }
 
-    /// Waits until an allocation is as `probe` wants it.
+    /// Waits until an allocation satisfies `probe`.
     ///
     /// # Panics
-    /// When that takes too long.
+    /// If that takes too long.
     #[track_caller]
     pub fn until_alloc(&self, name: &str, what: &str, probe: impl Fn(&Alloc) -> bool) -> Alloc {
         let deadline = Instant::now() + wait::PATIENCE;
@@ -363,7 +365,7 @@ impl Agent {
         }
     }
 
-    /// Waits until `task` of an allocation runs, and tells its processes.
+    /// Waits until `task` of an allocation runs, and returns its processes.
     #[track_caller]
     pub fn until_running(&self, name: &str, task: &str) -> Vec<Member> {
         let alloc = self.until_alloc(name, "runs", |alloc| alloc.state(task) == "running");
@@ -373,10 +375,10 @@ impl Agent {
             .collect()
     }
 
-    /// The one process of a task whose only process is its main one. A shell that ends in `exec` may have others before.
+    /// Returns the only process of a task. A shell that ends in `exec` may briefly have others.
     ///
     /// # Panics
-    /// When there is not exactly one.
+    /// If there is not exactly one in time.
     #[track_caller]
     pub fn single(&self, name: &str, task: &str) -> Member {
         let deadline = Instant::now() + wait::PATIENCE;
@@ -390,27 +392,26 @@ impl Agent {
         }
     }
 
-    /// All processes in cgroups of attempts of this agent.
+    /// Returns all processes in cgroups of this agent's attempts.
     pub fn members(&self) -> Vec<Member> {
         self.home.instance().map(|instance| host::members(&instance)).unwrap_or_default()
     }
 
-    /// The sum of a counter's samples whose labels contain `labels`.
+    /// Returns the sum of a counter's samples whose labels contain `labels`.
     pub fn metric(&self, name: &str, labels: &str) -> f64 {
         let page = http::get(&self.peer(), "/v1/metrics").map(|answer| answer.body).unwrap_or_default();
         let samples = page.lines().filter(|line| line.starts_with(name) && line.contains(labels));
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// What the agent has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Waits until a task's log file of one kind is as `wanted`, and tells what is in it.
+    /// Waits until a task's log file satisfies `wanted`, and returns its content.
     ///
     /// # Panics
-    /// When that takes too long.
+    /// If that takes too long.
     #[track_caller]
     pub fn until_logged(&self, alloc: &str, task: &str, kind: &str, wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + wait::PATIENCE;
@@ -424,16 +425,16 @@ impl Agent {
         }
     }
 
-    /// A task's log file of one kind (`stdout`, `stderr`), whole.
+    /// Returns the content of a task's log file (`stdout` or `stderr`).
     pub fn task_log(&self, alloc: &str, task: &str, kind: &str) -> String {
         let dir = self.home.state().join("alloc").join(alloc).join("alloc/logs");
         std::fs::read_to_string(dir.join(format!("{task}.{kind}.0"))).unwrap_or_default()
     }
 
-    /// Deletes every job, ends the agent and looks that nothing is left.
+    /// Deletes every job, terminates the agent and checks that nothing remains.
     ///
     /// # Panics
-    /// When something is.
+    /// If something remains.
     #[track_caller]
     pub fn finish(mut self) {
         let jobs: std::collections::BTreeSet<String> = self.allocs().iter().map(Alloc::job).collect();
@@ -442,7 +443,7 @@ impl Agent {
             assert!(output.code == 0 || output.stderr.contains("no job"), "{output:?}");
         }
         let deadline = Instant::now() + wait::PATIENCE;
-        // An agent that ends earlier leaves the rest to the next one.
+        // An agent that exits earlier leaves the rest to the next one.
         let has_cgroups = || self.home.leftovers().iter().any(|left| left.starts_with("cgroup "));
         while has_cgroups()
             || !self.members().is_empty()
@@ -461,7 +462,7 @@ impl Agent {
         self.home.until_nothing_left();
     }
 
-    /// The last lines of the log, for a failing test.
+    /// Returns the last lines of the log, for a failing test.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -485,7 +486,7 @@ impl Drop for Agent {
     }
 }
 
-/// Whether a directory is empty or missing.
+/// Returns whether a directory is empty or missing.
 pub fn is_empty(dir: &Path) -> bool {
     std::fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
 }

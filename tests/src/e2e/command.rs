@@ -1,7 +1,7 @@
 //! One command of the program, from its start to its output.
 //!
-//! In: a [`Home`], arguments, who runs it. Out: [`Running`], and in the end [`Output`]. The environment is empty but for
-//! what is named here, so that the machine's own settings can't help a test to pass.
+//! In: a [`Home`], arguments, a user. Out: [`Running`], and at the end [`Output`]. The environment has only
+//! the variables set here, so that the machine's own settings can't make a test pass.
 
 use std::{
     ffi::OsStr,
@@ -18,34 +18,32 @@ use rustix::process::Signal;
 
 use super::{home::Home, host, wait};
 
-/// Where programs of tasks are looked for: no version manager's stand-ins.
+/// PATH of tasks, without the wrappers of version managers.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How a command ended and what it said.
+/// The exit code and the output of a command.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// Exit code; 128 + n after signal n.
     pub code: i32,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
 impl Output {
-    /// Itself, if the code is 0.
+    /// Returns itself if the code is 0.
     ///
     /// # Panics
-    /// When it isn't.
+    /// If it isn't.
     #[track_caller]
     pub fn success(self) -> Self {
         self.ended(0)
     }
 
-    /// Itself, if the code is `code`.
+    /// Returns itself if the code is `code`.
     ///
     /// # Panics
-    /// When it isn't.
+    /// If it isn't.
     #[track_caller]
     pub fn ended(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
@@ -53,16 +51,16 @@ impl Output {
     }
 }
 
-/// Who runs a command.
+/// The user who runs a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// Whoever runs the tests.
+    /// The user who runs the tests.
     Same,
-    /// `nobody`, without HOME and without a runtime directory. Takes root.
+    /// `nobody`, without HOME and without a runtime directory. Needs root.
     Nobody,
 }
 
-/// A command of `program` in `home`, ready to be started.
+/// Prepares a command of `program` in `home`.
 pub fn prepare<S: AsRef<OsStr>>(home: &Home, user: User, program: &Path, arguments: &[S]) -> Command {
     let mut command = match user {
         User::Same => Command::new(program),
@@ -74,7 +72,7 @@ pub fn prepare<S: AsRef<OsStr>>(home: &Home, user: User, program: &Path, argumen
     };
     command.args(arguments).env_clear().env("PATH", SEARCH_PATH).env("TMPDIR", home.temp());
     command.env("HERDLET_ADDR", home.address()).current_dir(home.path()).stdin(Stdio::null());
-    // As on a machine without trusted certificates, which most containers are: nothing in here may need any.
+    // As on a machine without trusted certificates, e.g. in most containers: no test may depend on any.
     command.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", "/dev/null");
     if user == User::Same {
         command.env("HOME", home.path().join("home"));
@@ -95,7 +93,7 @@ impl Running {
     /// Starts `command`.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn start(mut command: Command) -> Self {
         let shown = format!("{command:?}");
         let mut child = command
@@ -108,30 +106,28 @@ impl Running {
         Self { child, stdout, stderr, shown }
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has said on standard output so far.
+    /// Returns its standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// What it has said on standard error so far.
+    /// Returns its standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         host::signal(self.child.id(), signal);
     }
 
-    /// Waits until it has said `text` on standard output.
+    /// Waits until its standard output contains `text`.
     ///
     /// # Panics
-    /// When it doesn't in time.
+    /// If that takes too long.
     pub fn until_stdout(&self, text: &str) {
         wait::until_true(
             &format!("{text:?} in the output of {}; stderr: {}", self.shown, self.stderr()),
@@ -139,7 +135,6 @@ impl Running {
         );
     }
 
-    /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
@@ -147,7 +142,7 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it doesn't end in time.
+    /// If it doesn't exit in time.
     pub fn finish(self) -> Output {
         self.finish_within(wait::PATIENCE)
     }
@@ -155,7 +150,7 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it doesn't end within `limit`; it is killed then.
+    /// If it doesn't exit within `limit`; it is killed then.
     pub fn finish_within(mut self, limit: Duration) -> Output {
         let deadline = std::time::Instant::now() + limit;
         let status = loop {
@@ -178,12 +173,12 @@ impl Running {
     }
 }
 
-/// A status as a shell shows it.
+/// Returns the exit code as in a shell.
 pub fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// The program where `nobody` can reach it: a link in the test's own directory.
+/// Links the program into the test's own directory, where `nobody` can execute it.
 pub fn reachable(home: &Home, program: &Path) -> PathBuf {
     let link = home.path().join("herdlet");
     if !link.exists() && std::fs::hard_link(program, &link).is_err() {
@@ -218,7 +213,8 @@ impl Pipe {
         String::from_utf8_lossy(&self.text.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// All of it. A process that outlives the command and holds the pipe open would be a leak: it fails the test here.
+    /// Waits for the end of the output. If a process outlives the command and holds the pipe open, the test
+    /// fails here.
     fn finish(mut self) -> String {
         if let Some(reader) = self.reader.take() {
             wait::until_true("the end of a command's output (does something hold its pipe?)", || {

@@ -1,6 +1,7 @@
-//! A real Consul agent in development mode on ports of its own.
+//! A real Consul agent in development mode on its own ports.
 //!
-//! In: whether it wants tokens. Out: its address and its API, and ways to disturb it. It is ended when dropped.
+//! In: whether it requires tokens. Out: its address and its API, and ways to disturb it. Dropping it ends the
+//! agent.
 
 use std::{
     path::PathBuf,
@@ -17,19 +18,18 @@ use super::{
 };
 use crate::environment;
 
-/// The token that may do everything where [`Access::Denied`] is the default.
+/// The management token with [`Access::Denied`].
 pub const TOKEN: &str = "6c1e1f1a-0d0c-4c7e-9a6e-2f0c3b8f5d11";
 
-/// What Consul lets a stranger do.
+/// Consul's default policy for anonymous callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everything.
+    /// Everything is allowed.
     Open,
-    /// Nothing.
+    /// Nothing is allowed.
     Denied,
 }
 
-/// A Consul agent.
 #[derive(Debug)]
 pub struct Consul {
     program: PathBuf,
@@ -39,13 +39,13 @@ pub struct Consul {
 }
 
 impl Consul {
-    /// A Consul agent that was not started yet; none where this machine has no Consul.
+    /// Returns a Consul agent that is not started yet, or `None` if this machine has no Consul.
     pub fn prepare(access: Access) -> Option<Self> {
         let program = environment::component(environment::CONSUL)?;
         Some(Self { program, ports: ports::free(), access, child: None })
     }
 
-    /// A Consul agent that answers; none where this machine has no Consul.
+    /// Returns a Consul agent that answers, or `None` if this machine has no Consul.
     pub fn start(access: Access) -> Option<Self> {
         let mut consul = Self::prepare(access)?;
         consul.launch();
@@ -55,7 +55,7 @@ impl Consul {
     /// Starts it and waits until it has a leader.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn launch(&mut self) {
         self.begin();
         wait::until_true("consul has a leader and lets us register", || self.is_ready());
@@ -64,7 +64,7 @@ impl Consul {
     /// Starts it.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn begin(&mut self) {
         let [http, server, serf, grpc] = self.ports;
         let mut config = format!(
@@ -82,41 +82,41 @@ impl Consul {
         self.child = Some(command.spawn().expect("consul can be started"));
     }
 
-    /// Whether it has a leader.
+    /// Returns whether it has a leader and its API answers.
     pub fn is_ready(&self) -> bool {
         let leader = self.get("/v1/status/leader").filter(|answer| answer.status == 200);
         leader.is_some_and(|answer| answer.body.len() > 4)
             && self.get("/v1/agent/services").is_some_and(|answer| answer.status == 200)
     }
 
-    /// Its pid.
+    /// Returns its pid.
     ///
     /// # Panics
-    /// When it doesn't run.
+    /// If it isn't running.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("consul runs").id()
     }
 
-    /// Lets it stand still: connections are taken by the kernel, and nothing is answered.
+    /// Freezes it: the kernel still accepts connections, but nothing is answered.
     ///
     /// # Panics
-    /// When it doesn't run.
+    /// If it isn't running.
     pub fn freeze(&self) {
         host::signal(self.pid(), Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Continues it after [`freeze`](Self::freeze).
     ///
     /// # Panics
-    /// When it doesn't run.
+    /// If it isn't running.
     pub fn thaw(&self) {
         host::signal(self.pid(), Signal::CONT);
     }
 
-    /// Makes a token that may do what `rules` say: its accessor and its secret.
+    /// Creates a token with `rules`; returns its accessor and its secret.
     ///
     /// # Panics
-    /// When Consul refuses.
+    /// If Consul refuses.
     pub fn token(&self, name: &str, rules: &str) -> (String, String) {
         self.put("/v1/acl/policy", &json!({ "Name": name, "Rules": rules }).to_string());
         let made = self.put("/v1/acl/token", &json!({ "Policies": [{ "Name": name }] }).to_string()).json();
@@ -127,19 +127,19 @@ impl Consul {
     /// Revokes a token.
     ///
     /// # Panics
-    /// When Consul refuses.
+    /// If Consul refuses.
     pub fn revoke(&self, accessor: &str) {
         self.send("DELETE", &format!("/v1/acl/token/{accessor}"), "");
     }
 
-    /// How many instances of a service the servers know.
+    /// Returns the number of instances of a service in the servers' catalog.
     pub fn known(&self, service: &str) -> usize {
         let answer = self.get(&format!("/v1/catalog/service/{service}"));
         let answer = answer.filter(|answer| answer.status == 200).map(|answer| answer.json());
         answer.and_then(|list| list.as_array().map(Vec::len)).unwrap_or_default()
     }
 
-    /// Ends it; what was registered is forgotten.
+    /// Ends it. Registrations are lost.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -147,25 +147,24 @@ impl Consul {
         }
     }
 
-    /// As in CONSUL_HTTP_ADDR.
+    /// Returns the address as in CONSUL_HTTP_ADDR.
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports[0])
     }
 
-    /// The port of its API.
     pub fn port(&self) -> u16 {
         self.ports[0]
     }
 
-    /// GET with the token.
+    /// Sends a GET request with the token.
     pub fn get(&self, path: &str) -> Option<Answer> {
         http::request(&Peer::Port(self.ports[0]), "GET", path, &[("X-Consul-Token", TOKEN)], "")
     }
 
-    /// PUT with the token.
+    /// Sends a PUT request with the token.
     ///
     /// # Panics
-    /// When Consul refuses.
+    /// If Consul refuses.
     pub fn put(&self, path: &str, body: &str) -> Answer {
         self.send("PUT", path, body)
     }
@@ -178,19 +177,19 @@ impl Consul {
         answer
     }
 
-    /// The agent's services by id.
+    /// Returns the agent's services by id.
     pub fn services(&self) -> serde_json::Map<String, Value> {
         let answer = self.get("/v1/agent/services").filter(|answer| answer.status == 200);
         answer.and_then(|answer| answer.json().as_object().cloned()).unwrap_or_default()
     }
 
-    /// Ids of services with this name.
+    /// Returns the ids of services with this name.
     pub fn ids(&self, name: &str) -> Vec<String> {
         let named = self.services().into_iter().filter(|(_, service)| service["Service"] == name);
         named.map(|(id, _)| id).collect()
     }
 
-    /// The agent's checks of a service.
+    /// Returns the agent's checks of a service.
     pub fn checks(&self, name: &str) -> Vec<Value> {
         let answer = self.get("/v1/agent/checks").filter(|answer| answer.status == 200);
         let checks = answer.and_then(|answer| answer.json().as_object().cloned()).unwrap_or_default();

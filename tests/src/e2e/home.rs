@@ -1,7 +1,8 @@
-//! The directories of one test, below one temporary directory with a short name (a unix socket's path has 107 bytes).
+//! The directories of one test, below one temporary directory with a short name (a unix socket's path has at
+//! most 107 bytes).
 //!
-//! In: nothing. Out: paths; in the end the proof that nothing of the test is left on the machine. Whatever a failing test
-//! leaves is removed when its home is dropped.
+//! In: nothing. Out: paths; at the end the check that nothing of the test remains on the machine. Dropping a
+//! home removes what a failed test leaves.
 
 use std::{
     cell::RefCell,
@@ -19,7 +20,6 @@ use super::{command::User, host, wait};
 
 const NOBODY: u32 = 65534;
 
-/// The directories of one test.
 #[derive(Debug)]
 pub struct Home {
     dir: TempDir,
@@ -27,18 +27,18 @@ pub struct Home {
 }
 
 impl Home {
-    /// New directories that `user` may write to.
+    /// Creates directories that `user` may write to.
     ///
     /// # Panics
-    /// When they can't be made.
+    /// If they can't be created.
     pub fn new(user: User) -> Self {
         Self::below(Path::new("/tmp"), user)
     }
 
-    /// Like [`Home::new`], somewhere else.
+    /// Like [`Home::new`], below another directory.
     ///
     /// # Panics
-    /// When they can't be made.
+    /// If they can't be created.
     pub fn below(ground: &Path, user: User) -> Self {
         let dir = tempfile::Builder::new().prefix("hd").tempdir_in(ground).expect("a temporary directory");
         let home = Self { dir, instances: RefCell::default() };
@@ -52,22 +52,20 @@ impl Home {
         home
     }
 
-    /// All of it.
+    /// Returns the root of the directories.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The agent's state directory.
     pub fn state(&self) -> PathBuf {
         self.path().join("state")
     }
 
-    /// The agent's socket.
     pub fn socket(&self) -> PathBuf {
         self.path().join("sock")
     }
 
-    /// The socket as an address.
+    /// Returns the socket as an address.
     pub fn address(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
@@ -77,15 +75,15 @@ impl Home {
         self.path().join("tmp")
     }
 
-    /// Where manifests of the test lie.
+    /// The directory of the test's manifests.
     pub fn manifests(&self) -> PathBuf {
         self.path().join("manifests")
     }
 
-    /// Writes a file in the home and tells its path.
+    /// Writes a file in the home and returns its path.
     ///
     /// # Panics
-    /// When it can't be written.
+    /// If it can't be written.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::write(&path, text).expect("a file can be written");
@@ -93,23 +91,23 @@ impl Home {
         path
     }
 
-    /// The instance of the agent in [`Home::state`].
+    /// Returns the instance of the agent in [`Home::state`].
     pub fn instance(&self) -> Option<String> {
         self.instances_in(&[self.state()]).pop()
     }
 
-    /// The instance of a private run that is going on.
+    /// Returns the instance of a running private run.
     pub fn private_instance(&self) -> Option<String> {
         self.instances_in(&self.private_homes()).pop()
     }
 
-    /// State directories of private runs.
+    /// Returns the state directories of private runs.
     pub fn private_homes(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.temp()).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
-    /// What is left of the test on this machine, in words; but for files.
+    /// Describes what remains of the test on this machine, except files.
     pub fn leftovers(&self) -> Vec<String> {
         self.instance();
         self.private_instance();
@@ -135,19 +133,20 @@ impl Home {
         left
     }
 
-    /// Waits until nothing is left: no process, cgroup of an attempt, mount or socket.
+    /// Waits until nothing remains: no process, cgroup of an attempt, mount or socket.
     ///
     /// # Panics
-    /// When something stays.
+    /// If something remains.
     #[track_caller]
     pub fn until_nothing_left(&self) {
         until_empty(|| self.leftovers());
     }
 
-    /// Like [`Home::until_nothing_left`]; of a private run also no cgroup tree and no directory.
+    /// Like [`Home::until_nothing_left`]; of a private run, no cgroup tree and no directory may remain
+    /// either.
     ///
     /// # Panics
-    /// When something stays.
+    /// If something remains.
     #[track_caller]
     pub fn until_no_trace(&self) {
         until_empty(|| {
@@ -183,7 +182,7 @@ impl Drop for Home {
         self.instance();
         self.private_instance();
         let instances = self.instances.take();
-        // A guard or supervisor may start or end others while we look.
+        // A guard or supervisor may start or end other processes meanwhile.
         for _ in 0..3 {
             for (pid, _) in host::processes_naming(self.path()) {
                 host::signal(pid, Signal::KILL);
@@ -223,7 +222,7 @@ fn until_empty(left: impl Fn() -> Vec<String>) {
     }
 }
 
-/// Where an agent that runs as root keeps what lives as long as the boot.
+/// The directory of a root agent's files that don't outlive the boot.
 pub fn runtime(instance: &str) -> PathBuf {
     Path::new("/run/herdlet").join(instance)
 }

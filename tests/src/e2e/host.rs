@@ -1,7 +1,7 @@
-//! What the machine shows: processes, cgroups, mounts. Read anew at each call; nothing is remembered.
+//! The machine's processes, cgroups and mounts. Each call reads them again; there is no cache.
 //!
-//! In: paths, instance ids. Out: pids and paths. It changes things only where it says so, and then only what belongs to
-//! the given path or instance.
+//! In: paths, instance ids. Out: pids and paths. Functions that change something say so, and only change what
+//! belongs to the given path or instance.
 
 use std::{
     collections::BTreeMap,
@@ -20,15 +20,12 @@ use rustix::{
 pub struct Member {
     /// Allocation id.
     pub alloc: String,
-    /// Task.
     pub task: String,
-    /// Attempt.
     pub attempt: u32,
-    /// Pid.
     pub pid: u32,
 }
 
-/// Where cgroups can be made: plain v2 or hybrid.
+/// Returns the root of the cgroup v2 hierarchy, plain or hybrid.
 pub fn cgroup2() -> Option<PathBuf> {
     ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
         .map(PathBuf::from)
@@ -36,14 +33,14 @@ pub fn cgroup2() -> Option<PathBuf> {
         .find(|path| path.join("cgroup.controllers").exists())
 }
 
-/// Directories of an instance in all cgroup hierarchies, v1 ones too.
+/// Returns the directories of an instance in all cgroup hierarchies, including v1.
 pub fn trees(instance: &str) -> Vec<PathBuf> {
     let top = Path::new("/sys/fs/cgroup");
     let mut tops = vec![top.to_path_buf()];
     tops.extend(fs::read_dir(top).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())));
     let mut found: Vec<PathBuf> = Vec::new();
     for tree in tops.iter().map(|top| top.join("herdlet").join(instance)).filter(|tree| tree.is_dir()) {
-        // v1 controllers that are mounted together are seen twice, through a link.
+        // v1 controllers that are mounted together appear twice, once as a link.
         let tree = tree.canonicalize().unwrap_or(tree);
         if !found.contains(&tree) {
             found.push(tree);
@@ -52,7 +49,7 @@ pub fn trees(instance: &str) -> Vec<PathBuf> {
     found
 }
 
-/// All attempts' processes of an instance.
+/// Returns all processes of an instance's attempts.
 pub fn members(instance: &str) -> Vec<Member> {
     let Some(tree) = cgroup2().map(|top| top.join("herdlet").join(instance)) else { return Vec::new() };
     let mut found = Vec::new();
@@ -69,7 +66,7 @@ pub fn members(instance: &str) -> Vec<Member> {
     found
 }
 
-/// Cgroups of attempts of an instance, by name.
+/// Returns the names of the cgroups of an instance's attempts.
 pub fn attempts(instance: &str) -> Vec<String> {
     let mut names = Vec::new();
     for tree in trees(instance) {
@@ -84,31 +81,32 @@ pub fn attempts(instance: &str) -> Vec<String> {
     names
 }
 
-/// How many cgroups of attempts there are, at the least cost: a measure may ask often.
+/// Counts the cgroups of attempts, as cheaply as possible, because measurements call it often.
 pub fn attempt_count(instance: &str) -> usize {
     let Some(tree) = cgroup2().map(|top| top.join("herdlet").join(instance)) else { return 0 };
     let entries = std::fs::read_dir(tree).into_iter().flatten().flatten();
-    // Their names have dots, and end in a number.
+    // Names of attempts contain dots and end with a number.
     let is_attempt = |name: &[u8]| name.last().is_some_and(u8::is_ascii_digit) && name.contains(&b'.');
     entries.filter(|entry| is_attempt(std::os::unix::ffi::OsStrExt::as_bytes(&*entry.file_name()))).count()
 }
 
-/// Supervisors of an instance.
+/// Returns the supervisors of an instance.
 pub fn supervisors(instance: &str) -> Vec<u32> {
     cgroup2().map(|top| pids_below(&top.join("herdlet").join(instance).join("shims"))).unwrap_or_default()
 }
 
-/// Supervisors of an instance, each held: who is to be killed is chosen among them, and by then a number may be another's.
+/// Returns the supervisors of an instance with pidfds: a victim is chosen among them, and its pid may be
+/// reused by then.
 pub fn held_supervisors(instance: &str) -> Vec<(u32, OwnedFd)> {
     let mut held: Vec<_> =
         supervisors(instance).into_iter().filter_map(|pid| Some((pid, open(pid)?))).collect();
-    // One that ended between the reading and the opening may have left its number to a stranger, who is held now.
+    // Between listing and opening, a pid may have passed to another process, whose pidfd is dropped here.
     let still = supervisors(instance);
     held.retain(|(pid, _)| still.contains(pid));
     held
 }
 
-/// Kills a held process and waits until it has ended: on a busy machine that takes its time.
+/// Kills a process by its pidfd and waits for its end, which takes a while on a busy machine.
 pub fn kill_held(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
     let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
@@ -116,13 +114,13 @@ pub fn kill_held(process: &OwnedFd) {
     assert_eq!(ended, Ok(1), "a killed process ends");
 }
 
-/// The cgroup2 directory of an attempt.
+/// Returns the cgroup v2 directory of an attempt.
 pub fn cgroup_of(instance: &str, member: &Member) -> PathBuf {
     let top = cgroup2().unwrap_or_default();
     top.join("herdlet").join(instance).join(format!("{}.{}.{}", member.alloc, member.task, member.attempt))
 }
 
-/// All processes in a cgroup and below it.
+/// Returns all processes in a cgroup and its descendants.
 pub fn pids_below(dir: &Path) -> Vec<u32> {
     let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -132,7 +130,7 @@ pub fn pids_below(dir: &Path) -> Vec<u32> {
     pids
 }
 
-/// Processes that name `path` in their arguments or environment: however they were started, for whomever they run.
+/// Returns the processes with `path` in their arguments or environment, whatever their parent or user.
 pub fn processes_naming(path: &Path) -> BTreeMap<u32, String> {
     let wanted = path.as_os_str().as_bytes();
     let own = std::process::id();
@@ -153,19 +151,20 @@ pub fn processes_naming(path: &Path) -> BTreeMap<u32, String> {
     found
 }
 
-/// A process's arguments; none if it is gone or a zombie.
+/// Returns a process's arguments; `None` if it has ended or is a zombie.
 pub fn arguments(pid: u32) -> Option<Vec<String>> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|bytes| !bytes.is_empty())?;
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     Some(bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect())
 }
 
-/// Whether a process lives (a zombie doesn't).
+/// Returns whether a process is alive, i.e. not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     start_time(pid).is_some()
 }
 
-/// When a process started, in clock ticks: with the pid, who it is. None for zombies.
+/// Returns when a process started, in clock ticks, which together with the pid identifies it. `None` for
+/// zombies.
 pub fn start_time(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(") ")?;
@@ -176,14 +175,13 @@ pub fn start_time(pid: u32) -> Option<u64> {
     fields.get(19)?.parse().ok()
 }
 
-/// A process's parent.
 pub fn parent(pid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(") ")?;
     rest.split(' ').nth(1)?.parse().ok()
 }
 
-/// Sends a signal to a process that is the test's own, or of an agent of it.
+/// Sends a signal to a process of the test or of its agent.
 pub fn signal(pid: u32, signal: Signal) {
     if let Some(fd) = open(pid) {
         let _ = pidfd_send_signal(&fd, signal);
@@ -195,7 +193,7 @@ fn open(pid: u32) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Mount points below a directory, the last mounted first.
+/// Returns the mount points below a directory, the last mounted first.
 pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
@@ -204,7 +202,7 @@ pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Removes what an instance has in the cgroup hierarchies: kills the processes in its attempts first.
+/// Removes an instance's cgroups after killing the processes in its attempts.
 pub fn remove_trees(instance: &str) {
     for tree in trees(instance) {
         let _ = fs::write(tree.join("cgroup.kill"), "1");
@@ -245,7 +243,7 @@ mod tests {
         kill_held(&held);
         assert!(!is_alive(child.id()));
         child.wait().unwrap();
-        // Its number is free for others now.
+        // Its pid may be reused now.
         kill_held(&held);
     }
 }

@@ -1,6 +1,6 @@
-//! One HTTP request over a unix socket or loopback TCP: enough to poll an API without starting a program each time.
+//! One HTTP request over a unix socket or loopback TCP, to poll an API without starting a program each time.
 //!
-//! In: where, method, path, headers, body. Out: status and body, or nothing where nobody answers.
+//! In: a peer, method, path, headers, body. Out: status and body, or `None` if nobody answers.
 
 use std::{
     io::{Read, Write},
@@ -12,62 +12,59 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Longest wait for an answer: as long as for anything else.
+/// Maximum wait for an answer, as for all events.
 const TIMEOUT: Duration = super::wait::PATIENCE;
 
-/// Whom to ask.
+/// The address of an API.
 #[derive(Debug, Clone)]
 pub enum Peer {
-    /// A unix socket.
     Socket(PathBuf),
     /// A port of 127.0.0.1.
     Port(u16),
-    /// A port of 127.0.0.1 that wants a token.
+    /// A port of 127.0.0.1 that requires a token.
     Guarded(u16, &'static str),
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// HTTP status.
     pub status: u16,
-    /// Body.
     pub body: String,
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it isn't JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {}", self.body))
     }
 }
 
-/// GET.
+/// Sends a GET request.
 pub fn get(peer: &Peer, path: &str) -> Option<Answer> {
     request(peer, "GET", path, &[], "")
 }
 
-/// A request that was sent to a unix socket and not waited for.
+/// A pending request on a unix socket.
 #[derive(Debug)]
 pub struct Asked(UnixStream);
 
 impl Asked {
-    /// Whether its answer, or the end of the connection, is there.
+    /// Returns whether the response, or the end of the connection, has arrived.
     pub fn is_answered(&self) -> bool {
         let mut waited = [PollFd::new(&self.0, PollFlags::IN)];
         poll(&mut waited, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Its answer; nothing where the connection broke before it was whole.
+    /// Returns the response; `None` if the connection broke before it was complete.
     pub fn answer(self) -> Option<Answer> {
         hear(self.0)
     }
 }
 
-/// Sends a request to a unix socket. Nothing where nobody listens.
+/// Sends a request to a unix socket without waiting for the response. `None` if nobody listens.
 pub fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<Asked> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(TIMEOUT)).ok()?;
@@ -75,7 +72,7 @@ pub fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<Asked>
     Some(Asked(stream))
 }
 
-/// Any request. Nothing where nobody listens or the connection breaks.
+/// Sends a request. `None` if nobody listens or the connection breaks.
 pub fn request(
     peer: &Peer,
     method: &str,
@@ -104,7 +101,7 @@ fn over_tcp(port: u16, text: &str) -> Option<Answer> {
     talk(stream, text)
 }
 
-/// Who may connect to the socket: its mode.
+/// Returns the mode of the socket.
 pub fn socket_mode(path: &Path) -> Option<u32> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::symlink_metadata(path).ok().map(|found| found.permissions().mode() & 0o777)
@@ -136,7 +133,7 @@ fn hear(mut stream: impl Read) -> Option<Answer> {
     Some(Answer { status, body })
 }
 
-/// Puts chunks together (RFC 9112, section 7.1).
+/// Decodes a chunked body (RFC 9112, section 7.1).
 fn joined(mut body: &str) -> String {
     let mut out = String::new();
     while let Some((len, rest)) = body.split_once("\r\n") {

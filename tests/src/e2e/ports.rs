@@ -1,7 +1,7 @@
-//! Ports for programs that can't be given a socket.
+//! Ports for programs that can't use a unix socket.
 //!
-//! In: how many. Out: numbers that nobody has and no other test is given, of a range the kernel takes no port of a connection from (see
-//! `net.ipv4.ip_local_port_range`): what is free now stays free until the program that it is for has it.
+//! In: how many. Out: free ports that no other test gets. They are outside of the range for outgoing
+//! connections (see `net.ipv4.ip_local_port_range`), so they stay free until the program binds them.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -13,27 +13,28 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Below the kernel's own range, and below the range agents give to their tasks.
+/// Below the kernel's own range, and below the agents' range of dynamic ports.
 const RANGE: std::ops::Range<u16> = 10_000..20_000;
 
-/// How many dynamic ports the tasks of one test have: more than a service of a few replicas needs that is replaced.
+/// Number of dynamic ports for the tasks of one test: enough to replace a service with a few replicas.
 const FOR_TASKS: u16 = 50;
 
-/// What reserves the ports that this process was given. They are its own until it ends.
+/// Sockets that reserve the ports of this process until it ends.
 static RESERVED: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
 
-/// Ports of the loopback address that are free now, each another one.
+/// Returns distinct free ports of the loopback address.
 ///
 /// # Panics
-/// When there are none.
+/// If there are none.
 pub fn free<const N: usize>() -> [u16; N] {
     [(); N].map(|()| (0..1_000_u16).find_map(|_| reserved(any())).expect("a free port"))
 }
 
-/// A line of an agent's config: the dynamic ports of its tasks, which no other test's agent with this line gives to its own. Tasks that
-/// listen on them need it, as agents know nothing of each other.
+/// Returns a line for an agent's config with a range of dynamic ports that no other test's agent with this
+/// line uses. Tests whose tasks listen on dynamic ports need it, because agents don't know of each other.
 ///
 /// # Panics
+/// If all ranges are in use.
 /// When all are in use.
 pub fn for_tasks() -> String {
     const FIRST: u16 = 20_000;
@@ -45,15 +46,15 @@ pub fn for_tasks() -> String {
     format!("dynamic_ports: {{min: {min}, max: {}}}\n", min + FOR_TASKS - 1)
 }
 
-/// The port, if nobody listens on it and no test of this machine has reserved it.
+/// Returns the port if nobody listens on it and no test on this machine has reserved it.
 fn reserved(port: u16) -> Option<u16> {
     TcpListener::bind(("127.0.0.1", port)).ok()?;
     UdpSocket::bind(("127.0.0.1", port)).ok()?;
     reserve(&format!("herdlet-test-port-{port}")).then_some(port)
 }
 
-/// Takes a name of the abstract namespace: it has one owner at a time, goes with its process, and is seen as far as ports are, in this
-/// network namespace.
+/// Binds a name in the abstract namespace. It has one owner at a time, is released with the process, and has
+/// the same scope as ports: the network namespace.
 fn reserve(name: &str) -> bool {
     let taken = SocketAddr::from_abstract_name(name).and_then(|name| UnixDatagram::bind_addr(&name));
     taken.map(|taken| RESERVED.lock().unwrap_or_else(PoisonError::into_inner).push(taken)).is_ok()

@@ -1,7 +1,7 @@
 //! The program under test.
 //!
-//! In: `HERDLET_TEST_PROGRAM`, or the target directory that this test was built in. Out: the path of `herdlet`, built if it
-//! is missing or older than its sources.
+//! In: `HERDLET_TEST_PROGRAM`, or the target directory of this test's build. Out: the path of `herdlet`,
+//! which is built if it is missing or older than its sources.
 
 use std::{
     env, fs,
@@ -11,23 +11,22 @@ use std::{
     time::SystemTime,
 };
 
-/// Names a program that is to be tested instead of the one in the target directory.
+/// Names another program to test.
 pub const PROGRAM: &str = "HERDLET_TEST_PROGRAM";
 
-/// The root of the project.
 pub fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// A manifest in manifests/.
+/// Returns the path of a manifest in manifests/.
 pub fn example(name: &str) -> PathBuf {
     project().join("manifests").join(format!("{name}.yaml"))
 }
 
-/// The program.
+/// Returns the path of the program.
 ///
 /// # Panics
-/// When it can't be built.
+/// If it can't be built.
 pub fn program() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| env::var_os(PROGRAM).map_or_else(build, PathBuf::from))
@@ -59,7 +58,7 @@ fn build() -> PathBuf {
     program
 }
 
-/// When the youngest file below `path` was last changed.
+/// Returns the newest modification time below `path`.
 fn newest(path: &Path) -> Option<SystemTime> {
     let found = fs::metadata(path).ok()?;
     if !found.is_dir() {

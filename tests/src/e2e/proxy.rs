@@ -1,6 +1,6 @@
-//! A proxy on loopback that passes requests on, or answers them in ways that no server should.
+//! A proxy on loopback that forwards requests, or answers them in ways that no server should.
 //!
-//! In: the port of a server, and how to be. Out: an address. It ends with the test's process.
+//! In: the port of a server, and a manner. Out: an address. The proxy ends with the test's process.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -11,32 +11,31 @@ use std::{
 
 use super::wait;
 
-/// How a request is answered.
+/// How to answer a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// By the server.
+    /// Forwarded to the server.
     Passed,
     /// With status 500.
     Failed,
-    /// With a body that is no JSON.
+    /// With a body that is not JSON.
     Nonsense,
-    /// With the first half of what was announced.
+    /// With less than the announced length.
     Half,
-    /// With JSON of other types than expected, and no header of its own.
+    /// With JSON of unexpected types and without the expected header.
     WrongTypes,
     /// Not at all, until the manner changes.
     Hung,
-    /// With more than anybody wants to keep.
+    /// With a body of 256 MiB.
     Huge,
 }
 
 impl Manner {
-    /// All that are faults.
+    /// All faults.
     pub const FAULTS: [Self; 6] =
         [Self::Failed, Self::Nonsense, Self::Half, Self::WrongTypes, Self::Hung, Self::Huge];
 }
 
-/// The proxy.
 #[derive(Debug, Clone)]
 pub struct Proxy {
     port: u16,
@@ -44,10 +43,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Before the server on this port.
+    /// Starts a proxy before the server on this port.
     ///
     /// # Panics
-    /// When there is no port left.
+    /// If there is no free port.
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -62,17 +61,16 @@ impl Proxy {
         proxy
     }
 
-    /// Its address.
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// From now on requests are answered like this.
+    /// Sets how to answer from now on.
     pub fn set(&self, manner: Manner) {
         *self.state() = (manner, 0);
     }
 
-    /// How many requests were answered like this.
+    /// Returns the number of requests answered since the manner was set.
     pub fn answered(&self) -> u64 {
         self.state().1
     }
@@ -81,7 +79,7 @@ impl Proxy {
         self.manner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One request and the end of the connection.
+    /// Serves one request and closes the connection.
     fn serve(&self, mut stream: TcpStream, server: u16) -> std::io::Result<()> {
         let request = read_request(&stream)?;
         let manner = self.state().0;
@@ -90,7 +88,7 @@ impl Proxy {
             stream.write_all(head.as_bytes())?;
             stream.write_all(body)
         };
-        // Noted before it is told: whoever waits for it may change the manner then.
+        // Counted before the answer is sent, because a test that waits for it may then change the manner.
         if manner != Manner::Passed {
             self.state().1 += 1;
         }
@@ -114,14 +112,14 @@ impl Proxy {
                 let chunk = vec![b'x'; 1 << 20];
                 let head = "HTTP/1.1 200 OK\r\nX-Consul-Index: 7\r\nConnection: close\r\n\r\n{\"";
                 stream.write_all(head.as_bytes())?;
-                // Whoever has had enough ends the connection.
+                // The client ends the connection when it has enough.
                 (0..256).try_for_each(|_| stream.write_all(&chunk))
             }
         }
     }
 }
 
-/// A whole request, changed so that it is the connection's last.
+/// Reads a whole request and adds `Connection: close`.
 fn read_request(stream: &TcpStream) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(wait::PATIENCE))?;
     let mut reader = BufReader::new(stream);

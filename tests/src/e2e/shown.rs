@@ -1,25 +1,24 @@
-//! What the agent shows of its allocations, in the words of Nomad's API.
+//! The agent's view of its allocations, in the terms of Nomad's API.
 //!
-//! In: the JSON of `/v1/allocations` or of one allocation. Out: names, states, events, ports. The only place of these tests
-//! that knows the names in there.
+//! In: the JSON of `/v1/allocations` or of one allocation. Out: names, states, events, ports. No other module
+//! of these tests knows the field names.
 
 use serde_json::Value;
 
 use super::http::{self, Peer};
 
-/// An agent's allocations; empty where it does not answer.
+/// Returns an agent's allocations; empty if it does not answer.
 pub fn allocs(peer: &Peer) -> Vec<Alloc> {
     let answer = http::get(peer, "/v1/allocations").filter(|answer| answer.status == 200);
     let list = answer.map(|answer| answer.json());
     list.and_then(|list| list.as_array().cloned()).unwrap_or_default().into_iter().map(Alloc).collect()
 }
 
-/// An allocation as shown.
+/// The JSON of an allocation.
 #[derive(Debug, Clone)]
 pub struct Alloc(pub Value);
 
 impl Alloc {
-    /// Its id.
     pub fn id(&self) -> String {
         text(&self.0, "ID")
     }
@@ -29,7 +28,6 @@ impl Alloc {
         text(&self.0, "Name")
     }
 
-    /// Its job.
     pub fn job(&self) -> String {
         text(&self.0, "JobID")
     }
@@ -49,23 +47,22 @@ impl Alloc {
         text(self.task(task), "State")
     }
 
-    /// Whether a task failed.
     pub fn failed(&self, task: &str) -> bool {
         self.task(task)["Failed"].as_bool().unwrap_or(false)
     }
 
-    /// How often a task was restarted.
+    /// Returns how often a task was restarted.
     pub fn restarts(&self, task: &str) -> u64 {
         self.task(task)["Restarts"].as_u64().unwrap_or(0)
     }
 
-    /// Types of a task's events, oldest first.
+    /// Returns the types of a task's events, oldest first.
     pub fn events(&self, task: &str) -> Vec<String> {
         let events = self.task(task)["Events"].as_array().cloned().unwrap_or_default();
         events.iter().map(|event| text(event, "Type")).collect()
     }
 
-    /// The exit codes that its events of type `Terminated` tell, oldest first.
+    /// Returns the exit codes in its events of type `Terminated`, oldest first.
     pub fn exit_codes(&self, task: &str) -> Vec<i64> {
         let events = self.task(task)["Events"].as_array().cloned().unwrap_or_default();
         let terminated = events.iter().filter(|event| event["Type"] == "Terminated");
@@ -79,7 +76,7 @@ impl Alloc {
             .collect()
     }
 
-    /// The host's port behind a label.
+    /// Returns the host port of a label.
     pub fn port(&self, label: &str) -> Option<u16> {
         find_port(&self.0, label)
     }
@@ -93,7 +90,7 @@ fn text(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or_default().to_owned()
 }
 
-/// `{Label, Value}` in `AllocatedResources.Shared.Ports`, or in the networks.
+/// Finds `{Label, Value}` in `AllocatedResources.Shared.Ports`, or in the networks.
 fn find_port(value: &Value, label: &str) -> Option<u16> {
     match value {
         Value::Object(fields) => {

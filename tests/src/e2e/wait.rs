@@ -1,18 +1,19 @@
-//! Waiting for something outside of this process, where nothing tells us: asked again and again, up to a deadline.
+//! Polls for events outside of this process that send no notification, up to a deadline.
 //!
-//! In: a question. Out: its answer, or a panic that names what did not come.
+//! In: a probe. Out: its result, or a panic that names the missing event.
 
 use std::time::{Duration, Instant};
 
-/// A bound that only a fault exceeds: what tests wait for takes milliseconds, and seconds on a machine with ten other things to do.
+/// A bound that only a fault exceeds: the events take milliseconds, or seconds on a machine with ten other
+/// loads.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// The first answer of `probe`.
+/// Polls `probe` until it returns a value.
 ///
 /// # Panics
-/// When there is none within [`PATIENCE`].
+/// If it returns none within [`PATIENCE`].
 pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -24,16 +25,16 @@ pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until `probe` holds.
+/// Polls `probe` until it returns true.
 ///
 /// # Panics
-/// When it doesn't within [`PATIENCE`].
+/// If it doesn't within [`PATIENCE`].
 pub fn until_true(what: &str, mut probe: impl FnMut() -> bool) {
     until(what, || probe().then_some(()));
 }
 
-/// Lets time pass: only for showing that something does not happen, or for hitting a random moment. What does happen is waited for
-/// with [`until`]: however long the pause, a busy machine needs longer.
+/// Sleeps. Only for showing that something does not happen, or for hitting a random moment. Use [`until`] to
+/// wait for an event: a busy machine can exceed any fixed pause.
 #[expect(clippy::disallowed_methods, reason = "tests of processes have no clock that could be paused")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);

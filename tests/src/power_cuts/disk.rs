@@ -1,78 +1,76 @@
-//! A disk with a cache that forgets.
+//! A disk with a volatile cache.
 //!
-//! In: reads, writes, flushes, cuts. Out: what was written last, as any disk; after a cut, what a disk may have kept. It must
-//! not know what is written.
+//! In: reads, writes, flushes, cuts. Out: the last written data; after a cut, data that a disk may have kept.
+//! This module must not know the contents.
 
 use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use crate::sim::Dice;
 
-/// What is written whole or not at all.
+/// The unit that is written atomically.
 pub const SECTOR_LEN: usize = 4096;
 
-/// The disk.
 #[derive(Debug)]
 pub struct Disk {
     file: File,
     len: u64,
-    /// Sectors that were written since the last flush, in that order.
+    /// Sectors written since the last flush, in order.
     written: Vec<(u64, Box<[u8]>)>,
-    /// Where in `written` the newest bytes of a sector are.
+    /// The index in `written` of a sector's newest data.
     newest: BTreeMap<u64, usize>,
-    /// How many writes and flushes it still does before its power fails; none while that is not foreseen.
+    /// Number of writes and flushes before the power fails; `None` if no failure is planned.
     left: Option<u64>,
 }
 
-/// What a disk is asked for.
+/// A kind of request to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// To tell what is on it.
+    /// A read.
     Read,
-    /// To change it, or to keep what was changed.
+    /// A write or a flush.
     Change,
 }
 
-/// What became of the sectors that no flush had covered.
+/// What happened to the unflushed sectors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// How many were kept.
+    /// Number of kept sectors.
     pub kept: u64,
-    /// How many were lost.
+    /// Number of lost sectors.
     pub lost: u64,
 }
 
 impl Disk {
-    /// The disk that is kept in `file`.
+    /// Opens the disk in `file`.
     ///
     /// # Errors
-    /// When that can't be opened.
+    /// If it can't be opened.
     pub fn open(file: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(file)?;
         let len = file.metadata()?.len();
         Ok(Self { file, len, written: Vec::new(), newest: BTreeMap::new(), left: None })
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no room at all.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its power fails after so many more writes and flushes.
+    /// Makes the power fail after a number of further writes and flushes.
     pub fn fail_after(&mut self, changes: u64) {
         self.left = Some(changes);
     }
 
-    /// Whether it still does what it is asked for.
+    /// Returns whether the disk still has power.
     pub fn is_on(&self) -> bool {
         self.left != Some(0)
     }
 
-    /// Whether it does this, too, before its power fails.
+    /// Counts a request; returns whether the disk still carries it out.
     pub fn does(&mut self, ask: Ask) -> bool {
         match &mut self.left {
             Some(0) => false,
@@ -84,10 +82,10 @@ impl Disk {
         }
     }
 
-    /// Reads what was written last.
+    /// Reads the last written data.
     ///
     /// # Errors
-    /// Of its file.
+    /// Errors of the file.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(bytes, offset)?;
         for (number, within, part) in parts(offset, bytes.len()) {
@@ -99,10 +97,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes what is written into the cache.
+    /// Writes to the cache.
     ///
     /// # Errors
-    /// Of its file.
+    /// Errors of the file.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         for (number, within, part) in parts(offset, bytes.len()) {
             let mut sector = vec![0; SECTOR_LEN].into_boxed_slice();
@@ -117,18 +115,18 @@ impl Disk {
         Ok(())
     }
 
-    /// From now on what was written is there for good.
+    /// Makes the cached writes durable.
     ///
     /// # Errors
-    /// Of its file.
+    /// Errors of the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.keep(|_| true).map(drop)
     }
 
-    /// The power fails, and comes back. Of what no flush has covered the first few are kept, or any, or none.
+    /// Cuts and restores the power. Keeps the first few unflushed sectors, or any, or none.
     ///
     /// # Errors
-    /// Of its file.
+    /// Errors of the file.
     pub fn cut(&mut self, dice: &mut Dice) -> io::Result<Cut> {
         self.left = None;
         let all = self.written.len() as u64;
@@ -160,7 +158,7 @@ impl Disk {
     }
 }
 
-/// The sectors that these bytes are part of: number, where they begin in it, and which of the bytes.
+/// Returns the sectors that the bytes cover: number, offset in the sector, and range of the bytes.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let size = SECTOR_LEN as u64;
     let mut done = 0;

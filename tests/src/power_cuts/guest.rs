@@ -1,6 +1,6 @@
-//! What runs in the machine to tell what else runs there.
+//! A program in the machine that reports what runs there.
 //!
-//! In: a connection. Out: facts as JSON, looked up at that moment; then the connection ends.
+//! In: a connection. Out: current facts as JSON; then the connection closes.
 
 use std::{
     collections::BTreeSet,
@@ -17,32 +17,33 @@ use crate::{
     e2e::host,
 };
 
-/// First argument of the program that is to be this: see [`run`].
+/// First argument of a program that acts as this: see [`run`].
 pub const ARGUMENT: &str = "watch";
-/// Where it listens.
+/// The port on which it listens.
 pub const PORT: u16 = 7070;
-/// Where the tasks' program lies in the machine; the same that watches.
+/// The path of the tasks' program in the machine, which is also this program.
 pub const PROGRAM: &str = "/guest/program";
-/// Where tasks write that they have begun. New with each boot.
+/// The journal of the tasks' starts, which is empty after each boot.
 pub const JOURNAL: &str = "/run/journal";
 /// The agent's state directory.
 const STATE: &str = "/var/lib/herdlet";
 
-/// Tells facts to whoever connects.
+/// Sends the facts to every client.
 ///
 /// # Panics
-/// When it can't listen.
+/// If it can't listen.
 pub fn run() {
     let journal = Journal::new(PathBuf::from(JOURNAL));
     let listener = TcpListener::bind(("0.0.0.0", PORT)).expect("a port to listen at");
     for mut client in listener.incoming().flatten() {
-        // Whoever asked will ask again.
+        // The client will try again.
         let _ = client.write_all(facts(&journal).to_string().as_bytes());
     }
 }
 
-/// `running` and `begun`: place and word of tasks; `twice`: places that two had at a time; `supervisors`: how many; `strays`:
-/// cgroups of attempts in which nothing runs; `allocs`: ids of allocations that have a directory; `damaged`: what was set aside.
+/// `running` and `begun`: place and word of tasks; `twice`: places with two tasks at the same time;
+/// `supervisors`: their number; `strays`: cgroups of attempts without processes; `allocs`: ids of allocations
+/// with a directory; `damaged`: quarantined files.
 fn facts(journal: &Journal) -> Value {
     let instance = fs::read_to_string(Path::new(STATE).join("instance")).unwrap_or_default();
     let instance = instance.trim();

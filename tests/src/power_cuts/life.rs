@@ -1,7 +1,8 @@
-//! Operations, cuts, and judgement after each boot.
+//! Operations, cuts, and checks after each boot.
 //!
-//! In: a seed and how many cuts. Out: how each went; the first broken promise ends it. What was answered must be so after the
-//! next boot, what was not may be so or not; exactly what is wanted runs, once, and nothing tells of damage.
+//! In: a seed and the number of cuts. Out: the result of each; the first violation ends the life. After a
+//! boot, acknowledged operations must have taken effect, others may have; exactly the wanted tasks run, once,
+//! and nothing reports damage.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,31 +29,33 @@ use crate::{
     sim::Dice,
 };
 
-/// By when a boot must have come to what is wanted, on a machine with ten things to do.
+/// Deadline for convergence after a boot, on a machine with ten other loads.
 const LIMIT: Duration = Duration::from_secs(300);
-/// How long an operation is given before the cut, at most: about what its work takes in an emulated machine.
+/// Maximum time between an operation and the cut: about as long as the operation's work takes in an emulated
+/// machine.
 const MOMENT_MS_MAX: u64 = 3_000;
-/// How many writes and flushes an operation is given at most, as a power of two: what it and its work take in all.
+/// Maximum number of writes and flushes before the cut, as a power of two: the number for an operation with
+/// its work.
 const CHANGES_BITS_MAX: u64 = 8;
-/// How long they are waited for; some operations take fewer.
+/// Maximum wait for them; some operations need fewer.
 const CHANGES_LIMIT: Duration = Duration::from_secs(10);
 
 /// A place and a word: see [`crate::crashes::work`].
 type Task = (String, String);
 
-/// A machine's life.
+/// The life of one machine.
 #[derive(Debug)]
 pub struct Life {
     machine: Machine,
     dice: Dice,
     wanted: Wanted,
     words: u64,
-    /// Batch tasks that were complete at the last judgement, and whose jobs nobody has touched since.
+    /// Batch tasks that were complete at the last check, and whose jobs were not changed since.
     complete: BTreeSet<Task>,
 }
 
 impl Life {
-    /// A machine with an empty disk.
+    /// Creates a machine with an empty disk.
     pub fn new(seed: u64, components: &Components) -> Self {
         Self {
             machine: Machine::new(components),
@@ -63,10 +66,10 @@ impl Life {
         }
     }
 
-    /// Lives through so many cuts, and tells of each on stdout.
+    /// Runs a number of cuts, and reports each on stdout.
     ///
     /// # Errors
-    /// In words: what was broken, and where the machine's disk and logs are.
+    /// The violations, and where the machine's disk and logs are.
     pub fn live(mut self, cuts: u64) -> Result<(), String> {
         let mut interrupted = None;
         for number in 0..=cuts {
@@ -110,7 +113,8 @@ impl Life {
         Ok(())
     }
 
-    /// Some operations that are answered; then the one that is to be interrupted. One that is not answered in time is that one.
+    /// Runs some operations to their answer; returns the one to interrupt, or one that was not answered in
+    /// time.
     fn operate(&mut self, boot: &Boot) -> Result<(Operation, Option<Fate>), String> {
         for _ in 0..self.dice.below(3) {
             let operation = self.next();
@@ -127,7 +131,8 @@ impl Life {
         Ok((self.next(), None))
     }
 
-    /// Cuts the power while the agent works on it: at one of its first writes and flushes, or at any moment.
+    /// Cuts the power while the agent works on the operation: at one of its first writes and flushes, or at
+    /// any moment.
     fn interrupt(&mut self, boot: Boot, operation: &Operation) -> (Fate, Cut) {
         let request = self.request(&boot.agent, operation);
         let at_change = self.dice.below(4) != 0;
@@ -149,7 +154,7 @@ impl Life {
         (fate(asked.join().ok().flatten().as_ref()), cut)
     }
 
-    /// As [`operation::settle`]; an emulated machine on a busy one may not answer at once.
+    /// Like [`operation::settle`], but retries: an emulated machine on a busy host may not answer at once.
     fn settle(&mut self, boot: &Boot, operation: &Operation, fate: &Fate) -> Result<(), String> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -175,7 +180,7 @@ impl Life {
         operation.request(peer, &PathBuf::from(guest::PROGRAM), &PathBuf::from(guest::JOURNAL))
     }
 
-    /// Waits until everything is as wanted; tells what is not in the end, and what must never be.
+    /// Waits until the state is as wanted; returns the differences at the deadline, and all violations.
     fn judge(&mut self, boot: &Boot, interrupted: Option<(Operation, Fate)>) -> Vec<String> {
         if let Some((operation, fate)) = interrupted
             && let Err(why) = self.settle(boot, &operation, &fate)
@@ -220,7 +225,7 @@ impl Life {
         broken
     }
 
-    /// What is not as wanted yet.
+    /// Returns the differences to the wanted state.
     fn unreached(&self, boot: &Boot) -> (Value, Vec<String>) {
         let Some(facts) = boot.facts() else {
             return (Value::Null, vec!["nobody tells what runs".to_owned()]);
@@ -250,7 +255,8 @@ impl Life {
             }
         }
         let known = shown::allocs(&boot.agent);
-        // A directory waits for no disk. The cut takes a new one, with its logs, from what has ended too: nothing makes it anew.
+        // A directory is not synced, so a cut can lose a new one, with its logs, even for an ended
+        // allocation. Nothing creates it again.
         let has_ended = |alloc: &shown::Alloc| !matches!(alloc.status().as_str(), "pending" | "running");
         let needed: BTreeSet<String> =
             known.iter().filter(|alloc| !has_ended(alloc)).map(shown::Alloc::id).collect();
@@ -287,7 +293,7 @@ fn ask(peer: &Peer, request: &Request) -> Option<http::Answer> {
     http::request(peer, request.method, &request.path, &headers, &request.body)
 }
 
-/// 503 says that it was not stored in time, and leaves open whether it will be.
+/// 503 means that the request was not stored in time, and may or may not be stored later.
 fn fate(answer: Option<&http::Answer>) -> Fate {
     match answer {
         Some(answer) if answer.status == 200 => Fate::Accepted,

@@ -1,7 +1,8 @@
 //! A boot of the machine, and its end.
 //!
-//! In: the agent's program, a kernel with its drivers, a static busybox. Out: a small root file system in memory (no service
-//! manager: the agent is a child of `tests/guest/agent`), a disk with an empty ext4, and qemu processes that use them.
+//! In: the agent's program, a kernel with its drivers, a static busybox. Out: a small root file system in
+//! memory (without a service manager: the agent is a child of `tests/guest/agent`), a disk with an empty
+//! ext4, and qemu processes that use them.
 
 use std::{
     fs,
@@ -28,16 +29,14 @@ use crate::{
     sim::Dice,
 };
 
-/// Of what the machine is made.
+/// The parts of the machine.
 #[derive(Debug, Clone)]
 pub struct Components {
-    /// The agent.
     pub agent: PathBuf,
     /// The program that calls [`guest::run`] and [`crate::crashes::work::run`].
     pub program: PathBuf,
-    /// A kernel.
     pub kernel: PathBuf,
-    /// Its drivers, with the file `order`.
+    /// The kernel's drivers, with the file `order`.
     pub modules: PathBuf,
 }
 
@@ -51,16 +50,16 @@ pub struct Machine {
     dir: TempDir,
     kernel: PathBuf,
     disk: Arc<Mutex<Disk>>,
-    /// Boots whose last word to the disk was heard.
+    /// Number of boots whose last disk request was received.
     gone: Arc<AtomicU64>,
     boots: u64,
 }
 
 impl Machine {
-    /// With an empty disk.
+    /// Creates a machine with an empty disk.
     ///
     /// # Panics
-    /// When a tool is missing or fails.
+    /// If a tool is missing or fails.
     pub fn new(components: &Components) -> Self {
         let dir = TempDir::with_prefix("power-cuts").expect("a temporary directory");
         pack(components, dir.path());
@@ -77,10 +76,10 @@ impl Machine {
         Self { dir, kernel: components.kernel.clone(), disk, gone, boots: 0 }
     }
 
-    /// Switches it on.
+    /// Boots the machine.
     ///
     /// # Panics
-    /// When qemu can't be started.
+    /// If qemu can't be started.
     pub fn boot(&mut self) -> Boot {
         self.boots += 1;
         let [agent, facts] = ports::free();
@@ -108,12 +107,11 @@ impl Machine {
         Boot { qemu, agent: Peer::Guarded(agent, TOKEN), facts, log }
     }
 
-    /// Lets the disk's power fail after so many more writes and flushes.
+    /// Makes the disk's power fail after a number of further writes and flushes.
     pub fn fail_after(&mut self, changes: u64) {
         self.disk().fail_after(changes);
     }
 
-    /// Whether the disk's power has failed.
     pub fn has_failed(&self) -> bool {
         !self.disk().is_on()
     }
@@ -122,46 +120,46 @@ impl Machine {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts the power: what the disk has not flushed may be lost.
+    /// Cuts the power: unflushed data may be lost.
     ///
     /// # Panics
-    /// When the disk can't be written.
+    /// If the disk can't be written.
     pub fn cut(&mut self, boot: Boot, dice: &mut Dice) -> Cut {
         drop(boot);
         wait::until_true("the disk is left alone", || self.gone.load(Ordering::SeqCst) == self.boots);
         self.disk().cut(dice).expect("the disk can be written")
     }
 
-    /// Keeps its directory for whoever looks for what went wrong.
+    /// Keeps its directory for debugging.
     pub fn keep(self) -> PathBuf {
         self.dir.keep()
     }
 }
 
-/// A machine that is on. Dropped, it is off from one moment to the next.
+/// A running machine. Dropping it cuts its power.
 #[derive(Debug)]
 pub struct Boot {
     qemu: Child,
-    /// Its agent.
+    /// The API of its agent.
     pub agent: Peer,
     facts: u16,
     log: PathBuf,
 }
 
 impl Boot {
-    /// What [`guest`] tells; nothing while it doesn't.
+    /// Returns the facts of [`guest`]; `None` if it doesn't answer.
     pub fn facts(&self) -> Option<Value> {
         let mut text = String::new();
         TcpStream::connect(("127.0.0.1", self.facts)).ok()?.read_to_string(&mut text).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Whether it is on. A kernel that panics switches it off.
+    /// Returns whether it is on. A kernel panic switches it off.
     pub fn is_on(&mut self) -> bool {
         self.qemu.try_wait().is_ok_and(|ended| ended.is_none())
     }
 
-    /// What its kernel and its agent have said.
+    /// Returns the log of its kernel and its agent.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).replace('\r', "")
     }
@@ -174,7 +172,7 @@ impl Drop for Boot {
     }
 }
 
-/// The root file system as an archive, `root.cpio` in `dir`.
+/// Packs the root file system as an archive, `root.cpio` in `dir`.
 fn pack(components: &Components, dir: &Path) {
     let tree = dir.join("tree");
     let guest = tree.join("guest");

@@ -1,9 +1,9 @@
-//! The network block device protocol, as far as qemu needs it to use a [`Disk`]
+//! The subset of the network block device protocol that qemu needs to use a [`Disk`]
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>).
 //!
-//! In: a listening socket and a disk. Out: one client at a time is served until it goes away, and then counted. Requests are
-//! answered in the order in which they come; a flush covers all that was written before it. A disk whose power has failed does
-//! not answer.
+//! In: a listening socket and a disk. Out: serves one client at a time until it disconnects, and counts them.
+//! Requests are answered in order; a flush covers all earlier writes. A disk whose power has failed does not
+//! answer.
 
 use std::{
     io::{self, Read, Write},
@@ -18,7 +18,7 @@ use super::disk::{Ask, Disk};
 
 /// `NBD_FLAG_FIXED_NEWSTYLE` and `NBD_FLAG_NO_ZEROES`.
 const HANDSHAKE_FLAGS: u16 = 3;
-/// `NBD_FLAG_HAS_FLAGS` and `NBD_FLAG_SEND_FLUSH`: without the second one nobody would flush.
+/// `NBD_FLAG_HAS_FLAGS` and `NBD_FLAG_SEND_FLUSH`: without the latter, qemu would not flush.
 const EXPORT_FLAGS: u16 = 5;
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -32,14 +32,14 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
-/// Longest that is read or written at once.
+/// Maximum length of a read or write.
 const LEN_MAX: usize = 64 << 20;
 
-/// Serves clients until the listener fails; `gone` counts those of which nothing more will come.
+/// Serves clients until the listener fails; `gone` counts those that have disconnected.
 pub fn serve(listener: &UnixListener, disk: &Mutex<Disk>, gone: &AtomicU64) {
     for client in listener.incoming() {
         let Ok(mut client) = client else { return };
-        // One that was killed goes in the middle of a word.
+        // A killed client may disconnect in the middle of a message.
         if let Err(error) = talk(&mut client, disk)
             && !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe)
         {
@@ -92,7 +92,7 @@ fn talk(client: &mut UnixStream, disk: &Mutex<Disk>) -> io::Result<()> {
     }
 }
 
-/// The handshake: of all options only the one that begins is known.
+/// Does the handshake; supports only the option that starts the transmission.
 fn agree(client: &mut UnixStream, disk_len: u64) -> io::Result<()> {
     client.write_all(b"NBDMAGICIHAVEOPT")?;
     client.write_all(&HANDSHAKE_FLAGS.to_be_bytes())?;

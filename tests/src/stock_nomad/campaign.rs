@@ -1,6 +1,7 @@
-//! Stories, told one after the other to one program's servers.
+//! Runs stories one after the other with one program's servers.
 //!
-//! In: chapters, each a ground and the stories that happen on it. Out: a line for each story, and how many held.
+//! In: chapters, each with an environment and its stories. Out: a line for each story, and the number that
+//! passed.
 
 use std::{
     any::Any,
@@ -14,34 +15,32 @@ use super::{
     program::{Program, Version},
 };
 
-/// What happens on a ground.
+/// The function of a story.
 pub type Tell = fn(&mut Ground);
 
-/// One story.
 #[derive(Debug, Clone, Copy)]
 pub struct Story {
-    /// What is so if it holds.
+    /// The claim that the story tests.
     pub title: &'static str,
-    /// The first release that has what it is about.
+    /// The first release with the feature.
     pub since: Version,
-    /// The first that has it no more.
+    /// The first release without the feature.
     pub until: Version,
-    /// Told by this.
     pub tell: Tell,
 }
 
-/// A story of every release.
+/// Returns a story for every release.
 pub const fn story(title: &'static str, tell: Tell) -> Story {
     since(1, 1, title, tell)
 }
 
-/// A story that began with a release.
+/// Returns a story for releases from this one on.
 pub const fn since(major: u32, minor: u32, title: &'static str, tell: Tell) -> Story {
     Story { title, since: Version(major, minor, 0), until: Version(u32::MAX, 0, 0), tell }
 }
 
 impl Story {
-    /// A story that ended with a release.
+    /// Limits a story to releases before this one.
     pub const fn until(self, major: u32, minor: u32) -> Self {
         Self { until: Version(major, minor, 0), ..self }
     }
@@ -51,27 +50,25 @@ impl Story {
     }
 }
 
-/// Stories on one kind of ground.
+/// Stories that share an environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Chapter {
-    /// What the ground is.
+    /// The name of the environment.
     pub title: &'static str,
-    /// Makes the ground; nothing where the program can't be one.
+    /// Creates the environment; `None` if the program can't provide it.
     pub ground: fn(&Program) -> Option<Ground>,
-    /// The stories, each on what the one before has left of jobs: nothing.
+    /// The stories. None of them leaves jobs to the next one.
     pub stories: &'static [Story],
 }
 
-/// How many held.
+/// The numbers of stories.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Outcome {
-    /// That many.
     pub passed: u32,
-    /// And that many didn't.
     pub failed: u32,
 }
 
-/// Tells the stories whose title contains `only` with `program`.
+/// Runs the stories whose title contains `only` with `program`.
 pub fn tell(program: &Program, chapters: &[Chapter], only: &str) -> Outcome {
     panic::set_hook(Box::new(|broken| {
         *LAST.lock().unwrap_or_else(PoisonError::into_inner) = broken.to_string();
@@ -95,7 +92,7 @@ pub fn tell(program: &Program, chapters: &[Chapter], only: &str) -> Outcome {
     outcome
 }
 
-/// What the last panic said, with its place.
+/// The message of the last panic, with its location.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
 impl Chapter {

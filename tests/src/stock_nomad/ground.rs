@@ -1,7 +1,7 @@
-//! Servers, an agent of ours that is their node, and the stock command line between them.
+//! Servers, an agent of ours that is their node, and the stock command line.
 //!
-//! In: how many servers, and whether they ask for certificates and tokens. Out: a node that is ready. What a story has left is
-//! cleared before the next one, and nothing is left in the end.
+//! In: the number of servers, and whether they require certificates and tokens. Out: a node that is ready.
+//! Each story's jobs are removed before the next one, and nothing remains at the end.
 
 use std::{
     collections::BTreeSet,
@@ -27,52 +27,51 @@ use crate::e2e::{
     ports, wait,
 };
 
-/// How long a command may take: some wait for what they have asked for.
+/// Maximum duration of a command: some wait for the effect of a request.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
 
-/// The agent's name where it may choose one.
+/// The agent's name, unless the story sets another.
 pub const NAME: &str = "herd-1";
 
-/// Who is asked.
+/// The API that a command talks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
-    /// A server.
     Server,
     /// The node's own API.
     Node,
 }
 
-/// All of it.
+/// The environment of a story.
 #[derive(Debug)]
 pub struct Ground {
-    /// What is tried.
+    /// The program under test.
     pub program: Program,
-    /// Their node.
+    /// The servers' node.
     pub agent: Agent,
-    /// Stopped, started and killed by stories; the first that runs is asked.
+    /// Stories stop, start and kill them; commands talk to the first that runs.
     pub servers: Vec<Stock>,
-    /// A stock client beside it.
+    /// A stock client.
     pub client: Option<Stock>,
-    /// The agent's id among servers.
+    /// The node id of the agent.
     pub node: String,
-    /// From the agent's start until servers called it ready.
+    /// Time from the agent's start until the servers report it as ready.
     pub ready_in: Duration,
-    /// The HTTP ports of the servers, in their order.
+    /// The HTTP ports of the servers, in order.
     pub server_ports: Vec<u16>,
-    /// The RPC ports of the servers, as the agent is told.
+    /// The RPC addresses of the servers in the agent's config.
     pub rpc: Vec<String>,
-    /// Of the node's own API.
+    /// The port of the node's own API.
     pub node_port: u16,
-    /// A management token, where tokens are asked for.
+    /// A management token, if tokens are required.
     pub token: Option<String>,
-    /// Whose certificates are asked for.
+    /// Whether certificates are required.
     pub guarded: bool,
     jobs: BTreeSet<String>,
     written: u32,
 }
 
 impl Ground {
-    /// One server that asks nobody who he is, and an agent that is told by herdlet's own config.
+    /// Returns one server without ACLs, and an agent with a config of herdlet's own.
     pub fn plain(program: &Program) -> Self {
         let mut ground = Self::servers(program, 1, |_| String::new());
         ground.until("there is a leader", || ground.get("/v1/status/leader").filter(|leader| leader != ""));
@@ -85,7 +84,8 @@ impl Ground {
         ground
     }
 
-    /// Servers, and an agent that was not started yet. What `more` makes of the directory of all is added to the servers' files.
+    /// Returns servers, and an agent that is not started yet. The result of `more`, called with the common
+    /// directory, is added to the servers' files.
     pub fn servers(program: &Program, count: usize, more: impl FnOnce(&Path) -> String) -> Self {
         let agent = Agent::prepare(Setup::default());
         let more = more(agent.home.path());
@@ -120,7 +120,7 @@ impl Ground {
         }
     }
 
-    /// Starts the agent with this config, and waits until servers call it ready.
+    /// Starts the agent with this config, and waits until the servers report it as ready.
     pub fn join(&mut self, file: &str, config: &str) {
         let path = self.agent.home.write(file, config);
         self.agent.set_arguments(vec!["--config".to_owned(), path.display().to_string()]);
@@ -134,7 +134,7 @@ impl Ground {
         self.ready_in = began.elapsed();
     }
 
-    /// A command of the stock command line.
+    /// Returns a command of the stock command line.
     pub fn command(&self, door: Door, token: Option<&str>, arguments: &[&str]) -> Command {
         let mut command = command::prepare(self.home(), User::Same, &self.program.path, arguments);
         let port = match door {
@@ -156,20 +156,20 @@ impl Ground {
         command
     }
 
-    /// What a command came to, with all rights.
+    /// Runs a command with a management token.
     pub fn at(&self, door: Door, arguments: &[&str]) -> Output {
         Running::start(self.command(door, self.token.as_deref(), arguments)).finish_within(COMMAND_MAX)
     }
 
-    /// What a command with a certain token, or none, came to.
+    /// Runs a command with the given token, or none.
     pub fn with(&self, door: Door, token: Option<&str>, arguments: &[&str]) -> Output {
         Running::start(self.command(door, token, arguments)).finish_within(COMMAND_MAX)
     }
 
-    /// What a command said that a server was asked by.
+    /// Runs a command against a server, and returns its standard output.
     ///
     /// # Panics
-    /// When it failed.
+    /// If it fails.
     #[track_caller]
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.at(Door::Server, arguments);
@@ -184,54 +184,54 @@ impl Ground {
         output.stdout
     }
 
-    /// What a command said as JSON; null where it said none.
+    /// Returns the output of a command as JSON; null if it isn't JSON.
     pub fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.at(Door::Server, arguments).stdout).unwrap_or_default()
     }
 
-    /// What the API of a server that asks nobody says.
+    /// Returns a response of a server without ACLs.
     pub fn get(&self, path: &str) -> Option<Value> {
         let answer = http::get(&Peer::Port(self.server_port()), path)?;
         serde_json::from_str(&answer.body).ok()
     }
 
-    /// Writes a job and has it run.
+    /// Writes a job and runs it.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[track_caller]
     pub fn run(&mut self, name: &str, job: &str) {
         let file = self.job_file(name, job);
         self.ok(&["job", "run", "-detach", &file]);
     }
 
-    /// Writes a job that is stopped after the story, and says where.
+    /// Writes a job that is stopped after the story, and returns its path.
     pub fn job_file(&mut self, name: &str, job: &str) -> String {
         self.jobs.insert(name.to_owned());
         self.write("nomad", job)
     }
 
-    /// Writes a file and says where.
+    /// Writes a file and returns its path.
     pub fn write(&mut self, kind: &str, text: &str) -> String {
         self.written += 1;
         self.home().write(&format!("{}.{kind}", self.written), text).display().to_string()
     }
 
-    /// The directories of all of it.
+    /// Returns the common directory.
     pub fn home(&self) -> &Home {
         &self.agent.home
     }
 
-    /// Waits; asks less often than for what is cheap.
+    /// Polls `probe`, at a longer interval than [`wait::until`].
     #[track_caller]
     pub fn until<T>(&self, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
         self.until_seen(what, |_| probe())
     }
 
-    /// Waits, and tells of what was seen last where it was in vain.
+    /// Polls `probe`, and reports its last observation on failure.
     ///
     /// # Panics
-    /// When it was.
+    /// If it takes too long.
     #[track_caller]
     pub fn until_seen<T>(&self, what: &str, mut probe: impl FnMut(&mut String) -> Option<T>) -> T {
         let deadline = Instant::now() + 2 * wait::PATIENCE;
@@ -245,18 +245,18 @@ impl Ground {
         }
     }
 
-    /// Waits until something holds.
+    /// Polls `probe` until it returns true.
     #[track_caller]
     pub fn until_true(&self, what: &str, mut probe: impl FnMut() -> bool) {
         self.until(what, || probe().then_some(()));
     }
 
-    /// What servers call a node.
+    /// Returns the servers' status of a node.
     pub fn node_is(&self, id: &str) -> String {
         text(&self.json(&["node", "status", "-json", id]), "Status")
     }
 
-    /// Stops and forgets the jobs of a story, and waits for their ends.
+    /// Stops and purges the jobs of a story, and waits for their ends.
     pub fn clear(&mut self) {
         for job in std::mem::take(&mut self.jobs) {
             self.until_seen(&format!("{job} is stopped"), |seen| {
@@ -268,7 +268,7 @@ impl Ground {
         self.until_true("what the story ran has ended", || self.agent.members().is_empty());
     }
 
-    /// After a story that broke off: what was stopped goes on, and the node takes work.
+    /// Cleans up after a failed story: stopped processes continue, and the node is eligible again.
     pub fn mend(&mut self) {
         for server in &mut self.servers {
             if server.has_ended() {
@@ -286,7 +286,7 @@ impl Ground {
         self.clear();
     }
 
-    /// What was logged last.
+    /// Returns the ends of all logs.
     pub fn logs(&self) -> String {
         let mut shown = String::new();
         for (name, lines) in [("agent", 12), ("server-1", 6), (stock::CLIENT, 6)] {
@@ -297,12 +297,12 @@ impl Ground {
         shown
     }
 
-    /// Everything is forgotten and ended, and nothing is left.
+    /// Purges all jobs, ends all processes, and checks that nothing remains.
     pub fn finish(mut self) {
         self.clear();
         if let Some(client) = &mut self.client {
             client.terminate();
-            // Stock clients leave the mounts of what has ended until they collect it.
+            // Stock clients keep the mounts of ended allocations until they collect them.
             for point in host::mounts_below(&stock::data(&self.agent.home, stock::CLIENT)) {
                 let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
             }
@@ -325,20 +325,20 @@ impl Ground {
     }
 }
 
-/// A field of JSON, where it is a text.
+/// Returns a string field of JSON; empty if it isn't one.
 pub fn text(value: &Value, field: &str) -> String {
     value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Whether a field of JSON is this text.
+/// Returns whether a field of JSON is this string.
 pub fn is(value: &Value, field: &str, wanted: &str) -> bool {
     value.get(field).and_then(Value::as_str) == Some(wanted)
 }
 
-/// Says what of `wanted` a text lacks.
+/// Asserts that a text contains all of `wanted`.
 ///
 /// # Panics
-/// When it lacks something.
+/// If one is missing.
 #[track_caller]
 pub fn assert_has(text: &str, wanted: &[&str]) {
     for words in wanted {
@@ -346,7 +346,7 @@ pub fn assert_has(text: &str, wanted: &[&str]) {
     }
 }
 
-/// The number of entries of a directory; none where there is no such directory.
+/// Returns the number of entries of a directory; zero if it does not exist.
 pub fn entries(dir: &Path) -> usize {
     fs::read_dir(dir).map_or(0, Iterator::count)
 }

@@ -1,4 +1,4 @@
-//! Jobs as text, and what servers show of them and of their allocations.
+//! Jobs as text, and the servers' view of them and of their allocations.
 //!
 //! In: names and commands. Out: job files in Nomad's own language; ids, states and processes.
 
@@ -6,29 +6,27 @@ use serde_json::Value;
 
 use super::ground::{Ground, is, text};
 
-/// How roll-outs go where nothing else is said.
+/// The default `update` block.
 pub const UPDATE: &str = "update {\n  max_parallel = 3\n  min_healthy_time = \"1s\"\n  healthy_deadline = \"20s\"\n  progress_deadline = \"40s\"\n}\n";
 
-/// Nothing is started a second time.
+/// Blocks that disable restarts and rescheduling.
 pub const ONCE: &str =
     "restart {\n  attempts = 0\n  mode = \"fail\"\n}\nreschedule {\n  attempts = 0\n  unlimited = false\n}\n";
 
-/// A job.
 pub fn job(name: &str, kind: &str, body: &str) -> String {
     format!("job \"{name}\" {{\n  datacenters = [\"dc1\"]\n  type = \"{kind}\"\n{body}}}\n")
 }
 
-/// A group.
 pub fn group(name: &str, body: &str) -> String {
     format!("group \"{name}\" {{\n{body}}}\n")
 }
 
-/// A task that is a script of a shell.
+/// Returns a task that runs a shell script.
 pub fn shell(name: &str, script: &str, more: &str) -> String {
     command(name, &["/bin/sh", "-c", script], more)
 }
 
-/// A task that is a command.
+/// Returns a task that runs a command.
 pub fn command(name: &str, words: &[&str], more: &str) -> String {
     let (first, rest) = words.split_first().unwrap_or((&"", &[]));
     let (first, rest) = (Value::from(*first), Value::from(rest.to_vec()));
@@ -38,26 +36,26 @@ pub fn command(name: &str, words: &[&str], more: &str) -> String {
     )
 }
 
-/// A service of one group `g` with so many allocations of a task `t` that sleeps.
+/// Returns a service with one group `g` and `count` allocations of a task `t` that sleeps.
 pub fn sleeper(name: &str, count: u32) -> String {
     let body = format!("count = {count}\n{}", shell("t", "exec sleep 100000", ""));
     job(name, "service", &format!("{UPDATE}{}", group("g", &body)))
 }
 
 impl Ground {
-    /// All allocations of a job.
+    /// Returns all allocations of a job.
     pub fn allocs(&self, job: &str) -> Vec<Value> {
-        // `job allocs` is younger than 1.1.
+        // Version 1.1 has no `job allocs`.
         let all = self.json(&["alloc", "status", "-json"]);
         all.as_array().into_iter().flatten().filter(|alloc| is(alloc, "JobID", job)).cloned().collect()
     }
 
-    /// One allocation, as it is in lists: whole ones have no verdicts on their group.
+    /// Returns one allocation.
     pub fn alloc(&self, id: &str) -> Value {
         self.json(&["alloc", "status", "-json", id])
     }
 
-    /// Waits for so many allocations of a group that are to run and do; their ids.
+    /// Waits until `count` allocations of a group that are wanted to run are running; returns their ids.
     #[track_caller]
     pub fn running(&self, job: &str, group: &str, count: usize) -> Vec<String> {
         self.until_seen(&format!("{count} of {job}.{group} run"), |seen| {
@@ -71,13 +69,13 @@ impl Ground {
         })
     }
 
-    /// Waits for the one allocation of a group that runs.
+    /// Waits for the only running allocation of a group.
     #[track_caller]
     pub fn single(&self, job: &str, group: &str) -> String {
         self.running(job, group, 1).pop().unwrap_or_default()
     }
 
-    /// Waits for an allocation's state.
+    /// Waits until an allocation has a status.
     #[track_caller]
     pub fn becomes(&self, id: &str, status: &str) -> Value {
         self.until_seen(&format!("allocation {id} is {status}"), |seen| {
@@ -87,7 +85,7 @@ impl Ground {
         })
     }
 
-    /// Waits for an allocation of a group in some state.
+    /// Waits until an allocation of a group has a status.
     #[track_caller]
     pub fn one_is(&self, job: &str, group: &str, status: &str) -> Value {
         self.until_seen(&format!("one of {job}.{group} is {status}"), |seen| {
@@ -99,7 +97,7 @@ impl Ground {
         })
     }
 
-    /// Waits until a job's newest deployment, of this version, has a status; the deployment.
+    /// Waits until a job's newest deployment is of this version and has a status; returns the deployment.
     #[track_caller]
     pub fn deployment(&self, job: &str, version: u64, status: &str) -> Value {
         self.until_seen(&format!("the deployment of {job}'s version {version} is {status}"), |seen| {
@@ -110,7 +108,7 @@ impl Ground {
         })
     }
 
-    /// The processes of a task, sorted.
+    /// Returns the processes of a task, sorted.
     pub fn pids(&self, alloc: &str, task: &str) -> Vec<u32> {
         let members = self.agent.members().into_iter();
         let mut pids: Vec<u32> = members
@@ -121,10 +119,10 @@ impl Ground {
         pids
     }
 
-    /// The one process of a task.
+    /// Returns the only process of a task.
     ///
     /// # Panics
-    /// When there is not exactly one.
+    /// If there is not exactly one.
     #[track_caller]
     pub fn pid(&self, alloc: &str, task: &str) -> u32 {
         match self.pids(alloc, task).as_slice() {
@@ -133,7 +131,7 @@ impl Ground {
         }
     }
 
-    /// Waits until a task's log on the node is as wanted.
+    /// Waits until a task's log on the node contains `wanted`.
     #[track_caller]
     pub fn logged(&self, alloc: &str, task: &str, wanted: &str) {
         self.until_true(&format!("{task} has written {wanted:?}"), || {
@@ -142,7 +140,7 @@ impl Ground {
     }
 }
 
-/// Ids of allocations of a group of which something holds.
+/// Returns the ids of a group's allocations that satisfy a predicate.
 pub fn of(allocs: &[Value], group: &str, is_so: impl Fn(&Value) -> bool) -> Vec<String> {
     allocs
         .iter()
@@ -151,7 +149,7 @@ pub fn of(allocs: &[Value], group: &str, is_so: impl Fn(&Value) -> bool) -> Vec<
         .collect()
 }
 
-/// Allocations in words.
+/// Formats allocations for messages.
 pub fn states(allocs: &[Value]) -> String {
     let shown = |alloc: &Value| {
         format!(

@@ -1,6 +1,6 @@
 //! A stock `nomad` program.
 //!
-//! In: its path. Out: its version, as it says itself.
+//! In: its path. Out: its version, as it reports it.
 
 use std::{
     fmt,
@@ -21,17 +21,15 @@ impl fmt::Display for Version {
 /// A program that is server, client and command line.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Where it is.
     pub path: PathBuf,
-    /// How old it is.
     pub version: Version,
 }
 
 impl Program {
-    /// Asks the program at `path` who it is.
+    /// Runs the program at `path` to get its version.
     ///
     /// # Errors
-    /// What it said instead of a version.
+    /// Its output if that is not a version.
     pub fn ask(path: &Path) -> Result<Self, String> {
         let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
         let output = Command::new(&path).arg("version").output();
@@ -42,7 +40,7 @@ impl Program {
     }
 }
 
-/// Of `Nomad v1.6.5 (…)` or `Nomad v2.0.5-dev`.
+/// Parses `Nomad v1.6.5 (…)` or `Nomad v2.0.5-dev`.
 fn version(said: &str) -> Option<Version> {
     let text = said.trim_start().strip_prefix("Nomad v")?;
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

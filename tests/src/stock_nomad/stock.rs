@@ -1,7 +1,7 @@
-//! A stock server or client that runs: `nomad agent` with a file of its own.
+//! A running stock server or client: `nomad agent` with its own file.
 //!
-//! In: a name, under which its file, data and log lie in the home. Out: a process that can be killed, held and started again, and
-//! that ends with its value.
+//! In: the name of its file, data and log in the home. Out: a process that can be killed, frozen and
+//! restarted. Dropping it ends the process.
 
 use std::{
     fs::File,
@@ -19,7 +19,8 @@ use crate::e2e::{
     host, wait,
 };
 
-/// Lines about addresses on loopback that are in every file. A program that can't tell its own address asks for `advertise`.
+/// Returns the lines about loopback addresses for every file. A program that can't determine its own address
+/// requires `advertise`.
 pub fn addresses([http, rpc, serf]: [u16; 3]) -> String {
     let each = "  http = \"127.0.0.1\"\n  rpc = \"127.0.0.1\"\n  serf = \"127.0.0.1\"\n";
     format!(
@@ -32,7 +33,6 @@ pub fn addresses([http, rpc, serf]: [u16; 3]) -> String {
 /// The name of a stock client.
 pub const CLIENT: &str = "stock-1";
 
-/// A server or client.
 #[derive(Debug)]
 pub struct Stock {
     name: String,
@@ -56,7 +56,7 @@ impl Stock {
     /// Starts it after its end.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn start_again(&mut self, home: &Home) {
         let file = home.path().join(format!("{}.hcl", self.name)).display().to_string();
         let log = home.path().join(format!("{}.log", self.name));
@@ -66,30 +66,29 @@ impl Stock {
         self.child = Some(command.spawn().expect("the program can be started"));
     }
 
-    /// Whether it has ended, by itself or not.
+    /// Returns whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|status| status.is_some()))
     }
 
-    /// Whether it was started, and not killed since.
+    /// Returns whether it was started, and not killed since.
     pub fn runs(&self) -> bool {
         self.child.is_some()
     }
 
-    /// Its pid.
+    /// Returns its pid.
     ///
     /// # Panics
-    /// When it doesn't run.
+    /// If it isn't running.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         host::signal(self.pid(), signal);
     }
 
-    /// `kill -9`.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -97,7 +96,7 @@ impl Stock {
         }
     }
 
-    /// Asks it to end, and waits; what lasts longer than ten seconds is killed.
+    /// Terminates it, and waits; kills it after ten seconds.
     pub fn terminate(&mut self) {
         if self.child.is_some() {
             self.signal(Signal::INT);
@@ -116,12 +115,12 @@ impl Drop for Stock {
     }
 }
 
-/// Where the one of this name keeps its data.
+/// Returns the data directory for this name.
 pub fn data(home: &Home, name: &str) -> PathBuf {
     home.path().join(name)
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 pub fn tail(path: &Path, lines: usize) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();

@@ -1,6 +1,6 @@
-//! What is told of every release, on which ground.
+//! The stories, with their environments and releases.
 //!
-//! In: grounds. Out: nothing, or a panic that says what was expected and what was found.
+//! In: environments. Out: nothing, or a panic with the expected and the actual state.
 
 mod batch;
 mod client;
@@ -19,7 +19,7 @@ use super::{
     ground::Ground,
 };
 
-/// All of it. A new story is a line here.
+/// All stories. A new one needs a line here.
 pub const CHAPTERS: &[Chapter] = &[
     Chapter {
         title: "one server",
@@ -54,14 +54,15 @@ pub const CHAPTERS: &[Chapter] = &[
             since(1, 5, "a task has an identity as a file", services::identity),
             since(1, 5, "metadata of the node is changed and read", node::metadata),
             story("the node's own API answers the command line", node::own_door),
-            // Before any drain: a node keeps to what it was last told of its eligibility, with a heartbeat's answer.
+            // Before any drain: a node keeps the eligibility that it last received, with a heartbeat's
+            // answer.
             story("a node that was purged registers again", node::purged),
             story("a node is drained by a deadline, and takes work again", node::drained),
             story("servers' garbage collection removes directories", node::collected),
             story("an agent that was killed comes back to the same processes", crashes::agent),
             story("a server that was killed comes back to the same processes", crashes::server),
             story("an agent is silent for too long: its work is replaced, and ended", contact::silent),
-            // Later servers drop these words of jobs without a word (2.0.5).
+            // Later servers silently ignore these settings (2.0.5).
             since(
                 1,
                 3,

@@ -1,16 +1,16 @@
-//! What tasks run that have to answer somebody: a page over HTTP that says hello.
+//! A task that serves a page over HTTP.
 //!
-//! In: [`ARGUMENT`] and an address. Out: 200 to whoever asks, until it is ended.
+//! In: [`ARGUMENT`] and an address. Out: 200 for every request, until it is ended.
 
 use std::{
     io::{Read, Write},
     net::TcpListener,
 };
 
-/// The first argument that makes this program such a task.
+/// The first argument of a program that acts as such a task.
 pub const ARGUMENT: &str = "answer";
 
-/// Answers at the address in `arguments`, for ever. What can't be listened on ends it at once.
+/// Serves the address in `arguments`. Returns if it can't listen.
 pub fn run(arguments: &[String]) {
     let Some(Ok(listener)) = arguments.first().map(TcpListener::bind) else { return };
     for mut stream in listener.incoming().flatten() {

@@ -1,8 +1,8 @@
 //! No cycle between modules, at any level of any crate.
 //!
-//! A folder and the file that declares it are one node, so a module that uses its own parts has no edge. The edges are the paths in code that begin
-//! with `crate`, `super` or `self`. Code of tests does not count. The cycles that remain are listed in `cycles.txt`: the list only
-//! shrinks.
+//! A folder and the file that declares it are one node, so a module that uses its own submodules has no edge.
+//! The edges are the paths in code that begin with `crate`, `super` or `self`. Test code does not count.
+//! `cycles.txt` lists the known cycles; the list may only shrink.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,10 +15,10 @@ use syn::visit::{self, Visit};
 
 use super::root;
 
-/// `a::b`, below the root of a crate.
+/// `a::b`, relative to the root of a crate.
 type Module = Vec<String>;
 
-/// Edges between modules that lie side by side: the module around them, then from, then to.
+/// Edges between sibling modules: their parent, then from, then to.
 type Edges = BTreeMap<Module, BTreeMap<String, BTreeSet<String>>>;
 
 #[test]
@@ -37,7 +37,7 @@ fn modules_form_no_cycle_but_the_known_ones() {
     assert!(broken.is_empty(), "these cycles are gone: remove them from cycles.txt: {broken:#?}");
 }
 
-/// Folders of the crates' sources.
+/// Returns the source folders of the crates.
 fn crates() -> Vec<String> {
     let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace");
     let members = workspace.lines().find_map(|line| line.strip_prefix("members = ")).expect("the members");
@@ -45,7 +45,7 @@ fn crates() -> Vec<String> {
     folders.filter(|folder| root().join(folder).is_dir()).collect()
 }
 
-/// Cycles in the crate whose root is `src`, each as `::around: one, other`, sorted.
+/// Returns the cycles in the crate with the root `src`, each as `::around: one, other`, sorted.
 fn cycles(src: &Path) -> Vec<String> {
     let mut files = Vec::new();
     collect(src, &mut Vec::new(), &mut files);
@@ -60,7 +60,7 @@ fn cycles(src: &Path) -> Vec<String> {
     edges.iter().flat_map(|(around, edges)| components(around, edges)).collect()
 }
 
-/// Source files with their modules, without those of tests.
+/// Collects source files with their modules, without tests.
 fn collect(folder: &Path, module: &mut Module, files: &mut Vec<(Module, PathBuf)>) {
     let mut entries: Vec<PathBuf> = fs::read_dir(folder)
         .expect("a folder of sources")
@@ -91,7 +91,7 @@ fn prefixes(module: &[String]) -> impl Iterator<Item = Module> {
     (1..=module.len()).map(|len| module[..len].to_vec())
 }
 
-/// Takes the paths of one file.
+/// Resolves the paths in one file.
 struct Paths<'a> {
     modules: &'a BTreeSet<Module>,
     here: Module,
@@ -101,7 +101,7 @@ struct Paths<'a> {
 impl Paths<'_> {
     fn note(&mut self, path: &[String]) {
         let Some(absolute) = self.resolve(path) else { return };
-        // The longest part that is a module; what follows is an item.
+        // The longest prefix that is a module; the rest is an item.
         let known = |len: &usize| self.modules.contains(&absolute[..*len]);
         let Some(len) = (1..=absolute.len()).rev().find(known) else { return };
         let to = &absolute[..len];
@@ -188,7 +188,7 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Groups of more than one module of which each reaches each other.
+/// Returns the groups of two or more modules that reach each other.
 fn components(around: &[String], edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         edges.keys().map(|from| (from, reachable(from, edges))).collect();

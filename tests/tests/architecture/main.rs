@@ -1,5 +1,5 @@
-//! The rules of the house that a look at the text can guard: what the planner may know, what drivers and the runtime may not,
-//! how files begin and how long they grow.
+//! Project rules that can be checked in the text: the dependencies of the planner, the drivers and the
+//! runtime, how files begin and how long they are.
 
 #![expect(clippy::expect_used, reason = "tests may panic")]
 
@@ -10,18 +10,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What the planner may depend on: all without std, none with IO.
+/// The allowed dependencies of the planner: all without std, none with IO.
 const PLAN_DEPENDENCIES: [&str; 7] =
     ["herdlet-api-types", "jiff", "regex", "serde", "serde_json", "sha2", "thiserror"];
 
-/// Lines of code past which a file must be split.
+/// Maximum lines of code in a file.
 const LINES_MAX: usize = 600;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// Every Rust file below a folder, with its path from the workspace and its text.
+/// Returns every Rust file in a folder, with its path in the workspace and its text.
 fn sources(folder: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -42,19 +42,19 @@ fn sources(folder: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Lines that are code: neither empty nor a comment.
+/// Returns the lines of code: neither empty nor a comment.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"))
 }
 
-/// Whether a line has this word, not as the beginning of a longer name.
+/// Returns whether a line contains a word that is not the prefix of a longer name.
 fn holds(line: &str, word: &str) -> bool {
     let is_of_name = |char: char| char.is_alphanumeric() || char == '_';
     let ends_in_name = word.ends_with(is_of_name);
     line.match_indices(word).any(|(at, _)| !ends_in_name || !line[at + word.len()..].starts_with(is_of_name))
 }
 
-/// Fails with all places where one of the words stands in code.
+/// Fails with all places where code contains one of the words.
 fn nowhere(files: &[(String, String)], words: &[&str], why: &str) {
     let mut places = Vec::new();
     for (name, text) in files {
@@ -99,7 +99,7 @@ fn the_planner_knows_no_world() {
     );
 }
 
-/// Crates of the agent, and which others of the workspace each may depend on.
+/// Crates of the agent, each with the other workspace crates that it may depend on.
 const EDGES: [(&str, &str); 12] = [
     ("base", "api-types"),
     ("driver", "api-types base"),
@@ -121,7 +121,7 @@ const EDGES: [(&str, &str); 12] = [
     ("cli", "api-types base config driver manifest plan"),
 ];
 
-/// What carries out has no planner to ask: drivers, storage and services are told what to do, never why.
+/// Drivers, storage and services can't query the planner: they execute orders without knowing the reason.
 #[test]
 fn crates_depend_only_on_those_below_them() {
     for (name, allowed) in EDGES {
@@ -132,7 +132,8 @@ fn crates_depend_only_on_those_below_them() {
     }
 }
 
-/// Paths of Nomad are rows of `controller/api/src/http/routes`; axum's own routes are those of herdlet.
+/// The table in `controller/api/src/http/routes` has all paths of Nomad; only herdlet's own paths are plain
+/// axum routes.
 #[test]
 fn no_path_of_nomad_has_a_route_beside_the_table() {
     let mut routes = 0;
@@ -185,7 +186,7 @@ fn being_a_node_needs_only_the_rpc() {
 #[test]
 fn no_test_of_processes_is_judged_by_how_long_it_takes() {
     let mut files = sources("tests/tests/e2e");
-    // Looks repair after half a minute what the kernel did not report: only the time distinguishes the two.
+    // Only the time distinguishes the agent's periodic inspection, every 30 s, from a report by the kernel.
     files.retain(|(name, _)| !name.ends_with("/drift.rs"));
     let why =
         "a busy machine takes any time: wait for the event, or make impossible what must not be waited for";
@@ -200,7 +201,7 @@ fn every_file_says_what_it_is_for_and_stays_short() {
             if !text.starts_with("//!") {
                 broken.push(format!("{name} does not begin with `//!`"));
             }
-            // A test file is a list.
+            // A test file may be a long list.
             let is_list = name.contains("/tests/") || name.ends_with("tests.rs");
             let lines = code(&text).count();
             if lines > LINES_MAX && !is_list {

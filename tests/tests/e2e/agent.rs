@@ -35,7 +35,7 @@ fn a_job_is_applied_shown_and_deleted() {
     let explained = agent.cli(&["explain", "plain"]).success().stdout;
     assert!(explained.contains("plain.g[0]"), "{explained}");
 
-    // The same again changes nothing: not even a restart.
+    // Applying the same job again changes nothing, and does not restart it.
     let before = agent.alloc("plain.g[0]").unwrap();
     agent.apply_and_wait(&job("plain", "service", "", &[sleeper("t", "")]));
     assert_eq!(agent.single("plain.g[0]", "t"), member);
@@ -65,7 +65,7 @@ fn a_changed_spec_replaces_the_task_and_the_last_version_wins() {
     assert_ne!(first.pid, second.pid);
     assert!(!host::is_alive(first.pid));
     assert_eq!(host::arguments(second.pid).unwrap(), ["/bin/sleep", "1002"]);
-    // A newer version replaces an unfinished one.
+    // A newer version replaces one that is still rolling out.
     for seconds in 1003..1008 {
         agent.apply(&version(seconds));
     }
@@ -172,7 +172,7 @@ fn logs_run_on_over_restarts_of_the_task_and_are_followed() {
     let id = agent.alloc("talker.g[0]").unwrap().id();
     agent.until_logged(&id, "t", "stderr", |said| said.matches("err ").count() == 2);
     agent.until_logged(&id, "t", "stdout", |said| said.contains("bye "));
-    // What tasks wrote to standard error comes out of standard error.
+    // Standard error of tasks is printed on standard error.
     let all = agent.cli(&["logs", "talker"]).success();
     assert!(
         all.stdout.contains(&format!("out {first}")) && all.stdout.contains(&format!("bye {first}")),
@@ -212,7 +212,7 @@ fn exec_gives_output_input_and_exit_code_and_a_terminal_where_asked() {
     assert_eq!(output.stdout, "from outside\n");
 
     if let Some(python) = environment::component(environment::PYTHON) {
-        // A terminal around our client, as a person has it; typed text arrives, the size too.
+        // Run our client in a terminal, as a user would; typed text and the terminal size arrive.
         let program = herdlet_tests::e2e::program::program().display().to_string();
         let script = "import os,pty,sys\npid,fd=pty.fork()\nif pid==0: os.execv(sys.argv[1],sys.argv[1:])\nos.write(fd,b'tty; echo typed-$((40+2)); exit 5\\n')\nout=b''\nwhile True:\n  try: data=os.read(fd,4096)\n  except OSError: break\n  if not data: break\n  out+=data\nsys.stdout.buffer.write(out)\nsys.exit(os.waitstatus_to_exitcode(os.waitpid(pid,0)[1]))\n";
         let mut command = herdlet_tests::e2e::command::prepare(
@@ -260,7 +260,7 @@ fn two_agents_on_one_machine_never_meet() {
     two.apply_and_wait(&text);
     let (first, second) = (one.single("same.g[0]", "t"), two.single("same.g[0]", "t"));
     assert_ne!(first.alloc, second.alloc);
-    // A start sweeps what belongs to nobody: what belongs to another is somebody's.
+    // At its start, an agent removes cgroups without an owner, but not those of another agent.
     one.crash();
     assert!(host::is_alive(second.pid));
     one.cli(&["delete", "same", "--wait"]).success();
@@ -313,7 +313,7 @@ fn sigterm_leaves_tasks_running_and_a_new_agent_takes_them_over_without_a_word()
         assert_eq!(after.events(task), before.events(task));
         assert_eq!(after.restarts(task), 0);
     }
-    // Nothing that was said meanwhile is lost.
+    // No output was lost meanwhile.
     let log = agent.task_log(&after.id(), "talker", "stdout");
     for (line, expected) in log.lines().zip(1..) {
         assert_eq!(line, format!("tick {expected}"));
@@ -348,7 +348,7 @@ fn a_task_that_ended_while_nobody_looked_is_seen_with_its_code_and_its_policy_ap
     let alloc = agent.until_alloc("done.g[0]", "complete", |alloc| alloc.status() == "complete");
     assert_eq!(alloc.exit_codes("good"), [0]);
     agent.until_logged(&alloc.id(), "good", "stdout", |said| said.contains("last words"));
-    // The gate stays open: the second try fails too, and the policy has no third.
+    // The gate stays open: the second attempt fails too, and the policy allows no third one.
     let alloc = agent.until_alloc("ends.g[0]", "failed", |alloc| alloc.failed("bad"));
     assert_eq!(alloc.exit_codes("bad"), [9, 9]);
     agent.finish();
@@ -390,7 +390,7 @@ fn bad_input_changes_nothing_and_each_command_has_its_own_code_for_it() {
         ("nothing", "\n", ""),
     ];
     for (what, text, hint) in bad {
-        // The good document before it must not be applied either.
+        // The valid document before it must not be applied either.
         let path = agent.manifest(&format!("{changed}---\n{text}"));
         let path = path.display().to_string();
         if what == "nothing" {

@@ -1,4 +1,4 @@
-//! Checks: what they restart, what they count for, and what of them outlives the agent.
+//! Checks: restarts, their effect on health and listing, and results that outlive the agent.
 
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},
@@ -9,13 +9,15 @@ use serde_json::Value;
 
 use crate::common::{is_root, job, sleeper};
 
-/// A check by a command that fails with exit code 2 while `local/bad` exists, and warns while `local/odd` does.
+/// Returns a script check that fails with exit code 2 while `local/bad` exists, and warns while `local/odd`
+/// does.
 fn check(name: &str, more: &str) -> String {
     let script = "if test -e local/bad; then exit 2; fi; if test -e local/odd; then exit 1; fi";
     check_by(name, script, more)
 }
 
-/// A check by this command. It fails by what the command says, and never because the machine is busy.
+/// Returns a script check. The long timeout ensures that only the script's result makes it fail, not a busy
+/// machine.
 fn check_by(name: &str, script: &str, more: &str) -> String {
     format!(
         "{{name: {name}, type: script, command: /bin/sh, args: [-c, \"{script}\"], interval: 1s, timeout: 2m{more}}}"
@@ -26,7 +28,7 @@ fn touch(agent: &Agent, job: &str, task: &str, file: &str) {
     agent.cli(&["exec", job, "--task", task, "--", "touch", &format!("local/{file}")]).success();
 }
 
-/// How often the task was restarted, and whether its history says that a check asked for it.
+/// Returns how often the task was restarted, and whether its events name a check as the reason.
 fn restarts(agent: &Agent, alloc: &str, task: &str) -> (u64, bool) {
     let alloc: Value = http::get(&agent.peer(), &format!("/v1/allocation/{alloc}")).unwrap().json();
     let state = &alloc["TaskStates"][task];
@@ -35,14 +37,14 @@ fn restarts(agent: &Agent, alloc: &str, task: &str) -> (u64, bool) {
     (state["Restarts"].as_u64().unwrap(), events.iter().any(by_check))
 }
 
-/// Each time, and only that task.
+/// The check restarts the task each time, and no other task.
 #[test]
 fn a_tasks_failing_check_restarts_it_any_number_of_times() {
     if !is_root() {
         return;
     }
     let mut agent = Agent::start();
-    // Fails as long as the process lives that the file names, so that each failure restarts one process.
+    // Fails as long as the process in the file lives, so that each failure restarts one process.
     let condemned = "if kill -0 $(cat local/condemned); then exit 2; fi; exit 0";
     let checks = check_by("moves", condemned, ", check_restart: {limit: 2, grace: 0s}");
     let services = format!(
@@ -69,7 +71,7 @@ fn a_tasks_failing_check_restarts_it_any_number_of_times() {
     agent.finish();
 }
 
-/// And counts as a failure: the policy ends it.
+/// The restarts count as failures, so the restart policy ends them.
 #[test]
 fn a_groups_failing_check_restarts_all_that_run_until_the_policy_ends_it() {
     if !is_root() {
@@ -83,7 +85,7 @@ fn a_groups_failing_check_restarts_all_that_run_until_the_policy_ends_it() {
     agent.apply_and_wait(&job("whole", "service", &group, &[sleeper("a", ""), sleeper("b", "")]));
     let alloc = agent.alloc("whole.g[0]").unwrap().id();
     touch(&agent, "whole", "a", "bad");
-    // The file stays, so it fails again after the restart.
+    // The file remains, so the check fails again after the restart.
     wait::until_true("it has failed", || {
         let alloc: Value = http::get(&agent.peer(), &format!("/v1/allocation/{alloc}")).unwrap().json();
         alloc["ClientStatus"] == "failed"
@@ -94,7 +96,8 @@ fn a_groups_failing_check_restarts_all_that_run_until_the_policy_ends_it() {
     agent.finish();
 }
 
-/// Start-up, readiness and liveness are apart: what is not ready gets no requests, and is neither unhealthy nor restarted.
+/// Readiness is separate from liveness: a failing readiness check stops requests, but the allocation stays
+/// healthy and is not restarted.
 #[test]
 fn a_check_whose_word_is_ignored_tells_only_whether_requests_may_be_sent() {
     if !is_root() {
@@ -126,14 +129,14 @@ fn a_check_whose_word_is_ignored_tells_only_whether_requests_may_be_sent() {
     agent.finish();
 }
 
-/// Whoever routes by the list keeps routing while the agent starts anew.
+/// Routers that use the list keep routing while the agent restarts.
 #[test]
 fn what_checks_have_said_outlives_the_agent() {
     if !is_root() {
         return;
     }
     let mut agent = Agent::start();
-    // Made once an hour: only what is remembered can tell.
+    // Runs once an hour, so the result can only come from the stored one.
     let check = check("slow", "").replace("interval: 1s", "interval: 1h");
     let services = format!("services: [{{name: slow, checks: [{check}]}}]");
     agent.apply_and_wait(&job("heard", "service", "", &[sleeper("t", &services)]));
@@ -179,7 +182,7 @@ fn what_a_command_says_is_told_to_consul() {
     touch(&agent, "told", "t", "bad");
     wait::until_true("it fails", || status(&consul) == "critical");
     assert_ne!(agent.cli(&["status", "--check"]).code, 0);
-    // A Consul that is away changes nothing in what the agent knows of its own checks.
+    // While Consul is down, the agent still knows the results of its own checks.
     consul.stop();
     agent.cli(&["exec", "told", "--", "rm", "local/bad", "local/odd"]).success();
     let healthy = || {
@@ -193,7 +196,7 @@ fn what_a_command_says_is_told_to_consul() {
     agent.finish();
 }
 
-/// A group's check in Consul is as good a witness as one that the agent makes.
+/// A group's check in Consul counts as much as one that the agent runs.
 #[test]
 fn a_groups_check_in_consul_restarts_it_any_number_of_times() {
     if !is_root() {
@@ -214,7 +217,8 @@ fn a_groups_check_in_consul_restarts_it_any_number_of_times() {
     agent.finish();
 }
 
-/// What nobody touched is listed on, and what is checked otherwise is listed by what was known of it.
+/// Unchanged checks keep their results. A service whose check changes stays listed according to the previous
+/// result.
 #[test]
 fn services_stay_listed_while_their_checks_change() {
     if !is_root() {

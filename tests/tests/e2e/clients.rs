@@ -1,4 +1,4 @@
-//! Clients that others have written for Nomad, against this agent.
+//! Third-party clients for Nomad, with this agent.
 
 use std::{path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use herdlet_tests::environment;
 
 use crate::common::{TOKEN, is_root, job, on_loopback, shell};
 
-/// Every area of the API as python-nomad, the client of most Python programs, sees it.
+/// Tests every area of the API with python-nomad, which most Python programs use.
 #[test]
 fn python_nomad_finds_what_it_knows_from_nomad() {
     if !is_root() {

@@ -1,4 +1,5 @@
-//! Garbage collection at a real agent: what has ended goes, by rule and by request, and what is wanted stays.
+//! Garbage collection in a real agent, by rules and on request. Ended jobs and allocations are removed,
+//! wanted ones stay.
 
 use std::path::PathBuf;
 
@@ -24,7 +25,7 @@ fn dir(agent: &Agent, id: &str) -> PathBuf {
     agent.home.state().join("alloc").join(id)
 }
 
-/// What `gc` says, by name: why, or until when it stays.
+/// Returns the report of `gc` by name: the reason, or until when an object is kept.
 fn told(agent: &Agent, arguments: &[&str]) -> Vec<(String, String)> {
     let printed = agent.cli(&[&["gc", "-o", "json"], arguments].concat()).success().stdout;
     let report: Value = serde_json::from_str(&printed).unwrap();
@@ -38,7 +39,7 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     if !is_root() {
         return;
     }
-    // Whatever else fills this machine's disk.
+    // Independent of other files on this machine's disk.
     let mut agent = Agent::start_with(
         Setup::default().config("gc_disk_usage_threshold: 100\ngc_inode_usage_threshold: 100\n"),
     );
@@ -46,7 +47,7 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     agent.apply(&ends("good", 0));
     agent.apply(&ends("bad", 3));
     agent.until_alloc("good.g[0]", "complete", |alloc| alloc.status() == "complete");
-    // As Compose has it: what runs, and with -a what has ended too, of one job as of all.
+    // As in Compose: running allocations, and with -a ended ones too, of one job or of all.
     for (arguments, names) in [
         (&["ps"][..], vec!["web.g[0]"]),
         (&["ps", "good"], vec![]),
@@ -67,7 +68,7 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     assert_eq!(names(&dry), ["good", "bad", "good.g[0]", "bad.g[0]"], "the failed one last");
     assert!(dry.iter().all(|(_, due)| due.is_empty()), "four hours and fifty of them: {dry:?}");
 
-    // One directory only, as Nomad's clients ask for it.
+    // Removes only one directory, like Nomad's clients.
     let path = format!("/v1/client/allocation/{}/gc", bad.id());
     assert_eq!(http::get(&agent.peer(), &path).unwrap().status, 200);
     until_true("its directory is gone", || !dir(&agent, &bad.id()).exists());

@@ -1,4 +1,4 @@
-//! Small manifests and questions that several stories share.
+//! Small manifests and queries that several tests share.
 
 use std::{os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -13,7 +13,7 @@ use herdlet_tests::{
     environment,
 };
 
-/// Whether this is root, as most stories need; otherwise says that the story is left out.
+/// Returns whether this is root, which most tests need; otherwise reports that the test is skipped.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -22,17 +22,17 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// What clients on TCP must send.
+/// The token for clients on TCP.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123";
 
-/// An agent whose API is on this port of loopback too, for clients that send [`TOKEN`].
+/// Starts an agent whose API also listens on this loopback port, for clients that send [`TOKEN`].
 pub(crate) fn on_loopback() -> (Agent, u16) {
     let (mut agent, [api, _]) = prepared_on_loopback();
     agent.launch();
     (agent, api)
 }
 
-/// The same before its launch, with the ports of its API and of its metrics.
+/// Like [`on_loopback`], before the launch, with the ports of its API and its metrics.
 pub(crate) fn prepared_on_loopback() -> (Agent, [u16; 2]) {
     let [api, metrics] = ports::free();
     let setup = Setup::default()
@@ -48,7 +48,7 @@ pub(crate) fn prepared_on_loopback() -> (Agent, [u16; 2]) {
     (agent, [api, metrics])
 }
 
-/// An example, with all the time for its checks and deployments that a busy machine needs: none fails because it was slow.
+/// Returns an example with timeouts and deadlines for a busy machine, so that slowness makes none fail.
 pub(crate) fn patient(name: &str) -> String {
     let text = std::fs::read_to_string(example(name)).unwrap();
     let text = text.replace(" timeout: 1s", " timeout: 2m").replace(" timeout: 5s", " timeout: 2m");
@@ -56,7 +56,7 @@ pub(crate) fn patient(name: &str) -> String {
         .replace("progress_deadline: 1m", "progress_deadline: 10m")
 }
 
-/// A job with one group `g` and these tasks, each a name and what follows it in its YAML map.
+/// Returns a job with one group `g` and these tasks, from [`shell`] or [`sleeper`].
 pub(crate) fn job(name: &str, kind: &str, group: &str, tasks: &[String]) -> String {
     let tasks = tasks.join("\n");
     format!(
@@ -65,7 +65,7 @@ pub(crate) fn job(name: &str, kind: &str, group: &str, tasks: &[String]) -> Stri
     )
 }
 
-/// A `raw_exec` task that runs `script` in a shell; `more` are further fields, one a line.
+/// Returns a `raw_exec` task that runs `script` in a shell; `more` are additional fields, one per line.
 pub(crate) fn shell(name: &str, script: &str, more: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
     let head =
@@ -73,7 +73,7 @@ pub(crate) fn shell(name: &str, script: &str, more: &str) -> String {
     indented(&format!("{head}{}", indented(more, 2)), 8)
 }
 
-/// A task that is one process, `sleep`, for a long time, and ends at once when asked to.
+/// Returns a task that is one long-running process, `sleep`, and ends at once on the stop signal.
 pub(crate) fn sleeper(name: &str, more: &str) -> String {
     let head = format!(
         "- name: {name}\n  driver: raw_exec\n  config: {{command: /bin/sleep, args: [\"100000\"]}}\n  kill_timeout: 5s\n"
@@ -81,14 +81,14 @@ pub(crate) fn sleeper(name: &str, more: &str) -> String {
     indented(&format!("{head}{}", indented(more, 2)), 8)
 }
 
-/// A volume that herdlet makes.
+/// Returns a volume that herdlet creates.
 pub(crate) fn volume(name: &str) -> String {
     format!(
         "apiVersion: herdlet/v1\nkind: Volume\nmetadata: {{name: {name}}}\nspec: {{type: host, plugin_id: mkdir}}\n---\n"
     )
 }
 
-/// `herdlet run FILE…`, started.
+/// Starts `herdlet run FILE…`.
 pub(crate) fn start_run(home: &Home, user: User, files: &[&Path]) -> Running {
     let program = match user {
         User::Same => program().to_path_buf(),

@@ -1,5 +1,5 @@
-//! A real Consul that is frozen, killed, wiped, refuses or is lied for: tasks run on, start and stop, and the catalogue is
-//! exact afterwards.
+//! A real Consul that is frozen, killed, wiped, refuses requests, or is behind a proxy that gives wrong
+//! answers: tasks keep running, start and stop, and the catalogue is exact afterwards.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// A group with a port and a service of this name in `provider`.
+/// Returns a group with a port and a service of this name in `provider`.
 fn group(name: &str, provider: &str, more: &str) -> String {
     format!(
         "network: {{ports: {{p: {{}}}}}}\nservices: [{{name: {name}, provider: {provider}, port: p{more}}}]"
@@ -31,7 +31,7 @@ fn with(address: impl Into<String>) -> Setup {
     Setup::default().env("CONSUL_HTTP_ADDR", address)
 }
 
-/// A job with one task that sleeps and one service in Consul, both with its name.
+/// Returns a job with one sleeping task and one service in Consul, both with its name.
 fn simple(name: &str, more: &str) -> String {
     job(name, "service", &group(name, "consul", more), &[sleeper("t", "")])
 }
@@ -70,7 +70,7 @@ fn each_service_has_its_own_token_and_one_that_is_refused_holds_no_other_back() 
     );
     agent.home.write("config.yaml", &config);
     agent.launch();
-    // All in one group: one request each, and none waits for another.
+    // All in one group: each has its own request, and none waits for another.
     let services =
         ["web", "refused", "plain"].map(|name| format!("{{name: {name}, provider: consul, port: p}}"));
     let group = format!("network: {{ports: {{p: {{}}}}}}\nservices: [{}]", services.join(", "));
@@ -91,12 +91,12 @@ fn each_service_has_its_own_token_and_one_that_is_refused_holds_no_other_back() 
         (services(&agent, "registered") - 2.0).abs() < 0.1 && (services(&agent, "pending") - 1.0).abs() < 0.1
     );
     assert!(agent.metric("herdlet_catalog_failures_total", "request=\"register\"") > 0.0);
-    // A token that may is found by itself.
+    // The agent picks up a token with sufficient rights by itself.
     let (_, right) = consul.token("refused", &write_only("refused"));
     secret_file(&tokens.join("refused"), &right);
     wait::until_true("it is registered", || consul.known("refused") == 1);
     wait::until_true("none is pending", || services(&agent, "pending") < 0.1);
-    // Revoked before it is taken back: gone from the servers too.
+    // The token is revoked before deregistration, and the servers still forget the service.
     consul.revoke(&web_accessor);
     agent.crash();
     assert_eq!(agent.single("three.g[0]", "t"), member);
@@ -146,7 +146,7 @@ fn nobody_elses_entry_is_touched_by_apply_roll_delete_and_sweep() {
     agent.apply_and_wait(&simple("mine", ""));
     assert_eq!(ours(), 1);
     let instance = agent.home.instance().unwrap();
-    // What is left over of ours goes also while the agent runs.
+    // The running agent also removes leftovers of its own instance.
     let left = "_herdlet-task-99999999-2222-3333-4444-555555555555-group-g-left-p";
     let meta =
         json!({ "herdlet-instance": instance, "herdlet-alloc": "99999999-2222-3333-4444-555555555555" });
@@ -154,7 +154,7 @@ fn nobody_elses_entry_is_touched_by_apply_roll_delete_and_sweep() {
         .put("/v1/agent/service/register", &json!({ "ID": left, "Name": "left", "Meta": meta }).to_string());
     wait::until_true("what nobody wants is gone", || consul.ids("left").is_empty());
     assert_eq!(ours(), 1);
-    // Another version of the work, another of the service alone, a crash, a deletion.
+    // A new version of the tasks, a change of the service alone, a crash, a deletion.
     agent.apply_and_wait(&job(
         "mine",
         "service",
@@ -186,12 +186,12 @@ fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor
     let stays = agent.single("stays.g[0]", "t");
     let goes = agent.single("goes.g[0]", "t");
     consul.freeze();
-    // It answers nothing until it is thawed: what waited for it would not come about.
+    // Consul answers nothing until it is thawed, so nothing may wait for it.
     agent.apply(&simple("comes", ""));
     let comes = agent.single("comes.g[0]", "t");
     agent.cli(&["delete", "goes"]).success();
     wait::until_true("the deleted job's task ends", || !host::is_alive(goes.pid));
-    // The other catalogue does not queue behind it.
+    // The other catalogue does not queue behind Consul.
     agent.apply_and_wait(&job("local", "service", &group("local", "nomad", ""), &[sleeper("t", "")]));
     let listed = http::get(&agent.peer(), "/v1/service/local").unwrap().json();
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
@@ -199,7 +199,7 @@ fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor
     assert!(unlisted.starts_with("not listed because they are in Consul: comes, "), "{unlisted}");
     let warns = |agent: &Agent| agent.cli(&["status"]).success().stdout.contains("has not answered for");
     wait::until_true("its silence is told", || warns(&agent));
-    // Who deleted it is killed before Consul goes on: another process finishes it.
+    // The agent that deleted the job is killed before Consul continues; the next one finishes the deletion.
     agent.crash();
     consul.thaw();
     wait::until_true("what came is there, what went is not", || {
@@ -228,7 +228,7 @@ fn whatever_answers_in_place_of_consul_no_task_is_touched_and_the_truth_is_told_
     };
     wait::until_true("it is known", || tags() == json!(["first"]));
     for fault in Manner::FAULTS {
-        // Until it is passed on again nothing succeeds: what waited for success would not come about.
+        // No request succeeds until the proxy forwards again, so nothing may wait for success.
         proxy.set(fault);
         let tag = format!("{fault:?}").to_lowercase();
         agent.apply(&simple("told", &format!(", tags: [{tag}]")));
@@ -240,7 +240,7 @@ fn whatever_answers_in_place_of_consul_no_task_is_touched_and_the_truth_is_told_
         proxy.set(Manner::Passed);
         wait::until_true(&format!("after {fault:?} the change is told"), || tags() == json!([tag]));
         wait::until_true("and the other is gone", || consul.known("beside") == 0);
-        // Delays grow with each try that fails, and begin anew once all is seen to be well.
+        // Delays grow with each failed attempt, and are reset once all services are seen to be registered.
         agent.cli(&["wait", "told"]).success();
         assert_eq!(agent.single("told.g[0]", "t"), member, "{fault:?}");
     }
@@ -271,7 +271,7 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
         wait::pause(Duration::from_millis(300 + 250 * (round % 4)));
     }
     wait::until_true("it has converged", || agent.cli(&["wait", "many", "--timeout", "5s"]).code == 0);
-    // What runs: one task for each, begun once.
+    // One process per allocation, started once.
     let wanted: BTreeMap<String, u64> = (agent.allocs().iter())
         .filter(|alloc| alloc.desired() == "run")
         .map(|alloc| agent.alloc(&alloc.name()).unwrap())
@@ -285,7 +285,7 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
         .collect();
     assert_eq!((wanted.len(), agent.members().len()), (COUNT, COUNT));
     let pids: BTreeSet<u32> = agent.members().iter().map(|member| member.pid).collect();
-    // What is told: exactly these.
+    // The catalogue has exactly these entries.
     let told = |consul: &Consul| -> BTreeMap<String, (u64, Value)> {
         let answer = consul.get("/v1/catalog/service/many").filter(|answer| answer.status == 200);
         let list = answer.map(|answer| answer.json()).and_then(|list| list.as_array().cloned());
@@ -298,7 +298,7 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
     let expected: BTreeMap<_, _> =
         wanted.iter().map(|(alloc, port)| (alloc.clone(), (*port, json!(["v2"])))).collect();
     wait::until_true("the catalogue is exact", || consul.known("many") == COUNT && told(&consul) == expected);
-    // Wiped once more while nothing else happens.
+    // Wipe Consul once more while nothing else happens.
     consul.stop();
     consul.launch();
     wait::until_true("the catalogue is exact again", || {
@@ -309,7 +309,7 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
     agent.finish();
 }
 
-/// In Nomad services were not registered again after a restart of a task that had failed at first.
+/// Nomad does not register services again after the restart of a task that failed at first.
 #[test]
 fn a_task_that_failed_at_first_is_registered_with_each_of_its_processes() {
     if !is_root() {
@@ -330,7 +330,7 @@ fn a_task_that_failed_at_first_is_registered_with_each_of_its_processes() {
                 .is_some_and(|alloc| alloc.restarts("t") == 2 && alloc.state("t") == "running")
     });
     for restarts in 3..6 {
-        // Not in the middle of its script, which would fail then once more.
+        // Not while its script runs, which would then fail once more.
         let member = wait::until("it has succeeded", || {
             let member = agent.single("late.g[0]", "t");
             host::arguments(member.pid)
@@ -365,7 +365,7 @@ fn services_of_a_group_are_registered_again_after_each_restart_of_their_allocati
         });
         agent.until_running("again.g[0]", "t");
         wait::until_true("it is registered", || consul.ids("again").len() == 1 && consul.known("again") == 1);
-        // Not the entry that was on its way out.
+        // Not the entry that is being deregistered.
         wait::until_true("nothing is pending", || {
             agent.metric("herdlet_services", "state=\"pending\"")
                 + agent.metric("herdlet_services", "state=\"leaving\"")

@@ -1,4 +1,5 @@
-//! `kill -9` of the agent at any moment, and a lost or damaged database: what was accepted is there, once, and runs on.
+//! `kill -9` of the agent at any moment, and a lost or damaged database: accepted jobs still exist, once, and
+//! keep running.
 
 use std::{
     fs,
@@ -18,7 +19,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// Names a seed to try again.
+/// The variable with a seed to repeat.
 const SEED: &str = "HERDLET_TEST_SEED";
 
 #[test]
@@ -158,7 +159,7 @@ fn lose_the_database(lose: impl Fn(&std::path::Path)) {
     agent.cli(&["wait", "first", "second"]).success();
     assert_eq!(agent.members(), members, "same processes\n{}", agent.log_tail());
     assert_eq!(shown_version(&agent, "first"), Some(3001));
-    // It is in force, not only shown.
+    // The version is in effect, not only displayed.
     agent.apply_and_wait(&timed("first", 3002));
     wait::until_true("the new version runs alone", || {
         agent.members().len() == 3 && running(&agent).contains(&3002)
@@ -192,7 +193,7 @@ fn a_state_of_a_newer_format_is_refused_and_untouched() {
     agent.finish();
 }
 
-/// A job whose one process sleeps for `seconds`, by which it is known.
+/// Returns a job whose only process sleeps for `seconds`, which identifies it.
 fn timed(name: &str, seconds: u32) -> String {
     let task = format!(
         "        - name: t\n          driver: raw_exec\n          config: {{command: /bin/sleep, args: [\"{seconds}\"]}}\n          kill_timeout: 5s\n"
@@ -213,7 +214,7 @@ fn shown_version(agent: &Agent, name: &str) -> Option<u32> {
     job["TaskGroups"][0]["Tasks"][0]["Config"]["args"][0].as_str()?.parse().ok()
 }
 
-/// Sleeping times of all processes of attempts, sorted.
+/// Returns the sleeping times of all processes in attempts, sorted.
 fn running(agent: &Agent) -> Vec<u32> {
     let times =
         agent.members().into_iter().filter_map(|member| host::arguments(member.pid)?.get(1)?.parse().ok());
@@ -222,7 +223,7 @@ fn running(agent: &Agent) -> Vec<u32> {
     times
 }
 
-/// The seed that is to be tried again, or one that nobody has tried.
+/// Returns the seed to repeat, or a new one.
 fn seed() -> u64 {
     let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
     let new = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs() * 1_000);
@@ -263,7 +264,8 @@ fn a_database_that_fell_back_over_a_deletion_takes_it_down_once_more_and_harms_n
     agent.finish();
 }
 
-/// The database waits for the disk when an allocation is forgotten, the removal of its directory before that does not.
+/// Forgetting an allocation is synced to the disk by the database; the removal of its directory before that
+/// is not.
 #[test]
 fn a_directory_that_a_power_cut_has_brought_back_goes_at_the_next_start() {
     if !is_root() {
@@ -281,10 +283,10 @@ fn a_directory_that_a_power_cut_has_brought_back_goes_at_the_next_start() {
     agent.kill();
     assert!(!back.exists());
     copy_tree(&copy, &back);
-    // Its name is not one that this database has ever known.
+    // This database never had an allocation of this name.
     let unknown = allocs.join("11111111-2222-3333-4444-555555555555");
     copy_tree(&copy, &unknown);
-    // Somebody has found use for it already.
+    // Another program already uses it.
     let theirs = back.join("t/local");
     mount("theirs", &theirs, "tmpfs", MountFlags::empty(), c"size=1m").unwrap();
 
@@ -305,7 +307,7 @@ fn a_directory_that_a_power_cut_has_brought_back_goes_at_the_next_start() {
     agent.finish();
 }
 
-/// What it held may be all that is left of a job: also at later starts, with the new database whole.
+/// The directory may be all that is left of a job. Later agents, with the new database intact, keep it too.
 #[test]
 fn a_directory_that_a_lost_database_may_have_known_is_kept() {
     if !is_root() {

@@ -1,16 +1,16 @@
-//! Deployments at a real agent: a version that fails takes its job back, a canary waits to be promoted.
+//! Deployments in a real agent: a failed version reverts its job, a canary waits for its promotion.
 
 use herdlet_tests::e2e::{agent::Agent, http, wait::until_true};
 use serde_json::Value;
 
 use crate::common::{is_root, job, shell};
 
-/// A service whose version is told by what its task does. It has all the time that a busy machine needs.
+/// Returns a service whose version is identified by its task's script. Its deadlines suit a busy machine.
 fn version(script: &str, update: &str) -> String {
     version_within("healthy_deadline: 5m, progress_deadline: 10m", script, update)
 }
 
-/// The same, with these deadlines.
+/// Like [`version`], with these deadlines.
 fn version_within(deadlines: &str, script: &str, update: &str) -> String {
     let update = format!("update: {{min_healthy_time: 100ms, {deadlines}, {update}}}\n");
     job("web", "service", &update, &[shell("t", script, "restart: {attempts: 0}")])
@@ -18,12 +18,11 @@ fn version_within(deadlines: &str, script: &str, update: &str) -> String {
 
 const GOOD: &str = "exec sleep 100000";
 
-/// What the API answers.
 fn get(agent: &Agent, path: &str) -> Value {
     http::get(&agent.peer(), path).unwrap().json()
 }
 
-/// The job's newest deployment, in Nomad's JSON.
+/// Returns the job's newest deployment, in Nomad's JSON.
 fn newest(agent: &Agent) -> Value {
     get(agent, "/v1/job/web/deployment")
 }
@@ -91,7 +90,7 @@ fn a_canary_waits_to_be_promoted() {
     agent.finish();
 }
 
-/// What the API answers to somebody's word on allocations.
+/// Sets the health of allocations, and returns the API's answer.
 fn judge(agent: &Agent, deployment: &str, body: &Value) -> http::Answer {
     let path = format!("/v1/deployment/allocation-health/{deployment}");
     http::request(&agent.peer(), "POST", &path, &[], &body.to_string()).unwrap()

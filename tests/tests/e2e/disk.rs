@@ -1,5 +1,5 @@
-//! A state disk that is full: what runs runs on, requests are answered with the cause, and everything goes on by itself when
-//! there is room again. The disk is a tmpfs of a few MiB over the agent's state directory.
+//! A full state disk: tasks keep running, requests are answered with the cause, and the agent recovers once
+//! there is space again. The disk is a tmpfs of a few MiB on the agent's state directory.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// Room for the database, the supervisor's program and little more.
+/// Space for the database, the supervisor's program and little more.
 const DISK: &std::ffi::CStr = c"size=24m,mode=0711";
 
-/// A disk over a directory.
+/// A tmpfs mounted on a directory.
 struct Disk {
     at: PathBuf,
 }
@@ -35,13 +35,13 @@ impl Disk {
         self.at.join("ballast")
     }
 
-    /// Not one byte is left, nor anything that could be given up.
+    /// Leaves not one byte free, and removes the reserve.
     fn exhaust(&self) {
         let _ = fs::remove_file(self.at.join("reserve"));
         self.fill();
     }
 
-    /// Not one byte is left.
+    /// Leaves not one byte free.
     fn fill(&self) {
         use std::io::Write as _;
         let mut file = fs::File::create(self.ballast()).unwrap();
@@ -61,16 +61,16 @@ impl Drop for Disk {
     }
 }
 
-/// An agent that was not started yet, on a disk of its own.
+/// Returns an agent that is not started yet, on its own disk.
 fn on_a_small_disk(setup: Setup) -> (Disk, Agent) {
     let agent = Agent::prepare(setup);
     (Disk::over(&agent.home.state()), agent)
 }
 
-/// The same proof that nothing is left as [`Agent::finish`], without the disk itself.
+/// Does the checks of [`Agent::finish`], without the disk itself.
 fn finish(disk: Disk, mut agent: Agent) {
     for job in agent.allocs().iter().map(|alloc| alloc.job()).collect::<std::collections::BTreeSet<_>>() {
-        // What was taken out of a folder may be gone by now.
+        // A job of a folder may be gone after its file was removed.
         let output = agent.cli(&["delete", "--wait", &job]);
         assert!(output.code == 0 || output.stderr.contains("no job"), "{output:?}");
     }
@@ -91,12 +91,12 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     disk.exhaust();
     let path = agent.manifest(&job("new", "service", "", &[sleeper("t", "")])).display().to_string();
 
-    // The first is taken before anybody knows that the disk is full; what becomes of it is open.
+    // The agent accepts the first request before it detects that the disk is full, so its outcome is open.
     let first = agent.cli(&["apply", "-f", &path]);
     assert_eq!(first.code, 3, "{first:?}");
     assert!(first.stderr.contains("open") && first.stderr.contains("No space left"), "{first:?}");
 
-    // From then on they are withheld.
+    // Further requests are withheld.
     let second = agent.cli(&["delete", "old"]);
     assert_eq!(second.code, 1, "{second:?}");
     for part in ["nothing was changed", "No space left", "has room", &*agent.home.state().to_string_lossy()] {
@@ -105,18 +105,18 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     let status = http::get(&agent.peer(), "/v1/herdlet/status").unwrap();
     assert!(status.body.contains("No space left"), "{}", status.body);
 
-    // `--wait --timeout` bounds the command as a whole: it ends before the refusal, which says why.
+    // `--wait --timeout` limits the whole command: it ends before the refusal, which would name the cause.
     let third = agent.cli(&["apply", "--wait", "--timeout", "1s", "-f", &path]);
     assert_eq!(third.code, 3, "{third:?}");
     assert!(third.stderr.contains("within 1s") && !third.stderr.contains("No space left"), "{third:?}");
 
-    // A question is answered all the same.
+    // A query is still answered.
     let explained = agent.cli(&["explain", "old"]);
     assert_eq!(explained.code, 0, "{explained:?}");
     assert_eq!(agent.members(), std::slice::from_ref(&member), "what runs runs on, nothing new was started");
 
     disk.free();
-    // What was open has taken effect by itself.
+    // The open request took effect by itself.
     agent.until_alloc("new.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
     assert!(agent.members().contains(&member));
     wait::until_true("no longer degraded", || agent.metric("herdlet_state_degraded", "") == 0.0);
@@ -138,11 +138,11 @@ fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
     let ends = agent.single("c.g[0]", "t");
     agent.kill();
     disk.exhaust();
-    // There is something to be written as soon as the next agent looks.
+    // Gives the next agent something to store as soon as it inspects the task.
     host::signal(ends.pid, rustix::process::Signal::KILL);
     fs::write(folder.join("b.yaml"), job("b", "service", "", &[sleeper("t", "")])).unwrap();
 
-    // Returns with READY=1, well before the service manager would lose patience.
+    // Returns with READY=1, long before the service manager's timeout.
     agent.launch();
     let status = wait::until("told what is wrong", || {
         http::get(&agent.peer(), "/v1/herdlet/status").filter(|answer| answer.body.contains("No space left"))
@@ -173,7 +173,7 @@ fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
     let path = agent.manifest(&job("b", "service", "", &[sleeper("t", "")])).display().to_string();
     let asked = agent.spawn(&["apply", "-f", &path]);
     wait::until_true("degraded", || agent.metric("herdlet_state_degraded", "") > 0.0);
-    // Nothing can be written before it has ended: what waited for that would not come about.
+    // Nothing can be stored before it exits, so nothing may wait for that.
     let status = agent.terminate();
     assert!(status.success(), "{status:?}");
     assert_ne!(asked.finish().code, 0, "nothing was promised");
@@ -206,7 +206,7 @@ fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
     });
     disk.fill();
     fs::write(&full, "").unwrap();
-    // Its end is committed, then its directory goes.
+    // Its end is committed, then its directory is removed.
     wait::until_true("there is room", || !dir.exists());
     assert!(agent.metric("herdlet_collected_total", "") >= 1.0);
     assert_eq!(agent.metric("herdlet_state_degraded", ""), 0.0);
@@ -217,7 +217,7 @@ fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
     finish(disk, agent);
 }
 
-// It ended before it had closed anything.
+// Regression: the agent exited before it had closed anything.
 #[test]
 fn an_agent_on_a_full_disk_closes_what_an_older_one_left_open_before_it_writes() {
     if !is_root() {
@@ -230,7 +230,7 @@ fn an_agent_on_a_full_disk_closes_what_an_older_one_left_open_before_it_writes()
     let alloc = agent.home.state().join("alloc").join(&member.alloc);
     agent.kill();
     fs::set_permissions(&alloc, fs::Permissions::from_mode(0o755)).unwrap();
-    // An agent of another version writes a supervisor of its own before anything else.
+    // An agent of another version writes its own supervisor before anything else.
     for program in fs::read_dir(agent.home.state().join("bin")).unwrap().flatten() {
         fs::remove_file(program.path()).unwrap();
     }

@@ -1,4 +1,5 @@
-//! Parameterized jobs: dispatched with payload and meta, by the command line and by Nomad's API, over a crash of the agent.
+//! Parameterized jobs: dispatched with payload and meta, with the command line and Nomad's API, and across a
+//! crash of the agent.
 
 use std::fs;
 
@@ -46,14 +47,14 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
         assert!(refused.code == 1 && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
     }
 
-    // Nomad's API: ids of children with their slash as it is, and encoded.
+    // Nomad's API: ids of children with a plain and with an encoded slash.
     for id in [child.clone(), child.replace('/', "%2F")] {
         let known = read(&agent, &format!("/v1/job/{id}"));
         assert_eq!(
             (&known["ParentID"], &known["Dispatched"], &known["Status"]),
             (&json!("import"), &json!(true), &json!("dead"))
         );
-        // As Nomad has it: compressed with snappy.
+        // As in Nomad: compressed with snappy.
         assert_eq!(known["Payload"], "B/QGAG9uZSx0d28=");
         assert_eq!(read(&agent, &format!("/v1/job/{id}/allocations")).as_array().unwrap().len(), 1);
     }
@@ -62,7 +63,7 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
     assert_eq!(listed[0]["Status"], "running");
     assert_eq!(listed[0]["JobSummary"]["Children"], json!({"Pending": 0, "Running": 0, "Dead": 1}));
 
-    // A dispatch that was answered is known after a crash, and the same token makes no other.
+    // An acknowledged dispatch survives a crash, and the same token creates no second one.
     let token = ["--meta", "table=t", "--idempotency-token", "k"];
     let first: Value = serde_json::from_str(&dispatch(&token).success().stdout).unwrap();
     agent.crash();

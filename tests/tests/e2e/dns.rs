@@ -1,4 +1,4 @@
-//! Clients find a service by DNS, and lose no request while it is rolled out, scaled and restarted.
+//! Clients that find a service by DNS lose no request while it is rolled out, scaled and restarted.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use crate::common::{is_root, job, shell};
 const A: u16 = 1;
 const SRV: u16 = 33;
 
-/// What an answer says: its code, its addresses, and the ports of its service records.
+/// The content of an answer: its code, its addresses, and the ports of its SRV records.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     rcode: u8,
@@ -69,7 +69,7 @@ fn read(answer: &[u8]) -> Told {
     let number = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
     assert_eq!((number(0), answer[2] & 0x82), (0x4711, 0x80), "an answer to this, and whole");
     let mut told = Told { rcode: answer[3] & 15, ..Told::default() };
-    // Past the question: its name, type and class.
+    // Skip the question: name, type and class.
     let mut at = after_name(answer, 12) + 4;
     for _ in 0..number(6) {
         at = after_name(answer, at);
@@ -94,11 +94,11 @@ fn after_name(message: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// How long an instance serves on after it has left the list: the group's `shutdown_delay`.
+/// How long an instance still serves requests after it was delisted: the group's `shutdown_delay`.
 const SERVES_ON: Duration = Duration::from_secs(2);
 
-/// Looks the service up and asks what it finds, until `done` and until enough were asked or something failed. How many were asked, and what
-/// failed.
+/// Looks up the service and sends requests to its instances, until `done` and until enough requests were sent
+/// or one failed. Returns the number of answers, and the failures.
 fn asked_until(server: u16, done: &AtomicBool) -> (u32, Vec<String>) {
     let (mut answered, mut failed) = (0, Vec::new());
     while !done.load(Ordering::Relaxed) || (answered < 100 && failed.is_empty()) {
@@ -110,7 +110,7 @@ fn asked_until(server: u16, done: &AtomicBool) -> (u32, Vec<String>) {
         for port in told.ports {
             match http::get(&Peer::Port(port), "/") {
                 Some(answer) if answer.status == 200 => answered += 1,
-                // Whoever comes so late has no promise.
+                // A client that is this slow has no guarantee.
                 _ if asked.elapsed() >= SERVES_ON => {}
                 other => failed.push(format!("{port}: {other:?}")),
             }
@@ -167,7 +167,7 @@ services:
     agent.finish();
 }
 
-/// A new version, another count and back, a restart of one replica after the other.
+/// Applies a new version, changes the count and back, restarts one replica after the other.
 fn change(agent: &mut Agent, second: &str) {
     agent.apply_and_wait(second);
     for count in ["3", "2"] {

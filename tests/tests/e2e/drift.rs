@@ -1,5 +1,5 @@
-//! What somebody changes behind our back is seen, put right without touching the task, and counted; what kills a task is no
-//! repair.
+//! External changes are detected, repaired without touching the task, and counted. A repair must never kill
+//! the task.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use rustix::{
 
 use crate::common::{is_root, job, sleeper, volume};
 
-/// A job with one task and one volume, and the volume's mount point.
+/// Creates a job with one task and one volume, and returns the volume's mount point.
 fn with_volume(agent: &mut Agent) -> (Member, std::path::PathBuf) {
     let text = format!(
         "{}{}",
@@ -38,8 +38,8 @@ fn with_volume(agent: &mut Agent) -> (Member, std::path::PathBuf) {
     (member, point)
 }
 
-/// What a test does four times or more, one after the other, takes a second where the kernel tells of it. Of the agent's looks there is one
-/// each 30 s: by them alone it would take a minute and a half.
+/// With reports by the kernel, four or more changes in sequence take about a second. The agent's inspections
+/// happen every 30 s, so with them alone they would take a minute and a half.
 #[track_caller]
 fn was_told_by_the_kernel(began: Instant) {
     assert!(
@@ -71,7 +71,7 @@ fn an_unmounted_volume_is_mounted_again_without_touching_the_task() {
         line.is_some_and(|line| line.contains("drift.g[0]") && line.contains("repaired after"))
     });
     assert_eq!(agent.alloc("drift.g[0]").unwrap().restarts("t"), 0);
-    // The same while nobody looks.
+    // The same change while no agent runs.
     agent.kill();
     rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
     agent.launch();
@@ -94,7 +94,7 @@ fn something_that_was_mounted_over_ours_is_taken_away_again() {
     agent.finish();
 }
 
-/// Between two readings of the mount table it comes and goes unseen.
+/// A mount that comes and goes between two reads of the mount table is not seen.
 #[test]
 fn a_volume_that_is_unmounted_again_as_soon_as_it_is_there_is_mounted_again() {
     if !is_root() {
@@ -190,7 +190,7 @@ fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
         let alloc = format!("homeless.g[{index}]");
         let member = agent.single(&alloc, "t");
         let dir = agent.home.state().join("alloc").join(&member.alloc).join("t");
-        // Moved away in one step: taken apart, its mounts would be put right again meanwhile.
+        // Moved in one step: if it were dismantled, the agent would repair its mounts meanwhile.
         let moved = agent.home.path().join("moved");
         fs::rename(&dir, &moved).unwrap();
         for point in host::mounts_below(&moved) {
@@ -205,7 +205,8 @@ fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
     agent.finish();
 }
 
-// Looks knew the top of a task's directory only, so what was deleted inside it was never seen.
+// Regression: inspections covered only the top of a task's directory, so deletions inside it were never
+// detected.
 #[test]
 fn what_is_deleted_inside_a_directory_of_ours_fails_the_task_too() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Every manifest in manifests/ is run, and what its comments promise is looked at.
+//! Runs every manifest in manifests/ and checks the claims in its comments.
 
 use std::{collections::BTreeSet, fs};
 
@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples that have a test below, in `run.rs` or in `traefik.rs`.
+/// The examples with a test below, in `run.rs` or in `traefik.rs`.
 const TOLD: [&str; 14] = [
     "artifact",
     "canary",
@@ -248,14 +248,14 @@ fn tag_override_keeps_what_others_write() {
     let id = wait::until("the registration", || consul.ids("tag-override").pop());
     let mut entry = consul.services()[&id].clone();
     assert_eq!(entry["Tags"], serde_json::json!(["replica"]));
-    // As the agent's own API takes it; servers' changes come to the agent the same way.
+    // In the form of the agent's own API; changes from the servers reach the agent in the same way.
     entry["Tags"] = serde_json::json!(["primary"]);
     entry["Name"] = entry["Service"].take();
     entry.as_object_mut().unwrap().retain(|key, _| {
         ["ID", "Name", "Tags", "Address", "Port", "Meta", "EnableTagOverride"].contains(&key.as_str())
     });
     consul.put("/v1/agent/service/register", &entry.to_string());
-    // Something else changes, so that everything is looked at.
+    // Another change, so that the agent inspects all services.
     let other = patient("web-consul");
     agent.apply_and_wait(&other);
     assert_eq!(consul.services()[&id]["Tags"], serde_json::json!(["primary"]));

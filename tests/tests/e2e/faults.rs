@@ -1,6 +1,6 @@
-//! Faults of the machine under a running agent: a disk that fails, that turns read-only, that hangs; no more descriptors, no more
-//! processes, no more memory. What runs runs on, nothing is done twice, the cause is told in words, and when the fault is over the
-//! agent goes on by itself. A full disk has stories of its own (`disk.rs`).
+//! Faults of the machine under a running agent: a disk that fails, turns read-only or hangs; exhausted file
+//! descriptors, processes and memory. Tasks keep running, nothing is done twice, the cause is reported, and
+//! the agent recovers after the fault. `disk.rs` tests a full disk.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use rustix::{
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// A file system of its own below an agent's state directory, on a file that can be made to fail.
+/// A file system on the agent's state directory, backed by a file that can be made to fail.
 struct Device {
     file: PathBuf,
     node: String,
@@ -32,7 +32,7 @@ impl Device {
     fn below(agent: &Agent) -> Self {
         let (file, at) = (agent.home.path().join("device"), agent.home.state());
         fs::File::create(&file).unwrap().set_len(128 << 20).unwrap();
-        // Without a journal a failed write is the caller's affair and not the end of the file system.
+        // Without a journal, a failed write is reported to the caller and does not shut down the file system.
         tool("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", &text(&file)]);
         let node = tool("losetup", &["--find", "--show", &text(&file)]).trim().to_owned();
         fs::create_dir_all(&at).unwrap();
@@ -41,7 +41,7 @@ impl Device {
         Self { file, node, at }
     }
 
-    /// Every write to the disk fails with EIO from now on; nothing that may not be written can be read wrongly.
+    /// Makes every write fail with EIO from now on; reads of unwritable data stay correct.
     fn fail(&self) {
         rustix::fs::sync();
         tool("chattr", &["+i", &text(&self.file)]);
@@ -51,13 +51,13 @@ impl Device {
         tool("chattr", &["-i", &text(&self.file)]);
     }
 
-    /// The kernel finds the file system damaged, and keeps it from further writes, for good.
+    /// Makes the kernel find the file system damaged and remount it read-only for good.
     fn turn_read_only(&self) {
         let name = self.node.trim_start_matches("/dev/");
         fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
     }
 
-    /// Every write waits.
+    /// Makes every write wait.
     fn hang(&self) {
         tool("fsfreeze", &["--freeze", &text(&self.at)]);
     }
@@ -77,7 +77,7 @@ impl Drop for Device {
     }
 }
 
-/// An agent whose state is on a device of its own, with a task that runs.
+/// Starts an agent whose state is on its own device, with a running task.
 fn on_a_device() -> (Device, Agent, Member) {
     let mut agent = Agent::prepare(Setup::default());
     let device = Device::below(&agent);
@@ -87,7 +87,7 @@ fn on_a_device() -> (Device, Agent, Member) {
     (device, agent, member)
 }
 
-/// The same proof that nothing is left as [`Agent::finish`], without the device itself.
+/// Does the checks of [`Agent::finish`], without the device itself.
 fn finish(device: Device, mut agent: Agent) {
     for job in agent.allocs().iter().map(|alloc| alloc.job()).collect::<std::collections::BTreeSet<_>>() {
         agent.cli(&["delete", "--wait", &job]).success();
@@ -114,7 +114,7 @@ fn a_disk_that_fails_harms_no_task_and_is_used_again_when_it_works_again() {
     device.mend();
     agent.apply_and_wait(&fs::read_to_string(path).unwrap());
     wait::until_true("no longer degraded", || agent.metric("herdlet_state_degraded", "") == 0.0);
-    // What it says now is on the disk, too.
+    // The new state is on the disk too.
     agent.crash();
     let again = agent.single("new.g[0]", "t");
     assert!(agent.members().contains(&member) && agent.members().contains(&again));
@@ -177,7 +177,8 @@ fn an_agent_without_descriptors_starts_nothing_twice_and_goes_on_when_it_has_som
     let member = agent.single("old.g[0]", "t");
     let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
     let open = fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap().count() as u64;
-    // Its limits are inherited from this process. Room for a request or two, and not for the starts of ten tasks.
+    // Its limits are inherited from this process. Enough for a request or two, but not for the starts of ten
+    // tasks.
     let before = getrlimit(Resource::Nofile);
     let few = Rlimit { current: Some(open + 6), maximum: before.maximum };
     prlimit(pid, Resource::Nofile, few).unwrap();
@@ -208,7 +209,7 @@ fn an_agent_that_may_not_fork_says_so_and_starts_what_is_wanted_when_it_may() {
     agent.apply_and_wait(&job("old", "service", "", &[sleeper("t", "")]));
     let member = agent.single("old.g[0]", "t");
     group.take(agent.pid());
-    // Not even as many as there are: one of its threads may end meanwhile.
+    // Below the current number, because one of its threads may exit meanwhile.
     group.limit("0");
     let path = agent.manifest(&job("new", "service", "count: 3", &[sleeper("t", "")])).display().to_string();
     agent.cli(&["apply", "-f", &path]).success();
@@ -236,7 +237,7 @@ fn an_idle_agent_that_gets_no_thread_waits_for_one_and_does_not_panic() {
     };
     let mut agent = Agent::start();
     let pid = agent.pid();
-    // Without a job it has nothing to watch; threads without work end after ten seconds.
+    // Without a job it has nothing to watch; idle threads exit after ten seconds.
     wait::pause(Duration::from_secs(12));
     group.take(pid);
     group.limit("0");
@@ -304,7 +305,7 @@ impl Drop for Pids {
     }
 }
 
-/// Waits until the head of the status tells the cause.
+/// Waits until the status names the cause.
 fn until_told(agent: &Agent, cause: &str) {
     wait::until("the cause is told", || {
         let answer = http::get(&agent.peer(), "/v1/herdlet/status").filter(|answer| answer.status == 200)?;

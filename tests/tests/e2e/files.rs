@@ -1,4 +1,4 @@
-//! The files of an allocation, and an allocation that is stopped and replaced, from the command line.
+//! The files of an allocation, and stopping and replacing an allocation, from the command line.
 
 use herdlet_tests::e2e::{agent::Agent, wait};
 

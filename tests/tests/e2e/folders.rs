@@ -1,4 +1,4 @@
-//! A folder of manifests kept true: files that come, go and are broken, links that are swapped, folders that are missing.
+//! Reconciling a folder of manifests: new, removed and broken files, replaced links, missing folders.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn a_folder_of_manifests_is_kept_true() {
     let one = agent.single("one.g[0]", "t");
     std::fs::write(folder.join("two.yaml"), job("two", "service", "", &[sleeper("t", "")])).unwrap();
     let two = agent.single("two.g[0]", "t");
-    // A bad file changes nothing, neither for its own job nor for others.
+    // A faulty file changes neither its own job nor others.
     std::fs::write(folder.join("two.yaml"), "apiVersion: herdlet/v1\nkind: Jop\n").unwrap();
     wait::until_true("the bad file is told", || agent.log().contains("two.yaml"));
     wait::pause(Duration::from_millis(300));
@@ -58,7 +58,7 @@ fn a_folder_behind_a_link_is_the_one_that_the_link_leads_to_now() {
     std::fs::rename(ground.join("next"), &link).unwrap();
     let two = agent.single("two.g[0]", "t");
     wait::until_true("what the link led to before is stopped", || !host::is_alive(one.pid));
-    // A directory that is made anew is empty for a moment.
+    // A recreated directory is empty for a moment.
     std::fs::rename(ground.join("2"), ground.join("away")).unwrap();
     wait::until_true("it is missed", || agent.log().contains("cannot be listed"));
     std::fs::create_dir(ground.join("2")).unwrap();
@@ -86,7 +86,7 @@ fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
         agent.log().lines().filter(of_it).map(str::to_owned).collect()
     };
     wait::until_true("it is said", || !complaints(&agent).is_empty());
-    // Longer than it takes to look for it again.
+    // Longer than the interval between searches for it.
     wait::pause(Duration::from_secs(6));
     let said = complaints(&agent);
     assert_eq!(said.len(), 1, "{said:?}");
@@ -94,14 +94,14 @@ fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("a.yaml"), job("late", "service", "", &[sleeper("t", "")])).unwrap();
     let member = agent.single("late.g[0]", "t");
-    // Taken away again it removes nothing.
+    // Removing the folder again removes no job.
     std::fs::rename(&folder, agent.home.path().join("away")).unwrap();
     wait::until_true("missed", || complaints(&agent).len() == 2);
     assert_eq!(agent.members(), [member]);
     agent.finish();
 }
 
-/// What is mounted over a folder hides it, and its own watch tells nothing of that.
+/// A mount over a folder hides it, but its watch reports nothing.
 #[test]
 fn what_is_mounted_over_a_folder_is_read() {
     if !is_root() {
@@ -117,7 +117,7 @@ fn what_is_mounted_over_a_folder_is_read() {
     agent.set_arguments(vec!["--manifests".into(), folder.display().to_string()]);
     agent.launch();
     let one = agent.single("one.g[0]", "t");
-    // Not over the folder itself, but over the one in which it lies: a disk that comes late.
+    // Not on the folder itself but on its parent: a disk that is mounted late.
     mount("none", &over, "tmpfs", MountFlags::empty(), None).unwrap();
     wait::until_true("it is missed", || agent.log().contains("cannot be listed"));
     std::fs::rename(agent.home.path().join("other/job.yaml"), agent.home.path().join("job.yaml")).unwrap();

@@ -1,4 +1,4 @@
-//! Workload identities: the tokens that tasks get, as somebody who is shown one would judge them.
+//! Workload identities: the tasks' tokens, as a third party would verify them.
 
 use std::{
     fs,
@@ -16,7 +16,8 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// The claims of a token, checked as a stranger would: by the key that the agent serves under the token's key id.
+/// Returns the claims of a token, verified like a third party with the key that the agent serves under the
+/// token's key id.
 fn claims(agent: &Agent, token: &str) -> Value {
     let served = http::get(&agent.peer(), "/.well-known/jwks.json").unwrap();
     assert_eq!(served.status, 200, "{}", served.body);
@@ -25,7 +26,7 @@ fn claims(agent: &Agent, token: &str) -> Value {
     let key = keys.find(&header.kid.unwrap()).unwrap();
     let mut rules = Validation::new(Algorithm::EdDSA);
     rules.validate_aud = false;
-    // Nomad's default identity has no end; those that have one are checked.
+    // Nomad's default identity does not expire; expirations of others are verified.
     rules.required_spec_claims.clear();
     let key = DecodingKey::from_jwk(key).unwrap();
     jsonwebtoken::decode::<Value>(token.trim(), &key, &rules).unwrap().claims
@@ -67,13 +68,13 @@ fn tokens_are_signed_say_who_the_task_is_and_for_whom_and_end_in_time() {
     assert!(claims_of_api["sub"].as_str().is_some_and(|sub| sub.contains(":who:g:t:")), "{claims_of_api}");
     let (issued, expires) = (claims_of_api["iat"].as_u64().unwrap(), claims_of_api["exp"].as_u64().unwrap());
     assert_eq!(expires - issued, 3600);
-    // Neither ahead of the clock nor of another hour; how long the test takes is no part of it.
+    // Neither in the future nor expired; the test's duration must not matter.
     assert!(issued <= now() + 1 && expires > now());
 
     let plain = fs::read_to_string(dir.join("nomad_token")).unwrap();
     assert_eq!(claims(&agent, &plain)["nomad_job_id"], "who");
 
-    // The key stays: a token is as good after a crash as before.
+    // The key is stored: a token stays valid after a crash.
     agent.crash();
     assert_eq!(claims(&agent, &token), claims_of_api);
     assert_eq!(fs::read_to_string(&file).unwrap(), token);

@@ -1,4 +1,4 @@
-//! Changes of a job that its allocations outlive.
+//! Changes of a job that don't replace its allocations.
 
 use herdlet_tests::e2e::{agent::Agent, http, wait};
 use serde_json::Value;

@@ -1,7 +1,8 @@
-//! End to end: the real program with real processes, cgroups, mounts and a real Consul. Each test is a story with an agent,
-//! directories and an instance of its own, and ends with the proof that nothing of it is left on the machine.
+//! End to end: the real program with real processes, cgroups, mounts and a real Consul. Each test has an
+//! agent, directories and an instance of its own, and ends with the check that nothing of it remains on the
+//! machine.
 //!
-//! What a machine can't do (no root, no Consul) is left out, said so, and an error in CI.
+//! Tests that a machine can't run (no root, no Consul) are reported as skipped, and fail in CI.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
 

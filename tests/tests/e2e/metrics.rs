@@ -1,4 +1,4 @@
-//! The page of metrics of a running agent, read as strictly as its two formats are written down:
+//! The metrics page of a running agent, parsed strictly by the specifications of its two formats:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/> and
 //! <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
 
@@ -20,7 +20,7 @@ use crate::common::{is_root, job, shell, sleeper, volume};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0";
 
-/// Kinds of families by name, and every sample with its labels.
+/// The types of families by name, and every sample with its labels.
 #[derive(Debug, Default)]
 struct Page {
     families: BTreeMap<String, String>,
@@ -81,7 +81,7 @@ impl Page {
         assert!(self.samples.insert((name, labels), value).is_none(), "{line}: twice");
     }
 
-    /// Buckets grow and the last one is the count.
+    /// Checks that buckets are cumulative and that the last one equals the count.
     fn check_histograms(&self) {
         for family in self.families.iter().filter(|(_, kind)| *kind == "histogram").map(|(name, _)| name) {
             let counts = self.samples.iter().filter(|((name, _), _)| *name == format!("{family}_count"));
@@ -102,7 +102,7 @@ impl Page {
     }
 }
 
-/// Name, labels and value of a line.
+/// Parses name, labels and value of a line.
 fn sample(line: &str) -> (String, BTreeMap<String, String>, String) {
     let end = line.find(['{', ' ']).expect_line(line);
     let name = &line[..end];
@@ -125,7 +125,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, String) {
     (name.to_owned(), labels, value.to_owned())
 }
 
-/// A label's value up to its closing quote, and what follows.
+/// Parses a label's value up to its closing quote; returns the rest.
 fn quoted<'t>(text: &'t str, line: &str) -> (String, &'t str) {
     let (mut value, mut chars) = (String::new(), text.char_indices());
     while let Some((at, char)) = chars.next() {
@@ -147,7 +147,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|char: char| !char.is_ascii_digit()) && text.chars().all(fits)
 }
 
-/// What a line must have.
+/// Panics with the line if a part of it is missing.
 trait OrLine<T> {
     fn expect_line(self, line: &str) -> T;
 }
@@ -204,7 +204,7 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
         assert_eq!(is("herdlet_objects", &[("kind", "job"), ("state", "failed")]), Some(1.0));
         assert_eq!(is("herdlet_tasks", &[("state", "running")]), Some(2.0));
         assert!(is("herdlet_turns_total", &[]).is_some_and(|turns| turns > 0.0));
-        // Of each task that runs; shares of processors from the second page on.
+        // For each running task; processor usage only from the second page on.
         let of_tasks = |name: &str| page.samples.keys().filter(|(sample, _)| sample == name).count();
         for name in ["nomad_client_allocs_memory_rss", "nomad_client_allocs_restart"] {
             assert_eq!(of_tasks(name), 2, "{name}");

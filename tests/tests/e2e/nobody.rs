@@ -1,4 +1,4 @@
-//! As user `nobody`, without HOME, without a runtime directory, without cgroups that may be written.
+//! The agent as user `nobody`: without HOME, a runtime directory, or writable cgroups.
 
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},
@@ -43,7 +43,7 @@ fn web_as_nobody_serves_is_restarted_and_goes() {
     assert!(everything.contains("isolation"), "it is said that nothing isolates: {everything}");
     let pids = servers(&agent.home);
     assert_eq!(pids.len(), 2);
-    // Killed and started again: the same processes go on.
+    // After a kill and a restart, the same processes keep running.
     agent.crash();
     agent.cli(&["wait", "web"]).success();
     assert_eq!(servers(&agent.home), pids);
@@ -107,7 +107,7 @@ fn a_run_of_nobody_that_is_killed_takes_its_forked_tasks_along() {
     run.finish();
 }
 
-/// Web servers whose files are in this home.
+/// Returns the web servers whose files are in this home.
 fn servers(home: &Home) -> Vec<u32> {
     let found = host::processes_naming(home.path());
     found

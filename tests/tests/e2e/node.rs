@@ -1,4 +1,4 @@
-//! A real agent with real processes as a node of a Nomad cluster, whose servers are stand-ins on loopback.
+//! A real agent with real processes as a node of a Nomad cluster with stand-in servers on loopback.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 
 use crate::common::is_root;
 
-/// Servers, and an agent that is a node of theirs.
+/// Servers, and an agent that is their node.
 pub(crate) struct Ground {
     runtime: tokio::runtime::Runtime,
     cluster: Cluster,
     _listeners: Vec<Listener>,
     pub(crate) agent: Agent,
     node: NodeId,
-    /// Of the node's own API.
+    /// The port of the node's own API.
     pub(crate) port: u16,
 }
 
@@ -31,12 +31,12 @@ impl Ground {
         Self::start_with("")
     }
 
-    /// With more of a config.
+    /// Starts them with additional lines in the agent's config.
     pub(crate) fn start_with(config: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
-        // Heartbeats are often, and one is missed only where the node has gone.
+        // Heartbeats are frequent, but one is missed only if the node is gone.
         let settings = Settings {
             ttl_min: Duration::from_secs(1),
             grace: Duration::from_secs(120),
@@ -70,7 +70,7 @@ impl Ground {
         self.cluster.submit(job).unwrap()
     }
 
-    /// The only allocation of a job that is wanted.
+    /// Returns the only allocation of a job that is wanted.
     pub(crate) fn alloc(&self, key: &herdlet_nomad_server::schedule::Key) -> Allocation {
         wait::until("it is placed", || {
             let allocs = self.cluster.allocs_of(key);
@@ -78,7 +78,7 @@ impl Ground {
         })
     }
 
-    /// Has servers stop a job, and waits for its end.
+    /// Stops a job on the servers, and waits for its end.
     pub(crate) fn stop(&self, key: &herdlet_nomad_server::schedule::Key) {
         {
             let _guard = self.runtime.enter();
@@ -93,7 +93,7 @@ impl Ground {
 }
 
 impl Ground {
-    /// Servers forget everything, and nothing is left.
+    /// Removes everything from the servers, and checks that nothing remains.
     pub(crate) fn finish(self) {
         {
             let _guard = self.runtime.enter();
@@ -112,7 +112,7 @@ impl Ground {
     }
 }
 
-/// A service whose one task sleeps for so many seconds.
+/// Returns a service whose only task sleeps for `seconds`.
 pub(crate) fn service(id: &str, seconds: u32) -> Value {
     json!({
         "ID": id, "Name": id, "Type": "service", "Namespace": "default", "Datacenters": ["dc1"],
@@ -208,7 +208,7 @@ fn what_fails_is_told_with_its_code_and_what_is_not_built_with_its_name() {
     ground.finish();
 }
 
-/// What `nomad alloc logs`, `alloc restart` and `node status -self` are made of.
+/// The calls behind `nomad alloc logs`, `alloc restart` and `node status -self`.
 #[test]
 fn servers_and_people_reach_what_runs_on_the_node() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! What commands print: output that can't be written, readers that go away, logs that are followed over replacements.
+//! Output of commands: write errors, closed pipes, logs that are followed across replacements.
 
 use std::{
     cell::RefCell,
@@ -33,7 +33,7 @@ fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
         let status = agent.command(arguments).stdout(full()).status().unwrap();
         assert_eq!(status.code(), Some(code), "{arguments:?}");
     }
-    // Nobody can be told why.
+    // The reason can't be printed anywhere.
     let status = agent.command(&["status", "nobody"]).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1));
     let status = agent.command(&["restart", "chat", "--wait"]).stderr(full()).status().unwrap();
@@ -109,7 +109,7 @@ fn logs_since_a_moment_are_those_that_were_written_since() {
     agent.apply_and_wait(&job("chat", "service", "", &[shell("t", &script, "")]));
     let follow = agent.spawn(&["logs", "-f", "chat"]);
     follow.until_stdout("early");
-    // When something was written is known to ten seconds.
+    // The time of a log line is known to within ten seconds.
     wait::pause(Duration::from_secs(12));
     let date = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output().unwrap().stdout;
     let between = String::from_utf8(date).unwrap().trim().to_owned();
@@ -130,7 +130,7 @@ fn logs_since_a_moment_are_those_that_were_written_since() {
     agent.finish();
 }
 
-// Whoever followed a log saw a question only once it was answered.
+// Regression: followers of a log saw a prompt only after it was answered.
 #[test]
 fn a_followed_log_shows_a_line_that_is_not_finished_and_says_that_the_agent_has_gone() {
     if !is_root() {
@@ -162,7 +162,8 @@ fn a_followed_log_shows_a_line_that_is_not_finished_and_says_that_the_agent_has_
     agent.finish();
 }
 
-// It was taken for the newest part of the log, by whoever read it and by the next supervisor, which removed all others.
+// Regression: readers and the next supervisor took the file for the newest part of the log, and the
+// supervisor removed all others.
 #[test]
 fn a_file_that_a_task_lays_beside_its_log_hides_nothing_of_it() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Starts on a machine under pressure: the highest priority goes first. The pressure is a folder over `/proc/pressure` that only the
-//! agent sees.
+//! Starts on a machine under pressure: the highest priority goes first. The pressure is a folder mounted over
+//! `/proc/pressure` that only the agent sees.
 
 use std::{
     fs,
@@ -16,11 +16,11 @@ use herdlet_tests::e2e::{
 
 use crate::common::{is_root, job, sleeper};
 
-/// What the agent takes for the kernel's word.
+/// A fake `/proc/pressure`.
 struct Pressure(PathBuf);
 
 impl Pressure {
-    /// For an agent that was not started yet.
+    /// Prepares it for an agent that is not started yet.
     fn for_agent(agent: &mut Agent) -> Self {
         let dir = agent.home.path().join("pressure");
         fs::create_dir(&dir).unwrap();
@@ -56,8 +56,9 @@ fn paced(agent: &Agent) -> f64 {
     agent.metric("herdlet_operations_paced_total", "start")
 }
 
-/// Applies a job, and two of lower priority while it has just begun, which therefore wait. On a very busy machine they may come too late
-/// for that, and others are tried. When that was, and the names of those that wait.
+/// Applies a job, and two of lower priority right after its start, which therefore wait. On a very busy
+/// machine they may come too late, so the function repeats this with new jobs. Returns the time, and the
+/// names of the waiting jobs.
 fn until_paced(agent: &mut Agent) -> (Instant, String, String) {
     for round in 0..100 {
         let (began, before) = (Instant::now(), paced(agent));
@@ -90,7 +91,7 @@ fn under_pressure_the_highest_priority_starts_first_and_what_waits_can_be_delete
     let (began, low, given_up) = until_paced(&mut agent);
     let waiting = paced(&agent);
 
-    // Nobody has to wait for a start that nobody wants any more.
+    // A start that is no longer wanted does not delay its deletion.
     agent.cli(&["delete", "--wait", &given_up]).success();
     let was_started = agent.log().contains(&format!("task is running alloc=\"{given_up}.g[0]\""));
     assert!(!was_started || began.elapsed() > Duration::from_secs(10), "{}", agent.log_tail());

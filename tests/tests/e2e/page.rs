@@ -16,17 +16,17 @@ use tungstenite::{Message, WebSocket};
 
 use crate::common::{is_root, job, sleeper};
 
-/// A browser without a window that shows one page.
+/// A headless browser with one page.
 struct Browser {
     process: Child,
     socket: WebSocket<TcpStream>,
     asked: u64,
-    /// With its page.
+    /// The page's session.
     session: Value,
 }
 
 impl Browser {
-    /// Asked over Chromium's own protocol: <https://chromedevtools.github.io/devtools-protocol/>.
+    /// Uses the Chrome DevTools Protocol: <https://chromedevtools.github.io/devtools-protocol/>.
     fn open(program: &Path, profile: &Path, address: &str) -> Self {
         let process = Command::new(program)
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
@@ -71,7 +71,7 @@ impl Browser {
         }
     }
 
-    /// What an expression is in the page.
+    /// Evaluates an expression in the page.
     fn value(&mut self, expression: &str) -> Value {
         self.ask("Runtime.evaluate", json!({ "expression": expression }))["result"]["value"].clone()
     }
@@ -104,7 +104,7 @@ fn the_page_is_true_while_it_is_open_and_says_when_it_is_not() {
     let mut browser = Browser::open(&chromium, &profile, &address);
     let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
     browser.until("the job is there", &says("1/1 converged"));
-    // The ticket is used up, and not in sight.
+    // The ticket is used up, and no longer in the URL.
     assert_eq!(browser.value("location.search"), "");
 
     agent.apply_and_wait(&job("second", "service", "", &[sleeper("t", "")]));

@@ -1,5 +1,6 @@
-//! A node and its servers in network namespaces of their own, with a router between them that drops packets: nobody is refused, nobody hears
-//! that the other one is gone. Both ways and one way, for longer than the node's TTL.
+//! A node and its servers in separate network namespaces, with a router between them that drops packets:
+//! connections are not refused, and neither side learns that the other is unreachable. In both directions and
+//! in one, for longer than the node's TTL.
 //!
 //! ```text
 //!   servers 10.91.1.1 ──veth── 10.91.1.2 router 10.91.2.2 ──veth── 10.91.2.1 agent
@@ -32,7 +33,7 @@ use crate::common::is_root;
 const SERVERS: &str = "10.91.1.0/24";
 const AGENT: &str = "10.91.2.0/24";
 
-/// Three network namespaces, each held by a process that does nothing.
+/// Three network namespaces, each held by an idle process.
 struct Net {
     servers: Child,
     router: Child,
@@ -72,9 +73,9 @@ impl Net {
         net
     }
 
-    /// What goes there vanishes, without a word to whoever has sent it.
+    /// Silently drops packets to these addresses.
     fn drop_to(&self, net: &str) {
-        // More exact than the route of the device, and so preferred.
+        // More specific than the device's route, and so preferred.
         for half in halves(net) {
             run(self.router.id(), &format!("ip route add blackhole {half}"));
         }
@@ -101,14 +102,14 @@ fn halves(net: &str) -> [String; 2] {
     [format!("{begin}0/25"), format!("{begin}128/25")]
 }
 
-/// In the network namespace of that process, and as root of it.
+/// Runs a script as root in the network namespace of a process.
 fn run(pid: u32, script: &str) {
     let net = format!("--net=/proc/{pid}/ns/net");
     let output = Command::new("nsenter").args([&net, "sh", "-c", script]).output().unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Servers in the namespace of that process: all their sockets are made by one thread, which lives there.
+/// Starts servers in the namespace of a process: one thread in that namespace creates all their sockets.
 fn servers(pid: u32) -> (Cluster, tokio::runtime::Handle, String) {
     let (send, receive) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
@@ -119,14 +120,14 @@ fn servers(pid: u32) -> (Cluster, tokio::runtime::Handle, String) {
         runtime.block_on(async {
             let settings = Settings {
                 ttl_min: Duration::from_secs(1),
-                // So long a busy machine does not keep a heartbeat.
+                // Even a busy machine does not delay a heartbeat this long.
                 grace: Duration::from_secs(9),
                 ..Settings::default()
             };
             let cluster = Cluster::start(settings);
             let listener = cluster.listen_on(Ipv4Addr::new(10, 91, 1, 1), 4647).await.unwrap();
             send.send((cluster, tokio::runtime::Handle::current(), listener.address.clone())).unwrap();
-            // As long as the test.
+            // Runs until the test ends.
             std::future::pending::<()>().await;
         });
     });
@@ -192,7 +193,7 @@ impl Ground {
         wait::until_true(&format!("{id} is {status}"), || self.cluster.client_status(id) == *status);
     }
 
-    /// Nothing gets through in these directions until servers have missed the node, and some heartbeats more.
+    /// Blocks these directions until the servers have missed the node, and for some heartbeats more.
     fn part(&self, nets: &[&str]) {
         nets.iter().for_each(|net| self.net.drop_to(net));
         wait::until_true("the node is missed", || {
@@ -206,7 +207,7 @@ impl Ground {
         wait::until_true("the node is back", || self.cluster.status(&self.node) == Some(NodeStatus::Ready));
     }
 
-    /// What servers place for a job before the node has told them how its allocation is ends without having been started.
+    /// Checks that replacements placed before the node reported its allocations end without being started.
     fn never_ran_elsewhere(&self, key: &Key, id: &AllocId) {
         let others = || self.cluster.allocs_of(key).into_iter().filter(|alloc| alloc.id != *id);
         wait::until_true("nothing else is wanted of it", || {
@@ -218,7 +219,7 @@ impl Ground {
         }
     }
 
-    /// Another allocation of the job runs, as a process of its own.
+    /// Waits until another allocation of the job runs as a new process.
     fn until_replaced(&self, key: &Key, id: &AllocId, pid: u32) {
         wait::until_true("it is replaced", || {
             let others = self.cluster.allocs_of(key).into_iter().filter(|alloc| alloc.id != *id);
@@ -280,7 +281,7 @@ fn servers_hear_of_addresses_that_come_and_go() {
 }
 
 impl Ground {
-    /// Servers forget everything, and nothing is left.
+    /// Removes everything from the servers, and checks that nothing remains.
     fn finish(self) {
         {
             let _guard = self.runtime.enter();

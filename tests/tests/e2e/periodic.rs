@@ -1,4 +1,4 @@
-//! Periodic jobs: launched by the clock, over a crash of the agent, and by request.
+//! Periodic jobs: launched by the clock, across a crash of the agent, and on request.
 
 use std::{
     collections::BTreeSet,
@@ -43,7 +43,7 @@ fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
     assert!(child.starts_with("backup/periodic-"), "{child}");
     agent.cli(&["wait", "--for=complete", &child]).success();
     agent.until_printed(&["logs", &child], |said| said.contains(&format!("backup as {child}")));
-    // The parent runs nothing by itself: its child is named, with what to type.
+    // The parent runs no tasks itself: the output names its child and the command for its logs.
     for command in ["status", "explain"] {
         let told = agent.cli(&[command, "backup"]).success().stdout;
         assert!(

@@ -1,4 +1,5 @@
-//! What may not run on this machine at a real agent: it waits and says why, in Nomad's words too, and starts once it may.
+//! Jobs that may not run on this machine, in a real agent: they wait, report the reason, also in Nomad's
+//! terms, and start once they may.
 
 use std::fs;
 
@@ -16,7 +17,7 @@ fn get(agent: &Agent, path: &str) -> Value {
     http::get(&agent.peer(), path).unwrap().json()
 }
 
-/// What Nomad's plan says of the job's group as it is.
+/// Returns the result of Nomad's plan for the job's group.
 fn failed(agent: &Agent, job: &str) -> Value {
     let body = json!({ "Job": get(agent, &format!("/v1/job/{job}")) }).to_string();
     let path = format!("/v1/job/{job}/plan");

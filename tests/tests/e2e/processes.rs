@@ -1,4 +1,4 @@
-//! What belongs to a task and what doesn't: everything of a task dies by its cgroup, and nothing else does.
+//! Which processes belong to a task: all of them are killed by their cgroup, and no others.
 
 use std::process::{Child, Command, Stdio};
 
@@ -6,7 +6,7 @@ use herdlet_tests::e2e::{agent::Agent, host, wait};
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// A process that has nothing to do with any agent. Ended when dropped.
+/// A process that is unrelated to any agent. It is killed when dropped.
 struct Bystander(Child);
 
 impl Bystander {
@@ -34,7 +34,8 @@ fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
     }
     let stranger = Bystander::start("/bin/sleep", &["100000"]);
     let mut agent = Agent::start();
-    // A daemon (forked twice, in a session of its own, deaf to everything that can be ignored), a child, the main process.
+    // A daemon (forked twice, in its own session, ignoring all signals that can be ignored), a child, the
+    // main process.
     let script = "setsid sh -c 'trap \"\" TERM INT HUP; setsid sleep 100000 & sleep 100000' & \
                   (trap '' TERM; sleep 100000) & echo up; exec sleep 100000";
     agent.apply_and_wait(&job(
@@ -49,10 +50,10 @@ fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
     });
     let other = agent.single("family.g[0]", "other");
 
-    // Killed from outside: only the main process, the rest would live on without the cgroup.
+    // Kill only the main process from outside; the others would survive without the cgroup.
     let supervisors = host::supervisors(&agent.home.instance().unwrap());
     let is_main = |pid: &u32| host::parent(*pid).is_some_and(|parent| supervisors.contains(&parent));
-    // All others are children of it, or of those.
+    // All others are its descendants.
     let main = family.iter().map(|member| member.pid).find(is_main).unwrap();
     host::signal(main, rustix::process::Signal::KILL);
     agent.until_alloc("family.g[0]", "was restarted", |alloc| alloc.restarts("t") == 1);
@@ -108,7 +109,7 @@ fn a_pid_that_now_belongs_to_somebody_else_is_never_signalled() {
     let instance = agent.home.instance().unwrap();
     let supervisors = host::supervisors(&instance);
     agent.kill();
-    // Power was lost, so to say: nobody wrote down the end. Both pids are then given to strangers.
+    // Simulates a power loss: the end was not recorded. Both pids then go to unrelated processes.
     for pid in supervisors.iter().chain([&member.pid]) {
         host::signal(*pid, rustix::process::Signal::KILL);
         wait::until_true("it is gone", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
@@ -127,7 +128,8 @@ fn a_pid_that_now_belongs_to_somebody_else_is_never_signalled() {
     assert!(strangers.iter().all(Bystander::is_alive));
 }
 
-/// A stranger with this pid, if the kernel gives it: tried a few times, as others take pids too.
+/// Starts an unrelated process with this pid, if the kernel assigns it. Retries, because other processes take
+/// pids too.
 fn born_as(pid: u32) -> Option<Bystander> {
     const LAST: &str = "/proc/sys/kernel/ns_last_pid";
     let last = std::fs::read_to_string(LAST).ok()?;
@@ -140,7 +142,7 @@ fn born_as(pid: u32) -> Option<Bystander> {
         let stranger = Bystander::start("/bin/sleep", &["100000"]);
         found = (stranger.0.id() == pid).then_some(stranger);
     }
-    // Everybody else's pids go on where they were.
+    // Pids of other processes continue as before.
     std::fs::write(LAST, last.trim()).ok()?;
     found
 }

@@ -1,4 +1,4 @@
-//! `apply --prune`: what an earlier apply of the same set has brought in, and only that, is taken away again.
+//! `apply --prune` deletes the jobs that an earlier apply of the same set brought in, and only those.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn what_is_no_longer_in_a_set_is_deleted_and_nothing_else() {
     for dir in [&folder, &shop] {
         fs::create_dir(dir).unwrap();
     }
-    // It says by itself that it is of the set, and is its folder's all the same.
+    // Its own manifest has the set's label, but its folder owns it.
     let owned = sleeping("owned").replace("{name: owned}", "{name: owned, labels: {herdlet/set: shop}}");
     fs::write(folder.join("owned.yaml"), owned).unwrap();
     let setup = Setup::default().argument("--manifests").argument(folder.display().to_string());
@@ -38,7 +38,7 @@ fn what_is_no_longer_in_a_set_is_deleted_and_nothing_else() {
     agent.cli(&["apply", "-f", &shop_path, "--prune", "shop", "--wait"]).success();
     assert_eq!(jobs(&agent), ["free", "old", "owned", "web"]);
 
-    // Looked at first; nothing is changed by that.
+    // `diff` shows the deletion and changes nothing.
     fs::remove_file(shop.join("old.yaml")).unwrap();
     let differs = agent.cli(&["diff", "-f", &shop_path, "--prune", "shop"]).ended(1).stdout;
     assert!(
@@ -58,7 +58,7 @@ fn what_is_no_longer_in_a_set_is_deleted_and_nothing_else() {
     agent.cli(&["wait", "old", "--for=deleted"]);
     assert_eq!(jobs(&agent), ["free", "owned", "web"]);
 
-    // Applied without a set it belongs to none, and no later one takes it away.
+    // After an apply without a set it belongs to none, and no later apply deletes it.
     agent.cli(&["apply", "-f", &shop_path, "--wait"]).success();
     fs::remove_file(shop.join("web.yaml")).unwrap();
     write("new");

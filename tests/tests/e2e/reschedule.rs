@@ -1,11 +1,11 @@
-//! Allocations that fail for good: another one follows, also after the agent was killed meanwhile.
+//! Allocations that fail permanently are rescheduled, even if the agent was killed meanwhile.
 
 use herdlet_tests::e2e::{agent::Agent, http, wait};
 use serde_json::Value;
 
 use crate::common::{is_root, job, shell};
 
-/// What the API shows of the allocations of the job, newest first.
+/// Returns the job's allocations as in the API, newest first.
 fn allocs(agent: &Agent) -> Vec<Value> {
     let path = "/v1/job/flaky/allocations?reverse=true";
     http::get(&agent.peer(), path).unwrap().json().as_array().cloned().unwrap_or_default()

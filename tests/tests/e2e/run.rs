@@ -1,4 +1,4 @@
-//! `herdlet run`: a private agent, its output, its exit code, and what is left when it dies.
+//! `herdlet run`: a private agent, its output, its exit code, and its remains after a kill.
 
 use std::path::Path;
 
@@ -25,9 +25,9 @@ fn the_exit_code_is_the_first_that_is_not_zero_in_order_of_file_group_and_task()
     let home = Home::new(User::Same);
     let fails = |code: u32, after: &str| format!("sleep {after}; exit {code}");
     let restart = "restart: {attempts: 0, mode: fail}";
-    // The later ones fail first: it is the order in the files that counts.
+    // The later ones fail first, but the order in the files decides.
     let first = home.write("1.yaml", &job("first", "batch", restart, &[shell("good", "exit 0", "")]));
-    // A task that fails ends its siblings, so those that are to be compared are in groups of their own.
+    // A failed task ends its siblings, so the tasks to compare are in separate groups.
     let group = |name: &str, code: u32, after: &str| {
         format!("    - name: {name}\n      {restart}\n      tasks:\n{}", shell("t", &fails(code, after), ""))
     };
@@ -200,7 +200,7 @@ fn even_without_its_guard_a_killed_run_leaves_no_process() {
     run.finish();
 }
 
-/// It waited for ever: what makes children runs nothing by itself.
+/// Regression: `run` waited for ever, because a periodic job runs no tasks itself.
 #[test]
 fn a_periodic_job_is_refused() {
     let home = Home::new(User::Same);

@@ -1,4 +1,4 @@
-//! Groups that are scaled, from the command line and through Nomad's API.
+//! Scaling groups, from the command line and through Nomad's API.
 
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},

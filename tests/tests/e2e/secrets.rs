@@ -1,4 +1,4 @@
-//! Nothing that is secret is seen where others look, whatever the umask.
+//! No secret is visible to other users, whatever the umask.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -37,7 +37,7 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
     agent.crash();
     let token_after = fs::read_to_string(dir.join("t/secrets/nomad_api.jwt")).unwrap();
 
-    // Arguments of every process of ours, also supervisors'.
+    // The arguments of every process of the agent, including supervisors.
     for (pid, arguments) in herdlet_tests::e2e::host::processes_naming(agent.home.path()) {
         for secret in [SECRET, token.trim(), token_after.trim(), "consul-secret-0815"] {
             assert!(!arguments.contains(secret), "arguments of {pid}");
@@ -69,10 +69,11 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
     agent.finish();
 }
 
-/// Directories and files below `dir` that others could read, were they let in by the directories above them.
+/// Finds directories and files below `dir` that other users could read if the parent directories let them in.
 fn look(dir: &Path, open: &mut Vec<String>) {
     let mode = fs::metadata(dir).unwrap().mode() & 0o777;
-    // What is in closed directories is closed; allocation directories are to be entered by other users' tasks.
+    // Closed directories protect their contents. Tasks of other users must be able to enter allocation
+    // directories.
     if mode & 0o007 == 0 {
         for file in ["state.db", "keys/identity.p8", "instance"] {
             if let Ok(found) = fs::metadata(dir.join(file))

@@ -1,5 +1,5 @@
-//! Attacks, as `SECURITY.md` lists them: by another user of the machine, by a task, by a web page, by whoever can connect,
-//! by a peer.
+//! The attacks listed in `SECURITY.md`: by another user of the machine, by a task, by a web page, by anyone
+//! who can connect, by a peer.
 
 mod connections;
 mod directories;

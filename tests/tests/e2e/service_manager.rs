@@ -1,4 +1,4 @@
-//! What the agent tells its service manager, as systemd would hear it: sd_notify(3).
+//! The agent's notifications to its service manager, as systemd would receive them: sd_notify(3).
 
 use std::{os::unix::net::UnixDatagram, sync::mpsc};
 
@@ -9,11 +9,11 @@ use herdlet_tests::e2e::{
 
 use crate::common::{is_root, job, shell};
 
-/// Hears all that is said, as it is said: the kernel keeps ten notifications of those that nobody reads.
+/// Receives all notifications as they are sent, because the kernel queues only ten.
 fn listen(manager: UnixDatagram) -> mpsc::Receiver<String> {
     let (sender, heard) = mpsc::sync_channel(100_000);
     manager.set_read_timeout(None).unwrap();
-    // It ends with the test's process.
+    // The thread ends with the test's process.
     std::thread::spawn(move || {
         let mut message = [0; 4_096];
         while let Ok(len) = manager.recv(&mut message) {
@@ -26,7 +26,7 @@ fn listen(manager: UnixDatagram) -> mpsc::Receiver<String> {
     heard
 }
 
-/// Waits for a notification with this line. What was said before is dropped.
+/// Waits for a notification with this line. Earlier ones are dropped.
 #[track_caller]
 fn until_said(manager: &mpsc::Receiver<String>, line: &str) {
     wait::until_true(line, || manager.try_iter().any(|text| text.lines().any(|said| said == line)));

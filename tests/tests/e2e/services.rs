@@ -10,7 +10,7 @@ use herdlet_tests::e2e::{
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// A group with a port and a service in `provider`.
+/// Returns a group with a port and a service in `provider`.
 fn group(name: &str, provider: &str, more: &str) -> String {
     format!(
         "network: {{ports: {{p: {{}}}}}}\nservices: [{{name: {name}, provider: {provider}, port: p{more}}}]"
@@ -28,9 +28,9 @@ fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
     }
     let Some(consul) = Consul::start(Access::Open) else { return };
     let mut agent = Agent::start_with(with(&consul));
-    // Ends only when told to by the signal, and takes its time.
+    // Exits only on the signal, after a short delay.
     let script = "trap 'echo asked; sleep 0.3; exit 0' TERM; echo up; while :; do sleep 0.02; done";
-    // Not over before it is cut short.
+    // Long enough that it never ends before it is skipped.
     let order = format!("{}\nshutdown_delay: 1h", group("ordered", "consul", ""));
     agent.apply_and_wait(&job(
         "ordered",
@@ -44,7 +44,7 @@ fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
 
     agent.cli(&["delete", "ordered"]).success();
     wait::until_true("the registration is taken back", || consul.ids("ordered").is_empty());
-    // The shutdown_delay lies between.
+    // The shutdown_delay comes between the two.
     wait::pause(Duration::from_millis(300));
     assert!(!agent.task_log(&alloc, "t", "stdout").contains("asked"), "it goes before the signal");
     assert!(host::is_alive(main));
@@ -65,12 +65,12 @@ fn a_consul_that_is_down_holds_nothing_back_and_gets_its_registrations_when_it_i
     let member = agent.single("brave.g[0]", "t");
     consul.launch();
     wait::until_true("it is registered", || consul.ids("brave").len() == 1);
-    // Restarted, it knows nothing any more (development mode): that is drift.
+    // A restarted Consul in development mode has lost all registrations: that is drift.
     consul.stop();
     consul.launch();
     wait::until_true("it is registered again", || consul.ids("brave").len() == 1);
     assert_eq!(agent.single("brave.g[0]", "t"), member);
-    // Down while the job is stopped: what holds the stop back is the task, not the catalogue.
+    // Consul is down while the job is stopped: the stop waits for the task, not for the catalogue.
     consul.stop();
     agent.cli(&["delete", "brave"]).success();
     wait::until_true("the task ends", || !host::is_alive(member.pid));
@@ -143,7 +143,7 @@ fn a_token_opens_a_consul_that_denies_by_default() {
     assert!(consul.ids("friend").is_empty());
     assert!(!agent.log().contains(TOKEN));
     agent.finish();
-    // What can't be asked whether it is gone is not forgotten; but it holds no process.
+    // A service whose deregistration can't be confirmed is not forgotten, but no process waits for that.
     let stranger = without.members();
     without.cli(&["delete", "stranger"]).success();
     wait::until_true("the task ends", || stranger.iter().all(|member| !host::is_alive(member.pid)));
@@ -242,7 +242,7 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
         python.display()
     );
     let checks = ", checks: [{name: alive, type: tcp, interval: 2s, timeout: 2m}]";
-    // Many times what the server takes to begin.
+    // Many times the start-up time of the server.
     let update = "update: {min_healthy_time: 100ms, healthy_deadline: 15s, progress_deadline: 10m}\n";
     let group = format!("{update}{}", group("again", "nomad", checks));
     let text = job("again", "service", &group, &[shell("t", &script, "")]);
@@ -262,7 +262,7 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
     assert_eq!(listed(&agent), Some(0), "nobody knows yet whether it answers");
     assert!(!is_overdue(&agent) || restarted.elapsed() > Duration::from_secs(14), "it has its time again");
     assert_eq!(agent.cli(&["wait", "again", "--timeout", "1500ms"]).code, 3, "it does not answer");
-    // Its roll-out is over: only the check is waited for, and every screen says that it is not healthy now.
+    // The roll-out is over: only the check is pending, and every output shows the allocation as not healthy.
     let row = |arguments: &[&str]| {
         let text = agent.cli(arguments).success().stdout;
         let row = text.lines().find(|line| line.contains("again")).unwrap_or_default().to_owned();
@@ -319,7 +319,7 @@ fn a_group_restart_takes_the_registration_back_and_a_task_restart_does_not() {
     agent.finish();
 }
 
-/// Something that speaks as much of Consul's API as an agent needs, and refuses to take anything back until it is told to.
+/// A fake of the part of Consul's API that an agent needs, which refuses to deregister until it is told to.
 struct Refusing {
     address: String,
     willing: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -333,7 +333,7 @@ impl Refusing {
         let address = format!("http://{}", listener.local_addr().unwrap());
         let willing = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let consents = std::sync::Arc::clone(&willing);
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             let mut services = serde_json::Map::new();
             for mut stream in listener.incoming().flatten() {
@@ -361,7 +361,7 @@ impl Refusing {
     }
 }
 
-/// A request to its end: its first line and its body.
+/// Reads a whole request: its first line and its body.
 fn read_request(stream: &mut std::net::TcpStream) -> (String, String) {
     use std::io::{BufRead as _, Read as _};
 
@@ -408,7 +408,7 @@ fn a_consul_that_refuses_to_take_back_keeps_nothing_but_the_jobs_name_and_the_re
     agent.finish();
 }
 
-// Nobody asked Consul when no job used it any more, so what a crash had left in it stayed for ever.
+// Regression: Consul was not queried once no job used it, so leftovers of a crash stayed for ever.
 #[test]
 fn what_a_crash_left_in_consul_is_swept_also_where_no_job_uses_it() {
     if !is_root() {
@@ -430,7 +430,8 @@ fn what_a_crash_left_in_consul_is_swept_also_where_no_job_uses_it() {
     agent.finish();
 }
 
-/// On a machine without Consul, a job written for Nomad was accepted without a word, and deleting it never ended.
+/// Regression: on a machine without Consul, a job written for Nomad was accepted without a warning, and its
+/// deletion never ended.
 #[test]
 fn a_job_for_a_consul_that_is_not_there_is_warned_of_and_can_be_deleted() {
     if !is_root() {
@@ -460,7 +461,7 @@ fn a_job_for_a_consul_that_is_not_there_is_warned_of_and_can_be_deleted() {
     agent.finish();
 }
 
-/// A `shutdown_delay` of an hour held up a deletion for an hour, whatever anybody did.
+/// Regression: a `shutdown_delay` of an hour delayed a deletion for an hour, and nothing could shorten it.
 #[test]
 fn a_shutdown_delay_that_runs_is_cut_short_also_by_an_agent_that_was_killed() {
     if !is_root() {

@@ -1,11 +1,12 @@
-//! `-o json` and `-o yaml`: what scripts read. One document on stdout, of a promised shape; words only on stderr.
+//! `-o json` and `-o yaml`, for scripts: one document of a documented shape on stdout; messages only on
+//! stderr.
 
 use herdlet_tests::e2e::{agent::Agent, command::Output};
 use serde_json::Value;
 
 use crate::common::{is_root, job, shell, sleeper, volume};
 
-/// What was printed, which must be one document and nothing else.
+/// Parses the output, which must be one document and nothing else.
 #[track_caller]
 fn document(output: &Output) -> Value {
     let document: Value = serde_json::from_str(&output.stdout)
@@ -103,7 +104,7 @@ fn what_goes_wrong_is_told_by_the_code_and_on_stderr() {
     assert_eq!((output.code, output.stdout.as_str()), (2, ""));
     assert!(output.stderr.contains(":4:"), "{}", output.stderr);
 
-    // A wait that fails still says what was accepted.
+    // A failed wait still prints what was accepted.
     let failing = job(
         "failing",
         "batch",

@@ -1,5 +1,6 @@
-//! Starts that were never made: for want of processes or of descriptors, on the first agent of a runtime directory, as after each
-//! boot. Nothing of them is counted, nothing fails for good, and once there is enough all tasks run.
+//! Starts that could not be made for lack of processes or descriptors, on the first agent of a runtime
+//! directory, as after each boot. They count as no attempt, no task fails permanently, and all tasks run once
+//! the resources suffice.
 
 use std::fs;
 
@@ -14,16 +15,16 @@ use crate::{
     faults::Pids,
 };
 
-/// More tasks than either limit lets run.
+/// More tasks than either limit allows.
 const TASKS: usize = 60;
 
-/// One lost attempt is forgiven, a second one fails the task for good.
+/// The policy tolerates one lost attempt; a second one fails the task permanently.
 fn wanted() -> String {
     let group = format!("count: {TASKS}\nrestart: {{attempts: 1, interval: 10m, delay: 1s, mode: fail}}");
     job("many", "service", &group, &[sleeper("t", "")])
 }
 
-/// Every task runs in its first attempt, and none has ever been said to have ended.
+/// Asserts that every task runs in its first attempt, and was never reported as ended.
 fn assert_nothing_was_counted(agent: &Agent) {
     let all = wait::until("all tasks run", || {
         let all = agent.allocs();
@@ -51,7 +52,7 @@ fn what_could_not_start_for_want_of_processes_has_lost_no_attempt() {
     group.take(agent.pid());
     group.limit("60");
     agent.apply(&wanted());
-    // Where supervisors are not in the agent's group all of them begin.
+    // If supervisors are not in the agent's cgroup, all tasks start.
     let is_short = wait::until("the limit is met, or all tasks run", || {
         let is_short = agent.cli(&["explain", "many"]).stdout.contains("Resource temporarily unavailable");
         (is_short || agent.members().len() == TASKS).then_some(is_short)
@@ -76,7 +77,7 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
     agent.launch();
     let path = agent.manifest(&wanted()).display().to_string();
     let asked = agent.spawn(&["apply", "-f", &path]);
-    // Its API may have no descriptor either.
+    // Its API may lack descriptors too.
     wait::until_true("the limit is met", || {
         let is_met = agent.log().matches("Too many open files").count() > 1
             || fs::read_dir(format!("/proc/{}/fd", agent.pid())).is_ok_and(|open| open.count() >= 95);
@@ -84,7 +85,7 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
         is_met
     });
     let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
-    // Its other limit is that of this process.
+    // Its hard limit is that of this process.
     let maximum = getrlimit(Resource::Nofile).maximum;
     prlimit(pid, Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let _ = asked.finish();
@@ -93,7 +94,7 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
     agent.finish();
 }
 
-/// It was taken for a command that had run: the task was killed without it.
+/// Regression: the command counted as run, so the task was killed without it.
 #[test]
 fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some() {
     if !is_root() {
@@ -109,12 +110,12 @@ fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some(
     agent.cli(&["delete", "hooked"]).success();
     let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
     let before = getrlimit(Resource::Nofile);
-    // No number below the first free one is free.
+    // All descriptor numbers below the limit are in use.
     let open = fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap();
     let open: Vec<u64> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let current = (0..).find(|number| !open.contains(number));
     prlimit(pid, Resource::Nofile, Rlimit { current, ..before }).unwrap();
-    // Long enough for the delay and for several tries; a shorter pause would prove less and fail nothing.
+    // Long enough for the delay and several attempts. A shorter pause would prove less, but fail nothing.
     wait::pause(std::time::Duration::from_secs(8));
     assert_eq!(agent.members().len(), 1, "it waits for its command");
     assert!(!mark.exists());
@@ -124,7 +125,7 @@ fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some(
     agent.finish();
 }
 
-/// The agent could not run a check, which says nothing of the task: nothing is restarted, and nothing is taken off the catalogue.
+/// If the agent can't run a check, the task's state is unknown: nothing is restarted or delisted.
 #[test]
 fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything() {
     if !is_root() {
@@ -159,7 +160,7 @@ fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything()
     assert!(is_listed(), "its checks count as before");
     assert_eq!(agent.log().matches("a check could not run").count(), 1);
     drop(listener);
-    // They are made again.
+    // The checks run again.
     wait::until_true("the check fails that has nobody to ask", || {
         agent.alloc("checked.g[0]").is_some_and(|alloc| alloc.restarts("t") > 0)
     });

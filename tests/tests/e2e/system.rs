@@ -1,4 +1,5 @@
-//! System and sysbatch jobs at a real agent: one allocation of each group; the one kind runs on, the other ends.
+//! System and sysbatch jobs in a real agent: one allocation of each group; system tasks keep running,
+//! sysbatch tasks complete.
 
 use herdlet_tests::e2e::{agent::Agent, http, wait::until_true};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Traefik finds services by its Nomad provider and by its Consul catalogue, following events or asking again and again, and
+//! Traefik finds services through its Nomad provider and its Consul catalogue, by events or by polling, and
 //! loses no request while they are rolled out, scaled and restarted.
 
 use std::{
@@ -23,16 +23,16 @@ use serde_json::Value;
 
 use crate::common::{TOKEN, is_root, on_loopback, patient};
 
-/// Where Traefik learns of services. Each follows changes or asks again and again.
+/// Traefik's source of services.
 #[derive(Debug, Clone, Copy)]
 enum Catalogue {
-    /// An agent's own, at its API on this port.
+    /// An agent's own catalogue, through its API on this port.
     Nomad(u16),
     /// A Consul on this port.
     Consul(u16),
 }
 
-/// How it learns of changes.
+/// How Traefik learns of changes.
 #[derive(Debug, Clone, Copy)]
 enum Learns {
     FromEvents,
@@ -59,11 +59,11 @@ impl Catalogue {
     }
 }
 
-/// A running Traefik on a port of loopback.
+/// A running Traefik on a loopback port.
 struct Traefik {
     process: Child,
     port: u16,
-    /// Where it says what it knows.
+    /// The port of Traefik's own API.
     api: u16,
 }
 
@@ -86,7 +86,7 @@ impl Traefik {
         Self { process, port, api }
     }
 
-    /// How many servers it knows for the service.
+    /// Returns how many servers Traefik knows for the service.
     fn servers(&self) -> usize {
         let answer = http::get(&Peer::Port(self.api), "/api/http/services");
         let Some(answer) = answer.filter(|answer| answer.status == 200) else { return 0 };
@@ -96,7 +96,7 @@ impl Traefik {
         web.and_then(|web| web["loadBalancer"]["servers"].as_array()).map_or(0, Vec::len)
     }
 
-    /// What the service says through it; nothing where it failed.
+    /// Sends a request through Traefik; returns the body, or the failure.
     fn asked(&self) -> Result<String, String> {
         match http::get(&Peer::Port(self.port), "/") {
             Some(answer) if answer.status == 200 => Ok(answer.body),
@@ -105,7 +105,8 @@ impl Traefik {
         }
     }
 
-    /// Asks until `done` and until enough were asked or something failed. How many were answered, and what failed.
+    /// Sends requests until `done` and until enough were sent or one failed. Returns the number of answers,
+    /// and the failures.
     fn asked_until(&self, done: &AtomicBool) -> (u32, Vec<String>) {
         let (mut answered, mut failed) = (0, Vec::new());
         while !done.load(Ordering::Relaxed) || (answered < 100 && failed.is_empty()) {
@@ -126,17 +127,17 @@ impl Drop for Traefik {
     }
 }
 
-/// A service of two replicas, and whoever knows which of them are listed.
+/// A service with two replicas, and access to its catalogue.
 struct Story<'s> {
     agent: &'s mut Agent,
-    /// The manifest of a release.
+    /// Returns the manifest of a release.
     manifest: &'s dyn Fn(&str) -> String,
-    /// The ids of what is listed, in any form.
+    /// Returns a text with the ids of all listed instances.
     listed: &'s dyn Fn(&Agent) -> String,
 }
 
 impl Story<'_> {
-    /// Rolls, scales and restarts the service while `proxies` are asked for it.
+    /// Rolls out, scales and restarts the service while sending requests through `proxies`.
     fn tell(mut self, proxies: &[Traefik]) {
         self.agent.apply_and_wait(&(self.manifest)("first"));
         for proxy in proxies {
@@ -159,7 +160,7 @@ impl Story<'_> {
         }
     }
 
-    /// A new version, another count and back, a restart of one replica after the other.
+    /// Applies a new version, changes the count and back, restarts one replica after the other.
     fn change(&mut self, proxies: &[Traefik]) {
         self.agent.apply_and_wait(&(self.manifest)("second"));
         for count in ["3", "2"] {
@@ -172,21 +173,22 @@ impl Story<'_> {
             let is_listed = || (self.listed)(self.agent).contains(&replica);
             wait::until_true("the replica has left the list", || !is_listed());
             wait::until_true("the replica is back", is_listed);
-            // What asks once a second has asked by then, or knows one only until it has.
+            // A proxy that polls once a second has polled by then, or knows only one server until it has.
             wait::pause(Duration::from_millis(1_500));
             wait::until_true("Traefik knows both", || proxies.iter().all(|proxy| proxy.servers() == 2));
         }
     }
 }
 
-/// The example, as this release of it. A replica serves on for so long that also a busy Traefik has learned that it has left.
+/// Returns the example as this release of it. A replica keeps serving long enough for a busy Traefik to learn
+/// of its removal.
 fn web(python: &Path, release: &str) -> String {
     let example = patient("web-traefik").replace("shutdown_delay: 5s", "shutdown_delay: 12s");
     let text = example.replace("RELEASE: first", &format!("RELEASE: {release}"));
     text.replace("exec python3", &format!("exec {}", python.display()))
 }
 
-/// What the stories need; none where this machine has not got it.
+/// Returns the required programs, or `None` if this machine lacks one.
 fn programs() -> Option<(PathBuf, PathBuf)> {
     if !is_root() {
         return None;
@@ -194,7 +196,7 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     Some((environment::component(environment::PYTHON)?, environment::component(environment::TRAEFIK)?))
 }
 
-/// One that follows changes, and one that asks again and again.
+/// Starts a proxy that follows events, and one that polls.
 fn proxies(program: &Path, agent: &Agent, catalogue: Catalogue) -> [Traefik; 2] {
     let log = |name: &str| agent.home.path().join(name);
     [

@@ -1,5 +1,5 @@
-//! Another version of the agent takes over: from a state that an older one left, with supervisors that an older one started, and in
-//! the midst of work. A state of a newer version is told about in `crash.rs`.
+//! Upgrades: a new agent takes over the state of an older one, its running supervisors, and work in progress.
+//! `crash.rs` tests a state of a newer version.
 
 use std::{
     fs,
@@ -37,17 +37,17 @@ fn what_older_versions_left_is_understood_and_their_supervisors_are_taken_over()
 }
 
 fn take_over(fixture: &Path) {
-    // What ended long ago is looked at here, not collected.
+    // Keeps old jobs, so that they can be inspected.
     let setup = herdlet_tests::e2e::agent::Setup::default().config("job_gc_threshold: 1000000h\n");
     let mut agent = Agent::prepare(setup);
     let kept = upgrade::unpack(fixture, &agent);
     let instance = agent.home.instance().unwrap();
-    // A fixture's instance has one name: of several runs on a machine one at a time can be it.
+    // A fixture's instance has a fixed name, so concurrent runs on a machine take turns.
     let alone = fs::File::create(std::env::temp_dir().join(format!("herdlet-fixture-{instance}"))).unwrap();
     alone.lock().unwrap();
     let records = runtime(&instance).join("attempts");
     fs::create_dir_all(&records).unwrap();
-    // As if it had been left in this boot, which it was, as far as the supervisor goes that still lives.
+    // As if the records were from this boot, which is true for the supervisor that is started below.
     fs::copy("/proc/sys/kernel/random/boot_id", records.join(".boot")).unwrap();
     let mut living = Vec::new();
     for entry in fs::read_dir(kept).unwrap().flatten() {
@@ -83,7 +83,7 @@ fn take_over(fixture: &Path) {
     }
     assert_eq!(members.len(), old.len());
     assert_closed_around(&agent, &old);
-    // Also those that had ended, before the upgrade or while no agent ran.
+    // Including those that had ended, before the upgrade or while no agent ran.
     for alloc in fs::read_dir(agent.home.state().join("alloc")).unwrap().flatten() {
         let mode = alloc.metadata().unwrap().mode();
         assert_eq!(mode & 0o007, 0, "{} is open: {mode:o}", alloc.path().display());
@@ -95,7 +95,8 @@ fn take_over(fixture: &Path) {
     let precious = agent.home.state().join("volumes/v/precious");
     assert_eq!(fs::read_to_string(&precious).unwrap(), "kept\n");
 
-    // The old supervisor records the end in a way that is understood, and the next attempt has a new one.
+    // The agent understands how the old supervisor records the end, and the next attempt has a new
+    // supervisor.
     let stays = agent.single("stays.g[0]", "t");
     let (_, record) = old.iter().find(|(_, record)| record.task.pid == stays.pid).unwrap();
     host::signal(stays.pid, Signal::KILL);
@@ -110,7 +111,8 @@ fn take_over(fixture: &Path) {
     agent.finish();
 }
 
-/// Older agents left directories of tasks open to every user: they are closed, and the tasks still use them.
+/// Older agents left directories of tasks open to every user. Asserts that they are closed, and that the
+/// tasks can still use them.
 fn assert_closed_around(agent: &Agent, old: &[(String, Record)]) {
     let allocs = agent.home.state().join("alloc");
     let run_as = |uid: u32, dir: &Path, script: &str| {
@@ -138,10 +140,10 @@ fn assert_closed_around(agent: &Agent, old: &[(String, Record)]) {
     }
 }
 
-/// A user of no task.
+/// A user without a task.
 const STRANGER: u32 = 4_242;
 
-/// User and group of a task that is named after its user.
+/// Returns user and group of a task that is named after its user.
 fn user_of(task: &str) -> Option<(u32, u32)> {
     match task {
         "daemon" => Some((1, 1)),
@@ -150,8 +152,8 @@ fn user_of(task: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Starts the fixture's supervisor with a task, as the agent of version 0.1 does, and returns its record. A task that is named after a
-/// user runs as that user.
+/// Starts the fixture's supervisor with a task like the agent of version 0.1, and returns its record. A task
+/// that is named after a user runs as that user.
 fn start_as_0_1_does(agent: &Agent, instance: &str, attempt: &str) -> Record {
     let tree = host::cgroup2().unwrap().join("herdlet").join(instance);
     let (shims, cgroup) = (tree.join("shims"), tree.join(attempt));
@@ -186,7 +188,7 @@ fn start_as_0_1_does(agent: &Agent, instance: &str, attempt: &str) -> Record {
     let programs = fs::read_dir(agent.home.state().join("bin")).unwrap().flatten().map(|entry| entry.path());
     let program = programs.into_iter().next().unwrap();
     let records = runtime(instance).join("attempts");
-    // 0: nothing, 1: where logs go, 2: where records are, 3: what to start.
+    // 0: nothing, 1: directory of logs, 2: directory of records, 3: launch specification.
     let script =
         "echo $$ > \"$1/cgroup.procs\"; exec 3<\"$5\" 1<\"$3\" 2<\"$4\" 0</dev/null; exec \"$0\" run \"$2\"";
     let mut child = Command::new("/bin/sh")
@@ -204,7 +206,7 @@ fn start_as_0_1_does(agent: &Agent, instance: &str, attempt: &str) -> Record {
         let record = Record::from_bytes(&fs::read(records.join(attempt)).ok()?).ok()?;
         (record.state == State::Running).then_some(record)
     });
-    // It is this test's child, and must not stay a zombie.
+    // It is a child of this test, and must not remain a zombie.
     std::thread::spawn(move || child.wait());
     record
 }
@@ -229,7 +231,7 @@ fn the_agent_is_replaced_under_load_and_no_task_notices() {
                 let body =
                     serde_json::json!({ "files": [{ "name": "m.yaml", "text": busy(seconds) }] }).to_string();
                 let headers = [("Content-Type", "application/json")];
-                // Where no agent answers there will be one soon.
+                // No agent answers during a replacement.
                 match http::request(&peer, "POST", "/v1/herdlet/apply", &headers, &body) {
                     Some(answer) if answer.status == 200 => {
                         updates.fetch_add(1, Ordering::Relaxed);
@@ -239,14 +241,14 @@ fn the_agent_is_replaced_under_load_and_no_task_notices() {
             }
         });
         let _ends = Ends(&over);
-        // Replaced often, and under load: until so many updates were accepted, however long each takes here.
+        // Replaces the agent under load until enough updates were accepted, however long that takes here.
         for number in 0..1_000 {
             if number >= 6 && updates.load(Ordering::Relaxed) > 10 {
                 break;
             }
             wait::pause(upgrade::PAUSE);
             agent.set_program(upgrade::install(&dir, number));
-            // As the service manager does it, or as a crash does.
+            // Like a service manager, or like a crash.
             if number % 2 == 0 {
                 agent.terminate();
             } else {
@@ -269,7 +271,7 @@ fn the_agent_is_replaced_under_load_and_no_task_notices() {
     agent.finish();
 }
 
-/// Ends what waits for it, also where a test fails.
+/// Sets the flag at the end, even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

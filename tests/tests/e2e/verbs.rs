@@ -1,4 +1,4 @@
-//! Nomad's verbs, as somebody types them who knows nothing else.
+//! Nomad's commands, as a user of Nomad types them.
 
 use herdlet_tests::e2e::agent::Agent;
 
@@ -53,7 +53,7 @@ fn nomads_verbs_do_what_they_say() {
     let listed = agent.cli(&["job", "allocs", "-verbose", "-json", "web"]).success().stdout;
     assert!(listed.starts_with('[') && listed.contains(&alloc), "{listed}");
     assert!(agent.cli(&["alloc", "logs", "-tail", "-n", "1", &alloc]).success().stdout.contains("hello"));
-    // There it means to forget the job; it never means the data of volumes, with two dashes either.
+    // In Nomad it purges the job; here it never deletes the data of volumes, with two dashes either.
     let told = agent.cli(&["job", "stop", "--purge", "-detach", "-yes", "web"]).success();
     assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("job/web deleting\n", ""));
     agent.cli(&["wait", "web", "--for=deleted"]);

@@ -1,4 +1,4 @@
-//! Versions of a job: kept, told of, gone back to.
+//! Versions of a job: kept, listed, reverted to.
 
 use herdlet_tests::e2e::agent::Agent;
 use serde_json::Value;
@@ -10,7 +10,7 @@ fn colored(color: &str) -> String {
     job("painted", "service", "", &[shell("t", &script, "kill_timeout: 5s")])
 }
 
-/// The numbers of the versions that are kept, newest first.
+/// Returns the numbers of the stored versions, newest first.
 fn kept(agent: &Agent) -> Vec<u64> {
     let listed = agent.cli(&["get", "versions", "painted", "-o", "name"]).success().stdout;
     listed.lines().map(|line| line.parse().unwrap()).collect()

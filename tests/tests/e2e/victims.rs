@@ -1,5 +1,5 @@
-//! What looks like ours and isn't: no sweep, no start, no deletion and no kill touches it. Two agents that live at the same time are
-//! told about in `agent.rs`, a pid that passed to somebody else in `processes.rs`.
+//! Objects that look like those of an agent but aren't: no cleanup, start, deletion or kill touches them.
+//! `agent.rs` tests two concurrent agents, `processes.rs` a reused pid.
 
 use std::{
     fs,
@@ -19,11 +19,11 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{is_root, job, sleeper, volume};
 
-/// A process of somebody else, put where ours would be.
+/// Another user's process in a place of the agent's processes.
 struct Stranger(Child);
 
 impl Stranger {
-    /// Called as a supervisor of `home` would be, in `cgroup` if one is given.
+    /// Starts it with the name of a supervisor of `home`, in `cgroup` if there is one.
     fn new(home: &Home, cgroup: Option<&Path>) -> Self {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new("/bin/sleep");
@@ -48,7 +48,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Directories, and what is mounted on them, that go in the end.
+/// Directories and their mounts, which are removed at the end.
 struct Made(Vec<PathBuf>);
 
 impl Drop for Made {
@@ -76,7 +76,7 @@ fn what_looks_like_ours_and_is_not_survives_every_sweep() {
         environment::leave_out("there are no cgroups");
         return;
     };
-    // Another instance, whose agent is dead and can defend nothing.
+    // Another instance, whose agent is dead.
     let mut other = Agent::start();
     let mounted = "volume_mounts: [{volume: data, destination: local/data}]";
     let group = "volumes: {data: {type: host, source: v}}";
@@ -92,9 +92,9 @@ fn what_looks_like_ours_and_is_not_survives_every_sweep() {
     let mut agent = Agent::start();
     let own = agent.home.instance().unwrap();
     agent.apply_and_wait(&work);
-    // Called otherwise in each run, as several may be on this machine.
+    // A unique name for each run, since several may run on this machine.
     let nobodys = format!("feedbeef{:08x}", std::process::id());
-    // An instance that nobody knows; a cgroup beside the instances; one among ours that is called like none of ours.
+    // An unknown instance; a cgroup beside the instances; one among ours with an unknown name.
     let groups = [
         cgroups.join(&nobodys).join(ATTEMPT),
         cgroups.join(format!("notes-{nobodys}")),
@@ -105,7 +105,7 @@ fn what_looks_like_ours_and_is_not_survives_every_sweep() {
     let mut strangers: Vec<Stranger> =
         groups.iter().map(|dir| Stranger::new(&agent.home, Some(dir))).collect();
     strangers.push(Stranger::new(&agent.home, None));
-    // A record of an instance that nobody knows, and a mount in a directory of ours that none of our objects has.
+    // A record of an unknown instance, and a mount in our directory that belongs to no object.
     let record = runtime(&nobodys).join("attempts").join(ATTEMPT);
     fs::create_dir_all(record.parent().unwrap()).unwrap();
     fs::copy(&others_record, &record).unwrap();
@@ -142,7 +142,7 @@ fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
     if !is_root() {
         return;
     }
-    // Before 6.14 the number is the whole machine's.
+    // Before Linux 6.14, pid_max is global.
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|part| part.trim().parse().ok()).collect();
     if numbers < vec![6, 14] {

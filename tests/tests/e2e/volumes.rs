@@ -101,7 +101,7 @@ fn a_task_can_not_lead_its_mount_out_of_its_directory() {
     fs::create_dir(&victim).unwrap();
     fs::write(victim.join("file"), "not ours").unwrap();
     let group = "volumes: {data: {type: host, source: data}}\nrestart: {attempts: 0, mode: fail}";
-    // The first task shares nothing but the user with the second: it writes into the other's directory.
+    // The tasks share nothing but the user; the first one writes into the second one's directory.
     let plant = format!("ln -s {} ../t/local/data; echo planted", victim.display());
     let text = format!(
         "{}{}",
@@ -157,7 +157,7 @@ fn data_that_was_kept_can_be_removed_later() {
     let data = agent.home.state().join("volumes/left");
     assert_eq!(fs::read_to_string(data.join("file")).unwrap(), "kept\n");
 
-    // The allocation is kept for its logs; it has ended and uses nothing any more.
+    // The allocation is kept for its logs; it has ended and uses the volume no longer.
     let deleted = agent.cli(&["delete", "volume", "left"]).success();
     assert!(deleted.stdout.contains("herdlet delete volume left --purge"), "{}", deleted.stdout);
     agent.cli(&["delete", "leaving", "--wait"]).success();
@@ -185,7 +185,7 @@ fn a_volume_in_use_names_who_uses_it_once() {
         let mounts = "volume_mounts: [{volume: d, destination: local/d}]";
         job("using", "service", group, &[shell("t", &format!("exec sleep {seconds}"), mounts)])
     };
-    // The second version leaves an allocation behind that has ended.
+    // The second version leaves an ended allocation of the first one.
     agent.apply_and_wait(&format!("{}{}", volume("used"), sleeping(100_000)));
     agent.apply_and_wait(&format!("{}{}", volume("used"), sleeping(100_001)));
     let refused = agent.cli(&["delete", "volume", "used"]);

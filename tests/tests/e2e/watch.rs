@@ -1,4 +1,4 @@
-//! Lists that go on: `get --watch`, and what is kept of what has happened.
+//! Continuous lists: `get --watch`, and the stored events.
 
 use herdlet_tests::e2e::{agent::Agent, command::Running, wait};
 use rustix::process::Signal;
@@ -79,7 +79,7 @@ fn what_has_happened_is_kept_with_its_cause() {
     agent.finish();
 }
 
-/// Who made, stopped, restarted, followed and removed it is told, in the order in which that came, newest first.
+/// Events name who created, stopped, restarted, followed up and removed an object, newest first.
 #[test]
 fn events_name_what_made_them_over_a_life_and_two_agents() {
     if !is_root() {

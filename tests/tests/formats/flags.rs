@@ -1,4 +1,4 @@
-//! Commands of the command line with their flags and the variables that stand for them.
+//! Commands with their flags and the corresponding variables.
 
 use clap::{Command, CommandFactory as _};
 use herdlet::cli::Cli;
@@ -12,7 +12,7 @@ fn commands_keep_their_flags() {
     assert_golden("flags.txt", &lines);
 }
 
-/// One line for each command and for each of its arguments.
+/// Lists a command and its arguments, one per line.
 fn list(command: &Command, above: &str, lines: &mut Vec<String>) {
     let path = format!("{above}{} ", command.get_name());
     let aliases: Vec<&str> = command.get_all_aliases().collect();

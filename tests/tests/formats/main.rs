@@ -1,9 +1,10 @@
-//! Every name that leaves the program: fields of what is stored, sent and printed, metrics, flags and fields of manifests.
+//! Every name that leaves the program: fields of stored, sent and printed data, metrics, flags and fields of
+//! manifests.
 //!
-//! In: the source, the library, and the golden files below `tests/fixtures/formats`. A name in code may change, its written
-//! form may not: a renamed field gets `#[serde(rename = "…")]`, a renamed flag `#[arg(long = "…")]`. Where a form is
-//! meant to change, `HERDLET_WRITE_FORMATS=1 cargo test -p herdlet-tests --test formats` writes the files again, and the
-//! difference is part of the commit.
+//! In: the source, the library, and the golden files in `tests/fixtures/formats`. A name in code may change,
+//! its external form may not: a renamed field gets `#[serde(rename = "…")]`, a renamed flag `#[arg(long =
+//! "…")]`. To change a form on purpose, run `HERDLET_WRITE_FORMATS=1 cargo test -p herdlet-tests --test
+//! formats` and commit the changed files.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
@@ -16,18 +17,18 @@ use herdlet_agent::telemetry::names;
 
 use std::{fs, path::PathBuf};
 
-/// The workspace.
+/// Returns the root of the workspace.
 fn root() -> PathBuf {
     let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     tests.parent().expect("a workspace").to_owned()
 }
 
-/// Whether the golden files are to be written instead of compared.
+/// Returns whether to write the golden files instead of comparing them.
 fn writes() -> bool {
     std::env::var_os("HERDLET_WRITE_FORMATS").is_some_and(|value| value == "1")
 }
 
-/// Fails where the lines differ from those of the golden file, with the lines that do.
+/// Compares lines with the golden file, and fails with the differences.
 fn assert_golden(file: &str, lines: &[String]) {
     let path = root().join("tests/fixtures/formats").join(file);
     let now = lines.iter().map(|line| format!("{line}\n")).collect::<String>();

@@ -1,4 +1,4 @@
-//! Bytes of stored records: those that an earlier build wrote are read, and written again they are the same bytes.
+//! Bytes of stored records: records of an earlier build can be read, and encode to the same bytes.
 
 use std::{collections::BTreeSet, fmt::Write as _, fs};
 
@@ -17,7 +17,7 @@ use super::{assert_golden, root, writes};
 
 const FILE: &str = "records.txt";
 
-/// Lives from which records are taken.
+/// Number of lives from which records are taken.
 const LIVES: u64 = 200;
 
 #[test]
@@ -43,7 +43,7 @@ fn stored_records_keep_their_bytes() {
     }
 }
 
-/// What is written of the record that these bytes are.
+/// Decodes a record and encodes it again.
 fn again(kind: &str, bytes: &[u8]) -> Result<Vec<u8>, Unreadable> {
     match kind {
         "meta" => reencode::<Meta>(bytes),
@@ -71,7 +71,7 @@ fn kind_of(value: &RecordValue) -> &'static str {
     }
 }
 
-/// Records of simulated lives, each of which holds a name that none before it held.
+/// Chooses records of simulated lives, each with a name that no earlier one contains.
 fn choose() -> Vec<String> {
     let mut known = BTreeSet::new();
     let mut chosen = Vec::new();
@@ -91,7 +91,7 @@ fn choose() -> Vec<String> {
     chosen
 }
 
-/// Short strings of lower-case letters in msgpack: names of fields and of variants, and little else.
+/// Finds short lower-case strings in msgpack: names of fields and of variants, and little else.
 fn words(bytes: &[u8]) -> Vec<String> {
     let word = |at: usize| {
         let len = usize::from(bytes[at].checked_sub(0xa0).filter(|len| (2..32).contains(len))?);

@@ -1,11 +1,11 @@
-//! Fields of manifests with their types and allowed values, without the texts that explain them.
+//! Fields of manifests with their types and allowed values, without descriptions.
 
 use herdlet_manifest::manifests;
 use serde_json::Value;
 
 use super::assert_golden;
 
-/// Keys of a schema that are for readers only.
+/// Keys of a schema that are only descriptions.
 const TEXTS: [&str; 4] = ["description", "title", "examples", "$comment"];
 
 #[test]
@@ -16,11 +16,11 @@ fn manifests_keep_their_fields() {
     assert_golden("manifest-schema.txt", &lines);
 }
 
-/// One line for each value of the schema.
+/// Lists the values of a schema, one per line.
 fn list(value: &Value, path: &str, lines: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
-            // A property may be called `description`: its value is a schema, no text.
+            // A property may be named `description`: its value is then a schema.
             let kept =
                 fields.iter().filter(|(key, value)| !TEXTS.contains(&key.as_str()) || value.is_object());
             kept.for_each(|(key, value)| list(value, &format!("{path}/{key}"), lines));

@@ -1,6 +1,7 @@
-//! Names that serde writes: one line for each struct and for each variant with fields, made from the source.
+//! Names in serde's formats, parsed from the source: one line for each struct and for each variant with
+//! fields.
 //!
-//! Neither the type's own name nor its file is part of a line, so types may be renamed and moved.
+//! The lines contain neither the type's own name nor its file, so types may be renamed and moved.
 
 use std::{
     fs,
@@ -32,7 +33,7 @@ fn serialized_names_stay() {
     assert_golden("wire-names.txt", &names.lines);
 }
 
-/// Calls `take` with the text of each source file that is part of the program.
+/// Calls `take` with the text of each source file of the program.
 fn sources(folder: &Path, take: &mut impl FnMut(&str)) {
     let entries = fs::read_dir(folder).expect("a folder of sources");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -157,7 +158,7 @@ fn fields_of(fields: &[Field<'_>], is_written: bool) -> String {
     fields.iter().filter_map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// The other names that are read, in brackets.
+/// Formats the aliases, in brackets.
 fn aliases<'a>(aliases: impl Iterator<Item = &'a str>, name: &str) -> String {
     let others: Vec<&str> = aliases.filter(|alias| *alias != name).collect();
     if others.is_empty() { String::new() } else { format!("[{}]", others.join(",")) }

@@ -1,5 +1,5 @@
-//! What servers have acknowledged is remembered over restarts of the agent: told is what has changed, and everything where servers may think
-//! otherwise.
+//! The agent remembers across restarts which reports the servers have acknowledged. It reports changes only,
+//! or everything if the servers may have lost reports.
 
 use herdlet_nomad::wire::{AllocId, ClientStatus, DesiredStatus};
 use herdlet_nomad_server::Settings;
@@ -10,7 +10,7 @@ use crate::world::{Living, World, job, seconds};
 
 const FOR_EVER: &str = "100000h";
 
-/// A node with so many allocations that run for ever, all of which servers know to run.
+/// Starts a node with `count` allocations that run for ever and that servers know as running.
 async fn running(world: &World, count: usize) -> (Living, Vec<AllocId>) {
     let node = world.ready_node(0).await;
     let text = job("web", "service", json!({ "run_for": FOR_EVER }), json!({}));
@@ -22,12 +22,12 @@ async fn running(world: &World, count: usize) -> (Living, Vec<AllocId>) {
     (node, ids)
 }
 
-/// What isn't urgent is told, and what was acknowledged is kept.
+/// Waits until non-urgent reports are sent, and acknowledgements are stored.
 async fn settle() {
     sleep(seconds(8)).await;
 }
 
-/// How often each was told of.
+/// Returns the number of reports for each allocation.
 fn told(world: &World, ids: &[AllocId]) -> Vec<usize> {
     world.cluster.read(|state| ids.iter().map(|id| state.reports[id].len()).collect())
 }
@@ -36,7 +36,7 @@ fn calls(world: &World) -> usize {
     world.cluster.seen("Node.UpdateAlloc").len()
 }
 
-/// All of them are told of exactly once more by the next agent.
+/// Asserts that the next agent reports each allocation exactly once more.
 async fn is_all_told_again(world: &World, node: Living, ids: &[AllocId]) -> Living {
     let before = told(world, ids);
     let node = world.again(node).await;
@@ -54,7 +54,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
     world.reaches(&ends, ClientStatus::Running).await;
     settle().await;
     let before = (told(&world, &ids), calls(&world));
-    // It goes on alone, and so does what its agent has begun.
+    // The tasks keep running without an agent.
     let number = node.end().await;
     sleep(seconds(9)).await;
     let node = world.node(number).await;
@@ -62,7 +62,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
     world.ready(&node).await;
     sleep(seconds(60)).await;
     assert_eq!((told(&world, &ids), calls(&world)), (before.0.clone(), before.1 + 1));
-    // Again and again, and by then also of what has ended.
+    // After several restarts, ended allocations are not reported again either.
     let mut node = node;
     for _ in 0..3 {
         node = world.again(node).await;
@@ -70,7 +70,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
         sleep(seconds(20)).await;
     }
     assert_eq!((told(&world, &ids), calls(&world)), (before.0, before.1 + 1));
-    // What servers have forgotten is forgotten here, once anything is told.
+    // The node forgets an allocation that the servers have forgotten, with its next report.
     world.cluster.write(|state| state.collect(&ends));
     world.cluster.stop(&ids[0]);
     world.reaches(&ids[0], ClientStatus::Complete).await;
@@ -80,7 +80,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
     node.end().await;
 }
 
-/// Servers keep a node from new work until it has told how everything is.
+/// Servers give a node no new work until it has reported all allocations.
 #[tokio::test(start_paused = true)]
 async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
     let world = World::new(Settings { outlive: true, ..Settings::default() });
@@ -102,7 +102,7 @@ async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
     node.end().await;
 }
 
-/// Also where their index has passed by now what they had acknowledged.
+/// Even if the servers' index has by now passed that of the acknowledged reports.
 #[tokio::test(start_paused = true)]
 async fn servers_that_were_restored_from_an_older_state_are_told_everything() {
     let world = World::new(Settings::default());
@@ -137,7 +137,7 @@ async fn where_it_was_lost_or_damaged_all_is_told_once_more() {
     let node = is_all_told_again(&world, node, &ids).await;
     std::fs::remove_file(&path).unwrap();
     let node = is_all_told_again(&world, node, &ids).await;
-    // An older one, as from a backup.
+    // An older file, as from a backup.
     std::fs::write(&path, kept).unwrap();
     let node = is_all_told_again(&world, node, &ids).await;
     node.end().await;

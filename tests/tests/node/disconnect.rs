@@ -1,4 +1,5 @@
-//! Nodes that were out of reach for longer than their TTL, with 200 allocations each: what becomes of them is what their job says.
+//! Nodes that are unreachable for longer than their TTL, with 200 allocations each: the job's policy decides
+//! what happens.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +10,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::world::{Living, World, job, nanos, seconds, status};
 
-/// As many run.
+/// Number of running allocations.
 const MANY: usize = 200;
 
-/// Servers, and a node on which all of a job runs; another one comes where there is to be one.
+/// Servers, and a node that runs all allocations of a job; some tests add another node.
 struct Story {
     world: World,
     node: Living,
@@ -35,7 +36,7 @@ impl Story {
         Self { world, node, key, first }
     }
 
-    /// Nobody is in reach until servers have missed the node, and then for so long.
+    /// Makes the servers unreachable until they have missed the node, and for `more` seconds.
     async fn away(&self, more: u64, expected: ClientStatus) {
         self.world.cluster.set_down(0, true);
         self.until_all_first(expected).await;
@@ -59,7 +60,7 @@ impl Story {
         self.world.until(200, what, |state| self.first.iter().all(|id| is_so(id, state))).await;
     }
 
-    /// As many as wanted run, none of the first and each once.
+    /// Waits until the wanted number runs, each once, and none of the first ones.
     async fn until_others_run(&self) {
         let first: BTreeSet<&AllocId> = self.first.iter().collect();
         let key = &self.key;
@@ -77,7 +78,7 @@ impl Story {
         self.first.iter().filter(|id| self.node.status(id).as_ref() == Some(expected)).count()
     }
 
-    /// Each was started once here, and nothing that was never wanted runs.
+    /// Asserts that each was started once here, and that nothing unwanted runs.
     async fn end(self, placed: usize) {
         let allocs = self.world.cluster.allocs_of(&self.key);
         assert_eq!(allocs.len(), placed);
@@ -89,7 +90,7 @@ impl Story {
     }
 }
 
-/// Without a word on it they are lost: killed when the node is back, and replaced.
+/// Without a policy they are lost: killed when the node is back, and replaced.
 #[tokio::test(start_paused = true)]
 async fn without_a_policy_all_200_are_killed_and_replaced() {
     let story = Story::begin(json!({})).await;
@@ -101,7 +102,8 @@ async fn without_a_policy_all_200_are_killed_and_replaced() {
     story.end(2 * MANY).await;
 }
 
-/// `lost_after`, and `max_client_disconnect` before 1.8: they outlive it, and go on as if nothing had been.
+/// `lost_after`, and `max_client_disconnect` before 1.8: within that time they keep running as if nothing had
+/// happened.
 #[tokio::test(start_paused = true)]
 async fn within_lost_after_all_200_go_on() {
     for policy in
@@ -123,7 +125,7 @@ async fn within_lost_after_all_200_go_on() {
     }
 }
 
-/// Later than that they are lost as without it.
+/// After that time they are lost as without it.
 #[tokio::test(start_paused = true)]
 async fn after_lost_after_all_200_are_killed_and_replaced() {
     let story = Story::begin(json!({ "Disconnect": { "LostAfter": nanos(60) } })).await;
@@ -137,8 +139,9 @@ async fn after_lost_after_all_200_are_killed_and_replaced() {
     story.end(2 * MANY).await;
 }
 
-/// `stop_on_client_after`, and `stop_after_client_disconnect` before 1.10: the node stops them by itself, all of them when the time is over
-/// since the last heartbeat that was answered, not before and not much later (flaws 16 and 17).
+/// `stop_on_client_after`, and `stop_after_client_disconnect` before 1.10: the node itself stops all of them
+/// when this time has passed since the last answered heartbeat, not earlier and not much later (flaws 16 and
+/// 17).
 #[tokio::test(start_paused = true)]
 async fn flaws_16_and_17_all_200_stop_on_their_node_to_the_tick() {
     for policy in [
@@ -160,7 +163,7 @@ async fn flaws_16_and_17_all_200_stop_on_their_node_to_the_tick() {
     }
 }
 
-/// Where others run meanwhile, those that stay are the ones that `reconcile` names.
+/// If replacements run meanwhile, `reconcile` decides which ones stay.
 #[tokio::test(start_paused = true)]
 async fn with_others_running_meanwhile_those_stay_that_reconcile_names() {
     for (policy, back) in [
@@ -170,7 +173,7 @@ async fn with_others_running_meanwhile_those_stay_that_reconcile_names() {
     ] {
         let is_replaced = policy["Replace"] != json!(false);
         let mut story = Story::begin(json!({ "Disconnect": policy })).await;
-        // It is the node that goes away: its servers are there for the other one.
+        // The node goes away instead, because the other node needs the servers.
         let number = story.node.end().await;
         let other = story.world.ready_node(1).await;
         story

@@ -1,4 +1,5 @@
-//! Servers that answer slowly, wrongly, in part or not at all, and those of other versions: what runs on a whole agent goes on.
+//! Servers that answer slowly, wrongly, partially or not at all, and servers of other versions: a whole agent
+//! keeps its tasks running.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::world::{Living, World, job, seconds, status, within};
 const METHODS: [&str; 5] =
     ["Node.UpdateStatus", "Node.GetClientAllocs", "Alloc.GetAllocs", "Node.UpdateAlloc", "Node.Register"];
 
-/// Something that runs for ever is there, and stays.
+/// Starts a node with an allocation that runs for ever.
 async fn begin(settings: Settings) -> (World, Living, AllocId) {
     let world = World::new(settings);
     let node = world.ready_node(0).await;
@@ -25,7 +26,7 @@ fn forever() -> serde_json::Value {
     job("web", "service", json!({ "run_for": "100000h" }), json!({}))
 }
 
-/// A new one comes through, the one that ran does so still, and each was started once.
+/// Asserts that a new allocation starts, that the old one still runs, and that each was started once.
 async fn goes_on(world: &World, node: &Living, old: &AllocId) {
     let new = world.place(node, &forever());
     let runs = |id: &AllocId| {
@@ -49,7 +50,7 @@ async fn answers_that_are_wrong_late_missing_or_too_large_stop_nothing() {
         Fault::WrongTypes,
         Fault::Raw(vec![0xc1]),
         Fault::Raw(vec![0x81]),
-        // More entries, and deeper, than anybody reads.
+        // More entries, and deeper nesting, than any reader accepts.
         Fault::Raw(vec![0xdf, 0xff, 0xff, 0xff, 0xff]),
         Fault::Raw(vec![0x91; 200]),
         Fault::Slow(Duration::from_secs(12)),
@@ -75,7 +76,7 @@ fn cluster_fault(world: &World, method: &str, fault: &Fault) {
     }
 }
 
-/// In the greeting, in a head, in the middle of a list, of a report, of what is fetched.
+/// In the handshake, in a header, in the middle of a list, of a report, of a response.
 #[tokio::test(start_paused = true)]
 async fn connections_may_break_at_any_byte() {
     let (world, node, id) = begin(Settings { servers: 2, ..Settings::default() }).await;
@@ -105,7 +106,7 @@ async fn a_cluster_that_loses_its_leaders_stops_nothing() {
     node.end().await;
 }
 
-/// An agent that is killed before a full disk has taken them leaves none behind.
+/// An agent that is killed before its full disk has stored the tokens loses them.
 #[tokio::test(start_paused = true)]
 async fn tokens_that_a_crash_has_lost_are_given_again() {
     let settings = Settings { fields: Fields::Of(1, 6), signs: true, ..Settings::default() };
@@ -126,7 +127,8 @@ async fn tokens_that_a_crash_has_lost_are_given_again() {
 
 #[tokio::test(start_paused = true)]
 async fn servers_of_any_version_are_understood() {
-    // Tokens are asked for on all that a node calls from 1.9 and 1.10 on, and identities are signed for nodes from 1.11 on.
+    // From 1.9 and 1.10 on, all calls of a node need its secret; from 1.11 on, servers sign identities for
+    // nodes.
     for (fields, tokens, signs) in [
         (Fields::Of(1, 1), false, false),
         (Fields::Of(1, 6), false, true),

@@ -1,5 +1,6 @@
-//! What has gone wrong in stock clients as far as servers had a part in it, with whole agents: each with the number of its entry in the list of
-//! races and design flaws that this project keeps to. What shows behind the session is in `controller/nomad/tests/session/flaws.rs`.
+//! Faults of stock clients in their interaction with servers, tested with whole agents. Each has the number
+//! of its entry in this project's list of races and design flaws. `controller/nomad/tests/session/flaws.rs`
+//! has those within the session.
 
 use herdlet_api_types::task::TaskPhase;
 use herdlet_nomad::wire::{AllocId, ClientStatus, DesiredStatus, RunState};
@@ -12,7 +13,7 @@ use crate::world::{Living, World, job, nanos, seconds, within};
 
 const FOR_EVER: &str = "100000h";
 
-/// Servers wait for its end, and so does what takes its place.
+/// Servers and its replacement wait for its end.
 #[tokio::test(start_paused = true)]
 async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started_and_told_to_have_ended() {
     let world = World::new(Settings::default());
@@ -33,7 +34,7 @@ async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started_and_told
     node.end().await;
 }
 
-/// Its agent was another one when it was set up.
+/// The agent was another one when the allocation was set up.
 #[tokio::test(start_paused = true)]
 async fn flaw_2_what_is_stopped_after_a_restart_of_the_agent_is_cleaned_up() {
     let world = World::new(Settings::default());
@@ -50,7 +51,7 @@ async fn flaw_2_what_is_stopped_after_a_restart_of_the_agent_is_cleaned_up() {
     node.end().await;
 }
 
-/// It became a zombie, whose hooks ran again.
+/// In stock clients it became a zombie whose hooks ran again.
 #[tokio::test(start_paused = true)]
 async fn flaw_4_what_has_ended_or_is_to_end_is_not_restarted() {
     let world = World::new(Settings::default());
@@ -75,7 +76,7 @@ async fn flaw_4_what_has_ended_or_is_to_end_is_not_restarted() {
     for id in &all {
         refuse_restarts(&node, id).await;
     }
-    // Neither does an agent that was not there when they ended. The one before has had the time to note what was acknowledged.
+    // A later agent does not restart them either. The previous one had time to store the acknowledgements.
     sleep(seconds(10)).await;
     let node = world.again(node).await;
     within(60, "they are shown", || all.iter().all(|id| node.view(id).is_some())).await;
@@ -88,7 +89,7 @@ async fn flaw_4_what_has_ended_or_is_to_end_is_not_restarted() {
         assert_eq!((node.starts(id), view.tasks[0].attempt), (1, 1));
         assert_eq!(node.status(id), Some(ClientStatus::Complete));
     }
-    // And tells nothing anew.
+    // It sends no reports again.
     assert!(all.iter().zip(before).all(|(id, before)| told(id) == before));
     let is_complete = |id: &AllocId| world.cluster.client_status(id) == ClientStatus::Complete;
     assert!(all.iter().all(is_complete));
@@ -99,7 +100,7 @@ fn is_asked_to_run(node: &Living, id: &AllocId) -> bool {
     node.view(id).is_some_and(|view| view.tasks[0].phase == TaskPhase::Running)
 }
 
-/// However a restart is asked for, nothing comes of it.
+/// Asserts that every kind of restart request is refused.
 async fn refuse_restarts(node: &Living, id: &AllocId) {
     for scope in [RestartScope::All, RestartScope::Running, RestartScope::Task("main".to_owned())] {
         let reply = restart(node, id, scope.clone()).await;
@@ -154,7 +155,7 @@ async fn flaw_7_what_was_deleted_while_no_agent_was_there_is_stopped_at_its_star
     node.end().await;
 }
 
-/// Nobody was told, and the agent that saw the end is no more.
+/// The servers did not receive the report, and the agent that saw the end is gone.
 #[tokio::test(start_paused = true)]
 async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_again() {
     let world = World::new(Settings::default());
@@ -167,7 +168,7 @@ async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_
     assert_eq!(world.cluster.client_status(&id), ClientStatus::Running);
     world.cluster.no_faults();
     world.reaches(&id, ClientStatus::Complete).await;
-    // Servers change it once more, and another agent begins.
+    // The servers change it once more, and another agent starts.
     world
         .cluster
         .write(|state| state.change(&id, |alloc| alloc.desired_description = "still wanted".to_owned()));
@@ -177,14 +178,14 @@ async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_
     node.end().await;
 }
 
-/// The one call that removed it had failed.
+/// In stock clients the only call that removes it had failed.
 #[tokio::test(start_paused = true)]
 async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_that_fails() {
     const REMOVED: &str = "ServiceRegistration.DeleteByID";
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let group = json!({ "Services": [{ "Name": "web", "Provider": "nomad" }] });
-    // It ends late: servers remove by themselves what is left of an allocation that has ended.
+    // It ends late, because servers themselves remove services of an ended allocation.
     let task = json!({ "run_for": FOR_EVER, "kill_after": "4m" });
     let mut text = job("web", "service", task, group);
     text["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = nanos(300).into();
@@ -203,7 +204,7 @@ async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_t
     world.cluster.stop(&gone);
     within(200, "servers hold it no more", || !holds(&gone)).await;
     assert_ne!(world.cluster.client_status(&gone), ClientStatus::Complete, "the servers have removed it");
-    // What was removed and not confirmed is asked for once more, and then is at peace.
+    // An unconfirmed removal is repeated once more, and not after that.
     within(300, "the faults are used up", || world.cluster.asked(REMOVED).len() >= 2).await;
     let asked = world.cluster.asked(REMOVED).len();
     sleep(seconds(60)).await;
@@ -212,7 +213,7 @@ async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_t
     node.end().await;
 }
 
-/// The attempts that count are those of all agents.
+/// Attempts of all agents count.
 #[tokio::test(start_paused = true)]
 async fn flaw_41_what_crashes_over_and_over_fails_for_good_though_agents_come_and_go() {
     let world = World::new(Settings::default());
@@ -229,7 +230,8 @@ async fn flaw_41_what_crashes_over_and_over_fails_for_good_though_agents_come_an
     node.end().await;
 }
 
-/// The wait is a condition: it outlives servers and agents, and ends where nobody wants any more what waits.
+/// The wait is a condition: it outlives servers and agents, and ends if the waiting allocation is no longer
+/// wanted.
 #[tokio::test(start_paused = true)]
 async fn flaw_46_a_wait_for_one_on_another_node_outlives_agents_and_can_be_given_up() {
     let world = World::new(Settings { servers: 3, ..Settings::default() });
@@ -265,7 +267,7 @@ async fn flaw_46_a_wait_for_one_on_another_node_outlives_agents_and_can_be_given
     there.end().await;
 }
 
-/// What comes with a reconnection: another text of the job, or a stop.
+/// A reconnection can bring another version of the job, or a stop.
 #[tokio::test(start_paused = true)]
 async fn flaw_54_what_comes_with_a_reconnection_is_done() {
     let world = World::new(Settings::default());
@@ -286,7 +288,8 @@ async fn flaw_54_what_comes_with_a_reconnection_is_done() {
             state.allocs.values().all(|alloc| alloc.client_status == ClientStatus::Unknown)
         })
         .await;
-    // In place for the one, which stays unknown to servers meanwhile, and the end for the other.
+    // An update in place of one, whose status on the servers stays unknown meanwhile, and a stop of the
+    // other.
     world.cluster.write(|state| {
         state.change(&ids[0], |alloc| alloc.desired_description = "changed".to_owned());
         state.change(&ids[1], |alloc| alloc.desired_status = DesiredStatus::Stop);
@@ -300,7 +303,7 @@ async fn flaw_54_what_comes_with_a_reconnection_is_done() {
     node.end().await;
 }
 
-/// A task that had failed went on to be told as failed, although it ran.
+/// In stock clients a task that had failed was still reported as failed while it was running again.
 #[tokio::test(start_paused = true)]
 async fn flaw_55_a_failure_is_told_of_the_incarnation_that_failed() {
     let world = World::new(Settings::default());
@@ -319,7 +322,7 @@ async fn flaw_55_a_failure_is_told_of_the_incarnation_that_failed() {
         .await;
     assert_eq!((node.starts(&id), world.cluster.read(told).failed), (2, false));
     assert_eq!(world.cluster.client_status(&id), ClientStatus::Running);
-    // It fails once more, and now for good: nothing revives it.
+    // It fails once more, now permanently: nothing restarts it.
     world.until(60, "it has failed for good", |state| told(state).failed).await;
     assert_eq!((node.starts(&id), world.cluster.client_status(&id)), (2, ClientStatus::Failed));
     refuse_restarts(&node, &id).await;

@@ -1,4 +1,4 @@
-//! What jobs of servers may say, with whole agents: what is old, what is new, and what isn't here.
+//! The range of jobs from servers, with whole agents: old features, new ones, and unsupported ones.
 
 use herdlet_nomad::wire::{AllocId, ClientStatus, Job};
 use herdlet_nomad_server::{Settings, state::State};
@@ -8,13 +8,14 @@ use crate::world::{Living, World, job, nanos, within};
 
 const FOR_EVER: &str = "100000h";
 
-/// What a task of an allocation has written.
+/// Returns the output of a task.
 fn said(node: &Living, id: &AllocId, task: &str) -> String {
     let id = herdlet_api_types::AllocId(id.as_str().parse().unwrap());
     std::fs::read_to_string(node.paths.logs(&id).join(format!("{task}.stdout.0"))).unwrap_or_default()
 }
 
-/// `resources { network { port "http" {} } }`: before groups had networks each task had its own, and the ports of all often the same label.
+/// `resources { network { port "http" {} } }`: before groups had networks, each task had its own, often with
+/// the same port label.
 #[tokio::test(start_paused = true)]
 async fn tasks_of_old_jobs_have_ports_of_their_own_and_know_those_of_the_others() {
     let world = World::new(Settings::default());
@@ -45,7 +46,7 @@ async fn tasks_of_old_jobs_have_ports_of_their_own_and_know_those_of_the_others(
     node.end().await;
 }
 
-/// What a server's job wants and this machine hasn't got.
+/// Requirements of a server's job that this machine lacks.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_here_fails_the_allocation_and_is_named() {
     let world = World::new(Settings::default());
@@ -96,7 +97,7 @@ async fn what_may_not_run_longer_has_completed_then_over_a_restart_of_the_agent(
     node.end().await;
 }
 
-/// As in recordings of stock clients, but for texts that say more.
+/// As in recordings of stock clients, except for texts that are more specific.
 #[tokio::test(start_paused = true)]
 async fn what_a_task_goes_through_is_told_in_the_words_of_stock_clients() {
     let world = World::new(Settings::default());
@@ -137,7 +138,7 @@ async fn what_a_task_goes_through_is_told_in_the_words_of_stock_clients() {
     node.end().await;
 }
 
-/// From 1.11 on servers roll out system jobs as well.
+/// From 1.11 on, servers also roll out system jobs.
 #[tokio::test(start_paused = true)]
 async fn the_health_of_a_system_job_is_told_to_its_deployment() {
     let world = World::new(Settings::default());

@@ -1,4 +1,4 @@
-//! Servers that fall and rise under load, over and over, and agents that begin anew meanwhile.
+//! Servers that stop and start under load, again and again, and agents that restart meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,15 +13,16 @@ use tokio::time::sleep;
 
 use crate::world::{Living, World, job, nanos};
 
-/// How often a server restarts.
+/// Number of server restarts.
 const RESTARTS: usize = 1_000;
 
-/// A number below `most`.
+/// Returns a random number below `most`.
 fn draw(chance: &mut Chance, most: usize) -> usize {
     usize::try_from(chance.below(Duration::from_nanos(most as u64)).as_nanos()).unwrap()
 }
 
-/// One of seven jobs in its next version: some end by themselves, well or not, some have several allocations, all outlive their servers.
+/// Returns the next version of one of seven jobs: some complete or fail, some have several allocations, all
+/// outlive their servers.
 fn some_job(number: usize, chance: &mut Chance) -> Value {
     let (id, count) = (number % 7, 1 + draw(chance, 4));
     let (kind, config) = match id {
@@ -41,7 +42,7 @@ fn some_job(number: usize, chance: &mut Chance) -> Value {
     job(&format!("job{id}"), kind, config, group)
 }
 
-/// What has ended and is forgotten by servers: how it was at the end, and how often it was started.
+/// Ended allocations that servers have forgotten: the last status, and the number of starts.
 #[derive(Default)]
 struct Collected(BTreeMap<AllocId, (ClientStatus, usize)>);
 
@@ -65,7 +66,7 @@ fn of<'a>(nodes: &'a [Living], id: &NodeId) -> &'a Living {
     nodes.iter().find(|living| living.id == *id).unwrap()
 }
 
-/// Nothing is lost, nothing runs twice, nothing that has ended is taken back.
+/// No allocation is lost, none runs twice, and none changes after its end.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
     let world = World::new(Settings { servers: 3, ..Settings::default() });
@@ -77,7 +78,7 @@ async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
     }
     let (mut keys, mut collected) = (BTreeSet::new(), Collected::default());
     for number in 0..RESTARTS {
-        // What users do.
+        // Actions of users.
         match draw(&mut chance, 12) {
             0 | 1 => drop(keys.insert(world.submit(&some_job(number, &mut chance)))),
             2 if !keys.is_empty() => {
@@ -86,7 +87,7 @@ async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
             }
             _ => {}
         }
-        // What servers do.
+        // Actions of servers.
         let server = draw(&mut chance, 3);
         match draw(&mut chance, 4) {
             0 => {
@@ -114,14 +115,14 @@ async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
         if number % 20 == 19 {
             collected.collect(&world, &nodes);
         }
-        // And sometimes an agent begins anew.
+        // Now and then an agent restarts.
         if number % 50 == 7 {
             let before = nodes.remove(draw(&mut chance, nodes.len()));
             nodes.push(world.again(before).await);
         }
     }
     cluster.no_faults();
-    // What ends and is replaced for ever never settles.
+    // A job that ends and is replaced for ever never settles.
     cluster.stop_job(&("default".to_owned(), "job5".to_owned()), false);
     world.until(900, "servers and nodes agree", is_settled).await;
     sleep(Duration::from_secs(60)).await;
@@ -136,7 +137,7 @@ async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
             "{} runs by report only",
             alloc.id
         );
-        // What was to stop before its node had heard of it never came to it.
+        // An allocation that was stopped before its node heard of it never reached the node.
         let status = node.status(&alloc.id);
         assert!(status.is_none_or(|status| status == alloc.client_status), "{} is else here", alloc.id);
         (placed, ran) = (placed + 1, ran + starts);

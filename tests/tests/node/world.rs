@@ -1,4 +1,4 @@
-//! Servers and whole agents, for the stories.
+//! Servers and whole agents for the tests.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ pub(crate) struct World {
     ground: TempDir,
 }
 
-/// A node that lives.
+/// A running node.
 pub(crate) struct Living {
     pub(crate) id: NodeId,
     pub(crate) contact: watch::Receiver<Contact>,
@@ -62,19 +62,19 @@ impl World {
         let servers = settings.servers;
         let cluster = Cluster::start(settings);
         let lan = Lan::new(&cluster);
-        // One clock for all agents that ever live here: what one has stored of time means the same to the next.
+        // All agents share one clock, so that stored times keep their meaning for the next one.
         let clock = TokioClock::starting_at(BootClock.now());
         Self { cluster, lan, servers, clock, ground: ground() }
     }
 
-    /// A node that is ready.
+    /// Starts a node and waits until it is ready.
     pub(crate) async fn ready_node(&self, number: usize) -> Living {
         let living = self.node(number).await;
         self.ready(&living).await;
         living
     }
 
-    /// Begins the life of a node, or goes on with it.
+    /// Starts a node, or restarts it with its directory.
     pub(crate) async fn node(&self, number: usize) -> Living {
         let path = self.dir(number);
         let dir = StateDir::claim(&path).unwrap();
@@ -137,13 +137,13 @@ impl World {
         Living { id, contact, paths, agent, number }
     }
 
-    /// The agent ends and another one goes on with what it has left.
+    /// Ends the agent and starts another one with the same directory.
     pub(crate) async fn again(&self, living: Living) -> Living {
         let number = living.end().await;
         self.node(number).await
     }
 
-    /// The present as agents know it.
+    /// Returns the current time of the agents.
     pub(crate) fn now(&self) -> UnixNanos {
         UnixNanos(self.clock.now().wall_ns)
     }
@@ -157,7 +157,7 @@ impl World {
             .await;
     }
 
-    /// Waits until servers know that something is so.
+    /// Waits until the servers' state satisfies a predicate.
     #[track_caller]
     pub(crate) fn until(
         &self,
@@ -182,14 +182,14 @@ impl World {
         })
     }
 
-    /// Allocations of a job that are to run, as servers know them.
+    /// Returns a job's allocations that are wanted to run, as the servers know them.
     pub(crate) fn wanted(&self, key: &Key) -> Vec<Allocation> {
         let all = self.cluster.allocs_of(key).into_iter();
         all.filter(|alloc| !alloc.desired_status.is_terminal() && !alloc.client_status.is_terminal())
             .collect()
     }
 
-    /// Gives a node an allocation of a job that was not submitted.
+    /// Places an allocation of a job that was not submitted on a node.
     pub(crate) fn place(&self, node: &Living, job: &Value) -> AllocId {
         let job = Job::new(herdlet_nomad_server::jobs::value(job).unwrap());
         self.cluster.write(|state| state.place(&node.id, &job, "group"))
@@ -201,7 +201,7 @@ impl World {
 }
 
 impl Drop for World {
-    /// What agents have mounted for tasks outlives them, as the tasks do.
+    /// Mounts for tasks outlive agents, as the tasks do.
     fn drop(&mut self) {
         for mount in host::mounts_below(self.ground.path()) {
             let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
@@ -210,7 +210,7 @@ impl Drop for World {
 }
 
 impl Living {
-    /// The agent ends; its tasks go on. Which node it was.
+    /// Ends the agent, whose tasks keep running. Returns the number of the node.
     pub(crate) async fn end(self) -> usize {
         self.agent.stop().await;
         self.number
@@ -220,12 +220,12 @@ impl Living {
         self.agent.model.alloc(&id.as_str().parse().ok().map(herdlet_api_types::AllocId)?)
     }
 
-    /// How an allocation is here, in the words of servers.
+    /// Returns the node's status of an allocation, in the servers' terms.
     pub(crate) fn status(&self, id: &AllocId) -> Option<ClientStatus> {
         self.view(id).and_then(|view| report::of(&view)).map(|report| report.client_status)
     }
 
-    /// How often the task `main` of an allocation was started, by what it has written itself.
+    /// Returns how often the task `main` of an allocation was started, counted from its log.
     pub(crate) fn starts(&self, id: &AllocId) -> usize {
         let id = herdlet_api_types::AllocId(id.as_str().parse().unwrap());
         let log = self.paths.logs(&id).join("main.stdout.0");
@@ -233,12 +233,12 @@ impl Living {
     }
 }
 
-/// A directory in memory where there is one: what is kept through a loss of power is not told of here.
+/// Creates a directory in memory if possible: these tests don't cover power losses.
 fn ground() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Waits until something is so.
+/// Waits until a predicate is true.
 #[track_caller]
 pub(crate) fn within(seconds: u64, what: &str, is_so: impl Fn() -> bool) -> impl Future<Output = ()> {
     let (place, what) = (std::panic::Location::caller(), what.to_owned());
@@ -257,7 +257,7 @@ pub(crate) fn status(state: &State, node: &NodeId) -> Option<NodeStatus> {
     state.nodes.get(node).map(|known| known.node.status.clone())
 }
 
-/// What servers know, for whoever reads of a failure.
+/// Formats the servers' state for failures.
 pub(crate) fn shown(cluster: &Cluster) -> String {
     cluster.read(|state| {
         let nodes =
@@ -294,7 +294,8 @@ fn described(number: usize) -> Node {
     }
 }
 
-/// A job whose one task says that it was started, and does this. `group`: what else there is in the group.
+/// Returns a job whose only task logs its start and runs `config`. `group` has additional fields of the
+/// group.
 pub(crate) fn job(id: &str, kind: &str, mut config: Value, group: Value) -> Value {
     config["stdout_string"] = "started\n".into();
     let task = json!({ "Name": "main", "Driver": "mock", "Config": config });
@@ -312,7 +313,7 @@ pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// In nanoseconds, as jobs say it.
+/// Converts to nanoseconds, as in jobs.
 pub(crate) const fn nanos(seconds: i64) -> i64 {
     seconds * 1_000_000_000
 }

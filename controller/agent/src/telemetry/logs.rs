@@ -231,8 +231,8 @@ mod tests {
             check_directives(good).unwrap();
         }
         let wrong = |text| check_directives(text).unwrap_err();
-        assert!(wrong("inof").ends_with("\"inof\" is no level, did you mean info?"), "{}", wrong("inof"));
-        assert!(wrong("info,herdlet=loud").ends_with("\"loud\" is no level"));
+        assert!(wrong("inof").ends_with("\"inof\" is not a level, did you mean info?"), "{}", wrong("inof"));
+        assert!(wrong("info,herdlet=loud").ends_with("\"loud\" is not a level"));
         assert!(check_directives("").is_err());
         assert!(check_directives("info,").is_err());
     }

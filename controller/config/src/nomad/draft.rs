@@ -1,4 +1,4 @@
-//! A config file of ours in the making.
+//! A config file of ours under construction.
 //!
 //! In: values by dotted paths. Out: the tree.
 
@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_manifest::yaml::{Entry, Node, Position, Style, Value};
 
-/// What is said so far.
+/// The fields so far.
 #[derive(Default)]
 pub(super) struct Draft(BTreeMap<String, Slot>);
 
@@ -16,7 +16,7 @@ enum Slot {
 }
 
 impl Draft {
-    /// Sets a field. Of two values the later counts; lists are put together.
+    /// Sets a field. A later value overrides an earlier one, except that lists are concatenated.
     pub(super) fn put(&mut self, path: &str, value: Arc<Node>) {
         match path.split_once('.') {
             Some((outer, inner)) => {
@@ -51,7 +51,7 @@ impl Draft {
         }
     }
 
-    /// Sets a field that nobody has set.
+    /// Sets a field unless it is set already.
     pub(super) fn put_default(&mut self, path: &str, value: Arc<Node>) {
         if !self.has(path) {
             self.put(path, value);
@@ -67,7 +67,7 @@ impl Draft {
         }
     }
 
-    /// Adds a value to a map whose keys may have dots.
+    /// Adds a value to a map whose keys may contain dots.
     pub(super) fn put_into(&mut self, map: &str, key: &str, value: Arc<Node>) {
         let slot = self.0.entry(map.to_owned()).or_insert_with(|| Slot::Map(Self::default()));
         if let Slot::Map(draft) = slot {
@@ -92,23 +92,20 @@ impl Draft {
     }
 }
 
-/// A map of values.
 pub(super) fn map(entries: Vec<Entry>, position: Position) -> Arc<Node> {
     Arc::new(Node { value: Value::Map(entries), text: "".into(), style: Style::Collection, position })
 }
 
-/// A list with one value.
+/// Builds a list of one value.
 pub(super) fn list(item: Arc<Node>) -> Arc<Node> {
     let position = item.position;
     Arc::new(Node { value: Value::Seq(vec![item]), text: "".into(), style: Style::Collection, position })
 }
 
-/// A text.
 pub(super) fn text(text: impl Into<Box<str>>, position: Position) -> Arc<Node> {
     Arc::new(Node { value: Value::Str, text: text.into(), style: Style::Quoted, position })
 }
 
-/// A boolean.
 pub(super) fn flag(value: bool, position: Position) -> Arc<Node> {
     Arc::new(Node {
         value: Value::Bool(value),
@@ -118,7 +115,6 @@ pub(super) fn flag(value: bool, position: Position) -> Arc<Node> {
     })
 }
 
-/// A whole number.
 pub(super) fn whole(value: i128, position: Position) -> Arc<Node> {
     let text = value.to_string().into();
     Arc::new(Node { value: Value::Int(value), text, style: Style::Plain, position })

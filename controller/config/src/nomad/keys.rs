@@ -1,31 +1,30 @@
-//! The keys of Nomad's agent files, and what becomes of each.
+//! The keys of Nomad's agent files, and how each is translated.
 
 mod special;
 
 use super::{Reading, kinds::Kind};
 
-/// What becomes of a key.
+/// How to translate a key.
 #[derive(Clone, Copy)]
 pub(super) enum Key {
-    /// It is a field of ours.
+    /// Becomes a field of our config.
     Field(Kind, &'static str),
     Block(Keys),
-    /// Herdlet does nothing by it: whoever wrote it should know.
+    /// Has no effect in herdlet; the author gets a warning.
     Unused,
-    /// Herdlet does nothing by it, and nothing is lost.
+    /// Needs no translation, and nothing is lost.
     Met,
-    /// It is read otherwise.
+    /// Needs a function.
     Special(fn(&mut Reading<'_>, &Entry, &str)),
 }
 
-/// Keys by name.
 pub(super) type Keys = &'static [(&'static str, Key)];
 
 use Key::{Block, Field, Met, Special, Unused};
 use Kind::{Address, Flag, Percent, Span, Text, Texts, Whole};
 use herdlet_manifest::yaml::Entry;
 
-/// Of a file.
+/// The keys at the top of a file.
 pub(super) const TOP: Keys = &[
     ("acl", Block(ACL)),
     ("addresses", Block(ADDRESSES)),
@@ -80,16 +79,16 @@ const ACL: Keys = &[
     ("token_ttl", Field(Span, "cluster.acl.token_ttl")),
 ];
 
-// A client listens for nobody but on HTTP.
+// A client listens only for HTTP.
 const ADDRESSES: Keys = &[("http", Field(Address, "cluster.http_addr")), ("rpc", Met), ("serf", Met)];
 const ADVERTISE: Keys = &[("http", Field(Address, "cluster.advertise_http")), ("rpc", Met), ("serf", Met)];
 const PORTS: Keys = &[("http", Field(Whole, "cluster.http_port")), ("rpc", Met), ("serf", Met)];
 
 const LIMITS: Keys = &[
     ("http_max_conns_per_client", Field(Whole, "http.max_conns_per_client")),
-    // A handshake has the time of a request's header.
+    // A TLS handshake has the same timeout as a request's header.
     ("https_handshake_timeout", Unused),
-    // Of servers.
+    // Only for servers.
     ("rpc_handshake_timeout", Met),
     ("rpc_max_conns_per_client", Met),
 ];
@@ -110,7 +109,8 @@ const CLIENT: Keys = &[
     ("cpu_disable_dmidecode", Met),
     ("cpu_total_compute", Field(Whole, "cpu_total_compute")),
     ("disable_remote_exec", Field(Flag, "cluster.disable_remote_exec")),
-    // In Nomad the former is what is told of the disk, the latter what may be given out. Ours is the latter.
+    // In Nomad, `disk_total_mb` is the reported size and `disk_free_mb` the size for allocations. Our setting
+    // is the latter.
     ("disk_free_mb", Field(Whole, "disk_total_mb")),
     ("disk_total_mb", Special(special::disk_total)),
     ("drain_on_shutdown", Block(DRAIN)),
@@ -152,7 +152,7 @@ const CLIENT: Keys = &[
 const ARTIFACT: Keys = &[
     ("decompression_file_count_limit", Field(Whole, "artifact.decompression_file_count_limit")),
     ("decompression_size_limit", Field(Text, "artifact.decompression_size_limit")),
-    // Who unpacks is always confined.
+    // Unpacking is always sandboxed.
     ("disable_artifact_inspection", Unused),
     ("disable_filesystem_isolation", Unused),
     ("filesystem_isolation_extra_paths", Unused),
@@ -214,7 +214,7 @@ const TLS: Keys = &[
     ("http", Field(Flag, "cluster.tls.http")),
     ("key_file", Field(Text, "cluster.tls.key_file")),
     ("rpc", Field(Flag, "cluster.tls.rpc")),
-    // For servers, and for clients of servers that are: the latter speak TLS either way.
+    // For servers and their clients during an upgrade; a client uses TLS either way.
     ("rpc_upgrade_mode", Met),
     ("tls_cipher_suites", Unused),
     ("tls_min_version", Unused),

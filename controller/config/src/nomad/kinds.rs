@@ -1,6 +1,7 @@
-//! What a value may be, as Nomad's agent reads it: numbers and booleans may stand in quotes, one text for a list of one.
+//! Kinds of values with the conversions of Nomad's agent: numbers and booleans may be quoted, and a text may
+//! replace a list of one.
 //!
-//! In: a node. Out: the node as our config wants it; or what is expected, and what was found.
+//! In: a node. Out: the node as our config expects it; or what was expected, and what was found.
 
 use std::sync::Arc;
 
@@ -10,25 +11,23 @@ use herdlet_manifest::yaml::{Node, Value, words::found};
 
 use super::{draft, sockaddr};
 
-/// A kind of value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
-    /// One that may be a template of an address.
+    /// A text that may be a template of an address.
     Address,
     Flag,
-    /// A whole number, not negative.
+    /// A non-negative integer.
     Whole,
-    /// A number of percent, of which the fraction is cut off.
+    /// A percentage; the fraction is truncated.
     Percent,
-    /// A length of time with a unit.
+    /// A duration with a unit.
     Span,
-    /// A list of strings.
     Texts,
 }
 
 impl Kind {
-    /// The value as our config wants it.
+    /// Converts a value to the form that our config expects.
     ///
     /// # Errors
     /// What was expected, and what was found.
@@ -51,7 +50,7 @@ impl Kind {
                 } else {
                     text.to_owned()
                 };
-                // Nomad can listen on several; the first one counts.
+                // Nomad can listen on several addresses; only the first one is used.
                 let first = text.split_whitespace().next().unwrap_or_default();
                 Ok(draft::text(first, position))
             }
@@ -109,7 +108,7 @@ impl Kind {
     }
 }
 
-/// As Go's `strconv.ParseBool` has it.
+/// Parses a boolean like Go's `strconv.ParseBool`.
 pub(super) fn as_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),

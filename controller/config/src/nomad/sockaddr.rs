@@ -1,28 +1,28 @@
-//! Addresses as templates, `{{ GetInterfaceIP "eth0" }}`, as far as people write them in agent files.
+//! go-sockaddr templates such as `{{ GetInterfaceIP "eth0" }}`, in the forms that are common in agent files.
 //!
-//! In: a text and this machine's interfaces. Out: the address; or what of it is not understood.
+//! In: a text and this machine's interfaces. Out: the address; or what is not supported.
 //!
 //! ```text
 //! {{ GetPrivateInterfaces | include "network" "10.0.0.0/8" | limit 1 | attr "address" }}
-//!    source                 filters …                                  what of it
+//!    source                 filters …                                  attribute
 //! ```
 
 use std::net::IpAddr;
 
 use herdlet_fingerprint::{Interface, Network};
 
-/// What can be written in a template.
-const KNOWN: &str = "herdlet knows GetInterfaceIP \"NAME\", GetPrivateIP, GetPublicIP, and GetAllInterfaces, \
+/// The supported templates.
+const KNOWN: &str = "herdlet supports GetInterfaceIP \"NAME\", GetPrivateIP, GetPublicIP, and GetAllInterfaces, \
                      GetDefaultInterfaces, GetPrivateInterfaces or GetPublicInterfaces with include and exclude (name, \
                      network, type), limit, and attr \"address\"";
 
-/// One address of an interface.
+/// An address of an interface.
 type Found<'i> = (&'i Interface, IpAddr);
 
-/// The text with its template replaced. One without a template is left as it is.
+/// Expands the template in a text. A text without a template is returned unchanged.
 ///
 /// # Errors
-/// What can't be done, as a sentence's end.
+/// What is not supported, as the end of a sentence.
 pub(super) fn expand(text: &str, interfaces: &[Interface]) -> Result<String, String> {
     let Some((before, rest)) = text.split_once("{{") else { return Ok(text.to_owned()) };
     let Some((template, after)) = rest.split_once("}}") else {
@@ -36,7 +36,7 @@ pub(super) fn expand(text: &str, interfaces: &[Interface]) -> Result<String, Str
 }
 
 fn evaluate(template: &str, interfaces: &[Interface]) -> Result<String, String> {
-    let unknown = || format!("has a template that herdlet does not know, `{template}`; {KNOWN}");
+    let unknown = || format!("has a template that herdlet does not support, `{template}`; {KNOWN}");
     let mut steps = steps(template).into_iter();
     let source = steps.next().unwrap_or_default();
     let all = || interfaces.iter().flat_map(|one| one.addresses.iter().map(move |(ip, _)| (one, *ip)));
@@ -51,7 +51,7 @@ fn evaluate(template: &str, interfaces: &[Interface]) -> Result<String, String> 
         ["GetPublicInterfaces"] => (publics(all()), false),
         _ => return Err(unknown()),
     };
-    // IPv4 first, as everywhere where one of several is chosen.
+    // IPv4 first, as in other choices among addresses.
     found.sort_by_key(|(_, ip)| ip.is_ipv6());
     let mut is_said = is_done;
     for step in steps {
@@ -69,10 +69,10 @@ fn evaluate(template: &str, interfaces: &[Interface]) -> Result<String, String> 
         return Err(unknown());
     }
     let first = found.first().map(|(_, ip)| ip.to_string());
-    first.ok_or_else(|| format!("names no address: this machine has none for `{template}`"))
+    first.ok_or_else(|| format!("matches no address of this machine: `{template}`"))
 }
 
-/// Those of the interface through which all goes that has no other way.
+/// Returns private addresses, those on the interface with the default route first.
 fn privates<'i>(all: impl Iterator<Item = Found<'i>>) -> Vec<Found<'i>> {
     let up = all.filter(|(one, ip)| one.is_up && !one.is_loopback && is_private(*ip));
     let mut found: Vec<_> = up.collect();
@@ -86,7 +86,7 @@ fn publics<'i>(all: impl Iterator<Item = Found<'i>>) -> Vec<Found<'i>> {
     all.filter(|(one, ip)| one.is_up && is_public(*ip)).collect()
 }
 
-/// Of RFC 1918, 4193 and 6598.
+/// Returns whether an address is private by RFC 1918, 4193 or 6598.
 fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_private() || ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64,
@@ -94,7 +94,7 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// Those of which it holds, or does not. None: that can't be asked.
+/// Keeps the addresses for which a condition is `wanted`. `None` if the condition is not supported.
 fn filtered<'i>(found: Vec<Found<'i>>, what: &str, which: &str, wanted: bool) -> Option<Vec<Found<'i>>> {
     let holds: Box<dyn Fn(&Found<'_>) -> bool> = match what {
         "name" => {
@@ -119,7 +119,7 @@ fn filtered<'i>(found: Vec<Found<'i>>, what: &str, which: &str, wanted: bool) ->
     Some(found.into_iter().filter(|one| holds(one) == wanted).collect())
 }
 
-/// The words of each step, and what stands in quotes.
+/// Splits a template into steps, and each step into words and quoted texts.
 fn steps(template: &str) -> Vec<Vec<String>> {
     let mut steps = vec![Vec::new()];
     for (nth, part) in template.split(['"', '`']).enumerate() {
@@ -186,12 +186,12 @@ mod tests {
         for (text, expected) in [
             (
                 "{{ GetInterfaceIP \"eth9\" }}",
-                "names no address: this machine has none for `GetInterfaceIP \"eth9\"`",
+                "matches no address of this machine: `GetInterfaceIP \"eth9\"`",
             ),
             ("{{ GetPrivateIP", "begins a template `{{` that is not closed"),
-            ("{{ GetPrivateInterfaces }}", "herdlet knows GetInterfaceIP"),
-            ("{{ env \"HOME\" }}", "herdlet knows GetInterfaceIP"),
-            ("{{ GetAllInterfaces | sort \"size\" | attr \"address\" }}", "herdlet knows GetInterfaceIP"),
+            ("{{ GetPrivateInterfaces }}", "herdlet supports GetInterfaceIP"),
+            ("{{ env \"HOME\" }}", "herdlet supports GetInterfaceIP"),
+            ("{{ GetAllInterfaces | sort \"size\" | attr \"address\" }}", "herdlet supports GetInterfaceIP"),
             ("{{ GetPrivateIP }}{{ GetPublicIP }}", "has more than one template"),
         ] {
             let error = expand(text, &machine()).unwrap_err();

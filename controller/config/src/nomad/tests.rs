@@ -1,4 +1,4 @@
-//! Agent files as people write them, and what is wrong with others.
+//! Typical agent files, and faulty ones.
 
 use herdlet_driver::Availability;
 use herdlet_fingerprint::Family;
@@ -172,7 +172,7 @@ fn an_agent_file_of_a_client_is_understood() {
     assert!(cluster.fingerprints.allows("cpu") && !cluster.fingerprints.allows("consul"));
 
     let warnings = lines(&config.warnings);
-    let cloud = "client.hcl:26:44: client.server_join.retry_join: finds servers by a cloud's API, which herdlet can't: name them, or use DNS or Consul";
+    let cloud = "client.hcl:26:44: client.server_join.retry_join: finds servers with a cloud's API, which herdlet does not support: name them, or use DNS or Consul";
     assert_eq!(warnings, [cloud]);
 }
 
@@ -205,21 +205,19 @@ fn what_is_wrong_is_told_at_once_with_its_place_and_nomads_names() {
         found,
         [
             "client.hcl:2:13: log_level: expected TRACE, DEBUG, INFO, WARN or ERROR, found the string \"LOUD\"",
-            "client.hcl:3:20: server.enabled: herdlet is a client only: leave servers to Nomad, and this key out",
+            "client.hcl:3:20: server.enabled: herdlet can't be a server: run servers with Nomad, and remove this key",
             "client.hcl:5:13: client.enabled: expected true or false, found the string \"yes\"",
             "client.hcl:8:20: client.reserved.cpu: expected a whole number, 0 or more, found the integer -1",
             "client.hcl:9:22: client.max_kill_timeout: expected a duration such as 30s or 1h30m, found the integer 30",
             "client.hcl:10:29: client.gc_disk_usage_threshold: expected a number from 0 to 100, found the integer 101",
             "client.hcl:11:28: client.host_volume.a.path: expected a string, found a list",
-            "client.hcl:13:23: client.network_interface: is a template; herdlet takes the name of an interface here, such as eth0",
+            "client.hcl:13:23: client.network_interface: is a template, but herdlet requires the name of an interface here, such as eth0",
             "client.hcl:15:9: ports: expected a block `ports { … }`, found the integer 4646",
         ]
     );
-    assert!(
-        template.starts_with(
-            "client.hcl:16:13: bind_addr: has a template that herdlet does not know, `GetNothing`"
-        )
-    );
+    assert!(template.starts_with(
+        "client.hcl:16:13: bind_addr: has a template that herdlet does not support, `GetNothing`"
+    ));
     let text = "data_dir = \"opt\"\nbind_addr = \"here\"\nclient {\n  enabled = true\n  servers = [\"a\", \"http://b\"]\n\
                 \n  reserved { reserved_ports = \"x\" }\n  host_volume \"a\" { path = \"b\" }\n  host_network \"n\" { cidr = \"10.0.0.0\" }\n\
                 \n  min_dynamic_port = 30000\n  max_dynamic_port = 20000\n}\ntls { rpc = true\n cert_file = \"/c\" }\n";
@@ -231,7 +229,7 @@ fn what_is_wrong_is_told_at_once_with_its_place_and_nomads_names() {
         "client.hcl:7:31: client.reserved.reserved_ports: expected ports such as 22,80,8500-8600, found \"x\"",
         "client.hcl:8:28: client.host_volume.a.path: must be an absolute path, found \"b\"",
         "client.host_network.n.cidr: expected a network such as 10.0.0.0/8, found \"10.0.0.0\"",
-        "dynamic_ports: has no port in it: min 30000 is above max 20000",
+        "dynamic_ports: is empty: min 30000 is above max 20000",
         "cluster.tls.key_file: is missing: TLS needs it",
     ] {
         assert!(lines(&problems).iter().any(|line| line.contains(expected)), "{expected} in\n{problems}");
@@ -248,15 +246,15 @@ fn what_is_not_used_or_not_known_is_a_warning() {
         lines(&config.warnings),
         [
             "client.hcl:1:1: vault: is not used by herdlet",
-            "client.hcl:4:3: client.node_clas: is no key that herdlet knows; did you mean node_class?",
+            "client.hcl:4:3: client.node_clas: is not a known key; did you mean node_class?",
             "client.hcl:5:3: client.cni_path: is not used by herdlet",
-            "client.hcl:6:33: client.host_volume.a.readonly: is no key that herdlet knows; did you mean read_only?",
+            "client.hcl:6:33: client.host_volume.a.readonly: is not a known key; did you mean read_only?",
             "client.hcl:8:13: client.options.env.denylist: is not used by herdlet",
             "client.hcl:10:8: plugin.docker: is not used by herdlet",
             "client.hcl:11:1: consul.other: is not used by herdlet",
-            "client.hcl:12:1: whatever: is no key that herdlet knows",
+            "client.hcl:12:1: whatever: is not a known key",
             "client.hcl:13:8: plugin.raw-exec: is not used by herdlet; did you mean raw_exec?",
-            "client.hcl:14:17: cluster.tls: servers are spoken to without TLS, as rpc is not true",
+            "client.hcl:14:17: cluster.tls: connections to servers do not use TLS, because rpc is not true",
         ]
     );
     assert_eq!(config.raw_exec, Availability::Disabled, "a shell of the machine is asked for by name");
@@ -265,14 +263,17 @@ fn what_is_not_used_or_not_known_is_a_warning() {
 #[test]
 fn a_client_has_to_be_enabled() {
     let not_enabled = config_of(&[("a.hcl", "client { servers = [\"a\"] }")]).unwrap_err();
-    assert!(not_enabled.to_string().contains("set client { enabled = true }"), "{not_enabled}");
+    assert!(
+        not_enabled.to_string().contains("no Nomad config file sets client { enabled = true }"),
+        "{not_enabled}"
+    );
     let off = config_of(&[("a.hcl", "client { enabled = false\n servers = [\"a\"] }")]).unwrap();
     assert!(off.cluster.is_none());
     assert_eq!(
         lines(&off.warnings),
-        ["a.hcl:1:20: client.enabled: is false: this machine stands alone and is a node of no cluster"]
+        ["a.hcl:1:20: client.enabled: is false, so this machine is not a node of a cluster"]
     );
-    // Its servers are in Consul.
+    // Consul has its servers.
     let on = config_of(&[("a.hcl", "client { enabled = true }")]).unwrap().cluster.unwrap();
     assert!(on.servers.is_empty() && on.client_auto_join);
     assert_eq!(on.http.to_string(), "0.0.0.0:4646");

@@ -1,10 +1,11 @@
-//! What the section `cluster` comes to.
+//! The effective settings of the section `cluster`.
 
 use serde_json::{Value, json};
 
 use crate::{Allowed, Cluster};
 
-/// By the names of the file. Where this is no node of a cluster nothing of it counts.
+/// Returns the settings under the file's names. On a machine outside a cluster, only `cluster.enabled` has an
+/// effect.
 pub(super) fn values(cluster: Option<&Cluster>) -> Vec<(&'static str, Value)> {
     let Some(cluster) = cluster else { return Vec::from([("cluster.enabled", json!(false))]) };
     let names = |names: &Allowed| json!({ "allow": names.allow, "deny": names.deny });

@@ -1,7 +1,8 @@
-//! Blocks and attributes with their values.
+//! Evaluates the blocks and attributes of a body.
 //!
-//! In: the syntax of a body and a scope. Out: the same with every expression evaluated and `dynamic` blocks expanded, in
-//! the order written. What is wrong is told for each expression; the rest of the body is still read, and the value has its place.
+//! In: the syntax of a body and a scope. Out: the same structure in source order, with every expression
+//! evaluated and `dynamic` blocks expanded. Each faulty expression is one problem; evaluation continues after
+//! it, and its attribute keeps its position.
 
 use std::sync::Arc;
 
@@ -13,50 +14,47 @@ use super::scope::{Fault, Scope};
 use super::value::Value;
 use crate::yaml::{Node, Position, Problems, Style, Value as Tree};
 
-/// What stands between a pair of braces, or in a text.
+/// The attributes and blocks of a text or of one block.
 #[derive(Debug, Default)]
 pub struct Body {
-    /// `name = value`
+    /// `name = value`.
     pub attributes: Vec<Attribute>,
-    /// `kind "label" { … }`
+    /// `kind "label" { … }`.
     pub blocks: Vec<Block>,
-    /// Some blocks are not known: what stands here would be taken for all there is.
+    /// Set if some blocks could not be evaluated, so that the body is incomplete.
     pub torn: bool,
 }
 
-/// A name with its value.
 #[derive(Debug)]
 pub struct Attribute {
     pub name: Box<str>,
-    /// Where the name is written.
+    /// The position of the name.
     pub position: Position,
-    /// The value; it has a place of its own.
+    /// The value, with its own position.
     pub value: Arc<Node>,
 }
 
-/// A block.
 #[derive(Debug)]
 pub struct Block {
-    /// What it is about.
+    /// The block's type, e.g. `task`.
     pub kind: Box<str>,
-    /// Where that is written.
+    /// The position of `kind`.
     pub position: Position,
     pub labels: Vec<Label>,
     pub body: Body,
 }
 
-/// A name of a block.
+/// A label of a block.
 #[derive(Debug)]
 pub struct Label {
     pub text: Box<str>,
-    /// Where it is written.
     pub position: Position,
 }
 
-/// The blocks of a text that declare names.
+/// The block types that declare names.
 const DECLARATIONS: [&str; 3] = ["variable", "variables", "locals"];
 
-/// Evaluates a text's body.
+/// Evaluates the body of a whole text.
 pub(super) fn evaluate(syntax: &SyntaxBody, scope: &Scope<'_>, problems: &mut Problems) -> Body {
     let mut body = Body::default();
     let undeclaring = syntax.iter().filter(|structure| match structure {
@@ -73,7 +71,8 @@ pub(super) fn evaluate(syntax: &SyntaxBody, scope: &Scope<'_>, problems: &mut Pr
     body
 }
 
-/// Reads one attribute or block. Of faults only those come through that end the reading.
+/// Reads one attribute or block. Returns only the faults that end the evaluation; other faults become
+/// problems.
 fn read(
     structure: &Structure,
     eval: &Eval<'_, '_>,
@@ -131,7 +130,8 @@ fn all(syntax: &SyntaxBody, eval: &Eval<'_, '_>, problems: &mut Problems) -> Res
     Ok(body)
 }
 
-/// `dynamic "KIND" { for_each, iterator, labels, content { … } }`: a block of that kind for each item.
+/// Expands `dynamic "KIND" { for_each, iterator, labels, content { … } }` to one block of that kind for each
+/// item.
 fn dynamic(
     block: &Syntax,
     eval: &Eval<'_, '_>,
@@ -140,7 +140,7 @@ fn dynamic(
 ) -> Result<(), Fault> {
     let position = eval.position(&block.ident);
     let [kind] = block.labels.as_slice() else {
-        return eval.scope.wrong(position, "needs the kind of block: `dynamic \"KIND\" { … }`");
+        return eval.scope.wrong(position, "needs one label, the block type: `dynamic \"KIND\" { … }`");
     };
     let kind = kind.as_str();
     let Some(for_each) = block.body.get_attribute("for_each") else {
@@ -157,7 +157,7 @@ fn dynamic(
     let labels = block.body.get_attribute("labels").map(|attribute| &attribute.value);
     let collection = eval.value(&for_each.value)?;
     eval.items(&collection, (Some("key"), "value"), &for_each.value, &mut |inner| {
-        // `KIND.key` and `KIND.value`.
+        // The iterator has `KIND.key` and `KIND.value`.
         let pair = |name: &str| super::scope::bound(inner.bound, name).cloned().unwrap_or(Value::Null);
         let both = [("key", pair("key")), ("value", pair("value"))];
         let item = Value::Map(both.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
@@ -175,7 +175,7 @@ fn dynamic(
     })
 }
 
-/// Computed labels.
+/// Evaluates the computed labels of a dynamic block.
 fn labels(eval: &Eval<'_, '_>, expression: &Expression) -> Result<Vec<Label>, Fault> {
     let (value, position) = (eval.value(expression)?, eval.position(expression));
     let Value::List(items) = value else {

@@ -1,8 +1,8 @@
 //! Expressions → values.
 //!
-//! In: an expression, a [`Scope`] and the names that loops around it bind. Out: its value, or what is wrong and where. A
-//! name that nothing declares is known only when the task runs: as a whole interpolation (`"${node.class}"`) it stays as
-//! written, anywhere else it is an error.
+//! In: an expression, a [`Scope`] and the names that enclosing loops bind. Out: its value, or a problem with
+//! its position. An undeclared name resolves only when the task runs: as a whole interpolation
+//! (`"${node.class}"`) it stays as written, anywhere else it is an error.
 
 mod functions;
 mod operators;
@@ -20,7 +20,7 @@ use super::scope::{Bound, Fault, Scope, bound};
 use super::value::Value;
 use crate::yaml::{Entry, Node, Position, Style, Value as Tree, nearest};
 
-/// Where an expression is evaluated.
+/// The context in which an expression is evaluated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Eval<'e, 's> {
     pub(super) scope: &'e Scope<'s>,
@@ -32,7 +32,7 @@ impl<'e, 's> Eval<'e, 's> {
         Self { scope, bound: None }
     }
 
-    /// The same within a loop.
+    /// The same context within a loop.
     pub(super) fn within<'b>(&self, bound: &'b Bound<'b>) -> Eval<'b, 's>
     where
         'e: 'b,
@@ -44,7 +44,7 @@ impl<'e, 's> Eval<'e, 's> {
         self.scope.source.position(spanned)
     }
 
-    /// The tree of an expression: what a list or an object is made of keeps its own place.
+    /// Evaluates an expression to a tree in which the items of lists and objects keep their own positions.
     pub(super) fn node(&self, expression: &Expression) -> Result<Arc<Node>, Fault> {
         let position = self.position(expression);
         let collection =
@@ -75,7 +75,6 @@ impl<'e, 's> Eval<'e, 's> {
         Ok(())
     }
 
-    /// The value of an expression.
     pub(super) fn value(&self, expression: &Expression) -> Result<Value, Fault> {
         self.scope.spend(1, self.position(expression))?;
         match expression {
@@ -113,13 +112,13 @@ impl<'e, 's> Eval<'e, 's> {
         }
     }
 
-    /// A value that was copied or made, once it is paid for.
+    /// Returns a copied or created value after its weight was charged.
     pub(super) fn spent(&self, value: Value, place: &impl Span) -> Result<Value, Fault> {
         self.scope.spend(value.weight(), self.position(place))?;
         Ok(value)
     }
 
-    /// A condition.
+    /// Evaluates a condition.
     pub(super) fn boolean(&self, expression: &Expression) -> Result<bool, Fault> {
         let value = self.value(expression)?;
         self.boolean_of(&value, expression)
@@ -134,7 +133,7 @@ impl<'e, 's> Eval<'e, 's> {
         }
     }
 
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub(super) fn text(&self, value: &Value, place: &impl Span) -> Result<String, Fault> {
         match value.text() {
             Some(text) => Ok(text),
@@ -175,7 +174,7 @@ impl<'e, 's> Eval<'e, 's> {
         let position = self.position(&call.name.name);
         let last = call.args.len().saturating_sub(1);
         if call.name.is_namespaced() {
-            return self.scope.wrong(position, "functions have no namespaces here");
+            return self.scope.wrong(position, "namespaced functions are not supported");
         }
         if name == "try" || name == "can" {
             return self.attempt(call);
@@ -201,7 +200,7 @@ impl<'e, 's> Eval<'e, 's> {
         }
     }
 
-    /// `try(…)`: the first argument that has a value. `can(…)`: whether it has one.
+    /// `try(…)` returns the first argument that has a value; `can(…)` returns whether its argument has one.
     fn attempt(&self, call: &FuncCall) -> Result<Value, Fault> {
         let is_try = call.name.name.as_str() == "try";
         let mut last = None;
@@ -240,7 +239,8 @@ impl<'e, 's> Eval<'e, 's> {
             match map.get_mut(&name) {
                 Some(Value::List(group)) if each.grouping => group.push(value),
                 Some(_) => {
-                    let message = format!("the key `{name}` comes twice; write `…...` to group them");
+                    let message =
+                        format!("the key `{name}` occurs twice; write `VALUE...` to group the values");
                     return self.scope.wrong(self.position(key), message);
                 }
                 None if each.grouping => {
@@ -255,7 +255,7 @@ impl<'e, 's> Eval<'e, 's> {
         Ok(if each.key_expr.is_some() { Value::Map(map) } else { Value::List(list) })
     }
 
-    /// Goes through a list or an object, with its keys and values bound to names.
+    /// Runs `body` for each item of a list or an object, with its key and value bound to names.
     pub(super) fn items(
         &self,
         collection: &Value,
@@ -317,7 +317,7 @@ impl<'e, 's> Eval<'e, 's> {
         }
     }
 
-    /// What attributes, indexes and splats lead to.
+    /// Follows attributes, indexes and splats from a value.
     fn walk(
         &self,
         value: &Value,
@@ -351,7 +351,7 @@ impl<'e, 's> Eval<'e, 's> {
             TraversalOperator::Index(index) => match (self.value(index)?, value) {
                 (index, Value::List(_)) => match index.as_int() {
                     Some(index) => self.item(value, index, position, rest),
-                    None => self.scope.wrong(position, "a list is indexed by a whole number"),
+                    None => self.scope.wrong(position, "the index of a list must be an integer"),
                 },
                 (key, _) => self.entry(value, &self.text(&key, index)?, position, rest),
             },
@@ -390,26 +390,26 @@ impl<'e, 's> Eval<'e, 's> {
         };
         match usize::try_from(index).ok().and_then(|index| items.get(index)) {
             Some(item) => self.walk(item, rest, position),
-            None => {
-                self.scope.wrong(position, format!("the list has no item {index}, it has {}", items.len()))
-            }
+            None => self
+                .scope
+                .wrong(position, format!("the list has no item {index}, its length is {}", items.len())),
         }
     }
 
-    /// What is only known when the task runs has no value now.
+    /// Reports a name that has no value before the task runs.
     fn unknown<T>(&self, name: &str, place: &impl Span) -> Result<T, Fault> {
         let message = match name {
             "var" | "local" => format!("write {name}.NAME"),
             _ => format!(
-                "there is no `{name}`; there are var.NAME and local.NAME, and what is known when the task runs stands \
-                 alone in its interpolation: \"${{{name}}}\""
+                "there is no `{name}`; only var.NAME and local.NAME have values here, and a value that is known when the \
+                 task runs must be the whole interpolation: \"${{{name}}}\""
             ),
         };
         self.scope.wrong(self.position(place), message)
     }
 
-    /// An interpolation of something that is only known when the task runs, as it is left in place; none where it is
-    /// something else.
+    /// Returns the source text of an interpolation that only resolves when the task runs; `None` for other
+    /// expressions.
     pub(super) fn left_in_place(&self, expression: &Expression) -> Result<Option<String>, Fault> {
         let (name, steps) = if let Expression::Variable(name) = expression {
             (name, &[][..])

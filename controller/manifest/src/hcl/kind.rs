@@ -1,6 +1,6 @@
 //! Types of variables: `string`, `list(number)`, `object({port = number})`.
 //!
-//! In: the expression after `type =`, and values. Out: values of that type, converted where Nomad converts.
+//! In: the expression after `type =`, and values. Out: values of that type, with Nomad's conversions.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::source::Source;
 use super::value::Value;
 use crate::yaml::Problem;
 
-/// What a variable may be.
+/// The type of a variable.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     Any,
@@ -20,16 +20,16 @@ pub(super) enum Kind {
     List(Box<Self>),
     Map(Box<Self>),
     Tuple(Vec<Self>),
-    /// Each field with whether it may be missing.
+    /// Each field with whether it is optional.
     Object(BTreeMap<String, (Self, bool)>),
 }
 
 impl Kind {
-    /// Reads the expression of a type.
+    /// Parses a type expression.
     pub(super) fn read(expression: &Expression, source: &Source<'_>) -> Result<Self, Problem> {
         let wrong = || {
-            let names = "string, number, bool, any, list(…), set(…), map(…), object({…}) and tuple([…])";
-            source.problem_at(source.position(expression), format!("is no type; there are {names}"))
+            let names = "string, number, bool, any, list(…), set(…), map(…), object({…}) or tuple([…])";
+            source.problem_at(source.position(expression), format!("is not a type; expected {names}"))
         };
         if let Expression::Variable(name) = expression {
             return match name.as_str() {
@@ -76,7 +76,7 @@ impl Kind {
         Some(Ok(Self::Object(fields)))
     }
 
-    /// Whether a value on the command line is the text itself rather than an expression.
+    /// Returns whether a value on the command line is literal text and not an expression.
     pub(super) fn is_plain(&self) -> bool {
         match self {
             Self::Any | Self::Str | Self::Number | Self::Bool => true,
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// A value of this type; or why it can't be one.
+    /// Converts a value to this type, or returns the reason why it has none.
     pub(super) fn convert(&self, value: Value) -> Result<Value, String> {
         let wrong = |value: &Value| Err(format!("must be {}, found {}", self.name(), value.kind()));
         match (self, value) {
@@ -146,7 +146,7 @@ fn only(call: &FuncCall) -> Option<&Expression> {
     if call.args.len() == 1 { call.args.get(0) } else { None }
 }
 
-/// What `optional(…)` says may be missing.
+/// Returns the argument of `optional(…)`.
 fn within_optional(expression: &Expression) -> Option<&Expression> {
     let Expression::FuncCall(call) = expression else { return None };
     if call.name.name.as_str() == "optional" { call.args.get(0) } else { None }

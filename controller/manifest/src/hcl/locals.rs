@@ -1,7 +1,7 @@
 //! `locals`: named values that may refer to each other, in any order.
 //!
-//! In: the blocks of a text, and `var` in the scope. Out: `local` in the scope; each is evaluated once, after those that it
-//! refers to.
+//! In: the blocks of a text, and `var` in the scope. Out: `local` in the scope. Each local is evaluated once,
+//! after its references.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use super::eval::Eval;
 use super::scope::{Fault, Scope};
 use crate::yaml::Problems;
 
-/// As deep as a text may nest them by itself.
+/// The same nesting limit as that of a text.
 const DEPTH_MAX: usize = 64;
 
-/// Puts `local` into the scope.
+/// Adds `local` to the scope.
 pub(super) fn declare(syntax: &Body, scope: &mut Scope<'_>, problems: &mut Problems) {
     let mut waiting: BTreeMap<&str, (&Attribute, BTreeSet<String>)> = BTreeMap::new();
     for structure in
@@ -36,14 +36,14 @@ pub(super) fn declare(syntax: &Body, scope: &mut Scope<'_>, problems: &mut Probl
             }
             Structure::Block(block) => {
                 let position = scope.source.position(&block.ident);
-                problems.push(scope.source.problem_at(position, "locals holds only NAME = VALUE"));
+                problems.push(scope.source.problem_at(position, "locals may only contain NAME = VALUE"));
             }
         }
     }
     in_order(waiting, scope, problems);
 }
 
-/// Evaluates each local once nothing that it refers to waits any more; what is left then refers to itself.
+/// Evaluates the locals in topological order. Those that remain refer to themselves.
 fn in_order(
     mut waiting: BTreeMap<&str, (&Attribute, BTreeSet<String>)>,
     scope: &mut Scope<'_>,

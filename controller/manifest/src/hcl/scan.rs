@@ -1,23 +1,23 @@
-//! A first look at a text of HCL, before it is parsed.
+//! Scans HCL before it is parsed.
 //!
-//! In: text. Out: whether it is HCL at all, whether an object in it has more entries than the parser (which compares
-//! every key with every other) can bear, and what to do about the usual syntax errors.
+//! In: text. Out: whether it is HCL, whether its size exceeds the parser's limits (the parser compares every
+//! key of an object with every other), and hints for common syntax errors.
 
-/// Entries of one object or list, blocks and attributes of one body: the parser's time grows with their square.
+/// Maximum entries of an object or list, or lines of a body: the parser's time grows with their square.
 const ENTRIES_MAX: usize = 2_000;
-/// More brackets within each other than the parser takes.
+/// Maximum nesting of brackets.
 const DEPTH_MAX: usize = 1_000;
 
-/// Looks for what would take the parser long.
+/// Refuses texts on which the parser would take too long.
 ///
 /// # Errors
-/// The offset and the sentence.
+/// The offset and a message.
 pub(super) fn bounds(text: &str) -> Result<(), (usize, String)> {
     let mut scan = Scan { bytes: text.as_bytes(), at: 0, open: Vec::new() };
     scan.run()
 }
 
-/// Whether a text begins with a block of a job file.
+/// Returns whether a text begins with a block of a job file.
 pub(super) fn begins_with_a_block(bytes: &[u8]) -> bool {
     let mut scan = Scan { bytes, at: 0, open: Vec::new() };
     scan.blank();
@@ -30,7 +30,7 @@ pub(super) fn begins_with_a_block(bytes: &[u8]) -> bool {
     })
 }
 
-/// What to do about a syntax error, where the parser's sentence doesn't say it.
+/// Returns a hint for a syntax error whose parser message doesn't name the remedy.
 pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     let rest = text.get(offset..)?;
     let line = rest.lines().next().unwrap_or_default();
@@ -38,27 +38,29 @@ pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     if rest.trim_start().is_empty() {
         Some("look for a `{` that is not closed")
     } else if line.starts_with('"') && line.contains('=') {
-        Some("a quoted name stands in an object only: write `meta = { \"a-b\" = … }`")
+        Some("a quoted name is only allowed in an object: write `meta = { \"a-b\" = … }`")
     } else if is_opener(text.get(..offset)?.lines().last().unwrap_or_default()) || line.contains('{') {
-        Some("a block on one line holds at most one attribute; begin a new line for more, and for blocks")
+        Some(
+            "a block on one line may contain at most one attribute; put further ones, and blocks, on new lines",
+        )
     } else {
         None
     }
 }
 
-/// A walk through the text that knows brackets, strings, heredocs and comments, and nothing else.
+/// A scanner that recognises only brackets, strings, heredocs and comments.
 struct Scan<'t> {
     bytes: &'t [u8],
     at: usize,
     open: Vec<Open>,
 }
 
-/// What is open where the walk stands.
+/// An open bracket or string at the current offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
-    /// A bracket, and how many entries were in it so far.
+    /// A bracket, with the number of entries in it so far.
     Bracket(usize),
-    /// A quoted string, or the template of one.
+    /// A quoted string or template.
     Quote,
 }
 
@@ -66,7 +68,7 @@ impl Scan<'_> {
     fn run(&mut self) -> Result<(), (usize, String)> {
         while let Some(byte) = self.bytes.get(self.at).copied() {
             if self.open.len() > DEPTH_MAX {
-                return Err((self.at, "is nested too deep".to_owned()));
+                return Err((self.at, "is nested too deeply".to_owned()));
             }
             if self.open.last() == Some(&Open::Quote) {
                 self.quoted(byte);
@@ -86,7 +88,7 @@ impl Scan<'_> {
                 self.open.push(Open::Bracket(0));
                 self.at += 2;
             }
-            // A string ends with its line at the latest.
+            // A string ends at the end of its line at the latest.
             b'"' | b'\n' => {
                 self.open.pop();
                 self.at += 1;
@@ -110,7 +112,7 @@ impl Scan<'_> {
                     *entries += 1;
                     if *entries > ENTRIES_MAX {
                         let message =
-                            format!("more than {ENTRIES_MAX} lines or entries are in one pair of brackets");
+                            format!("one pair of brackets contains more than {ENTRIES_MAX} lines or entries");
                         return Err((self.at, message));
                     }
                 }
@@ -125,7 +127,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Over blanks and comments.
+    /// Skips whitespace and comments.
     fn blank(&mut self) {
         if self.bytes.starts_with("\u{feff}".as_bytes()) {
             self.at = 3;
@@ -139,7 +141,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Over a comment, if one begins here; its line's end is left.
+    /// Skips a comment if one begins here, but not the end of its line.
     fn comment(&mut self) -> bool {
         let rest = &self.bytes[self.at..];
         let length = if rest.starts_with(b"#") || rest.starts_with(b"//") {
@@ -153,7 +155,7 @@ impl Scan<'_> {
         true
     }
 
-    /// Over `<<EOF` and the lines up to `EOF`; over `<<` where it is none.
+    /// Skips `<<EOF` and the lines up to `EOF`, or only `<<` if no heredoc begins here.
     fn heredoc(&mut self) {
         let rest = &self.bytes[self.at + 2..];
         let indented = usize::from(rest.starts_with(b"-"));

@@ -1,6 +1,7 @@
-//! What names mean in an expression, and how much work is left.
+//! The names that an expression may refer to, and its work budget.
 //!
-//! In: `var`, `local`, and what loops bind. Out: values. What is none of these is known only when a task runs.
+//! In: `var`, `local`, and the names bound by loops. Out: values. Any other name resolves only when a task
+//! runs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,16 +10,17 @@ use super::source::Source;
 use super::value::Value;
 use crate::yaml::{Position, Problem};
 
-/// Values copied and expressions evaluated for one text: a large job file takes some thousand.
+/// Maximum number of values copied and expressions evaluated for one text. A large job file takes some
+/// thousand.
 const WORK_MAX: usize = 1_000_000;
 
-/// Everything that a text has declared.
+/// The declarations of a text.
 #[derive(Debug)]
 pub(super) struct Scope<'s> {
     pub(super) source: &'s Source<'s>,
-    /// `var.NAME`
+    /// `var.NAME`.
     pub(super) variables: BTreeMap<String, Value>,
-    /// `local.NAME`
+    /// `local.NAME`.
     pub(super) locals: BTreeMap<String, Value>,
     work: Cell<usize>,
 }
@@ -26,7 +28,7 @@ pub(super) struct Scope<'s> {
 /// Why an expression has no value.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// It is wrong; or it asks for too much, which nothing may take for an ordinary mistake.
+    /// The expression is wrong. `Exhausted` is separate because `try` and `can` must not catch it.
     Wrong(Problem),
     Exhausted(Problem),
 }
@@ -39,7 +41,7 @@ impl Fault {
     }
 }
 
-/// Names bound by loops around an expression, innermost first.
+/// Names bound by enclosing loops, innermost first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'b> {
     pub(super) name: &'b str,
@@ -52,24 +54,24 @@ impl<'s> Scope<'s> {
         Self { source, variables: BTreeMap::new(), locals: BTreeMap::new(), work: Cell::new(0) }
     }
 
-    /// Accounts for work.
+    /// Charges work to the budget.
     pub(super) fn spend(&self, work: usize, position: Position) -> Result<(), Fault> {
         let spent = self.work.get().saturating_add(work);
         self.work.set(spent);
         if spent > WORK_MAX {
-            let message = format!("the expressions up to here make more than {WORK_MAX} values");
+            let message = format!("the expressions up to here create more than {WORK_MAX} values");
             return Err(Fault::Exhausted(self.source.problem_at(position, message)));
         }
         Ok(())
     }
 
-    /// Something is wrong at a place.
+    /// Returns a problem at a position.
     pub(super) fn wrong<T>(&self, position: Position, message: impl Into<String>) -> Result<T, Fault> {
         Err(Fault::Wrong(self.source.problem_at(position, message)))
     }
 }
 
-/// The value that a loop gave a name.
+/// Looks up the value that an enclosing loop bound to a name.
 pub(super) fn bound<'b>(mut bound: Option<&Bound<'b>>, name: &str) -> Option<&'b Value> {
     while let Some(binding) = bound {
         if binding.name == name {

@@ -1,30 +1,30 @@
-//! A text of HCL with its places.
+//! An HCL text and its positions.
 //!
-//! In: bytes. Out: the syntax tree, lines and columns of offsets, problems.
+//! In: bytes. Out: the syntax tree, the lines and columns of offsets, problems.
 
 use hcl_edit::{Span, expr::Expression, structure::Body};
 
 use super::scan;
 use crate::yaml::{Position, Problem, printable::printable};
 
-/// A text, and where its lines begin.
 #[derive(Debug)]
 pub(super) struct Source<'t> {
-    /// As the person who wrote it knows it.
+    /// The name that the author knows it by.
     pub(super) name: &'t str,
     text: &'t str,
-    /// Offsets of the lines' beginnings.
+    /// Offset of the first byte of each line.
     lines: Vec<usize>,
-    /// How many characters come before each stretch of [`STRETCH`] bytes: a line may be as long as the text.
+    /// Number of characters before each stretch of [`STRETCH`] bytes, because a line may be as long as the
+    /// text.
     chars: Vec<usize>,
 }
 
-/// Nomad's servers take no longer source either (`job_max_source_size`).
+/// The same limit as that of Nomad's servers (`job_max_source_size`).
 pub(super) const BYTES_MAX: usize = 1 << 20;
 const STRETCH: usize = 256;
 
 impl<'t> Source<'t> {
-    /// Takes a text that is no longer than is allowed, and UTF-8.
+    /// Checks the length and the encoding of a text.
     pub(super) fn read(name: &'t str, bytes: &'t [u8]) -> Result<Self, Problem> {
         let of_all = |message: String| Problem {
             source: name.to_owned(),
@@ -69,7 +69,7 @@ impl<'t> Source<'t> {
         Self { name, text, lines: lines.collect(), chars: chars.collect() }
     }
 
-    /// The syntax tree.
+    /// Parses the text.
     pub(super) fn parse(&self) -> Result<Body, Problem> {
         scan::bounds(self.text).map_err(|(offset, message)| self.problem(offset, message))?;
         let failed = |error: hcl_edit::parser::Error| {
@@ -83,20 +83,20 @@ impl<'t> Source<'t> {
         hcl_edit::parser::parse_body(self.text).map_err(failed)
     }
 
-    /// A text that is one expression.
+    /// Parses the text as a single expression.
     pub(super) fn parse_expression(&self) -> Result<Expression, Problem> {
         scan::bounds(self.text).map_err(|(offset, message)| self.problem(offset, message))?;
         hcl_edit::parser::parse_expr(self.text).map_err(|error| {
-            self.problem(error.location().offset(), format!("is no HCL expression: {}", error.message()))
+            self.problem(error.location().offset(), format!("is not an HCL expression: {}", error.message()))
         })
     }
 
-    /// Where something was written.
+    /// Returns the position of a syntax element.
     pub(super) fn position(&self, spanned: &impl Span) -> Position {
         self.position_at(spanned.span().map_or(0, |span| span.start))
     }
 
-    /// The place of an offset.
+    /// Returns the position of an offset.
     pub(super) fn position_at(&self, offset: usize) -> Position {
         let line = self.lines.partition_point(|begin| *begin <= offset).max(1);
         let begin = self.lines.get(line - 1).copied().unwrap_or_default();
@@ -109,7 +109,7 @@ impl<'t> Source<'t> {
         let offset = offset.min(self.text.len());
         let stretch = offset / STRETCH;
         let known = self.chars.get(stretch).copied();
-        // Right behind a text whose length is a multiple of a stretch.
+        // The offset is the end of a text whose length is a multiple of a stretch.
         let (begin, known) = match known {
             Some(known) => (stretch * STRETCH, known),
             None if stretch > 0 => ((stretch - 1) * STRETCH, self.chars[stretch - 1]),
@@ -118,12 +118,12 @@ impl<'t> Source<'t> {
         known + self.text.as_bytes()[begin..offset].iter().filter(|byte| begins_a_char(**byte)).count()
     }
 
-    /// Something is wrong at an offset.
+    /// Returns a problem at an offset.
     pub(super) fn problem(&self, offset: usize, message: impl Into<String>) -> Problem {
         self.problem_at(self.position_at(offset), message)
     }
 
-    /// Something is wrong at a place.
+    /// Returns a problem at a position.
     pub(super) fn problem_at(&self, position: Position, message: impl Into<String>) -> Problem {
         Problem {
             source: self.name.to_owned(),

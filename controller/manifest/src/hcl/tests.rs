@@ -1,4 +1,4 @@
-//! Expressions by example, and texts that mean harm.
+//! Expressions by example, and hostile texts.
 
 use super::*;
 use crate::yaml::Value as Tree;
@@ -14,7 +14,7 @@ fn read(text: &str) -> Result<Evaluated, Problems> {
     if evaluated.problems.is_empty() { Ok(evaluated) } else { Err(evaluated.problems) }
 }
 
-/// The value of an expression, after declarations.
+/// Evaluates an expression after some declarations.
 fn value(declarations: &str, expression: &str) -> String {
     let text = format!("{declarations}\nx = {expression}\n");
     let evaluated = read(&text).unwrap_or_else(|problems| panic!("{text}\n{problems}"));
@@ -68,7 +68,7 @@ fn expressions_have_values() {
         ("\"%{ for n in local.l ~} ${n}, %{ endfor }\"", "\"1, 2, 3, \""),
         ("<<EOF\n a ${local.a}\n $${b}\nEOF\n", "\" a 2\\n ${b}\\n\""),
         ("<<-EOF\n    a\n      b\n    EOF\n", "\"a\\n  b\\n\""),
-        // What is known only when the task runs stays.
+        // References that resolve when the task runs stay as written.
         ("\"${NOMAD_PORT_http}\"", "\"${NOMAD_PORT_http}\""),
         ("\"${attr.kernel.name}-${local.a}\"", "\"${attr.kernel.name}-2\""),
         ("\"${env[\"HOME\"]}/x\"", "\"${env[\\\"HOME\\\"]}/x\""),
@@ -136,43 +136,46 @@ fn what_is_wrong_is_told_with_its_place() {
         ("x = upprr(\"a\")\n", "1:5: there is no function `upprr`; did you mean `upper`?"),
         (
             "x = uuidv4()\n",
-            "1:5: the function `uuidv4` gives something else at each reading, and the job would change each time",
+            "1:5: the function `uuidv4` returns a different value each time, so the job would change whenever the file is read",
         ),
         ("x = upper()\n", "1:5: `upper` takes 1 argument, found 0"),
         ("x = cidrhost(\"10.0.0.0/30\", 4)\n", "1:5: `cidrhost`: 10.0.0.0/30 has no host 4"),
         ("x = cidrhost(\"10.0.0.0/30\", -5)\n", "1:5: `cidrhost`: 10.0.0.0/30 has no host -5"),
         (
             "x = cidrsubnet(\"10.0.0.0/30\", 3, 0)\n",
-            "1:5: `cidrsubnet`: 10.0.0.0/30 has no network 0 with 3 bits more",
+            "1:5: `cidrsubnet`: 10.0.0.0/30 has no subnet 0 with 3 more bits",
         ),
         (
             "x = cidrsubnet(\"10.0.0.0/30\", 1, 2)\n",
-            "1:5: `cidrsubnet`: 10.0.0.0/30 has no network 2 with 1 bits more",
+            "1:5: `cidrsubnet`: 10.0.0.0/30 has no subnet 2 with 1 more bits",
         ),
         (
             "x = cidrsubnets(\"10.0.0.0/31\", 1, 1, 1)\n",
-            "1:5: `cidrsubnets`: 10.0.0.0/31 has no room for one more",
+            "1:5: `cidrsubnets`: 10.0.0.0/31 has no room for another subnet",
         ),
-        ("x = cidrsubnets(\"::/0\", 0, 0)\n", "1:5: `cidrsubnets`: ::/0 has no room for one more"),
+        ("x = cidrsubnets(\"::/0\", 0, 0)\n", "1:5: `cidrsubnets`: ::/0 has no room for another subnet"),
         (
             "x = cidrnetmask(\"10.0.0.0\")\n",
-            "1:5: `cidrnetmask`: \"10.0.0.0\" is no network such as 10.1.0.0/16",
+            "1:5: `cidrnetmask`: \"10.0.0.0\" is not a network such as 10.1.0.0/16",
         ),
-        ("x = formatlist(\"%s%s\", [1], [1, 2])\n", "1:5: `formatlist`: the lists are not equally long"),
+        ("x = formatlist(\"%s%s\", [1], [1, 2])\n", "1:5: `formatlist`: the lists have different lengths"),
         ("x = regex_replace(\"a\", \"(\", \"\")\n", "1:5: `regex_replace`: "),
         ("x = [1, var.nothing]\n", "1:13: there is no variable `nothing`"),
         ("é {\n  y = \"ü${local.a}\"\n}\n", "2:17: there is no local `a`"),
         ("x = 1 +\n", "1:8: is not HCL: "),
         ("x = \"a\" + 1\n", "1:9: `+` takes numbers, found a string"),
-        ("x = 1 / 0\n", "1:7: 1 / 0 is no number"),
-        ("x = \"${upper(node.class)}\"\n", "1:14: there is no `node`; there are var.NAME and local.NAME"),
+        ("x = 1 / 0\n", "1:7: 1 / 0 is not a number"),
+        (
+            "x = \"${upper(node.class)}\"\n",
+            "1:14: there is no `node`; only var.NAME and local.NAME have values here",
+        ),
         ("locals {\n a = local.b\n b = local.a\n}\n", "2:2: the local `a` refers to itself"),
-        ("locals {\n a = [1][3]\n}\n", "2:9: the list has no item 3, it has 1"),
+        ("locals {\n a = [1][3]\n}\n", "2:9: the list has no item 3, its length is 1"),
         ("job \"x\" {\n", "look for a `{` that is not closed"),
-        ("meta {\n  \"a-b\" = 1\n}\n", "a quoted name stands in an object only"),
+        ("meta {\n  \"a-b\" = 1\n}\n", "a quoted name is only allowed in an object"),
         ("x = { (\"a\") = 1, a = 2 }\n", "1:18: the key `a` is written twice"),
         ("variable \"v\" {}\n", "1:1: the variable `v` has no value; give it a default, --var v=VALUE"),
-        ("variable \"v\" {\n  type = list(strng)\n}\n", "2:15: is no type"),
+        ("variable \"v\" {\n  type = list(strng)\n}\n", "2:15: is not a type"),
         (
             "variable \"v\" {\n  type = number\n  default = \"x\"\n}\n",
             "3:13: must be a number, found a string",
@@ -231,15 +234,17 @@ fn dynamic_blocks_are_expanded() {
 fn harm_is_refused_in_time() {
     let begun = std::time::Instant::now();
     let laughs: String = (1..40).map(|n| format!("  a{n} = [local.a{0}, local.a{0}]\n", n - 1)).collect();
-    assert!(wrong(&format!("locals {{\n  a0 = [1]\n{laughs}}}\n")).contains("make more than 1000000 values"));
+    assert!(
+        wrong(&format!("locals {{\n  a0 = [1]\n{laughs}}}\n")).contains("create more than 1000000 values")
+    );
     let texts: String =
         (1..60).map(|n| format!("  a{n} = \"${{local.a{0}}}${{local.a{0}}}\"\n", n - 1)).collect();
     assert!(
-        wrong(&format!("locals {{\n  a0 = \"lol\"\n{texts}}}\n")).contains("make more than 1000000 values")
+        wrong(&format!("locals {{\n  a0 = \"lol\"\n{texts}}}\n")).contains("create more than 1000000 values")
     );
     let each = "[for a in range(1000) : ".repeat(5) + "1" + &"]".repeat(5);
-    assert!(wrong(&format!("x = {each}\n")).contains("make more than 1000000 values"));
-    assert!(wrong(&format!("x = try({each}, 1)\n")).contains("make more than 1000000 values"));
+    assert!(wrong(&format!("x = {each}\n")).contains("create more than 1000000 values"));
+    assert!(wrong(&format!("x = try({each}, 1)\n")).contains("create more than 1000000 values"));
     for (opener, closer) in [("[", "]"), ("{a = ", "}"), ("(", ")"), ("\"${", "}\""), ("a {\n", "}\n")] {
         let text = format!("x = {}1{}\n", opener.repeat(60_000), closer.repeat(60_000));
         assert!(!wrong(&text).is_empty());

@@ -1,13 +1,13 @@
 //! Values of HCL expressions.
 //!
-//! In: what was evaluated. Out: its text, its size, and the tree that a manifest is read from.
+//! In: results of evaluation. Out: their text, their weight, and the tree from which a manifest is read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::yaml::{Entry, Node, Position, Style, Value as Tree};
 
-/// A value. Objects and maps are one: keys in order, as Nomad's expressions go through them.
+/// A value. Objects and maps are the same; their keys are sorted, as in Nomad's iteration.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Null,
@@ -20,7 +20,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// What it is, as a phrase.
+    /// Names the type, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -32,7 +32,7 @@ impl Value {
         }
     }
 
-    /// How much it costs to copy: values in it, and stretches of 64 bytes.
+    /// The cost of a copy: the number of values, plus one for every 64 bytes of text.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Null | Self::Bool(_) | Self::Int(_) | Self::Float(_) => 1,
@@ -44,7 +44,7 @@ impl Value {
         }
     }
 
-    /// Lists and objects within each other.
+    /// The nesting depth of lists and objects.
     pub(super) fn depth(&self) -> usize {
         match self {
             Self::Null | Self::Bool(_) | Self::Int(_) | Self::Float(_) | Self::Str(_) => 0,
@@ -53,7 +53,7 @@ impl Value {
         }
     }
 
-    /// The text of a scalar, as templates and strings take it.
+    /// The text of a scalar, as in templates and string arguments.
     pub(super) fn text(&self) -> Option<String> {
         match self {
             Self::Bool(value) => Some(value.to_string()),
@@ -64,7 +64,7 @@ impl Value {
         }
     }
 
-    /// A number, also one written as a string.
+    /// Converts to a number. Strings are parsed.
     pub(super) fn number(&self) -> Option<Self> {
         match self {
             Self::Int(_) | Self::Float(_) => Some(self.clone()),
@@ -77,7 +77,7 @@ impl Value {
         }
     }
 
-    /// The number as a fraction.
+    /// Converts to a floating-point number.
     pub(super) fn as_f64(&self) -> Option<f64> {
         match self.number()? {
             Self::Int(value) => Some(value as f64),
@@ -86,7 +86,7 @@ impl Value {
         }
     }
 
-    /// The number, if it is whole.
+    /// Converts to an integer if the number has no fraction.
     pub(super) fn as_int(&self) -> Option<i128> {
         match self.number()? {
             Self::Int(value) => Some(value),
@@ -94,7 +94,7 @@ impl Value {
         }
     }
 
-    /// A boolean, also one written as a string.
+    /// Converts to a boolean. Strings are parsed.
     pub(super) fn as_bool(&self) -> Option<bool> {
         match self {
             Self::Bool(value) => Some(*value),
@@ -103,9 +103,9 @@ impl Value {
         }
     }
 
-    /// A number that is whole is an integer, however it came about.
+    /// A number without a fraction becomes an integer, whatever its origin.
     pub(super) fn float(value: f64) -> Self {
-        // Up to here every whole number has a form of its own.
+        // 2^53: up to here every integer has its own representation.
         const EXACT: f64 = 9_007_199_254_740_992.0;
         if value.fract() == 0.0 && value.abs() <= EXACT {
             Self::Int(value as i128)
@@ -114,7 +114,7 @@ impl Value {
         }
     }
 
-    /// The tree of this value; all of it stands where its expression does.
+    /// Converts to a tree in which every node has the position of the expression.
     pub(super) fn into_node(self, position: Position) -> Arc<Node> {
         let text: Box<str> = self.text().unwrap_or_default().into();
         let (value, style) = match self {

@@ -1,7 +1,8 @@
-//! Variables: what a text declares, and the values that it is given from outside.
+//! Variables: the declarations of a text, and values from outside.
 //!
-//! In: `variable` and `variables` blocks, and [`Variables`]: `NOMAD_VAR_<name>`, files of values, `--var`. Of several values
-//! for one variable the last of that order holds. Out: `var` in the scope, every value of its declared type and valid.
+//! In: `variable` and `variables` blocks, and [`Variables`] from, in this order, `NOMAD_VAR_<name>`, files of
+//! values and `--var`; the last value for a variable wins. Out: `var` in the scope, with every value
+//! converted to its declared type and validated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use super::source::Source;
 use super::value::Value;
 use crate::yaml::{Position, Problem, Problems, nearest};
 
-/// Values for variables, from outside of the texts that declare them.
+/// Values for variables that come from outside the texts that declare them.
 #[derive(Debug, Clone, Default)]
 pub struct Variables(BTreeMap<String, Given>);
 
@@ -27,22 +28,22 @@ struct Given {
     /// Where it was written.
     source: String,
     position: Position,
-    /// The environment may hold what is meant for other job files.
+    /// The environment may hold values for other job files.
     may_be_undeclared: bool,
 }
 
 #[derive(Debug, Clone)]
 enum GivenValue {
-    /// As on the command line: the text itself, or an expression, by the type of the variable.
+    /// As on the command line. The variable's type decides whether it is literal text or an expression.
     Text(String),
     Value(Value),
 }
 
 impl Variables {
-    /// Reads the values that are given.
+    /// Reads the values.
     ///
     /// # Errors
-    /// Files that are no lists of values, and assignments that assign nothing.
+    /// Files that are not lists of values, and assignments without a name or `=`.
     pub fn read(texts: &VariableTexts) -> Result<Self, Problems> {
         let (mut variables, mut problems) = (Self::default(), Problems::new());
         for (name, text) in &texts.environment {
@@ -65,14 +66,14 @@ impl Variables {
                     line: 0,
                     column: 0,
                     path: String::new(),
-                    message: format!("{assignment:?} assigns nothing; write NAME=VALUE"),
+                    message: format!("{assignment:?} is not an assignment; write NAME=VALUE"),
                 }),
             }
         }
         problems.into_result().map(|()| variables)
     }
 
-    /// A file of values: attributes, in HCL or JSON.
+    /// Reads a file of values: attributes in HCL, or an object in JSON.
     fn file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Problem> {
         let source = Source::read(name, bytes)?;
         let scope = Scope::new(&source);
@@ -83,7 +84,7 @@ impl Variables {
             self.0.insert(variable.to_owned(), given);
         };
         if bytes.trim_ascii_start().starts_with(b"{") {
-            // An object of JSON is one of HCL.
+            // A JSON object is an HCL expression.
             let value = eval.value(&source.parse_expression()?).map_err(Fault::into_problem)?;
             let Value::Map(entries) = value else {
                 return Err(source.problem(0, "must be an object of values"));
@@ -100,7 +101,7 @@ impl Variables {
                     give(attribute.key.as_str(), value, source.position(&attribute.key));
                 }
                 Structure::Block(block) => {
-                    let message = "a file of values holds only NAME = VALUE";
+                    let message = "a variable file may only contain NAME = VALUE";
                     return Err(source.problem_at(source.position(&block.ident), message));
                 }
             }
@@ -108,7 +109,7 @@ impl Variables {
         Ok(())
     }
 
-    /// Values that no text has declared a variable for.
+    /// Reports the values for variables that no text declares.
     pub fn undeclared(&self, declared: &BTreeSet<String>) -> Problems {
         let mut problems = Problems::new();
         for (name, given) in &self.0 {
@@ -134,7 +135,7 @@ impl Given {
         Problem { source: self.source.clone(), line, column, path: String::new(), message }
     }
 
-    /// The value for a variable of a type.
+    /// Returns the value, converted to the type of the variable.
     fn value(&self, kind: &Kind) -> Result<Value, Problem> {
         let value = match &self.value {
             GivenValue::Value(value) => value.clone(),
@@ -149,7 +150,7 @@ impl Given {
     }
 }
 
-/// Puts `var` into the scope. The answer is the names that are declared.
+/// Adds `var` to the scope and returns the declared names.
 pub(super) fn declare(
     syntax: &Body,
     variables: &Variables,
@@ -181,7 +182,7 @@ pub(super) fn declare(
     declared
 }
 
-/// A variable as it is declared.
+/// A declared variable.
 struct Declaration<'b> {
     name: &'b str,
     place: &'b dyn SpanOf,
@@ -190,7 +191,7 @@ struct Declaration<'b> {
     validations: Vec<&'b Block>,
 }
 
-/// Something with a place.
+/// An object-safe [`Span`].
 trait SpanOf {
     fn position(&self, source: &Source<'_>) -> Position;
 }
@@ -237,7 +238,7 @@ impl<'b> Declaration<'b> {
         Ok(declaration)
     }
 
-    /// A line of a `variables` block.
+    /// Reads a line of a `variables` block.
     fn plain(attribute: &'b Attribute) -> Self {
         let (name, place) = (attribute.key.as_str(), &attribute.key);
         Self { name, place, kind: Kind::Any, default: Some(&attribute.value), validations: Vec::new() }
@@ -251,7 +252,7 @@ impl<'b> Declaration<'b> {
         let value = match (variables.0.get(self.name), self.default) {
             (Some(given), _) => given.value(&self.kind)?,
             (None, Some(default)) => {
-                // A default may not refer to anything.
+                // A default may not contain references.
                 let nothing = Scope::new(scope.source);
                 let value = Eval::new(&nothing).value(default).map_err(Fault::into_problem)?;
                 let position = scope.source.position(default);

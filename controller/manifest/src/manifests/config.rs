@@ -1,7 +1,9 @@
-//! `driver` and `config` of every task: checked against the driver's own schema, and kept as JSON.
+//! Checks the `driver` and `config` of every task against the driver's own schema, and converts `config` to
+//! JSON.
 //!
-//! In: a typed manifest, whose configs are not to be trusted (typing lost what the numbers in them looked like), and the
-//! tree. Out: configs in which every text is as it was written and every length of time in one notation, and problems.
+//! In: the tree, and a typed manifest whose configs are unreliable because typing lost how numbers were
+//! written. Out: configs in which every text is as written and every duration is in one notation, and
+//! problems.
 
 use herdlet_api_types::manifest::{JobManifest, TaskSpec};
 use herdlet_api_types::{format_duration, parse_duration};
@@ -12,7 +14,7 @@ use super::findings::Findings;
 use super::schema::parts;
 use crate::yaml::{self, Node, Place, Trail, Value, nearest};
 
-/// Checks and reads the configs of all tasks.
+/// Checks and converts the configs of all tasks.
 pub(super) fn read(manifest: &mut JobManifest, drivers: &Drivers, findings: &mut Findings<'_>) {
     let (spec, name) = (Trail::begin("spec"), "groups");
     let groups = spec.field(name);
@@ -33,7 +35,7 @@ fn read_task(task: &mut TaskSpec, trail: &Trail<'_>, drivers: &Drivers, findings
     let path = trail.field("config").to_string();
     let document = findings.document;
     let Some(place) = document.at(&path) else {
-        // Not written: as if it were empty, at the task.
+        // The config is missing: check an empty one at the task's position.
         let Some(at) = document.at(&trail.to_string()) else { return };
         let empty = Node { value: Value::Map(Vec::new()), ..at.node.clone() };
         return findings.problems.append(yaml::check(&Place { path, node: &empty, ..at }, &rules.config));
@@ -43,7 +45,7 @@ fn read_task(task: &mut TaskSpec, trail: &Trail<'_>, drivers: &Drivers, findings
         let schema = rules.config.as_value();
         task.config = to_json(schema, schema, place.node).as_object().cloned();
     }
-    // That it isn't a map was told with the rest of the structure.
+    // The structural check already reported a config that is not a map.
     if matches!(place.node.value, Value::Map(_)) {
         findings.problems.append(problems);
     }
@@ -53,7 +55,7 @@ fn unknown(driver: &str, drivers: &Drivers) -> String {
     let names: Vec<String> = drivers.names().map(|name| format!("`{name}`")).collect();
     let names = names.join(", ");
     if driver == "mock_driver" && drivers.get("mock").is_some() {
-        return "is called `mock` here".to_owned();
+        return "is named `mock` in herdlet".to_owned();
     }
     if KNOWN.contains(&driver) {
         return format!("`{driver}` is known from Nomad, but not built in this release; there are {names}");
@@ -64,11 +66,11 @@ fn unknown(driver: &str, drivers: &Drivers) -> String {
     }
 }
 
-/// A checked node as JSON: what the schema takes for text keeps its source text.
+/// Converts a checked node to JSON. Scalars that the schema takes as text keep their source text.
 fn to_json(root: &Json, schema: &Json, node: &Node) -> Json {
     let parts = parts(root, schema);
     let is = |keyword: &str| parts.iter().any(|part| part.contains_key(keyword));
-    // In one notation: `60s` and `1m` are the same work.
+    // One notation: `60s` and `1m` must not differ.
     if let Some(length) = parse_duration(&node.text).ok().filter(|_| is("x-duration")) {
         return Json::String(format_duration(length));
     }

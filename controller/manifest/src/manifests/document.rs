@@ -1,8 +1,8 @@
-//! One document → a canonical object, or what is wrong with it.
+//! One document → a canonical object, or its problems.
 //!
-//! In: a tree. Out: its content when nothing is wrong, all problems, and warnings. Structure (names and types of fields)
-//! and meaning (names that must exist, numbers that must fit) are told in one go: what the structure's problems left
-//! readable is typed and validated too.
+//! In: a tree. Out: its content if nothing is wrong, all problems, and warnings. One pass reports problems of
+//! structure (names and types of fields) and of meaning (references, ranges): the part of the document that
+//! is structurally valid is typed and validated too.
 
 use std::sync::{Arc, LazyLock};
 
@@ -19,28 +19,28 @@ use super::prune::{Pruned, typed};
 use super::{Judge, config, unbuilt, validate};
 use crate::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style, Value, nearest};
 
-/// What a document holds.
+/// The content of a document.
 #[derive(Debug)]
 pub(super) enum Content {
     Job {
         job: Box<Job>,
-        /// As written, in JSON.
+        /// The source document as JSON.
         document: serde_json::Value,
     },
     Volume {
         volume: Volume,
-        /// As written, in JSON.
+        /// The source document as JSON.
         document: serde_json::Value,
     },
 }
 
-/// What reading a document came to.
+/// The result of reading a document.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// What it holds, if nothing is wrong.
+    /// Set if there are no problems.
     pub(super) content: Option<Content>,
     pub(super) problems: Problems,
-    /// What is accepted, but worth saying.
+    /// Accepted, but worth reporting.
     pub(super) warnings: Vec<Problem>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn read(document: &mut Document, drivers: &Drivers, judge: Judge) -> 
     }
     let problems = no_kind(document);
     let Some(kind) = meant(document) else { return Outcome { problems, ..Outcome::default() } };
-    // What its head says wrong was told with all kinds that there are; of the rest it is the one that was probably meant.
+    // The problems of the head already list all kinds. Read the rest as the kind that was probably meant.
     let rest = read_kind(kind, document, drivers, judge);
     let mut outcome = Outcome { problems, warnings: rest.warnings, content: None };
     outcome.problems.add_more(rest.problems.more());
@@ -67,7 +67,7 @@ fn read_kind(kind: Kind, document: &Document, drivers: &Drivers, judge: Judge) -
     }
 }
 
-/// The kind that a document without a right one was probably to be: by its name, else by what it holds.
+/// Guesses the intended kind of a document without a valid one: from its `kind`, otherwise from its fields.
 fn meant(document: &Document) -> Option<Kind> {
     let version = document.at("apiVersion");
     let is_ours = version.is_none_or(|version| version.node.text.starts_with("herdlet/"));
@@ -86,7 +86,7 @@ fn meant(document: &Document) -> Option<Kind> {
     }
 }
 
-/// What to say of a document that says neither that it is a job nor that it is a volume.
+/// Reports a document without a valid kind.
 fn no_kind(document: &Document) -> Problems {
     let is_compose = document.at("kind").is_none() && document.at("apiVersion").is_none();
     match document.at("services").filter(|_| is_compose) {
@@ -95,11 +95,11 @@ fn no_kind(document: &Document) -> Problems {
     }
 }
 
-/// What to do with a Compose file.
-const COMPOSE: &str = "this is a Compose file, and those are not read: write a job (`kind: Job`) in which each of these services is a \
-                       task or a group; herdlet schema spec.groups.tasks lists what one can have";
+/// The message for a Compose file.
+const COMPOSE: &str = "this is a Compose file, which herdlet does not read: write a job (`kind: Job`) in which each of these \
+                       services is a task or a group; herdlet schema spec.groups.tasks lists the fields of a task";
 
-/// The part of a document that says what the rest is.
+/// The fields of a document that identify its kind.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = true))]
 #[expect(dead_code, reason = "only its schema is used")]
@@ -155,7 +155,7 @@ fn read_volume(document: &Document) -> Outcome {
     Outcome { content, problems, warnings: findings.warnings }
 }
 
-/// Of the same place, that it is written wrongly says more than what follows from that.
+/// Adds problems of meaning, except at paths that already have a structural problem, which says more.
 fn add(structural: &mut Problems, found: Problems) {
     if structural.is_empty() {
         return structural.append(found);
@@ -165,7 +165,7 @@ fn add(structural: &mut Problems, found: Problems) {
     structural.extend(others);
 }
 
-/// Everything wrong with the structure, and what of it can be read in spite of that.
+/// Checks the structure of a document, and types as much of it as is valid.
 fn structure<T: DeserializeOwned>(
     document: &Document,
     schema: &Schema,
@@ -174,7 +174,7 @@ fn structure<T: DeserializeOwned>(
     let unbuilt = unbuilt::find(document, schema);
     let mut problems = Problems::new();
     let Checked { problems: checked, absent } = yaml::check_fields(&document.root(), schema);
-    // Of the same place, that it isn't built says more than that it is unknown.
+    // At one place, "not built" says more than "unknown field".
     problems.extend(
         checked.iter().filter(|problem| !unbuilt.iter().any(|told| told.path == problem.path)).cloned(),
     );
@@ -193,7 +193,7 @@ fn structure<T: DeserializeOwned>(
     (problems, pruned)
 }
 
-/// What every document of a kind has, so that the rest can be read where it is missing.
+/// Stand-ins for the mandatory fields of a document, so that the rest can be read if they are missing.
 fn head(document: &Document, kind: &str) -> Node {
     let node = |value: Value, text: &str| {
         let (style, position) = (Style::Plain, document.root.position);
@@ -209,6 +209,6 @@ fn head(document: &Document, kind: &str) -> Node {
 }
 
 fn to_json<T: serde::Serialize>(manifest: &T) -> serde_json::Value {
-    // Total: all keys are strings, and no number is beyond JSON.
+    // Can't fail: all keys are strings, and JSON can represent every number.
     serde_json::to_value(manifest).unwrap_or_default()
 }

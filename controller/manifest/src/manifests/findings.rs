@@ -1,38 +1,36 @@
-//! What validation found in one document.
+//! Findings of validation in one document.
 //!
-//! In: sentences, and the trail to what they are about. Out: placed problems and warnings. A sentence that only follows
-//! from something that could not be read ("there is no such volume" when the volumes are unreadable) is left out.
+//! In: messages, and the trail to their subject. Out: problems and warnings with positions. A message that
+//! only follows from an unreadable part ("there is no such volume" if the volumes are unreadable) is dropped.
 
 use crate::yaml::{Document, PathStep, Problem, Problems, Trail, parse_path};
 
-/// Findings in the making.
+/// Collects the findings of a document.
 pub(super) struct Findings<'d> {
-    /// The document they are about.
     pub(super) document: &'d Document,
-    /// Paths of what could not be read.
+    /// Paths of unreadable parts.
     lost: Vec<String>,
     pub(super) problems: Problems,
-    /// What is accepted, but worth saying.
+    /// Accepted, but worth reporting.
     pub(super) warnings: Vec<Problem>,
 }
 
 impl<'d> Findings<'d> {
-    /// Nothing was found yet.
     pub(super) fn new(document: &'d Document, lost: Vec<String>) -> Self {
         Self { document, lost, problems: Problems::new(), warnings: Vec::new() }
     }
 
-    /// Something is wrong.
+    /// Adds a problem.
     pub(super) fn problem(&mut self, at: &Trail<'_>, message: impl Into<String>) {
         self.problems.push(self.document.problem(&at.to_string(), message));
     }
 
-    /// Something is not there; left out when it may be in a part that could not be read.
+    /// Reports a missing item, unless it may be in an unreadable part.
     pub(super) fn absent(&mut self, within: &Trail<'_>, at: &Trail<'_>, message: impl Into<String>) {
         self.absent_with(within, at, || message.into());
     }
 
-    /// The same for a message that is costly to find, as one that names the nearest of many is.
+    /// Like `absent`, for a message that is expensive to compute, such as a search for the nearest name.
     pub(super) fn absent_with(
         &mut self,
         within: &Trail<'_>,
@@ -41,23 +39,26 @@ impl<'d> Findings<'d> {
     ) {
         if !self.is_unread(within) {
             let is_told = self.problems.len() < Problems::SHOWN_MAX;
-            self.problem(at, if is_told { message() } else { "refers to what is not there".to_owned() });
+            self.problem(
+                at,
+                if is_told { message() } else { "refers to something that does not exist".to_owned() },
+            );
         }
     }
 
-    /// Something that follows from the job's type; left out when that could not be read.
+    /// Reports a problem that follows from the job's type, unless the type is unreadable.
     pub(super) fn of_type(&mut self, at: &Trail<'_>, message: impl Into<String>) {
         self.absent(&Trail::begin("spec").field("type"), at, message);
     }
 
-    /// Something is accepted, but worth saying.
+    /// Adds a warning.
     pub(super) fn warning(&mut self, at: &Trail<'_>, message: impl Into<String>) {
         if self.warnings.len() < Problems::SHOWN_MAX {
             self.warnings.push(self.document.problem(&at.to_string(), message));
         }
     }
 
-    /// Whether a list or map, something around it, one of its items or an item's name could not be read.
+    /// Returns whether a list or map, one of its ancestors, its items or an item's name is unreadable.
     pub(super) fn is_unread(&self, within: &Trail<'_>) -> bool {
         let within = within.to_string();
         self.lost
@@ -66,12 +67,12 @@ impl<'d> Findings<'d> {
     }
 }
 
-/// What follows in a path after another that it leads through.
+/// Returns the rest of a path after a prefix of whole steps.
 fn below<'p>(path: &'p str, outer: &str) -> Option<&'p str> {
     path.strip_prefix(outer).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Whether the rest of a path is one step, or leads to the name of an item.
+/// Returns whether the rest of a path is one step, or the name of an item.
 fn is_item(rest: &str) -> bool {
     let steps = parse_path(rest.strip_prefix('.').unwrap_or(rest)).unwrap_or_default();
     match steps.as_slice() {

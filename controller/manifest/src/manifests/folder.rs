@@ -1,6 +1,7 @@
 //! Files and folders of manifests.
 //!
-//! In: paths. Out: named texts, in order, bounded. Hidden files and what editors leave behind are not manifests.
+//! In: paths. Out: named texts, in order, bounded. Hidden files and editors' temporary files are not
+//! manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,32 +12,32 @@ use super::{Drivers, Reading, Set};
 use crate::hcl::Variables;
 use crate::yaml::{Limits, Problem, Problems};
 
-/// A folder of manifests, file by file: one that is broken doesn't take the others with it.
+/// A folder of manifests, file by file: a broken file does not affect the others.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// All manifest files: those that owned something first, then by name.
+    /// All manifest files: those that own jobs first, then by name.
     pub files: Vec<FolderFile>,
-    /// Why the folder itself could not be read; then no file is listed, which doesn't mean that there is none.
+    /// Why the folder could not be listed. `files` is then empty although the folder may have some.
     pub problem: Option<Problem>,
 }
 
-/// One file of a folder.
+/// A file of a folder.
 #[derive(Debug)]
 pub struct FolderFile {
     pub path: PathBuf,
-    /// What it holds, or all that is wrong with it: also that an earlier file defines the same job or volume.
+    /// Its objects, or all problems, including that an earlier file defines the same job or volume.
     pub content: Result<Set, Problems>,
 }
 
-/// A folder with more files than this is refused.
+/// Maximum number of manifests in a folder.
 const FILES_MAX: usize = 10_000;
-/// What the names of manifests end in.
+/// The extensions of manifests.
 const EXTENSIONS: [&str; 5] = ["yaml", "yml", "json", "hcl", "nomad"];
 /// The name of standard input in problems.
 const STDIN: &str = "<stdin>";
 
-/// Reads all manifests of a folder (not below), file by file: those that `own` jobs first, so that a copy that is laid beside one
-/// does not take its jobs away. Variables of HCL files have their defaults.
+/// Reads the manifests directly in a folder, file by file. Files in `own` come first, so that a copy beside
+/// such a file does not take over its jobs. Variables of HCL files have their defaults.
 pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> Folder {
     let mut paths = match list(folder) {
         Ok(paths) => paths,
@@ -59,10 +60,10 @@ pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> 
     Folder { files: files.collect(), problem: None }
 }
 
-/// A name and the bytes it stands for.
+/// A text with its name.
 type Text = (String, Vec<u8>);
 
-/// The texts at these paths, read one by one: files, folders, `-` for standard input.
+/// Lazily reads the texts at these paths: files, folders, `-` for standard input.
 pub fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<(String, Vec<u8>), Problem>> + '_ {
     paths.iter().flat_map(|path| -> Box<dyn Iterator<Item = Result<Text, Problem>>> {
         if path.as_os_str() == "-" {
@@ -73,7 +74,8 @@ pub fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<(String, Vec<u8>)
         }
         match list(path) {
             Ok(files) if files.is_empty() => {
-                let message = format!("has no manifest: no name ends in .{}", EXTENSIONS.join(", ."));
+                let message =
+                    format!("contains no manifest: no file name ends in .{}", EXTENSIONS.join(", ."));
                 Box::new(std::iter::once(Err(of_source(path, message))))
             }
             Ok(files) => Box::new(files.into_iter().map(|file| read_listed(&file))),
@@ -82,7 +84,7 @@ pub fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<(String, Vec<u8>)
     })
 }
 
-/// The manifests of a folder, sorted.
+/// Lists the manifests of a folder, sorted.
 fn list(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     let failed = |error: io::Error| of_source(folder, format!("cannot be listed: {error}"));
     let mut paths = Vec::new();
@@ -101,18 +103,18 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
 
 fn is_manifest_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    // The JSON Schema of manifests may lie beside them, for editors.
+    // The JSON Schema of manifests may be stored beside them, for editors.
     let is_other = name.starts_with(b".") || name.ends_with(b"schema.json");
     let named = |extension: &std::ffi::OsStr| EXTENSIONS.iter().any(|known| extension == *known);
     !is_other && path.extension().is_some_and(named)
 }
 
-/// A file of a folder: what only bears the name of one, such as a pipe, is told instead of waited for. Symbolic links are
-/// followed, as mounted configuration often has them; a dangling one can't be read.
+/// Reads a file of a folder. A pipe, socket or device is reported, because opening it could block. Symbolic
+/// links are followed, since mounted configuration often contains them; a dangling one can't be read.
 fn read_listed(path: &Path) -> Result<Text, Problem> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
-            Err(of_source(path, "is no file (a pipe, socket or device), and was not read"))
+            Err(of_source(path, "is a pipe, socket or device, not a file, and was not read"))
         }
         Ok(_) | Err(_) => read_file(path),
     }
@@ -129,9 +131,9 @@ fn read_file(path: &Path) -> Result<Text, Problem> {
     }
     let bytes = fs::File::open(path).and_then(read_bounded);
     let bytes = bytes.map_err(|error| of_source(path, format!("cannot be read: {error}")))?;
-    // A full disk, a power cut, or a program that failed to write it leaves such a file.
+    // A full disk, a power cut or a failed program leaves such a file.
     if bytes.trim_ascii().is_empty() {
-        let message = "is empty; to take away what it defined, remove it, or leave a comment in it";
+        let message = "is empty; to delete what it defined, remove the file, or put only a comment in it";
         return Err(of_source(path, message));
     }
     Ok((path.display().to_string(), bytes))
@@ -143,7 +145,7 @@ fn read_stdin() -> Result<Text, Problem> {
     Ok((STDIN.to_owned(), bytes))
 }
 
-/// One byte more than is allowed at most, so that the reader of YAML sees that it is too much.
+/// Reads at most one byte more than is allowed, so that the parser reports the excess.
 fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(Limits::DEFAULT.bytes_max as u64 + 1).read_to_end(&mut bytes)?;

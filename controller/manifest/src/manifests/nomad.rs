@@ -1,10 +1,11 @@
-//! Nomad's own job files → documents of a manifest, to be checked and read as if they had been written in YAML.
+//! Nomad's own job files → documents of a manifest, which are then checked and read like YAML.
 //!
-//! In: evaluated HCL, or the tree of an API job (`{"Job": {…}}` or the job itself). Out: the tree that YAML would have
-//! given, every node with the place where its text stands, so that all that is said of YAML is said of these. Names are
-//! translated by the schema of manifests: a block that repeats becomes an item of the list under its plural, a label
-//! becomes a name. What the schema doesn't know keeps its name, and is told there. Where the two formats mean something
-//! else by what is left out ([`defaults`]), Nomad's meaning is written in.
+//! In: evaluated HCL, or the tree of an API job (`{"Job": {…}}` or the job itself). Out: the tree of the
+//! equivalent YAML, in which every node has the position of its source, so that all messages about YAML apply
+//! here too. The schema of manifests controls the translation: a repeated block becomes an item of the list
+//! named by its plural, a label becomes a name. A field that the schema lacks keeps its name, and the schema
+//! check reports it. Where the formats differ in the meaning of an absent field ([`defaults`]), Nomad's
+//! default is written out.
 
 mod defaults;
 mod hcl;
@@ -24,7 +25,7 @@ pub use names::in_manifest_words;
 
 use crate::yaml::{Entry, Node, Position, Problem, Style, Value};
 
-/// A map in the making.
+/// A map under construction.
 struct Fields {
     position: Position,
     entries: Vec<Entry>,
@@ -39,7 +40,7 @@ impl Fields {
         self.entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value)
     }
 
-    /// Adds a field; false where there is one of that name.
+    /// Adds a field; returns false if the name is taken.
     #[must_use]
     fn insert(&mut self, key: &str, key_position: Position, value: Arc<Node>) -> bool {
         let is_new = self.get(key).is_none();
@@ -49,12 +50,12 @@ impl Fields {
         is_new
     }
 
-    /// Adds a field that nobody has written.
+    /// Adds a field that the source doesn't contain.
     fn insert_default(&mut self, key: &str, value: Arc<Node>) {
         let _ = self.insert(key, self.position, value);
     }
 
-    /// Adds an item to the list of that name; false where it is no list.
+    /// Adds an item to a list field; returns false if the field is not a list.
     #[must_use]
     fn push(&mut self, key: &str, key_position: Position, item: Arc<Node>) -> bool {
         let Some(entry) = self.entries.iter_mut().find(|entry| &*entry.key == key) else {
@@ -82,7 +83,7 @@ fn text(text: &str, position: Position) -> Arc<Node> {
     Arc::new(Node { value: Value::Str, text: text.into(), style: Style::Quoted, position })
 }
 
-/// The document of a job.
+/// Builds the document of a job.
 fn document(metadata: Fields, spec: Fields) -> Arc<Node> {
     let position = metadata.position;
     let mut root = Fields::new(position);

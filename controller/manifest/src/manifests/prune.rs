@@ -1,7 +1,7 @@
-//! A document with structural problems → as much of it as can be typed.
+//! A document with structural problems → the part of it that can be typed.
 //!
-//! In: a tree. Out: a value in which what doesn't fit is missing, and the paths of that. Items of lists keep their
-//! numbers, so that paths into the value are paths into the document.
+//! In: a tree. Out: a value without the parts that don't fit, and their paths. Items of lists keep their
+//! indexes, so that paths into the value are paths into the document.
 
 use std::sync::Arc;
 
@@ -9,18 +9,17 @@ use serde::de::DeserializeOwned;
 
 use crate::yaml::{Document, Entry, Node, PathStep, Place, Problem, Problems, Value, from_node, parse_path};
 
-/// A value, and what was left out of it.
+/// A value and the paths that are missing in it.
 pub(super) struct Pruned<T> {
     pub(super) value: T,
-    /// Paths of what was left out.
     pub(super) lost: Vec<String>,
 }
 
-/// So many misfits are left out before we give up: each costs another reading.
+/// Maximum number of parts left out: each costs another deserialization.
 const MISFITS_MAX: usize = Problems::SHOWN_MAX;
 
-/// Types a document, leaving out what doesn't fit. Of the fields of the document itself those of `whole` take the place of what is
-/// not there or doesn't fit.
+/// Types a document without the parts that don't fit. The fields of `whole` replace top-level fields that are
+/// missing or don't fit.
 ///
 /// # Errors
 /// The first misfit of a document that can't be typed at all.
@@ -36,7 +35,7 @@ pub(super) fn typed<T: DeserializeOwned>(document: &Document, whole: &Node) -> R
             Err(problem) => problem,
         };
         let steps = parse_path(&problem.path).unwrap_or_default();
-        // An item that was emptied before and still doesn't fit takes its list along.
+        // An emptied item that still doesn't fit is removed with its list.
         let (steps, path) = match (lost.contains(&problem.path), steps.split_last(), problem.path.rfind('['))
         {
             (true, Some((_, list)), Some(end)) => (list, problem.path[..end].to_owned()),
@@ -50,7 +49,7 @@ pub(super) fn typed<T: DeserializeOwned>(document: &Document, whole: &Node) -> R
     }
 }
 
-/// The tree with the fields that it must have; none where it has them.
+/// Returns the tree with its mandatory fields, or `None` if it has them.
 fn completed(root: &Node, whole: &Node, lost: &mut Vec<String>) -> Option<Arc<Node>> {
     let Value::Map(entries) = &root.value else { return None };
     let fits = |entry: &Entry, wanted: &Entry| match &wanted.value.value {
@@ -75,7 +74,7 @@ fn completed(root: &Node, whole: &Node, lost: &mut Vec<String>) -> Option<Arc<No
     (!lost.is_empty()).then(|| Arc::new(Node { value: Value::Map(entries), ..root.clone() }))
 }
 
-/// The tree without what is at the end of a path: a field is removed, an item becomes an empty map.
+/// Returns the tree without the end of a path: a field is removed, an item becomes an empty map.
 fn without(node: &Node, steps: &[PathStep]) -> Option<Arc<Node>> {
     let (step, rest) = steps.split_first()?;
     let mut node = node.clone();

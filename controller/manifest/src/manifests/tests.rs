@@ -1,4 +1,4 @@
-//! Examples of whole texts; what is wrong with bad ones stands beside them as golden files.
+//! Examples of whole texts. The expected problems of bad ones are in golden files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The examples of the repository.
+/// The example manifests of the repository.
 fn examples() -> Vec<PathBuf> {
     let folder = repository().join("manifests");
     let mut paths: Vec<PathBuf> =
@@ -74,7 +74,7 @@ fn what_is_only_stored_is_said() {
                 stagger: 1m}\n  groups: [{name: g, tasks: [{name: t, driver: mock}]}]\n";
     let set = parse("web.yaml", text.as_bytes(), &Drivers::built_in()).unwrap();
     let warnings: Vec<String> = set.warnings.iter().map(|warning| warning.message.clone()).collect();
-    assert_eq!(warnings, ["stagger doesn't act in this release; the rest of `update` does"]);
+    assert_eq!(warnings, ["stagger has no effect in this release; the rest of `update` has"]);
 }
 
 #[test]
@@ -171,7 +171,9 @@ fn an_expression_that_launches_nothing_is_said() {
     let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
-        ["test.yaml:2:30: spec.periodic.crons[0]: names a day that no month has: nothing is launched by it"]
+        [
+            "test.yaml:2:30: spec.periodic.crons[0]: matches no day of any month, so it never launches anything"
+        ]
     );
 }
 
@@ -186,7 +188,7 @@ fn an_expression_whose_years_are_over_is_said() {
     assert_eq!(
         warnings,
         [
-            "test.yaml:2:30: spec.periodic.crons[0]: names only years that are over: nothing is launched by it any more"
+            "test.yaml:2:30: spec.periodic.crons[0]: matches only past years, so it no longer launches anything"
         ]
     );
 }
@@ -210,7 +212,7 @@ fn an_attribute_that_no_node_has_is_said() {
     );
 }
 
-/// `60s` was written where `1m` had stood, and every allocation was replaced.
+/// Regression: `60s` was written instead of `1m`, and every allocation was replaced.
 #[test]
 fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
     let config = |length: &str, args: &str| {

@@ -1,7 +1,7 @@
-//! What Nomad has and this release doesn't: told by name, so that nobody takes it for a slip of theirs.
+//! Reports features of Nomad that this release lacks, so that nobody takes them for typing errors.
 //!
-//! In: a tree and its schema, whose maps and values bear `x-not-built`: a list of names, `cni/*` for all that begin so.
-//! Out: a problem for each of those that is written.
+//! In: a tree and its schema, whose maps and values have `x-not-built`: a list of names, in which `cni/*`
+//! matches a prefix. Out: a problem for each use of such a name.
 
 use schemars::Schema;
 use serde_json::{Map, Value as Json};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use super::schema::parts;
 use crate::yaml::{Document, Node, Problem, Trail, Value};
 
-/// Everything in a document that is not built.
+/// Finds all unbuilt features in a document.
 pub(super) fn find(document: &Document, schema: &Schema) -> Vec<Problem> {
     let mut search = Search { root: schema.as_value(), document, found: Vec::new() };
     search.node(schema.as_value(), &document.root, &Trail::begin(""));
@@ -55,7 +55,7 @@ impl<'s> Search<'s> {
     }
 }
 
-/// The schema of a field.
+/// Returns the schema of a field.
 fn field<'s>(parts: &[&'s Map<String, Json>], name: &str) -> Option<&'s Json> {
     let named = parts.iter().find_map(|part| part.get("properties")?.get(name));
     named.or_else(|| {
@@ -63,7 +63,7 @@ fn field<'s>(parts: &[&'s Map<String, Json>], name: &str) -> Option<&'s Json> {
     })
 }
 
-/// Whether a name is one of those that aren't built.
+/// Returns whether a name is listed as not built.
 pub(super) fn lists(parts: &[&Map<String, Json>], name: &str) -> bool {
     let names = parts.iter().filter_map(|part| part.get("x-not-built")).filter_map(Json::as_array).flatten();
     names.filter_map(Json::as_str).any(|listed| match listed.strip_suffix('*') {

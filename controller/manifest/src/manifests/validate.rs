@@ -1,8 +1,9 @@
-//! Whether a manifest makes sense, beyond names and types of its fields.
+//! Validates the meaning of a manifest; names and types of its fields are already checked.
 //!
-//! In: a typed manifest (for what is written, and where) and its canonical form (for what holds), index by index the
-//! same. Out: findings. Rules are those of Nomad's servers where nothing else is said. It must not know what runs on
-//! this machine: whether a volume exists or a port is free is seen when a job is placed.
+//! In: a typed manifest (with what is written, and where) and its canonical form (with defaults), which have
+//! the same indexes. Out: findings. Unless otherwise noted, rules are those of Nomad's servers. This module
+//! does not know what runs on this machine: whether a volume exists or a port is free is decided at
+//! placement.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ mod volume;
 
 pub(super) use volume::volume;
 
-/// Everything that is said for all tasks of a group.
+/// The context shared by all tasks of a group.
 #[derive(Clone, Copy)]
 struct GroupContext<'a> {
     spec: &'a GroupSpec,
@@ -43,7 +44,6 @@ struct GroupContext<'a> {
     drivers: &'a Drivers,
 }
 
-/// Validates a job.
 pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings: &mut Findings<'_>) {
     let root = Trail::begin("");
     let (metadata, spec) = (root.field("metadata"), root.field("spec"));
@@ -94,7 +94,8 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
     network::static_ports(manifest, job, &groups, findings);
 }
 
-/// What of a job that servers have judged must hold on this machine too: how much there is of it, and what tasks do with its files.
+/// Validates the part of a server's job that servers don't check for this machine: bounds, and how tasks use
+/// files.
 pub(super) fn job_of_servers(
     manifest: &JobManifest,
     job: &Job,
@@ -155,7 +156,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     }
 }
 
-/// `metadata.labels` and `metadata.annotations`.
+/// Validates `metadata.labels` and `metadata.annotations`.
 fn labels(labels: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     for key in labels.into_iter().flatten().map(|(key, _)| key) {
         let fits = (1..=253).contains(&key.len())
@@ -163,7 +164,7 @@ fn labels(labels: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: 
         if !fits {
             findings.problem(
                 &trail.field(key),
-                "as a name it must be 1 to 253 of letters, digits, `.`, `_`, `-` and `/`",
+                "the name must be 1 to 253 letters, digits, `.`, `_`, `-` and `/`",
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Canonical objects → the manifests a person would have written.
+//! Canonical objects → manifests as a person would write them.
 
 use herdlet_api_types::job::Job;
 use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
@@ -6,18 +6,18 @@ use herdlet_api_types::volume::Volume;
 
 use crate::yaml::{self, WriteError};
 
-/// The manifest that describes a job; read again it gives an equal one.
+/// Writes the manifest of a job. Reading it gives an equal job.
 ///
 /// # Errors
-/// A `config` that YAML has no form for.
+/// A `config` that YAML can't represent.
 pub fn job_to_yaml(job: &Job) -> Result<String, WriteError> {
     yaml::to_yaml(&JobManifest::from_job(job))
 }
 
-/// The manifest that describes a volume; read again it gives an equal one.
+/// Writes the manifest of a volume. Reading it gives an equal volume.
 ///
 /// # Errors
-/// None that are known.
+/// None are known.
 pub fn volume_to_yaml(volume: &Volume) -> Result<String, WriteError> {
     yaml::to_yaml(&VolumeManifest::from_volume(volume))
 }

@@ -1,9 +1,10 @@
-//! A tree against a JSON Schema, all problems at once.
+//! Validates a tree against a JSON Schema and reports all problems at once.
 //!
-//! In: a place in a tree and a schema as `schemars` makes it from serde types. Out: every problem, placed, with what to
-//! write instead where that is plain. Of JSON Schema it knows what serde types need: `$ref`, `allOf`, `anyOf`, `oneOf`,
-//! `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `patternProperties` (prefixes `^x-`),
-//! `propertyNames`, `items`, bounds of numbers and lengths, integer formats. It must not know what fields mean.
+//! In: a place in a tree and a schema that `schemars` derived from serde types. Out: every problem with its
+//! position and, where possible, a remedy. Supports the keywords that serde types need: `$ref`, `allOf`,
+//! `anyOf`, `oneOf`, `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`,
+//! `patternProperties` (prefixes `^x-`), `propertyNames`, `items`, bounds of numbers and lengths, integer
+//! formats. This module must not know what fields mean.
 
 use std::sync::Arc;
 
@@ -25,34 +26,35 @@ mod units;
 use facets::Facets;
 pub use prepare::schema_for;
 
-/// Compares what is at a place with a schema.
+/// Validates a place against a schema.
 ///
-/// Keywords of our own, put on types and fields with `#[schemars(extend("x-text" = true))]`:
+/// Our own keywords, set on types and fields with `#[schemars(extend("x-text" = true))]`:
 ///
 /// | keyword | value | meaning |
 /// | --- | --- | --- |
 /// | `x-text` | `true` | any scalar but null; its source text is the string. On a map or list: its values |
-/// | `x-duration` | `true` | a Go duration with a unit, not negative; `0` may stand alone |
-/// | `x-mib` | `true` | an integer of MiB; `512Mi` is told to be 512 |
-/// | `x-mhz` | `true` | an integer of MHz; `500m` and `0.5` are explained |
-/// | `x-name` | `"dns-label"`, `"file-name"`, `"variable"` | what a string may be made of |
-/// | `x-nullable` | `true` | null may be written ([`schema_for`] refuses it elsewhere) |
-/// | `x-hint` | sentence | said after "expected …, found …" instead of a generic remedy |
-/// | `x-port` | `true` | on a map: `8080` and `"8080:80"` are told to be `{static: 8080, to: 80}` |
-/// | `x-command` | `true` | on a string: `[a, b]` is told to be `command: a` and `args: [b]` |
-/// | `x-misplaced` | `{name: sentence}` | on a map, or on the root for all maps: fields that people write there in vain |
+/// | `x-duration` | `true` | a Go duration with a unit, not negative; `0` needs no unit |
+/// | `x-mib` | `true` | an integer of MiB; the message for `512Mi` suggests 512 |
+/// | `x-mhz` | `true` | an integer of MHz; the messages for `500m` and `0.5` explain the unit |
+/// | `x-name` | `"dns-label"`, `"file-name"`, `"variable"` | the characters that a string may contain |
+/// | `x-nullable` | `true` | null is allowed ([`schema_for`] refuses it elsewhere) |
+/// | `x-hint` | sentence | follows "expected …, found …" instead of a generic remedy |
+/// | `x-port` | `true` | on a map: the messages for `8080` and `"8080:80"` suggest `{static: 8080, to: 80}` |
+/// | `x-command` | `true` | on a string: the message for `[a, b]` suggests `command: a` and `args: [b]` |
+/// | `x-misplaced` | `{name: sentence}` | on a map, or on the root for all maps: messages for fields that don't belong there |
 pub fn check(place: &Place<'_>, schema: &Schema) -> Problems {
     check_fields(place, schema).problems
 }
 
-/// What comparing with a schema came to.
+/// The result of a validation.
 pub(crate) struct Checked {
     pub(crate) problems: Problems,
-    /// Paths of fields that are not there and were told of: missing names, and those that an unknown field was probably to be.
+    /// Paths of absent fields that were reported: missing names, and the likely intended fields of unknown
+    /// ones.
     pub(crate) absent: Vec<String>,
 }
 
-/// Compares what is at a place with a schema, and says of which fields nothing is known.
+/// Validates a place against a schema, and returns the absent fields.
 pub(crate) fn check_fields(place: &Place<'_>, schema: &Schema) -> Checked {
     let mut walk =
         Walk { root: schema.as_value(), source: place.source, problems: Problems::new(), absent: Vec::new() };
@@ -60,7 +62,7 @@ pub(crate) fn check_fields(place: &Place<'_>, schema: &Schema) -> Checked {
     Checked { problems: walk.problems, absent: walk.absent }
 }
 
-/// A walk through tree and schema side by side.
+/// Walks through tree and schema in parallel.
 struct Walk<'s> {
     root: &'s Json,
     source: &'s str,
@@ -69,7 +71,7 @@ struct Walk<'s> {
     absent: Vec<String>,
 }
 
-/// The maps around where the walk stands, for fields that belong further out.
+/// The maps around the current node, for fields that belong further out.
 struct Enclosing<'a> {
     facets: &'a Facets<'a>,
     trail: &'a Trail<'a>,
@@ -132,7 +134,7 @@ impl Walk<'_> {
     }
 
     fn constants(&mut self, facets: &Facets<'_>, node: &Node, trail: &Trail<'_>) {
-        // Values that are choices were judged with the choices.
+        // If each constant is a choice, the choices already reported it.
         if facets.choices().is_none()
             && let Some(values) = facets.constants()
             && !values.iter().any(|value| mismatch::equals(node, value))
@@ -158,7 +160,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The keyword `x-text` on a map or a list speaks of what is in it.
+    /// Checks a value in a map or list with the keyword `x-text`.
     fn text_as_written(&mut self, node: &Node, trail: &Trail<'_>) {
         if let Err(message) = units::judge_text(node) {
             self.tell(node.position, trail, || message);
@@ -232,7 +234,7 @@ impl Walk<'_> {
     }
 }
 
-/// What an integer like `0755` is told: YAML 1.1 takes it for octal, 1.2 for decimal.
+/// Returns the message for an integer like `0755`, which is octal in YAML 1.1 and decimal in 1.2.
 fn octal_or_decimal(text: &str) -> Option<String> {
     let digits = text.trim_start_matches(['+', '-']);
     if digits.len() < 2 || !digits.starts_with('0') || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -244,9 +246,9 @@ fn octal_or_decimal(text: &str) -> Option<String> {
     };
     let text = shorten(text);
     Some(match digits.contains(['8', '9']) {
-        true => format!("{text} has a leading zero, which means octal to some; write {decimal}"),
+        true => format!("{text} has a leading zero, which some YAML parsers read as octal; write {decimal}"),
         false => format!(
-            "{text} is octal to some readers of YAML and decimal to others; write {decimal} or 0o{decimal}"
+            "{text} is octal for some YAML parsers and decimal for others; write {decimal} or 0o{decimal}"
         ),
     })
 }

@@ -1,7 +1,7 @@
-//! The tree of a YAML text: values with their source text and their place.
+//! The tree of a YAML text: values with their source text and position.
 //!
-//! In: what [`super::parse`] built. Out: nodes, and places found by path, for whoever checks or reads them. Parts that
-//! aliases repeat are shared, not copied. It must not know what the names mean.
+//! In: the output of [`super::parse`]. Out: nodes, and lookup of places by path. Nodes that aliases repeat
+//! are shared. This module must not know what the names mean.
 
 use std::sync::Arc;
 
@@ -11,63 +11,55 @@ use super::{
     problem::{Position, Problem},
 };
 
-/// One document of a source text.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// Name of the source text.
     pub source: Arc<str>,
-    /// Its number in the source, from 0, empty documents not counted.
+    /// Index in the source, from 0. Empty documents don't count.
     pub index: usize,
-    /// The value it holds.
     pub root: Arc<Node>,
 }
 
-/// A value, what was written for it, and where.
+/// A value with its source text and position.
 ///
-/// A node that an alias repeats stands where its anchor is.
+/// A node that an alias repeats has the position of its anchor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub value: Value,
-    /// The text of a scalar: as written when plain, without quotes and escapes otherwise. Empty for lists and maps, and
-    /// for a value that was left out.
+    /// The text of a scalar: as written if plain, otherwise without quotes and escapes. Empty for lists, maps
+    /// and absent values.
     pub text: Box<str>,
-    /// How it was written.
     pub style: Style,
-    /// Where it begins; for a value that was left out, where its key is.
+    /// Where it begins; for an absent value, where its key begins.
     pub position: Position,
 }
 
-/// What a node is, by the core schema of YAML 1.2.
+/// The type of a node, by the core schema of YAML 1.2.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// `null`, `~` or nothing.
     Null,
     /// `true` or `false`; never `yes` or `no`.
     Bool(bool),
-    /// An integer, decimal, `0x` or `0o`.
+    /// An integer: decimal, `0x` or `0o`.
     Int(i128),
     /// A number with a fraction or an exponent, an integer beyond 128 bits, `.inf`, `.nan`.
     Float(f64),
-    /// A string; it is the node's `text`.
+    /// A string, stored in the node's `text`.
     Str,
     Seq(Vec<Arc<Node>>),
-    /// A map; keys are unique, in the order written, merged ones (`<<`) last.
+    /// A map with unique keys in source order, merged ones (`<<`) last.
     Map(Vec<Entry>),
-    /// Something that could not be read; the reader has told why.
+    /// An unreadable value that is already reported.
     Refused,
 }
 
-/// A key of a map with its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The key's text, as written.
     pub key: Box<str>,
-    /// Where the key begins.
     pub key_position: Position,
     pub value: Arc<Node>,
 }
 
-/// How a node was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Plain,
@@ -75,40 +67,38 @@ pub enum Style {
     Quoted,
     /// A `|` or `>` block.
     Block,
-    /// A list or a map, indented or in brackets.
+    /// A list or a map, in block or flow style.
     Collection,
 }
 
-/// A node together with where it stands in which text.
+/// A node and its location.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
-    /// Name of the source text.
     pub source: &'a str,
-    /// Path from the root of its document, empty for the root.
+    /// Path from the root of its document; empty for the root.
     pub path: String,
     pub node: &'a Node,
 }
 
 impl Document {
-    /// The root with its place.
     pub fn root(&self) -> Place<'_> {
         Place { source: &self.source, path: String::new(), node: &self.root }
     }
 
-    /// The node at a path such as `spec.groups[0].config`, if there is one.
+    /// Returns the node at a path such as `spec.groups[0].config`, if it exists.
     pub fn at(&self, path: &str) -> Option<Place<'_>> {
         let (node, found) = self.walk(path);
         found.then(|| Place { source: &self.source, path: path.to_owned(), node })
     }
 
-    /// A problem with what is at a path, placed at the nearest thing that was written on the way there.
+    /// Returns a problem at a path. Its position is that of the innermost existing node on the path.
     pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
         let Position { line, column } = self.walk(path).0.position;
         let source = self.source.to_string();
         Problem { source, line, column, path: path.to_owned(), message: printable(message.into()) }
     }
 
-    /// Forgets the root's keys that begin so: extension fields which hold anchors and notes.
+    /// Removes the root's keys with this prefix: extension fields for anchors and notes.
     pub fn ignore_fields(&mut self, prefix: &str) {
         let Value::Map(entries) = &self.root.value else { return };
         if entries.iter().any(|entry| entry.key.starts_with(prefix)) {
@@ -117,7 +107,7 @@ impl Document {
         }
     }
 
-    /// The last node on the way along a path, and whether the way goes on to its end.
+    /// Returns the innermost existing node on a path, and whether it is the end of the path.
     fn walk(&self, path: &str) -> (&Node, bool) {
         let mut node = &*self.root;
         let Some(steps) = path::parse(path) else { return (node, false) };
@@ -136,27 +126,23 @@ impl Document {
 }
 
 impl Node {
-    /// The value of a key, if this is a map that has it.
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.entries()?.iter().find(|entry| &*entry.key == key).map(|entry| &*entry.value)
     }
 
-    /// An item counted from 0, if this is a list that long.
     pub fn item(&self, index: usize) -> Option<&Self> {
         self.items()?.get(index).map(|item| &**item)
     }
 
-    /// Keys and values, if this is a map.
     pub fn entries(&self) -> Option<&[Entry]> {
         if let Value::Map(entries) = &self.value { Some(entries) } else { None }
     }
 
-    /// Items, if this is a list.
     pub fn items(&self) -> Option<&[Arc<Self>]> {
         if let Value::Seq(items) = &self.value { Some(items) } else { None }
     }
 
-    /// The text of a scalar that is not null, as written.
+    /// The text of a scalar other than null, as written.
     pub fn scalar_text(&self) -> Option<&str> {
         match self.value {
             Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str => Some(&self.text),
@@ -166,7 +152,6 @@ impl Node {
 }
 
 impl Place<'_> {
-    /// A problem with this place.
     pub fn problem(&self, message: impl Into<String>) -> Problem {
         let Position { line, column } = self.node.position;
         Problem {

@@ -1,9 +1,9 @@
 //! Source text → trees.
 //!
-//! In: the name and the bytes of a text with any number of YAML documents, trusted in nothing. Out: a tree for every
-//! document that could be read, and all problems met on the way. Problems that leave the structure readable (a key
-//! written twice, an unknown tag) don't end a document, and a broken document doesn't end the text. Size, depth,
-//! number of values and what aliases multiply are bounded. It must not know what the documents are about.
+//! In: the name and bytes of an untrusted text with any number of YAML documents. Out: a tree for every
+//! readable document, and all problems. Problems that leave the structure intact (a duplicate key, an unknown
+//! tag) don't end a document, and a broken document doesn't end the text. Size, depth, number of values and
+//! expansion of aliases are bounded. This module must not know what the documents mean.
 
 use std::sync::Arc;
 
@@ -17,24 +17,23 @@ mod syntax;
 
 use build::{Builder, Stop};
 
-/// The most a text may ask of us.
+/// The limits of a text.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of the text.
     pub bytes_max: usize,
-    /// Lists and maps within each other, whether written or repeated by an alias.
+    /// Nesting of lists and maps, including expanded aliases.
     pub depth_max: usize,
-    /// Values in all documents of the text, those that aliases repeat counted every time.
+    /// Values in all documents of the text, including every expansion of an alias.
     pub nodes_max: usize,
-    /// Bytes of scalars that aliases repeat.
+    /// Bytes of scalars in expanded aliases.
     pub repeated_bytes_max: usize,
-    /// Documents in the text, empty ones counted.
+    /// Documents in the text, including empty ones.
     pub documents_max: usize,
 }
 
 impl Limits {
-    /// A large real manifest has some thousand values in a hundred kilobytes; these leave room for generated ones and
-    /// bound a hostile one to some 100 MiB for a moment.
+    /// A large real manifest has some thousand values in a hundred kilobytes. The defaults leave room for
+    /// generated ones and limit the memory for a hostile one to some 100 MiB.
     pub const DEFAULT: Self = Self {
         bytes_max: 4 << 20,
         depth_max: 64,
@@ -44,20 +43,20 @@ impl Limits {
     };
 }
 
-/// What could be read of a text, and what could not.
+/// The result of parsing a text.
 #[derive(Debug, Clone, Default)]
 pub struct Parsed {
-    /// The documents that have a value, in order. One with problems is here too as long as its structure is known.
+    /// The documents with a value, in order, including those with problems that leave their structure intact.
     pub documents: Vec<Document>,
     pub problems: Problems,
 }
 
-/// Reads a text within the default limits.
+/// Parses a text with the default limits.
 pub fn parse(source: &str, bytes: &[u8]) -> Parsed {
     parse_within(source, bytes, Limits::DEFAULT)
 }
 
-/// Reads a text within limits of one's own.
+/// Parses a text with the given limits.
 pub fn parse_within(source: &str, bytes: &[u8], limits: Limits) -> Parsed {
     match decode(source, bytes, limits) {
         Ok(text) => Reader::new(source, text, limits).read(),
@@ -65,7 +64,7 @@ pub fn parse_within(source: &str, bytes: &[u8], limits: Limits) -> Parsed {
     }
 }
 
-/// The place after a text, whose lines end as YAML's do: by a line feed, a carriage return, or both.
+/// Returns the position after a text. Lines end as in YAML: with `\n`, `\r` or both.
 fn end_of(text: &str) -> Position {
     let (mut line, mut column, mut last) = (1, 1, ' ');
     for char in text.chars() {
@@ -108,7 +107,7 @@ struct Reader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
     builder: Builder,
     documents: Vec<Document>,
-    /// Documents begun, empty and broken ones counted.
+    /// Number of documents begun, including empty and broken ones.
     begun: usize,
     limits: Limits,
 }
@@ -120,7 +119,7 @@ impl<'a> Reader<'a> {
             flow_nesting_limit: limits.depth_max,
             block_nesting_limit: limits.depth_max,
         };
-        // Comments are buffered by the parser up to a limit, past which it fails.
+        // The parser buffers comments and fails when the buffer is full.
         options.set_emit_comments(false);
         let source: Arc<str> = source.into();
         Self {
@@ -146,7 +145,7 @@ impl<'a> Reader<'a> {
                 Err(Stop::Document(problem)) => {
                     self.builder.problems.push(problem);
                     self.builder.abandon();
-                    // An error here is one of the source itself, which a text in memory cannot have.
+                    // `Err` is an I/O error, which a text in memory can't have.
                     if !self.parser.proceed_next_document().unwrap_or(false) {
                         break;
                     }

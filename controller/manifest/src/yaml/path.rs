@@ -1,39 +1,37 @@
 //! Paths into a tree: `spec.groups[0].env["a.b"]`.
 //!
-//! In: steps, kept as a chain on the stack while walking, so that a path costs nothing until someone reads it. Out: its
-//! text, and the steps of a text. It must not know what the names mean.
+//! In: steps, linked on the stack during a walk, so that a path costs nothing until it is formatted. Out: its
+//! text, and the parsed steps of a text. This module must not know what the names mean.
 
 use std::fmt;
 
-/// A way from the root to where a walk stands, linked backwards through the walk's stack frames.
+/// The path from the root to the current node of a walk, linked backwards through the walk's stack frames.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trail<'a> {
     parent: Option<&'a Trail<'a>>,
     step: Step<'a>,
 }
 
-/// One step down a tree.
+/// A step in a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
-    /// To where a walk begins, which may be inside a larger tree: the text of that path.
+    /// The start of the walk, which may be inside a larger tree, as a path.
     Begin(&'a str),
     Field(&'a str),
-    /// Into a list, counted from 0.
+    /// An index in a list, from 0.
     Item(usize),
 }
 
 impl<'a> Trail<'a> {
-    /// A walk that begins at a path, empty for the root.
+    /// Begins a walk at a path; empty for the root.
     pub(crate) fn begin(path: &'a str) -> Self {
         Self { parent: None, step: Step::Begin(path) }
     }
 
-    /// One step into a map.
     pub(crate) fn field<'b>(&'b self, name: &'b str) -> Trail<'b> {
         Trail { parent: Some(self), step: Step::Field(name) }
     }
 
-    /// One step into a list.
     pub(crate) fn item(&self, index: usize) -> Trail<'_> {
         Trail { parent: Some(self), step: Step::Item(index) }
     }
@@ -52,7 +50,7 @@ impl fmt::Display for Trail<'_> {
     }
 }
 
-/// Writes steps as the text of a path.
+/// Formats steps as a path.
 pub(crate) fn write_steps(out: &mut impl fmt::Write, steps: &[Step<'_>]) -> fmt::Result {
     let mut first = true;
     for step in steps {
@@ -72,7 +70,7 @@ pub(crate) fn write_steps(out: &mut impl fmt::Write, steps: &[Step<'_>]) -> fmt:
     Ok(())
 }
 
-/// Reads the text of a path; nothing when it is none. Names are returned without quotes.
+/// Parses a path into unquoted names and indexes; `None` if it is malformed.
 pub(crate) fn parse(path: &str) -> Option<Vec<OwnedStep>> {
     let mut steps = Vec::new();
     let mut rest = path;
@@ -98,18 +96,18 @@ pub(crate) fn parse(path: &str) -> Option<Vec<OwnedStep>> {
     Some(steps)
 }
 
-/// A step that was read from a text.
+/// A parsed step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OwnedStep {
     Field(String),
-    /// Into a list, counted from 0.
+    /// An index in a list, from 0.
     Item(usize),
 }
 
-/// A longer name is shortened where a path is told.
+/// Maximum length of a name before it is truncated in a formatted path.
 const NAME_CHARS_MAX: usize = 60;
 
-/// Whether a name needs no quotes in a path.
+/// Returns whether a name needs no quotes in a path.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_CHARS_MAX

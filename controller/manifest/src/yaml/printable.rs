@@ -1,11 +1,11 @@
-//! Messages that quote what somebody else has written.
+//! Sanitizes messages that quote untrusted text.
 //!
-//! In: a message. Out: the same, bounded, without anything that a terminal obeys.
+//! In: a message. Out: the same message, bounded and without control characters.
 
-/// A longer message is cut: it quotes something endless.
+/// Maximum length of a message before it is truncated.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 
-/// A message that a terminal prints and doesn't obey, whatever it quotes.
+/// Escapes control characters and truncates the message.
 pub fn printable(message: String) -> String {
     let cut = message.char_indices().nth(MESSAGE_CHARS_MAX).map(|(end, _)| end);
     if cut.is_none() && !message.contains(char::is_control) {

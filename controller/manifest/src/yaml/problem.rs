@@ -1,13 +1,13 @@
-//! What is wrong with a text, told so that a person finds the place and knows what to write.
+//! Problems of a text, with their positions and remedies.
 //!
-//! In: problems in any order, from the parser, the schema walker and whoever checks meaning. Out: the first hundred of
-//! them by place, one line each, or as JSON. It must not know what the texts are about.
+//! In: problems in any order, from the parser, the schema check and validation. Out: the first hundred by
+//! position, as lines or JSON. This module must not know what the texts are about.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A place in a source text. Lines and columns count from 1, columns in characters.
+/// A position in a source text. Lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
     /// Line, from 1.
@@ -16,28 +16,27 @@ pub struct Position {
     pub column: u32,
 }
 
-/// One thing wrong with one place of a text.
+/// A problem at one place of a text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Problem {
-    /// Name of the text, as the person who wrote it knows it: a file name, or `<stdin>`.
+    /// Name of the text as its author knows it: a file name, or `<stdin>`.
     pub source: String,
-    /// Line, from 1; 0 when the text as a whole is meant.
+    /// Line, from 1; 0 for the text as a whole.
     pub line: u32,
-    /// Column in characters, from 1; 0 when the text as a whole is meant.
+    /// Column in characters, from 1; 0 for the text as a whole.
     pub column: u32,
-    /// Where that is in the data, such as `spec.groups[0].tasks[1].resources.cpu`; empty for the whole document.
+    /// Path in the data, such as `spec.groups[0].tasks[1].resources.cpu`; empty for the whole document.
     pub path: String,
-    /// What is wrong and, where it is plain, what to write instead. Reads after the path.
+    /// What is wrong and, where possible, what to write instead. Follows the path in output.
     pub message: String,
 }
 
 impl Problem {
-    /// The place in its text.
     pub fn position(&self) -> Position {
         Position { line: self.line, column: self.column }
     }
 
-    /// Whether another problem at the same place differs in nothing but numbers of list items.
+    /// Returns whether another problem at the same position differs only in the indexes of list items.
     fn says_the_same(&self, other: &Self) -> bool {
         fn without_indexes(path: &str) -> impl Iterator<Item = &str> {
             path.split('[').map(|part| part.trim_start_matches(|char: char| char.is_ascii_digit()))
@@ -63,49 +62,47 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// All that is wrong, ordered by source and place.
+/// Problems, ordered by source and position.
 ///
-/// Keeps the first [`Problems::SHOWN_MAX`] and counts the rest, so that a hostile text costs no memory. Displays one
-/// problem a line, then `and N more`. As JSON: `{"problems": [...], "more": N}`.
+/// Keeps the first [`Problems::SHOWN_MAX`] and counts the rest, which bounds the memory for a hostile text.
+/// Displays one problem per line, then `and N more`. As JSON: `{"problems": [...], "more": N}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problems {
     /// Sorted, at most [`Problems::SHOWN_MAX`].
     problems: Vec<Problem>,
-    /// How many came after those.
+    /// Number of problems beyond `problems`.
     more: usize,
 }
 
 impl Problems {
-    /// How many problems are told; a person mends the first few and tries again.
+    /// Maximum number of problems kept: people correct the first few and try again.
     pub const SHOWN_MAX: usize = 100;
 
-    /// Nothing is wrong so far.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether nothing is wrong.
     pub fn is_empty(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// How many there are, told or not.
+    /// Total number of problems, kept or not.
     pub fn len(&self) -> usize {
         self.problems.len() + self.more
     }
 
-    /// How many are not told.
+    /// Number of problems that were only counted.
     pub fn more(&self) -> usize {
         self.more
     }
 
-    /// The told ones, in order.
+    /// The kept problems, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.problems.iter()
     }
 
-    /// Adds one, keeping the order; of two at the same place the one added first comes first. What was already
-    /// said of the same place is not said again, as where an alias repeats a mistake for other items of a list.
+    /// Inserts a problem in order, after others at the same position. Drops it if it repeats a problem at the
+    /// same position, as when an alias repeats a mistake in other items of a list.
     pub fn push(&mut self, problem: Problem) {
         let place = (problem.source.as_str(), problem.position());
         let place_of = |other: &Problem| (other.source.as_str(), other.position()).cmp(&place);
@@ -125,7 +122,7 @@ impl Problems {
         }
     }
 
-    /// Adds one from the one source all of these are from; its text is built only when it will be told.
+    /// Inserts a problem; all must have the same source. Its text is built only if it is kept.
     pub(crate) fn push_with(&mut self, position: Position, problem: impl FnOnce() -> Problem) {
         let full = self.problems.len() >= Self::SHOWN_MAX;
         if full && self.problems.last().is_some_and(|last| last.position() <= position) {
@@ -135,12 +132,11 @@ impl Problems {
         }
     }
 
-    /// Counts so many that were not kept elsewhere.
+    /// Adds to the number of problems that were only counted.
     pub(crate) fn add_more(&mut self, more: usize) {
         self.more += more;
     }
 
-    /// Adds all of another list.
     pub fn append(&mut self, others: Self) {
         self.add_more(others.more);
         for problem in others.problems {
@@ -148,15 +144,15 @@ impl Problems {
         }
     }
 
-    /// The told ones, in order.
+    /// The kept problems, in order.
     pub fn into_vec(self) -> Vec<Problem> {
         self.problems
     }
 
-    /// Nothing when nothing is wrong, else all of it as an error.
+    /// Returns an error if there are problems.
     ///
     /// # Errors
-    /// The list itself.
+    /// The problems.
     pub fn into_result(self) -> Result<(), Self> {
         if self.is_empty() { Ok(()) } else { Err(self) }
     }

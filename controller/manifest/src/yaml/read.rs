@@ -1,8 +1,8 @@
 //! Tree → Rust types, through serde.
 //!
-//! In: a place in a tree, checked against its schema before. Out: a value, or the first problem with its place and
-//! path. A `String` takes the source text of any scalar (`8080`, `1.10`, `no`); numbers and booleans are what YAML 1.2
-//! says they are; nothing is guessed.
+//! In: a place in a tree that was checked against its schema. Out: a value, or the first problem with its
+//! position and path. A `String` takes the source text of any scalar (`8080`, `1.10`, `no`); numbers and
+//! booleans follow YAML 1.2; there are no other conversions.
 
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
@@ -16,10 +16,10 @@ mod key;
 
 use key::KeyReader;
 
-/// Reads a value of type `T` from a place.
+/// Deserializes a value of type `T` from a place.
 ///
 /// # Errors
-/// The first thing that does not fit, with its place.
+/// The first misfit with its position.
 pub fn from_node<T: DeserializeOwned>(place: &Place<'_>) -> Result<T, Problem> {
     let trail = Trail::begin(&place.path);
     T::deserialize(NodeReader { node: place.node, trail: &trail }).map_err(|error| {
@@ -30,14 +30,14 @@ pub fn from_node<T: DeserializeOwned>(place: &Place<'_>) -> Result<T, Problem> {
     })
 }
 
-/// A node as serde sees it.
+/// A node as a serde deserializer.
 #[derive(Clone, Copy)]
 struct NodeReader<'a> {
     node: &'a Node,
     trail: &'a Trail<'a>,
 }
 
-/// What does not fit, and once it is known, where.
+/// A deserialization error, with its position once it is known.
 #[derive(Debug)]
 struct Misfit {
     message: String,
@@ -59,7 +59,7 @@ impl de::Error for Misfit {
 }
 
 impl Misfit {
-    /// The same, standing here if nothing further inside has claimed it.
+    /// Sets the position unless an inner node already has.
     fn at(mut self, position: Position, trail: &Trail<'_>) -> Self {
         self.spot.get_or_insert_with(|| Box::new((position, trail.to_string())));
         self
@@ -236,7 +236,7 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
         self.map(visitor)
     }
 
-    /// A variant without content is its name; one with content is a map of the name to the content.
+    /// A variant without content is its name; a variant with content is a map with one key.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,

@@ -1,11 +1,11 @@
-//! What a scalar means, by the core schema of YAML 1.2 (<https://yaml.org/spec/1.2.2/#103-core-schema>).
+//! Resolves scalars by the core schema of YAML 1.2 (<https://yaml.org/spec/1.2.2/#103-core-schema>).
 //!
-//! In: its text, whether it is plain, its tag. Out: a value without the text. So `no`, `on` and `1_000` are strings,
-//! and `0x10` and `0o17` integers.
+//! In: the text of a scalar, whether it is plain, its tag. Out: a value without the text. `no`, `on` and
+//! `1_000` are strings; `0x10` and `0o17` are integers.
 
 use super::node::Value;
 
-/// The value of a plain scalar.
+/// Resolves a plain scalar.
 pub(crate) fn resolve_plain(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -15,10 +15,8 @@ pub(crate) fn resolve_plain(text: &str) -> Value {
     }
 }
 
-/// The value of a scalar that bears a tag of the core schema (`str`, `int`, …).
-///
-/// # Errors
-/// Nothing is given back when the text is no such thing.
+/// Resolves a scalar with a tag of the core schema (`str`, `int`, …). Returns `None` if the text doesn't
+/// match the tag.
 pub(crate) fn resolve_tagged(text: &str, tag: &str) -> Option<Value> {
     let value = resolve_plain(text);
     match (tag, value) {
@@ -32,7 +30,7 @@ pub(crate) fn resolve_tagged(text: &str, tag: &str) -> Option<Value> {
     }
 }
 
-/// The integer a text means, or the nearest float when it has more than 128 bits.
+/// Parses an integer; returns the nearest float if it exceeds 128 bits.
 fn integer(text: &str) -> Option<Value> {
     let (digits, radix) = match text.as_bytes() {
         [b'0', b'x', ..] => (&text[2..], 16),
@@ -58,7 +56,7 @@ fn float(text: &str) -> Option<Value> {
         ".nan" | ".NaN" | ".NAN" if unsigned == text => return Some(Value::Float(f64::NAN)),
         _ => {}
     }
-    // Rust reads all of YAML's floats, and `inf`, `infinity` and `nan` besides.
+    // Rust parses all of YAML's floats, but also `inf`, `infinity` and `nan`.
     let has_digit = unsigned.bytes().any(|byte| byte.is_ascii_digit());
     let all_float =
         unsigned.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));

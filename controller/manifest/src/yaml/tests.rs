@@ -1,4 +1,4 @@
-//! Tests of the YAML front end, by what they look at, over one small model of a manifest.
+//! Tests of the YAML front end, by subject, with a small model of a manifest.
 
 mod checked;
 mod golden;
@@ -10,7 +10,7 @@ mod typed;
 
 use super::*;
 
-/// The one document of a text that has nothing wrong with it.
+/// Parses a text with one document and no problems.
 fn document(text: &str) -> Document {
     let Parsed { mut documents, problems } = parse("t.yaml", text.as_bytes());
     assert!(problems.is_empty(), "{text:?}: {problems}");
@@ -18,7 +18,7 @@ fn document(text: &str) -> Document {
     documents.remove(0)
 }
 
-/// What is wrong with a text, one line each, without the name of the source.
+/// Returns the problems of a text, one per line, without the name of the source.
 fn wrong(text: &str) -> String {
     told(&parse("t.yaml", text.as_bytes()).problems)
 }

@@ -1,6 +1,7 @@
-//! Trees of values that were never a text: they have no places in one.
+//! Trees of JSON values, without positions in a text.
 //!
-//! In: JSON values, within the bounds of a text. Out: the nodes that their text would be read as. It must not know what the names mean.
+//! In: JSON values within the limits of a text. Out: the nodes that parsing their text would give. This
+//! module must not know what the names mean.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use super::{
     scalar::resolve_plain,
 };
 
-/// A tree of these values.
+/// Builds the tree of a JSON value.
 ///
 /// # Errors
-/// When it is nested deeper, or has more values, than a text may have.
+/// Deeper nesting or more values than the limits allow.
 pub fn tree_of(source: &str, json: &Json, limits: Limits) -> Result<Document, Problem> {
     let mut builder = TreeBuilder { limits, nodes: 0 };
     match builder.node(json, 0) {
@@ -33,7 +34,7 @@ struct TreeBuilder {
     nodes: usize,
 }
 
-/// More than a tree may hold.
+/// The tree exceeds a limit.
 struct TooMuch(String);
 
 impl TreeBuilder {
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
     use crate::yaml::parse;
 
-    /// Without places, which a tree of values has not.
+    /// Removes the positions, which a tree of values lacks.
     fn without_places(node: &Node) -> Node {
         let position = Position::default();
         let value = match &node.value {

@@ -1,13 +1,13 @@
-//! Words for people: what a value is called, names in a row, the name that was probably meant.
+//! Phrases for messages: descriptions of values, lists of names, similar names.
 //!
-//! In: nodes and names. Out: phrases that stand inside a message, safe to print on a terminal whatever they quote.
+//! In: nodes and names. Out: phrases for messages, safe to print on a terminal whatever they quote.
 
 use super::node::{Node, Value};
 
-/// A longer text is cut where it is quoted in a message.
+/// Maximum length of a quotation in a message.
 const QUOTED_CHARS_MAX: usize = 40;
 
-/// A text cut to a length that a message can bear, with control characters escaped.
+/// Truncates a text for a message and escapes control characters.
 pub(crate) fn shorten(text: &str) -> String {
     let escaped = |text: &str| text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
     match text.char_indices().nth(QUOTED_CHARS_MAX) {
@@ -16,7 +16,7 @@ pub(crate) fn shorten(text: &str) -> String {
     }
 }
 
-/// What was found, as a phrase with its article: `the string "8080"`, `a list`.
+/// Describes a node as a phrase with its article: `the string "8080"`, `a list`.
 pub fn found(node: &Node) -> String {
     match node.value {
         Value::Null => "nothing".to_owned(),
@@ -30,10 +30,10 @@ pub fn found(node: &Node) -> String {
     }
 }
 
-/// So many phrases are told in a row.
+/// Maximum number of phrases in a list.
 const PHRASES_MAX: usize = 12;
 
-/// Phrases in a row: `a`, `a or b`, `a, b or c`; of very many only the first.
+/// Joins phrases: `a`, `a or b`, `a, b or c`; of more than the maximum only the first ones.
 pub(crate) fn one_of(phrases: &[String]) -> String {
     match phrases {
         [] => String::new(),
@@ -45,9 +45,9 @@ pub(crate) fn one_of(phrases: &[String]) -> String {
     }
 }
 
-/// The name that was probably meant by one that is not known: the same but for case, `-` and `_`, else the one with
-/// the fewest slips (a letter left out, added, changed, or two swapped), if few for its length, else the only one that
-/// ends in it.
+/// Returns the likely intended name for an unknown one: one that differs only in case, `-` and `_`; otherwise
+/// the one with the smallest edit distance, if it is small for the length; otherwise the only one that ends
+/// with the name.
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let folded = fold(name);
     if let Some(same) = names.clone().find(|other| fold(other) == folded) {
@@ -70,10 +70,10 @@ pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> 
     near.or_else(|| longer.next().filter(|_| longer.next().is_none()))
 }
 
-/// A longer name is no slip of any of ours.
+/// Maximum length of a name that is compared by edit distance.
 const NAME_CHARS_MAX: usize = 64;
 
-/// A name without case and separators: `maxParallel`, `max-parallel` and `max_parallel` are one.
+/// Removes case and separators: `maxParallel`, `max-parallel` and `max_parallel` are equal.
 fn fold(name: &str) -> String {
     name.chars().filter(|char| !matches!(char, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
 }

@@ -1,4 +1,4 @@
-//! Work that ends: completions, failures, dispatches, periodic jobs.
+//! Work that completes: completions, failures, dispatches, periodic jobs.
 
 use serde_json::Value;
 

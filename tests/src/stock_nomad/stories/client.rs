@@ -1,4 +1,5 @@
-//! Stock clients, of programs that can be one: disks that go there and back, and a client whose place the agent takes.
+//! Stock clients, for programs that can be one: disks that migrate to them and back, and a client whose
+//! identity the agent takes over.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use crate::{
     },
 };
 
-/// How long a client may take to be ready before it counts as none.
+/// How long a client may take to become ready before it counts as unsupported.
 const READY_MAX: Duration = Duration::from_secs(40);
 
-/// Lines of a client's file.
+/// Returns the file of a client.
 fn lines(ground: &Ground, ports: [u16; 3]) -> String {
     let servers = ground.rpc.iter().map(|server| format!("\"{server}\"")).collect::<Vec<_>>().join(", ");
     format!(
@@ -25,14 +26,14 @@ fn lines(ground: &Ground, ports: [u16; 3]) -> String {
     )
 }
 
-/// The id of the node of this name, if it is ready.
+/// Returns the id of the node with this name, if it is ready.
 fn ready(ground: &Ground, name: &str) -> Option<String> {
     let nodes = ground.json(&["node", "status", "-json"]);
     let is_it = |node: &&serde_json::Value| is(node, "Name", name) && is(node, "Status", "ready");
     nodes.as_array()?.iter().find(is_it).map(|node| text(node, "ID"))
 }
 
-/// Starts a stock client; nothing where the program can't be one.
+/// Starts a stock client; `None` if the program can't be one.
 fn start(ground: &mut Ground) -> Option<String> {
     let text = lines(ground, ports::free());
     let mut client = Stock::start(ground.home(), &ground.program, CLIENT, &text);
@@ -90,7 +91,7 @@ pub(super) fn moves(ground: &mut Ground) {
     let body = shell("t", "exec sleep 100000", "");
     ground.run("work", &job("work", "service", &format!("{UPDATE}{}", group("g", &body))));
     let id = ground.single("work", "g");
-    // The agent is told by a file like the client's, but for its ports: those of a client that runs are taken.
+    // The agent's file is like the client's, except for the ports, which the running client uses.
     let data = stock::data(ground.home(), CLIENT).display().to_string();
     let text = format!("name = \"{CLIENT}\"\ndata_dir = \"{data}\"\n{}", lines(ground, ports::free()));
     let file = ground.write("hcl", &text);

@@ -1,4 +1,4 @@
-//! Contact that is lost: an agent that is held for longer than its servers wait, servers that are held.
+//! Lost contact: an agent that is frozen for longer than the servers wait, frozen servers.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use crate::{
     },
 };
 
-/// How long a node may take to be ready once its agent goes on, on a machine with other things to do.
+/// Deadline for a node to be ready after its agent continues, on a machine with other loads.
 const READY_MAX: Duration = Duration::from_secs(8);
 
-/// A service of one task, whose group has these lines.
+/// Returns a service with one task, whose group has these lines.
 fn one(name: &str, lines: &str) -> String {
     let body = format!("{lines}{}", shell("t", "exec sleep 100000", ""));
     job(name, "service", &format!("{UPDATE}{}", group("g", &body)))
 }
 
-/// The agent is held until servers call the node `status`, and goes on.
+/// Freezes the agent until the servers report `status` for the node, then continues it.
 fn hold(ground: &Ground, status: &str) {
     host::signal(ground.agent.pid(), Signal::STOP);
     ground.until_seen(&format!("the node is {status}"), |seen| {

@@ -1,4 +1,4 @@
-//! Who is killed comes back, and nothing that ran was touched.
+//! Killed processes come back, and the tasks keep running.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::{
     stock_nomad::{ground::Ground, jobs::sleeper, stock::Stock},
 };
 
-/// For seeing that nothing happens.
+/// Time to check that nothing happens.
 const A_WHILE: Duration = Duration::from_secs(3);
 
-/// The processes of these allocations.
+/// Returns the processes of these allocations.
 fn pids(ground: &Ground, ids: &[String]) -> Vec<u32> {
     ids.iter().flat_map(|id| ground.pids(id, "t")).collect()
 }

@@ -1,4 +1,4 @@
-//! Three servers that ask for certificates and tokens, and an agent that is told by Nomad's own file.
+//! Three servers that require certificates and tokens, and an agent with a Nomad agent file.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -14,10 +14,10 @@ use crate::{
     },
 };
 
-/// Both doors, in words.
+/// Both APIs.
 const DOORS: [Door; 2] = [Door::Server, Door::Node];
 
-/// Lines about tokens and certificates, which lie in the same directory.
+/// Returns the lines about tokens and certificates, which are in the same directory.
 fn certificates(home: &Path, name: &str) -> String {
     let file = |name: &str| home.join(name).display().to_string();
     format!(
@@ -53,7 +53,7 @@ pub(super) fn ground(program: &Program) -> Ground {
     ground
 }
 
-/// Copies the certificates of the tests' authority to where nobody else reads them.
+/// Copies the certificates of the tests' CA to a private directory.
 fn keep_certificates(home: &Path) {
     for name in ["authority.pem", "server.pem", "server-key.pem", "client.pem", "client-key.pem"] {
         let copy = home.join(name);
@@ -62,13 +62,14 @@ fn keep_certificates(home: &Path) {
     }
 }
 
-/// A token of `nomad acl bootstrap` or `nomad acl token create`.
+/// Parses the token in the output of `nomad acl bootstrap` or `nomad acl token create`.
 fn secret(output: &Output) -> Option<String> {
     let line = output.stdout.lines().find(|line| line.starts_with("Secret ID"))?;
     line.split('=').nth(1).map(|secret| secret.trim().to_owned())
 }
 
-/// A token of one policy. Every server knows it: nodes ask any of them, and keep for a while that a token is unknown.
+/// Creates a token with one policy, and waits until every server knows it: nodes ask any of them, and cache
+/// for a while that a token is unknown.
 fn token(ground: &mut Ground, name: &str, policy: &str) -> String {
     let file = ground.write("policy.hcl", policy);
     ground.ok(&["acl", "policy", "apply", name, &file]);
@@ -84,14 +85,14 @@ fn token(ground: &mut Ground, name: &str, policy: &str) -> String {
     token
 }
 
-/// What servers and nodes should say to a token.
+/// The expected answer of servers and nodes to a token.
 #[derive(Debug, Clone, Copy)]
 enum Verdict {
     Allowed,
     Denied,
 }
 
-/// Asks at both doors with a token, or none.
+/// Runs a command against both APIs with a token, or none.
 fn judge(ground: &Ground, token: Option<&str>, arguments: &[&str], wanted: Verdict) {
     for door in DOORS {
         let output = ground.with(door, token, arguments);
@@ -109,7 +110,7 @@ fn running(ground: &mut Ground) -> String {
     ground.single("guarded", "g")
 }
 
-/// Words of a command in an allocation.
+/// Returns the arguments to run a command in an allocation.
 fn exec(id: &str) -> [&str; 6] {
     ["alloc", "exec", "-i=false", "-t=false", id, "true"]
 }
@@ -220,7 +221,7 @@ pub(super) fn leader(ground: &mut Ground) {
     ground.servers[index].start_again(&ground.agent.home);
 }
 
-/// The RPC address of the leader; empty where there is none.
+/// Returns the RPC address of the leader; empty if there is none.
 fn leading(ground: &Ground) -> String {
     let shown = ground.at(Door::Server, &["operator", "raft", "list-peers"]).stdout;
     let line = shown.lines().find(|line| line.contains(" leader ")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tasks with a place in their group's life.
+//! Tasks with a lifecycle.
 
 use crate::stock_nomad::{
     ground::{Ground, assert_has},

@@ -1,4 +1,4 @@
-//! The node itself: what it is to servers, its own API, drains, what is forgotten.
+//! The node itself: its status on servers, its own API, drains, purges.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// How long it may take until servers call a node ready, on a machine with other things to do.
+/// Deadline for a node to be reported as ready, on a machine with other loads.
 const READY_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn ready(ground: &mut Ground) {

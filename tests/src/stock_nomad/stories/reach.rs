@@ -1,4 +1,4 @@
-//! What people do with an allocation: logs, files, commands, signals.
+//! Operations on an allocation: logs, files, commands, signals.
 
 use std::{fs::File, process::Stdio};
 
@@ -12,7 +12,8 @@ use crate::{
     },
 };
 
-/// A job of three tasks: one that says something, one that says nothing, one that goes on saying it; its allocation.
+/// Runs a job with three tasks: one that writes to its log, one that writes nothing, one that writes
+/// repeatedly; returns its allocation.
 fn talkers(ground: &mut Ground) -> String {
     let says = "trap 'echo got usr1' USR1; echo out1; echo out2; echo err1 >&2; while :; do sleep 0.2; done";
     let tasks = [
@@ -94,7 +95,8 @@ pub(super) fn exec(ground: &mut Ground) {
 
 pub(super) fn terminal(ground: &mut Ground) {
     let alloc = talkers(ground);
-    // `script` (of util-linux) is the terminal in which the command line runs. It tells the size once the command has begun.
+    // `script` (of util-linux) provides a terminal for the command line. It reports the size after the
+    // command has started.
     let script = format!(
         "stty rows 33 cols 101; {} alloc exec -i -t -task says {alloc} /bin/sh -c 'sleep 1; stty size; exit 6'",
         ground.program.path.display()

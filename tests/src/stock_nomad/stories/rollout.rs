@@ -1,17 +1,17 @@
-//! New versions: canaries that are promoted, bad ones that are reverted.
+//! New versions: promoted canaries, reverted failures.
 
 use crate::stock_nomad::{
     ground::{Ground, assert_has},
     jobs::{ONCE, group, job, shell, states},
 };
 
-/// A service of two whose one task says its version and then does `script`.
+/// Returns a service with two allocations whose task writes its version and then runs `script`.
 fn version(name: &str, update: &str, says: &str, script: &str) -> String {
     let update = format!(
         "update {{\n  max_parallel = 1\n  min_healthy_time = \"1s\"\n  healthy_deadline = \"15s\"\n  progress_deadline = \"30s\"\n{update}}}\n"
     );
     let body = format!("count = 2\n{ONCE}{}", shell("t", &format!("echo {says}; {script}"), ""));
-    // A service can't be rescheduled never and reverted as well, unless it says so itself.
+    // To be reverted and never rescheduled, a service needs explicit blocks.
     job(name, "service", &format!("{update}{}", group("g", &body)))
 }
 

@@ -1,4 +1,4 @@
-//! Services in the servers' own catalogue, their checks, and identities that servers sign.
+//! Services in the servers' own catalogue, their checks, and identities signed by servers.
 
 use crate::stock_nomad::{
     ground::{Ground, assert_has},
@@ -6,7 +6,7 @@ use crate::stock_nomad::{
     task,
 };
 
-/// A service that is listed with whatever `more` its entry has.
+/// Returns a listed service with additional lines `more`.
 fn page(name: &str, more: &str) -> String {
     let own = std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default();
     let service = format!(

@@ -1,4 +1,4 @@
-//! Everybody who can connect takes all connections that a listener gives, and the agent continues.
+//! Clients that take all connections that a listener offers don't stop the agent.
 
 use std::{io::Write, net::TcpStream, time::Duration};
 
@@ -6,7 +6,8 @@ use herdlet_tests::e2e::{http, wait};
 
 use crate::common::{is_root, job, prepared_on_loopback, sleeper};
 
-// With 256 files (the usual 1,024 only take longer to fill) held connections left none to start a task with.
+// Regression: with a limit of 256 files (the usual 1,024 only take longer to fill), held connections left
+// none for the start of a task.
 #[test]
 fn connections_of_strangers_do_not_keep_tasks_from_being_started() {
     if !is_root() {

@@ -1,4 +1,5 @@
-//! Directories of tasks: who is no task of an allocation gets into none of them, tasks of one allocation share what is for all of them.
+//! Directories of tasks: users without a task in an allocation can enter none of them; tasks of one
+//! allocation share its common directories.
 
 use std::{
     fs,
@@ -15,7 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{is_root, job, shell};
 
-/// What is tried, in a shell, each with a name. `$a` is the victim's allocation.
+/// The attempts, in a shell, each with a name. `$a` is the victim's allocation.
 const ATTEMPTS: &str = r#"
 try() { name=$1; shift; if sh -c "$*" >/dev/null 2>&1; then echo "BROKEN $name"; else echo "held $name"; fi; }
 try enter             'cd $a'
@@ -36,7 +37,7 @@ try read-of-web       'cat $a/web/local/own'
 try read-secret       'cat $a/root/secrets/own || ls $a/root/secrets'
 "#;
 
-/// A root task and two of users of their own, which share what is for all of them.
+/// Returns a root task and two tasks with their own users, which share the common directories.
 fn victim() -> String {
     let begin = |more: &str| {
         format!(
@@ -55,7 +56,7 @@ fn victim() -> String {
     )
 }
 
-/// Runs the attempts as `user` and returns what became of them.
+/// Runs the attempts as `user` and returns their results.
 fn attempt(agent: &Agent, alloc: &Path, user: &str) -> String {
     let script = format!("exec setpriv --reuid={user} --regid=nogroup --clear-groups sh -c \"$ATTEMPTS\"");
     let mut command = command::prepare(&agent.home, User::Same, Path::new("/bin/sh"), &["-c", &script]);
@@ -63,7 +64,7 @@ fn attempt(agent: &Agent, alloc: &Path, user: &str) -> String {
     Running::start(command).finish().stdout
 }
 
-/// Expects that no attempt of `user` succeeds.
+/// Asserts that no attempt of `user` succeeds.
 fn all_hold(agent: &Agent, alloc: &Path, user: &str) {
     let tried = attempt(agent, alloc, user);
     assert!(!tried.contains("BROKEN"), "as {user}: {tried}");
@@ -80,7 +81,7 @@ fn start(umask: &str) -> (Agent, PathBuf) {
     (agent, alloc)
 }
 
-// Users that no task of the allocation has: one of the machine, and that of a task of another allocation.
+// Users without a task in the allocation: one of the machine, and the user of a task in another allocation.
 #[test]
 fn users_without_a_task_in_an_allocation_enter_nothing_of_it_whatever_the_umask() {
     if !is_root() {
@@ -97,7 +98,7 @@ fn users_without_a_task_in_an_allocation_enter_nothing_of_it_whatever_the_umask(
         let said = agent.task_log(&other.id(), "t", "stdout") + &agent.task_log(&other.id(), "t", "stderr");
         assert!(!said.contains("BROKEN"), "{said}");
         assert_eq!(said.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{said}");
-        // Each attempt is one that succeeds where it may: root is refused nothing.
+        // Each attempt succeeds with sufficient rights: root is refused nothing.
         let tried = attempt(&agent, &alloc, "root");
         assert_eq!(tried.matches("BROKEN").count(), ATTEMPTS.matches("\ntry ").count(), "{tried}");
         agent.finish();
@@ -135,7 +136,7 @@ fn tasks_of_one_allocation_share_its_data_and_logs_and_keep_their_secrets() {
             "mv ../alloc/logs ../alloc/old".to_owned(),
             format!("rm -f ../alloc/logs/{other}.stdout.0"),
         ] {
-            // What the first of both has not made yet can't be removed either.
+            // A file that the other task has not created yet can't be removed either.
             assert!(!may(task, &script), "{task}: {script}");
         }
     }
@@ -143,7 +144,7 @@ fn tasks_of_one_allocation_share_its_data_and_logs_and_keep_their_secrets() {
     agent.finish();
 }
 
-// As one that an agent of before has made: its tasks go on.
+// Like directories of an older agent, whose tasks keep running.
 #[test]
 fn directories_that_somebody_opens_are_closed_again_under_their_tasks() {
     if !is_root() {
@@ -157,7 +158,7 @@ fn directories_that_somebody_opens_are_closed_again_under_their_tasks() {
         || dirs.iter().for_each(|dir| fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).unwrap());
     open_all();
     herdlet_tests::e2e::wait::until_true("they are closed", || !dirs.iter().any(open));
-    // While no agent runs, with what lies in them.
+    // The same while no agent runs, with the contents opened too.
     agent.kill();
     open_all();
     fs::set_permissions(alloc.join("alloc/data"), fs::Permissions::from_mode(0o777)).unwrap();
@@ -191,14 +192,14 @@ fn named_users_may_enter_every_allocation() {
     command.env("a", &alloc);
     let read = Running::start(command).finish();
     assert_eq!((read.code, read.stdout.as_str()), (0, "mine\nx\n"), "{read:?}");
-    // That user may write there too; programs are run from there all the same.
+    // That user may write there too, but programs can still be run from there.
     let exec = |command: &[&str]| agent.cli(&[&["exec", "victim", "--task", "web", "--"], command].concat());
     exec(&["sh", "-c", "cp /bin/true ../alloc/data/program"]).success();
     exec(&["../alloc/data/program"]).success();
     agent.finish();
 }
 
-/// A file system without access control lists over the agent's state.
+/// A file system without access control lists, mounted on the agent's state directory.
 struct Plain(PathBuf);
 
 impl Plain {
@@ -221,7 +222,7 @@ fn on_a_file_system_without_lists_tasks_run_and_strangers_get_nothing() {
     if !is_root() {
         return;
     }
-    // It says that it has no room at all.
+    // The file system reports no free space.
     let mut agent = Agent::prepare(Setup::default().config("disk_total_mb: 10000\n"));
     let plain = Plain::over(agent.home.state());
     agent.launch();

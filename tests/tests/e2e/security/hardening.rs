@@ -1,5 +1,5 @@
-//! What a task can be kept from on demand (more rights, more processes), and what is never passed on to it or shown to it: the
-//! agent's memory, keys and capabilities.
+//! Restrictions that a task can request (no new privileges, fewer processes), and things that a task never
+//! gets: the agent's memory, keys and capabilities.
 
 use std::{
     fs,
@@ -24,7 +24,8 @@ use tempfile::TempDir;
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// A task of `nobody` that runs `script` in a shell; `keys` are further ones of its driver, `fields` of the task.
+/// Returns a task of `nobody` that runs `script` in a shell; `keys` are added to the driver's config,
+/// `fields` to the task.
 fn task(script: &str, keys: &str, fields: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
     format!(
@@ -32,14 +33,14 @@ fn task(script: &str, keys: &str, fields: &str) -> String {
     )
 }
 
-/// A place that every user can reach.
+/// Creates a directory that every user can reach.
 fn public() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     dir
 }
 
-/// A program of root that tells as which user it runs, and runs as root whoever executes it.
+/// Creates a set-user-id program of root that prints the user it runs as.
 fn set_user_id(dir: &Path) -> PathBuf {
     let program = dir.join("who");
     fs::copy("/usr/bin/id", &program).unwrap();
@@ -76,7 +77,7 @@ fn a_set_user_id_program_gives_no_rights_where_a_task_asks_for_none() {
     agent.finish();
 }
 
-/// Whether a limit of processes can hold here.
+/// Returns whether this machine can limit the number of processes.
 fn has_pids_controller() -> bool {
     let on_v2 = host::cgroup2()
         .and_then(|top| fs::read_to_string(top.join("cgroup.controllers")).ok())
@@ -99,14 +100,14 @@ fn a_task_that_forks_without_end_stops_at_its_limit_and_hurts_nobody() {
     let mut agent = Agent::start();
     agent.apply_and_wait(&job("calm", "service", "", &[sleeper("t", "")]));
     let calm = agent.single("calm.g[0]", "t");
-    // The inner shell ends at the first fork that is refused.
+    // The inner shell exits at the first refused fork.
     let script = "(while :; do sleep 100000 & done) 2>/dev/null; echo refused; exec sleep 100000";
     agent.apply(&job("bomb", "service", "", &[task(script, ", pids_limit: 20", "")]));
     wait::until_true("it is refused more", || agent.cli(&["logs", "bomb"]).stdout == "refused\n");
     let instance = agent.home.instance().unwrap();
     let bomb = agent.until_running("bomb.g[0]", "t").into_iter().next().unwrap();
     let processes = host::pids_below(&host::cgroup_of(&instance, &bomb)).len();
-    // The inner shell has made room for one.
+    // The exit of the inner shell has freed one process.
     assert!((18..=20).contains(&processes), "{processes} processes");
     assert_eq!(host::supervisors(&instance).len(), 2, "both supervisors live");
     assert_eq!(agent.single("calm.g[0]", "t"), calm);
@@ -133,12 +134,12 @@ fn no_process_of_the_agents_user_reads_its_memory_or_descriptors() {
         Running::start(command).finish().success().stdout
     };
     assert_eq!(readable(agent.pid()), "");
-    // Whether memory can be written to is for the machine to say (yama).
+    // Whether memory is writable depends on the machine (yama).
     assert!(
         readable(own).starts_with("environ\nmaps\nauxv\nfd\n"),
         "a task is as open as any process of its user"
     );
-    // It goes on working on its own descriptors, and so does who asks it.
+    // The agent still uses its own descriptors, and commands still work.
     agent.cli(&["status", "own"]).success();
     let state = agent.home.state().display().to_string();
     assert!(agent.cli(&["doctor", "--state-dir", &state]).stdout.contains("unpacking"));
@@ -178,7 +179,7 @@ fn the_agent_leaves_no_core_and_tasks_leave_theirs() {
         assert!(has_core, "tasks may leave cores");
     }
     let cwd = fs::read_link(format!("/proc/{}/cwd", agent.pid())).unwrap();
-    // Whatever the pattern is: a process that may leave a core leaves one here.
+    // Checks first that this machine writes core files at all, whatever the pattern.
     let ground = tempfile::tempdir().unwrap();
     let control = Command::new("sh")
         .args(["-c", "ulimit -c unlimited; kill -ABRT $$"])

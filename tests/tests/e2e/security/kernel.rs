@@ -1,5 +1,5 @@
-//! What takes system calls of one's own to show: keys in the agent's keyring, and what the process that unpacks may still ask of
-//! the kernel.
+//! Tests that need raw system calls: keys in the agent's keyring, and the system calls that the unpacking
+//! process may still make.
 
 #![expect(unsafe_code, reason = "keyrings and ptrace have no safe interface here")]
 
@@ -15,12 +15,12 @@ use herdlet_tests::{
 
 use crate::common::{is_root, job, shell};
 
-/// A key in a new keyring of this thread, which its children inherit.
+/// Adds a key to a new session keyring of this thread, which its children inherit.
 fn hold_a_key(name: &str) -> bool {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     const SESSION_KEYRING: libc::c_long = -3;
     let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: texts that end with NUL, and numbers.
+    // SAFETY: the arguments are NUL-terminated strings and numbers.
     unsafe {
         libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0) >= 0
             && libc::syscall(
@@ -56,13 +56,13 @@ fn a_task_of_another_user_has_no_key_of_the_agents() {
     agent.finish();
 }
 
-/// The process that unpacks, waiting for an archive that never comes.
+/// Starts the unpacking process, which waits for an archive that never comes.
 fn unpacker(dir: &std::path::Path) -> Child {
     let order = serde_json::json!({
         "format": {"Tar": "Plain"}, "name": "x", "folder": "", "bytes_max": 1_000_000, "entries_max": 100, "user": null,
         "seconds_max": 600,
     });
-    // As by an agent with a score of its own.
+    // Like an agent with its own oom_score_adj.
     let script = "echo 300 > /proc/$$/oom_score_adj; exec \"$0\" unpack \"$1\"";
     let child = Command::new("/bin/sh")
         .args(["-c".as_ref(), script.as_ref(), program().as_os_str(), order.to_string().as_ref()])
@@ -100,7 +100,7 @@ fn the_process_that_unpacks_is_confined_when_it_reads() {
     child.wait().unwrap();
 }
 
-/// Calls are put into the process itself, as who has taken it over would make them.
+/// Injects system calls into the process, like an attacker who controls it.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn whoever_takes_over_the_process_that_unpacks_makes_no_other_system_call() {
@@ -160,13 +160,13 @@ mod injection {
             Self { pid, registers: registers(pid) }
         }
 
-        /// Makes the process do a system call; its result.
+        /// Makes the process do a system call, and returns its result.
         pub(super) fn call(&self, number: c_long, arguments: [u64; 6]) -> i64 {
             let [rdi, rsi, rdx, r10, r8, r9] = arguments;
             let mut asked = user_regs_struct {
                 rip: self.registers.rip - SYSCALL_LEN,
                 rax: number as u64,
-                // None is to be begun again.
+                // Don't restart the interrupted system call.
                 orig_rax: u64::MAX,
                 rdi,
                 rsi,
@@ -184,21 +184,21 @@ mod injection {
     }
 
     fn registers(pid: i32) -> user_regs_struct {
-        // SAFETY: numbers, for which zeros stand.
+        // SAFETY: the struct consists of integers, for which zero is valid.
         let mut found: user_regs_struct = unsafe { std::mem::zeroed() };
         trace(libc::PTRACE_GETREGS, pid, (&raw mut found).cast());
         found
     }
 
     fn trace(request: libc::c_uint, pid: i32, data: *mut c_void) {
-        // SAFETY: `data` is what the request reads or fills.
+        // SAFETY: `data` is valid for the request.
         let done = unsafe { libc::ptrace(request, pid, std::ptr::null_mut::<c_void>(), data) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
     fn wait_for_stop(pid: i32) {
         let mut status = 0;
-        // SAFETY: a pointer to a number.
+        // SAFETY: the pointer is valid.
         let found = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
         assert!(found == pid && libc::WIFSTOPPED(status), "{status:#x}");
     }

@@ -1,5 +1,5 @@
-//! What another user has prepared, or can change, is not obeyed: state, config, tokens, sockets. What he can put among manifests is
-//! warned of. And one instance has one agent, whoever copies its state.
+//! The agent refuses state, config, tokens and sockets that another user has prepared or can change, and
+//! warns of such manifests. An instance has only one agent, even if its state is copied.
 
 use std::{
     fs::{self, Permissions},
@@ -15,7 +15,7 @@ use crate::common::{TOKEN, is_root, job, shell, sleeper};
 
 const NOBODY: u32 = 65_534;
 
-/// A directory that anybody may write to, without a sticky bit.
+/// A world-writable mode without the sticky bit.
 const OPEN: u32 = 0o777;
 
 fn give_away(path: &Path) {
@@ -32,14 +32,14 @@ fn make(path: PathBuf, mode: u32) -> PathBuf {
     path
 }
 
-/// An agent with these further arguments, that was not started.
+/// Returns an agent with these additional arguments that is not started.
 fn prepared(arguments: &[&str]) -> Agent {
     let mut agent = Agent::prepare(Default::default());
     agent.set_arguments(arguments.iter().map(|argument| (*argument).to_owned()).collect());
     agent
 }
 
-/// Its arguments with another value for one of them.
+/// Returns its arguments with another value for one of them.
 fn with(agent: &Agent, flag: &str, value: &Path) -> Vec<String> {
     let mut arguments = agent.agent_arguments();
     let at = arguments.iter().position(|argument| argument == flag).unwrap();
@@ -47,10 +47,10 @@ fn with(agent: &Agent, flag: &str, value: &Path) -> Vec<String> {
     arguments
 }
 
-/// Advised where a directory on the way is at fault, which has to stay as it is.
+/// The advice if a parent directory is the problem, which must not be changed.
 const ELSEWHERE: &str = "use a path on which only root can change every directory";
 
-/// The agent does not start, and names the place, whose it is and what to do.
+/// Asserts that the agent does not start, and names the path, its owner and a remedy.
 #[track_caller]
 fn assert_refused(agent: &Agent, at: &Path, repair: &str) {
     assert_refused_with(agent, &agent.agent_arguments(), at, repair);
@@ -84,7 +84,7 @@ fn a_state_directory_that_another_user_has_prepared_is_refused_and_nothing_is_wr
     give_away(&state);
     assert_refused(&agent, &state, "use a new directory that belongs to root");
     assert_eq!(fs::metadata(&state).unwrap().mode() & 0o7777, 0o711);
-    // Given to root without what is in it.
+    // The directory is given to root, but not its contents.
     chown(&state, Some(0), Some(0)).unwrap();
     assert_refused(&agent, &state, "use a new directory that belongs to root");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
@@ -96,7 +96,7 @@ fn a_state_directory_that_others_can_replace_is_refused_wherever_on_the_way() {
     if !is_root() {
         return;
     }
-    // A directory on the way: of everybody, of a group, of another user.
+    // A parent directory that is writable for everybody, for a group, or owned by another user.
     let agent = prepared(&[]);
     let parent = make(agent.home.path().join("ground"), OPEN);
     let beneath = with(&agent, "--state-dir", &parent.join("deep/state"));
@@ -109,7 +109,7 @@ fn a_state_directory_that_others_can_replace_is_refused_wherever_on_the_way() {
     give_away(&parent);
     assert_refused_with(&agent, &beneath, &parent, ELSEWHERE);
     assert_refused_with(&agent, &beneath, &parent, "HERDLET_TRUSTED_USERS=nobody");
-    // A link of another user in a sticky directory.
+    // Another user's link in a sticky directory.
     chown(&parent, Some(0), Some(0)).unwrap();
     set_mode(&parent, 0o1777);
     make(agent.home.path().join("elsewhere"), 0o755);
@@ -119,11 +119,11 @@ fn a_state_directory_that_others_can_replace_is_refused_wherever_on_the_way() {
     let beneath = with(&agent, "--state-dir", &link.join("state"));
     assert_refused_with(&agent, &beneath, &link, ELSEWHERE);
     assert!(!agent.home.path().join("elsewhere/state").exists());
-    // Root's own link is as good as the place.
+    // Root's own link is acceptable.
     std::os::unix::fs::lchown(&link, Some(0), Some(0)).unwrap();
     starts_and_ends(&agent, &beneath, &agent.home.socket());
     assert!(agent.home.path().join("elsewhere/state/instance").exists());
-    // As `--state-dir /tmp`.
+    // Like `--state-dir /tmp`.
     assert_refused_with(
         &agent,
         &with(&agent, "--state-dir", &parent),
@@ -132,7 +132,7 @@ fn a_state_directory_that_others_can_replace_is_refused_wherever_on_the_way() {
     );
 }
 
-/// An agent with these arguments starts, listens and ends.
+/// Asserts that an agent with these arguments starts, listens and exits.
 #[track_caller]
 fn starts_and_ends(agent: &Agent, arguments: &[String], socket: &Path) {
     let mut command = agent.command(arguments);
@@ -155,7 +155,7 @@ fn runtime_directories_and_sockets_that_others_can_replace_are_refused() {
     let socket = open.join("sock");
     let arguments = with(&agent, "--socket", &socket);
     assert_refused_with(&agent, &arguments, &open, ELSEWHERE);
-    // In a sticky directory nobody else can put another in its place.
+    // In a sticky directory nobody else can replace it.
     set_mode(&open, 0o1777);
     starts_and_ends(&agent, &arguments, &socket);
 }
@@ -186,7 +186,7 @@ fn a_config_and_a_token_that_another_user_can_change_are_refused() {
     set_mode(&token, 0o600);
     give_away(&token);
     assert_refused(&agent, &token, "chown -h root");
-    // A group may read it, and not change it.
+    // A group may read it, but not change it.
     chown(&token, Some(0), Some(NOBODY)).unwrap();
     set_mode(&token, 0o660);
     assert_refused(&agent, &token, "chmod g-w");
@@ -226,13 +226,13 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
             .lines()
             .any(|line| line.contains("WARN") && line.contains("everybody could") && line.contains("/way"))
     });
-    // It is obeyed all the same: whose files these are is the operator's choice.
+    // It is still obeyed: whose files these are is the operator's choice.
     agent.until_alloc("theirs.g[0]", "runs", |alloc| alloc.state("t") == "running");
     let state = agent.home.state().display().to_string();
     let doctor = ["doctor", "--config", &config, "--state-dir", &state];
     let said = agent.cli(&doctor).stdout;
     assert!(said.contains("ownership") && said.contains(&*theirs.to_string_lossy()), "{said}");
-    // Many of them are one line, and all of them are in the report.
+    // Many of them are one line in the log, and all of them are in the report.
     for n in 0..8 {
         let path = folder.join(format!("more-{n}.yaml"));
         fs::write(&path, "# nothing\n").unwrap();
@@ -263,7 +263,7 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
     agent.finish();
 }
 
-/// As after `su`, which keeps the variable of the user who called it.
+/// Like after `su`, which keeps the variable of the calling user.
 #[test]
 fn a_directory_for_run_time_files_of_another_user_is_named_with_what_to_do() {
     if !is_root() {
@@ -311,7 +311,7 @@ fn under_an_open_umask_no_file_of_the_agent_is_open_to_others() {
     agent.finish();
 }
 
-/// An agent with a task, and a second one on a copy of its state, that was not started.
+/// Returns an agent with tasks, and a second one on a copy of its state, which is not started.
 fn with_a_copy() -> (Agent, Agent) {
     let mut first = Agent::start();
     first.apply_and_wait(&job("kept", "service", "count: 2", &[sleeper("t", "")]));
@@ -342,7 +342,7 @@ fn a_copy_of_a_state_directory_in_use_is_refused_whatever_its_runtime_directory_
     for (runtime, more, wrapped) in [
         ("run-a", &[][..], &[][..]),
         ("run-b", &["--cgroup-parent", "herdlet-test-copy"][..], &[][..]),
-        // In a container with a network and mounts of its own that sees the same cgroups.
+        // In a container with its own network and mounts, but the same cgroups.
         ("run-c", &[][..], &["unshare", "--net", "--mount", "--"][..]),
     ] {
         let arguments = arguments_of(&copy, runtime, more);
@@ -360,7 +360,7 @@ fn a_copy_of_a_state_directory_in_use_is_refused_whatever_its_runtime_directory_
         assert!(said.contains(&holder), "{runtime}: {holder} is not in {said}");
         assert_eq!(first.members(), members, "{runtime}: {said}");
     }
-    // Once the first one is gone it may run.
+    // Once the first one has exited, the copy may run.
     let mut first = first;
     first.cli(&["delete", "--wait", "kept"]).success();
     first.terminate();
@@ -371,7 +371,7 @@ fn a_copy_of_a_state_directory_in_use_is_refused_whatever_its_runtime_directory_
     copy.finish();
 }
 
-/// The claims on an instance end with its agent, and its tasks run on.
+/// The claims on an instance end with its agent, but its tasks keep running.
 #[test]
 fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_their_agent() {
     if !is_root() {
@@ -397,13 +397,13 @@ fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_t
     refused(&copy.agent_arguments(), &parts);
     refused(&arguments_of(&copy, "run-a", &[]), &parts);
     refused(&arguments_of(&copy, "run-b", &["--cgroup-parent", "herdlet-test-copy"]), &parts);
-    // A machine on which an agent refuses is not good.
+    // `doctor` fails on a machine on which the agent refuses to start.
     let state = copy.home.state().display().to_string();
     let socket = copy.home.socket().display().to_string();
     let doctor = copy.cli(&["doctor", "--state-dir", &state, "--socket", &socket]);
     assert_ne!(doctor.code, 0, "{doctor:?}");
     assert!(doctor.stdout.contains(&*is_copy), "{doctor:?}");
-    // Nor is the first one started beside its own tasks.
+    // The first one does not start with another runtime directory beside its own tasks either.
     let mut elsewhere = first.agent_arguments();
     elsewhere.extend(["--runtime-dir".to_owned(), first.home.path().join("run-c").display().to_string()]);
     refused(&elsewhere, &["2 tasks still run whose records are in the runtime directory"]);
@@ -411,7 +411,7 @@ fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_t
     assert_eq!(first.members(), members);
     first.cli(&["delete", "--wait", "kept"]).success();
     first.terminate();
-    // Nothing runs any more: an instance may live anywhere.
+    // Nothing runs any more: the instance may move anywhere.
     let runtime = copy.home.path().join("run-d").display().to_string();
     copy.set_arguments(vec!["--runtime-dir".to_owned(), runtime]);
     copy.launch();
@@ -419,7 +419,7 @@ fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_t
     copy.finish();
 }
 
-/// Records are removed under supervisors, or not trusted any more, and their tasks run on.
+/// Records are removed or no longer trusted while supervisors and their tasks keep running.
 #[test]
 fn tasks_are_found_without_their_records() {
     if !is_root() {
@@ -453,7 +453,7 @@ fn tasks_are_found_without_their_records() {
     set_mode(&ground.join("first"), 0o755);
     fs::remove_dir_all(ground.join("first")).unwrap();
     refused(&mut agent, &[still, &advice]);
-    // Nor does it help that the last start is forgotten.
+    // Removing the stored location does not help either.
     fs::remove_file(agent.home.state().join("location")).unwrap();
     refused(&mut agent, &[still, &advice]);
     agent.set_arguments(at("first"));
@@ -490,7 +490,7 @@ fn a_copy_in_the_place_of_its_original_is_refused_while_tasks_run_in_the_origina
     agent.finish();
 }
 
-/// A chown of each entry, which messages may have advised, leaves what lies deeper.
+/// A chown of each entry, which messages may have advised, does not change deeper entries.
 #[test]
 fn a_job_and_keys_that_another_user_has_planted_are_refused() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! A web page of a stranger, in a browser that reaches the agent: it can ask whatever it likes, under any name that it can make lead
-//! here, and a browser says of it what it says of every page.
+//! A third party's web page in a browser that can reach the agent. It can send any request, under any name
+//! that it can make resolve to the agent, but the browser adds headers that a page can't change.
 
 use std::{
     io::{Read as _, Write as _},
@@ -19,12 +19,12 @@ const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocke
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 const CLOSE: &str = "Connection: close\r\n";
 
-/// The status of the answer to a request with these lines of a header.
+/// Returns the status for a request with these header lines.
 fn status(port: u16, request: &str, lines: &[&str]) -> u16 {
     said(port, request, lines).0
 }
 
-/// The same, and as much as follows at once.
+/// Returns the status and the available part of the response.
 fn said(port: u16, request: &str, lines: &[&str]) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -41,8 +41,8 @@ fn said(port: u16, request: &str, lines: &[&str]) -> (u16, String) {
     (answer.split(' ').nth(1).unwrap().trim().parse().unwrap(), answer)
 }
 
-/// A page that was open in a browser executed commands as root, where the cluster had no ACLs, and read and changed everything under
-/// a name that led here.
+/// Regression: without ACLs in the cluster, a page in a browser could execute commands as root, and read and
+/// change everything under a name that resolved to the agent.
 #[test]
 fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
     if !is_root() {
@@ -52,7 +52,7 @@ fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
     let key = ground.submit(&service("web", 100_003));
     let alloc = ground.alloc(&key);
     ground.reaches(&alloc.id, &ClientStatus::Running);
-    // Commands are of the same cgroup while they run.
+    // Commands are in the same cgroup while they run.
     let before = ground.agent.single("web.g[0]", "t").pid;
     let port = ground.port;
     let own = format!("Host: 127.0.0.1:{port}\r\n");
@@ -101,7 +101,7 @@ fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
     }
     let (code, answer) = said(port, "GET /v1/client/stats", &[&own, CLOSE, page]);
     assert!(code == 200 && !answer.to_ascii_lowercase().contains("access-control-allow-origin"), "{answer}");
-    // The command line, scrapers and proxies, by address and by names that are this machine's.
+    // The command line, scrapers and proxies, by address and by this machine's names.
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     for host in
         ["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned(), name, "ui.example".to_owned()]

@@ -1,4 +1,4 @@
-//! Peers: who can't show a trusted certificate is no peer, and what one says is shown without being obeyed.
+//! Peers without a trusted certificate are refused, and text from a peer can't control the terminal.
 
 use std::process::{Child, Command, Stdio};
 
@@ -14,10 +14,10 @@ use herdlet_tests::{
 
 use crate::common::{is_root, job, sleeper};
 
-/// For `localhost` and no other name, until 2126, signed by itself, with its key.
+/// A self-signed certificate for `localhost` only, valid until 2126, with its key.
 const CERTIFICATE: &str = include_str!("self-signed.pem");
 
-/// Answers every request with 500 and a text that a terminal would obey; with a certificate, over TLS.
+/// Answers every request with 500 and terminal control sequences; with a certificate, over TLS.
 const SERVER: &str = r#"
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -77,7 +77,7 @@ fn a_certificate_that_nobody_has_signed_is_refused_unless_a_check_says_otherwise
         let mut command = agent.command(&["status", "--addr", &format!("https://{host}:{}", server.port)]);
         command.env("SSL_CERT_FILE", trusted);
         let said = Running::start(command).finish().stderr;
-        // Without lines of the log, and without the port: the time that they begin with, and the port, may hold any number.
+        // Without log lines and the port, because their timestamps and the port may contain any number.
         let said = said.lines().filter(|line| !line.contains(" WARN ")).collect::<Vec<_>>().join("\n");
         said.replace(&server.port.to_string(), "PORT")
     };

@@ -1,5 +1,5 @@
-//! Programs that somebody else has laid where a task's are looked for: none of them is run, nothing is opened up or made executable by
-//! asking for them, and what belongs to the task goes on working.
+//! Planted programs in the search paths of a task: none of them is run, looking them up opens or makes
+//! executable nothing, and the task's own files keep working.
 
 use std::{
     fs,
@@ -14,14 +14,14 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::common::{is_root, job, shell};
 
 const NOBODY: u32 = 65534;
-/// So often a program is asked for while its file is exchanged: many times what it took to win the race, a few dozen.
+/// Number of lookups while the file is being exchanged: many times the few dozen that once won the race.
 const RACES: u32 = 400;
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Lays a program of `nobody` there, wherever he may write himself; running it leaves `mark`.
+/// Creates a program of `nobody` where he could write himself; running it creates `mark`.
 fn plant(path: &Path, mark: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, format!("#!/bin/sh\ntouch {}\nexec /bin/sh \"$@\"\n", mark.display())).unwrap();
@@ -29,13 +29,13 @@ fn plant(path: &Path, mark: &Path) {
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
-/// The directory of the single task `t`.
+/// Returns the directory of the only task `t`.
 fn task_dir(agent: &Agent, job: &str) -> PathBuf {
     let member = agent.single(&format!("{job}.g[0]"), "t");
     agent.home.state().join("alloc").join(member.alloc).join("t")
 }
 
-// A file `local/sh` or `local/bin/sleep` of any user was run as root by the next check, session or restart.
+// Regression: the next check, session or restart ran any user's file `local/sh` or `local/bin/sleep` as root.
 #[test]
 fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
     if !is_root() {
@@ -62,7 +62,7 @@ fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
     let said = agent.cli(&["exec", "victim", "--", "sh", "-c", "echo from the shell"]).success();
     assert_eq!(said.stdout, "from the shell\n");
     agent.cli(&["exec", "victim", "--", "/bin/sleep", "0"]).success();
-    // What can only mean a planted one is refused, and it is said whose it is.
+    // A name that can only mean the planted program is refused with its owner.
     let refused = agent.cli(&["exec", "victim", "--", "bin/sleep", "0"]);
     assert!(
         refused.code != 0
@@ -78,7 +78,8 @@ fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
     agent.finish();
 }
 
-// The mode was read by path and set by path: a file that was exchanged for a link made a log of root's a set-user-id program.
+// Regression: the mode was read and set by path, so a file that was exchanged for a link made a log of root a
+// set-user-id program.
 #[test]
 fn exchanging_a_program_for_a_link_makes_nothing_else_executable() {
     if !is_root() {
@@ -109,7 +110,8 @@ fn exchanging_a_program_for_a_link_makes_nothing_else_executable() {
             }
         });
         for _ in 0..RACES {
-            // By whichever name it has: without the right to be executed, with a bit that is not to be kept.
+            // Through the descriptor, whatever its name is now. Not executable, and with a bit that must not
+            // be kept.
             file.set_permissions(fs::Permissions::from_mode(0o4644)).unwrap();
             agent.cli(&["exec", "race", "--", "local/tool"]);
             assert_eq!(mode(&log), before);
@@ -121,7 +123,7 @@ fn exchanging_a_program_for_a_link_makes_nothing_else_executable() {
     agent.finish();
 }
 
-// A link to a token, or a second name of a file of root's, became readable to everybody.
+// Regression: a link to a token, or a hard link to a file of root, became world-readable.
 #[test]
 fn asking_for_a_program_opens_up_no_token_and_no_file_of_roots() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Another user of the machine, who knows every path: he reads nothing that is secret, replaces nothing that somebody else
-//! will execute, and gets no answer.
+//! Another user of the machine, who knows every path, reads no secret, replaces no file that others will
+//! execute, and gets no answer.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use herdlet_tests::e2e::{
 
 use crate::common::{is_root, job, shell, sleeper};
 
-/// What he tries, in a shell, each with a name. `$a` is the victim's allocation, `$t` its task, `$s` the state directory,
-/// `$r` the runtime directory, `$p` the victim's pid, `$v` its supervisor's, `$g` its cgroup.
+/// The attempts, in a shell, each with a name. `$a` is the victim's allocation, `$t` its task, `$s` the state
+/// directory, `$r` the runtime directory, `$p` the victim's pid, `$v` its supervisor's, `$g` its cgroup.
 const ATTEMPTS: &str = r#"
 try() { name=$1; shift; if sh -c "$*" >/dev/null 2>&1; then echo "BROKEN $name"; else echo "held $name"; fi; }
 try list-state        'ls $s'
@@ -74,7 +74,7 @@ fn another_user_who_knows_every_path_reads_replaces_and_kills_nothing() {
     assert!(!tried.stdout.contains("BROKEN"), "{}", tried.stdout);
     assert_eq!(tried.stdout.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{tried:?}");
     assert_eq!(agent.single("victim.g[0]", "t"), member);
-    // The victim itself can do all that with what is its own.
+    // The victim itself can do all that with its own files.
     let own =
         "rm local/run.sh && mv local/../tmp/../local local2 && mv local2 local && cat secrets/nomad_api.jwt";
     agent.cli(&["exec", "victim", "--", "sh", "-c", own]).success();
@@ -104,7 +104,7 @@ fn the_socket_answers_its_own_user_and_root_also_when_its_mode_was_opened() {
     agent.finish();
 }
 
-// The umask of whoever starts the agent by hand is not always 022.
+// The umask of a user who starts the agent by hand is not always 022.
 #[test]
 fn under_a_closed_umask_tasks_of_other_users_find_their_directories() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Supervisors that agents find among the processes of the machine: another user's process is none of them, whatever its name, its open
-//! files and its effective user are; and one that can't be seen from here is not taken for none.
+//! How agents find supervisors: another user's process never counts as one, whatever its name, open files and
+//! effective user. A supervisor that can't be inspected must not be taken for a missing one.
 
 use std::{
     fs::{self, Permissions},
@@ -21,7 +21,7 @@ use crate::common::{is_root, job, sleeper};
 
 const NOBODY: u32 = 65_534;
 
-/// A directory of another user.
+/// Creates a directory of another user.
 fn theirs(path: PathBuf) -> PathBuf {
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
@@ -29,7 +29,7 @@ fn theirs(path: PathBuf) -> PathBuf {
     path
 }
 
-/// A file of another user.
+/// Writes a file of another user.
 fn write_theirs(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -44,18 +44,19 @@ fn process(pid: u32) -> Process {
     Process { pid, start_ticks: start_ticks(&stat).unwrap() }
 }
 
-/// A set-user-id program of root that another user has started as if it were a supervisor, and has stopped. Ends when it is dropped.
+/// A set-user-id program of root that another user has started like a supervisor, and stopped. It ends when
+/// dropped.
 struct Forgery(Child);
 
 impl Forgery {
-    /// With `attempts` where a supervisor holds its attempts directory, and the file `name` in it open.
+    /// Starts it with `attempts` as its attempts directory, and with the file `name` in it open.
     fn start(agent: &Agent, attempts: &Path, name: &str) -> Self {
         let program = agent.home.path().join("cat");
         if !program.exists() {
             fs::copy("/usr/bin/cat", &program).unwrap();
             fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
         }
-        // Its first argument is a file that it waits to open.
+        // Its first argument is a file whose opening blocks.
         let wait = theirs(agent.home.path().join("wait"));
         if !wait.join("run").exists() {
             fifo(&wait.join("run"));
@@ -90,7 +91,7 @@ impl Drop for Forgery {
     }
 }
 
-/// An agent with a task, the record of that and its name.
+/// Starts an agent with a task; returns the directory of records and the name of the task's record.
 fn with_a_task() -> (Agent, PathBuf, String) {
     let mut agent = Agent::start();
     agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
@@ -101,7 +102,7 @@ fn with_a_task() -> (Agent, PathBuf, String) {
     (agent, attempts, name)
 }
 
-/// What a start that must fail says, with these words before the program.
+/// Runs a start that must fail, with `wrapper` before the program, and returns its output.
 #[track_caller]
 fn refused(agent: &Agent, wrapper: &[&str], more: &[&str]) -> String {
     let plain = agent.command(&agent.agent_arguments());
@@ -121,7 +122,7 @@ fn refused(agent: &Agent, wrapper: &[&str], more: &[&str]) -> String {
     said
 }
 
-/// The agent took the record that such a process held for the task's, and killed what it named.
+/// Regression: the agent took the record of such a process for the task's, and killed the process in it.
 #[test]
 fn a_set_user_id_program_of_another_user_gives_no_record_to_a_task() {
     if !is_root() {
@@ -158,7 +159,8 @@ fn a_set_user_id_program_of_another_user_gives_no_record_to_a_task() {
     agent.finish();
 }
 
-/// The file was read whoever's it was: each agent, `doctor` and `run` of root waited for ever.
+/// Regression: the file was opened whatever its owner, so each agent, `doctor` and `run` of root waited for
+/// ever.
 #[test]
 fn what_another_user_keeps_in_a_directory_of_theirs_holds_no_agent_up() {
     if !is_root() {
@@ -180,7 +182,7 @@ fn what_another_user_keeps_in_a_directory_of_theirs_holds_no_agent_up() {
     agent.finish();
 }
 
-/// The agent refused, and advised to take that directory, or to trust that user.
+/// Regression: the agent refused to start, and advised to use that directory, or to trust that user.
 #[test]
 fn a_directory_of_another_user_with_an_instance_s_name_keeps_no_agent_from_starting() {
     if !is_root() {
@@ -197,7 +199,7 @@ fn a_directory_of_another_user_with_an_instance_s_name_keeps_no_agent_from_start
     agent.finish();
 }
 
-/// That nothing can be learnt of a supervisor does not say that its task has ended.
+/// An unreadable supervisor does not mean that its task has ended.
 #[test]
 fn an_agent_that_may_not_inspect_supervisors_does_not_start_beside_them() {
     if !is_root() {
@@ -216,7 +218,8 @@ fn an_agent_that_may_not_inspect_supervisors_does_not_start_beside_them() {
     agent.finish();
 }
 
-/// It took the pids in the records for its own: it ended all tasks, or ran them twice.
+/// Regression: the agent took the pids in the records for pids of its own namespace, and ended all tasks or
+/// ran them twice.
 #[test]
 fn an_agent_in_another_pid_namespace_does_not_start_while_tasks_run() {
     if !is_root() {
@@ -238,7 +241,8 @@ fn an_agent_in_another_pid_namespace_does_not_start_while_tasks_run() {
     agent.finish();
 }
 
-/// With other cgroups it would not have seen what runs, and would have forgotten where.
+/// Regression: with other cgroups the agent would not have seen the running tasks, and would have forgotten
+/// their location.
 #[test]
 fn an_agent_with_other_cgroups_does_not_start_while_tasks_run_that_have_no_supervisor() {
     if !is_root() {
@@ -265,7 +269,7 @@ fn an_agent_with_other_cgroups_does_not_start_while_tasks_run_that_have_no_super
     agent.finish();
 }
 
-/// As after a move of an agent from a user of its own to root, which trusts that user.
+/// As after a move of an agent from its own user to root, which trusts that user.
 #[test]
 fn tasks_that_an_agent_of_a_trusted_user_has_left_keep_root_s_from_starting_elsewhere() {
     if !is_root() {

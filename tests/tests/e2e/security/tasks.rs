@@ -1,4 +1,5 @@
-//! A task that means harm: it plants links where root will write, read and remove, and looks for what the agent knows.
+//! A malicious task: it plants links where root will write, read and remove files, and searches for the
+//! agent's secrets.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 

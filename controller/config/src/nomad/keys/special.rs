@@ -1,4 +1,4 @@
-//! Keys of Nomad's agent files that are more than a field with another name.
+//! Keys of Nomad's agent files that need more than another name.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::cluster;
 
-/// Herdlet keeps its own state beside Nomad's, and takes over who the node is.
+/// Herdlet keeps its state beside Nomad's, and takes over the identity of Nomad's client.
 pub(in crate::nomad) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(dir) = take(reading, Kind::Text, entry, path) else { return };
     let position = dir.position;
@@ -27,14 +27,14 @@ pub(in crate::nomad) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path:
     reading.draft.put_default("cluster.moved_from", of(&dir.join("client")));
 }
 
-/// Where the identity of Nomad's client is, if not below its data directory.
+/// The directory of the Nomad client's identity, if it is not below `data_dir`.
 pub(in crate::nomad) fn state_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     if let Some(dir) = take(reading, Kind::Text, entry, path) {
         reading.put("cluster.moved_from", path, dir);
     }
 }
 
-/// A server is another program.
+/// Refuses to be a server.
 pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         let enabled = body.entries().unwrap_or_default().iter().rev().find(|entry| &*entry.key == "enabled");
@@ -43,7 +43,7 @@ pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &
         let is_on =
             take(reading, Kind::Flag, enabled, &path).is_some_and(|on| as_bool(&on.text) == Some(true));
         if is_on {
-            let message = "herdlet is a client only: leave servers to Nomad, and this key out".to_owned();
+            let message = "herdlet can't be a server: run servers with Nomad, and remove this key".to_owned();
             reading.wrong(enabled.value.position, &path, message);
         }
     }
@@ -68,7 +68,7 @@ pub(in crate::nomad) fn log_json(reading: &mut Reading<'_>, entry: &Entry, path:
     }
 }
 
-/// Nomad writes them in capitals.
+/// Translates the level, which Nomad writes in capitals.
 pub(in crate::nomad) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(level) = take(reading, Kind::Text, entry, path) else { return };
     let known = match level.text.to_ascii_lowercase().as_str() {
@@ -87,7 +87,7 @@ pub(in crate::nomad) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path
     reading.put("log_level", path, text(known, level.position));
 }
 
-/// Where only the size of the disk is said, all of it may be given out.
+/// If only the disk's size is configured, all of it is available to allocations.
 pub(in crate::nomad) fn disk_total(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     if let Some(size) = take(reading, Kind::Whole, entry, path) {
         reading.names.push(("disk_total_mb".to_owned(), path.to_owned()));
@@ -99,19 +99,17 @@ pub(in crate::nomad) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, p
     let is_random =
         take(reading, Kind::Flag, entry, path).is_some_and(|flag| as_bool(&flag.text) == Some(true));
     if !is_random {
-        let message =
-            "is not used by herdlet: the node's id is the one it has in data_dir, else a random one";
+        let message = "is not used by herdlet: the node's id is the one in data_dir, otherwise a random one";
         reading.warn(entry.key_position, path, message.to_owned());
     }
 }
 
-/// Servers, and what finds them in a cloud, which herdlet can't.
+/// Adds servers. Cloud auto-join, which herdlet does not support, is a warning.
 pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(all) = take(reading, Kind::Texts, entry, path) else { return };
     for server in all.items().unwrap_or_default() {
         if server.text.contains("provider=") {
-            let message =
-                "finds servers by a cloud's API, which herdlet can't: name them, or use DNS or Consul";
+            let message = "finds servers with a cloud's API, which herdlet does not support: name them, or use DNS or Consul";
             reading.warn(server.position, path, message.to_owned());
         } else {
             match sockaddr_of(reading, &server.text) {
@@ -125,7 +123,8 @@ pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: 
 pub(in crate::nomad) fn network_interface(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(name) = take(reading, Kind::Text, entry, path) else { return };
     if name.text.contains("{{") {
-        let message = "is a template; herdlet takes the name of an interface here, such as eth0".to_owned();
+        let message =
+            "is a template, but herdlet requires the name of an interface here, such as eth0".to_owned();
         return reading.wrong(name.position, path, message);
     }
     reading.put("cluster.network_interface", path, name);
@@ -141,7 +140,7 @@ pub(in crate::nomad) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &st
     }
 }
 
-/// Names with dots, all of them texts.
+/// Translates options: names with dots, whose values are texts.
 pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         for entry in body.entries().unwrap_or_default() {
@@ -203,7 +202,7 @@ const RAW_EXEC: Keys = &[
     ("no_cgroups", Key::Unused),
 ];
 
-/// One Consul agent; a second one (1.7 and later) has a name.
+/// Reads the default Consul. Others (1.7 and later) have a name and are unused.
 pub(in crate::nomad) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         let name = body.get("name").and_then(Node::scalar_text).unwrap_or("default");
@@ -238,7 +237,7 @@ pub(in crate::nomad) fn host_network(reading: &mut Reading<'_>, entry: &Entry, p
     items(reading, entry, path, "cluster.host_networks", HOST_NETWORK);
 }
 
-/// Blocks with names: items of a list, each with its name.
+/// Translates named blocks into items of a list, each with its name.
 fn items(reading: &mut Reading<'_>, entry: &Entry, path: &str, field: &str, keys: Keys) {
     for (label, body) in reading.labelled(entry, path) {
         let path = join(path, &label.key);
@@ -251,7 +250,7 @@ fn items(reading: &mut Reading<'_>, entry: &Entry, path: &str, field: &str, keys
                 continue;
             }
             let kind = if &*entry.key == "read_only" { Kind::Flag } else { Kind::Text };
-            // What is wrong with it was told; it isn't missing.
+            // The problem is already reported; the field must not be reported as missing too.
             let refused = || Arc::new(Node { value: Value::Refused, ..Node::clone(&entry.value) });
             let value = take(reading, kind, entry, &path).unwrap_or_else(refused);
             fields.retain(|field| field.key != entry.key);
@@ -265,7 +264,7 @@ fn sockaddr_of(reading: &Reading<'_>, text: &str) -> Result<String, String> {
     if text.contains("{{") { sockaddr::expand(text, &(reading.interfaces)()) } else { Ok(text.to_owned()) }
 }
 
-/// The value, if it is of that kind.
+/// Returns the value, or reports that it is of another kind.
 fn take(reading: &mut Reading<'_>, kind: Kind, entry: &Entry, path: &str) -> Option<Arc<Node>> {
     match kind.take(&entry.value, reading.interfaces) {
         Ok(value) => Some(value),

@@ -1,7 +1,7 @@
-//! The functions of Nomad's job files that give the same at every reading, by name.
+//! The deterministic functions of Nomad's job files, by name.
 //!
-//! In: a name and values. Out: a value, or why there is none. What reads files, clocks or chance is known by name and
-//! refused: the same job file must always be the same job.
+//! In: a name and values. Out: a value, or the reason why there is none. Functions that read files, clocks or
+//! random numbers are recognised and refused: one job file must always give the same job.
 
 mod collections;
 mod encoding;
@@ -13,11 +13,11 @@ use super::super::scope::Fault;
 use super::super::value::Value;
 use crate::yaml::nearest;
 
-/// Why a function has no value.
+/// Why a function returns no value.
 pub(super) enum Refusal {
-    /// Its arguments, or its name.
+    /// The name or the arguments are wrong.
     Wrong(String),
-    /// The work is more than is left.
+    /// The work budget is exhausted.
     Exhausted(Fault),
 }
 
@@ -33,34 +33,33 @@ impl From<&str> for Refusal {
     }
 }
 
-/// Accounts for work before it is done, where the result can be larger than the arguments.
+/// Charges work before it is done, for functions whose result can be larger than their arguments.
 pub(super) type Spend<'a> = &'a dyn Fn(usize) -> Result<(), Fault>;
 
-/// What a function answers.
 pub(super) type Answer = Result<Value, Refusal>;
 
-/// A function, and how many arguments it takes at least and at most.
+/// A function with its minimum and maximum number of arguments.
 struct Function {
     name: &'static str,
     arguments: (usize, usize),
     call: fn(&Arguments<'_>) -> Answer,
 }
 
-/// The arguments of a call, as many as the function takes.
+/// The arguments of a call. Their number is already checked.
 pub(super) struct Arguments<'a> {
     values: Vec<Value>,
     spend: Spend<'a>,
 }
 
-/// Functions of Nomad that are refused, and why.
+/// Functions of Nomad that are refused, with the reason.
 const REFUSED: [(&[&str], &str); 4] = [
     (
         &["abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"],
-        "looks at the machine's files, and a manifest must mean the same wherever it is read",
+        "reads files of the machine, but a job file must give the same job on every machine",
     ),
     (
         &["bcrypt", "timestamp", "uuidv4"],
-        "gives something else at each reading, and the job would change each time",
+        "returns a different value each time, so the job would change whenever the file is read",
     ),
     (
         &[
@@ -79,10 +78,9 @@ const REFUSED: [(&[&str], &str); 4] = [
         ],
         "is known from Nomad, but not built in this release",
     ),
-    (&["env"], "is not there; a variable takes its value from NOMAD_VAR_<name>"),
+    (&["env"], "is not supported; declare a variable, and set it with NOMAD_VAR_<name>"),
 ];
 
-/// Calls a function.
 pub(super) fn call(name: &str, values: Vec<Value>, spend: Spend<'_>) -> Answer {
     let all = || tables().into_iter().flatten();
     let Some(function) = all().find(|function| function.name == name) else {
@@ -127,7 +125,7 @@ impl Arguments<'_> {
         &self.values
     }
 
-    /// An argument; null where there are fewer.
+    /// Returns an argument; null if there are fewer.
     fn value(&self, number: usize) -> &Value {
         self.values.get(number).unwrap_or(&Value::Null)
     }
@@ -169,7 +167,7 @@ impl Arguments<'_> {
         Ok(entries)
     }
 
-    /// The texts of a list.
+    /// Returns the items of a list as strings.
     fn texts(&self, number: usize) -> Result<Vec<String>, String> {
         let text = |value: &Value| {
             value.text().ok_or_else(|| format!("argument {} must be a list of strings", number + 1))

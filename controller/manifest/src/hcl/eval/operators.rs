@@ -1,4 +1,4 @@
-//! `+`, `==`, `&&` and the others.
+//! Binary operators and negation.
 //!
 //! In: operands. Out: the value, or why there is none. Integers stay exact as long as they fit in 128 bits.
 
@@ -8,7 +8,7 @@ use super::super::scope::Fault;
 use super::super::value::Value;
 use super::Eval;
 
-/// The value of an operation; `&&` and `||` look at the right side only where it counts.
+/// Evaluates an operation. `&&` and `||` evaluate the right side only if the left one doesn't decide.
 pub(super) fn binary(eval: &Eval<'_, '_>, operation: &BinaryOp) -> Result<Value, Fault> {
     let operator = *operation.operator.value();
     if matches!(operator, BinaryOperator::And | BinaryOperator::Or) {
@@ -22,7 +22,6 @@ pub(super) fn binary(eval: &Eval<'_, '_>, operation: &BinaryOp) -> Result<Value,
         .or_else(|message| eval.scope.wrong(eval.position(&operation.operator), message))
 }
 
-/// `-x`
 pub(super) fn negate(value: &Value) -> Result<Value, String> {
     compute(BinaryOperator::Minus, &Value::Int(0), value)
 }
@@ -55,11 +54,11 @@ fn compute(operator: BinaryOperator, left: &Value, right: &Value) -> Result<Valu
     };
     match value.is_finite() {
         true => Ok(Value::float(value)),
-        false => Err(format!("{left} {operator} {right} is no number")),
+        false => Err(format!("{left} {operator} {right} is not a number")),
     }
 }
 
-/// The value of an operation on integers, where it is one.
+/// Computes an operation on integers; `None` if the result is not an integer or overflows.
 fn exact(operator: BinaryOperator, left: i128, right: i128) -> Option<Value> {
     let value = match operator {
         BinaryOperator::LessEq => return Some(Value::Bool(left <= right)),
@@ -76,7 +75,7 @@ fn exact(operator: BinaryOperator, left: i128, right: i128) -> Option<Value> {
     value.map(Value::Int)
 }
 
-/// Whether two values are the same; numbers are compared by value.
+/// Compares two values; numbers by their numeric value.
 pub(super) fn equal(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Int(_) | Value::Float(_), Value::Int(_) | Value::Float(_)) => left.as_f64() == right.as_f64(),

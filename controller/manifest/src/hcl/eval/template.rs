@@ -1,7 +1,7 @@
-//! Templates: texts with `${…}` and `%{…}` in them.
+//! Templates: texts that contain `${…}` and `%{…}`.
 //!
-//! In: a template and where it is evaluated. Out: its text; or the value itself where it is one interpolation and nothing
-//! else. What is known only when the task runs stays as it is written.
+//! In: a template and its context. Out: its text; or, for a single interpolation without any other text, the
+//! value itself. References that only resolve when the task runs stay as written.
 
 use hcl_edit::template::{Directive, Element, Interpolation, Strip, Template};
 
@@ -9,7 +9,7 @@ use super::super::scope::Fault;
 use super::super::value::Value;
 use super::Eval;
 
-/// The value of a template.
+/// Evaluates a template.
 pub(super) fn value(eval: &Eval<'_, '_>, template: &Template) -> Result<Value, Fault> {
     if let Some(Element::Interpolation(only)) = template.as_single_element() {
         return match eval.left_in_place(&only.expr)? {
@@ -22,11 +22,11 @@ pub(super) fn value(eval: &Eval<'_, '_>, template: &Template) -> Result<Value, F
     Ok(Value::Str(text.done))
 }
 
-/// A text in the making.
+/// A text under construction.
 #[derive(Default)]
 struct Text {
     done: String,
-    /// The last sequence wants no blanks after it.
+    /// Set if the last sequence strips the whitespace after it (`~}`).
     strips: bool,
 }
 
@@ -37,7 +37,7 @@ impl Text {
         self.done.push_str(text);
     }
 
-    /// A sequence `${…}` or `%{…}` begins.
+    /// Begins a sequence `${…}` or `%{…}`.
     fn begin(&mut self, strip: Strip) {
         if matches!(strip, Strip::Start | Strip::Both) {
             self.done.truncate(self.done.trim_end().len());
@@ -45,7 +45,7 @@ impl Text {
         self.strips = false;
     }
 
-    /// It ends.
+    /// Ends the sequence.
     fn end(&mut self, strip: Strip) {
         self.strips = matches!(strip, Strip::End | Strip::Both);
     }

@@ -1,21 +1,21 @@
-//! Where Nomad means something else by silence than manifests do.
+//! Defaults of Nomad that differ from those of manifests.
 //!
-//! In: translated fields. Out: the same with Nomad's meaning written in: a service without a provider is Consul's, a service job
-//! without `update` is replaced one by one, and what has failed is followed by another allocation. Limits that are not written
-//! stay unlimited, in every format.
+//! In: translated fields. Out: the same fields with Nomad's defaults written out: a service without a
+//! provider is registered in Consul, a service job without `update` is replaced one allocation at a time, and
+//! a failed allocation is rescheduled. Limits that are absent stay unlimited in every format.
 
 use std::sync::Arc;
 
 use super::{Fields, collection, text};
 use crate::yaml::Value;
 
-/// A service.
+/// Fills in the defaults of a service.
 pub(super) fn service(fields: &mut Fields) {
     let position = fields.position;
     fields.insert_default("provider", text("consul", position));
 }
 
-/// `spec`.
+/// Fills in the defaults of `spec`.
 pub(super) fn job(spec: &mut Fields) {
     let is_service = spec.get("type").is_none_or(|kind| &*kind.text == "service");
     let groups = spec.get("groups").and_then(|groups| groups.items()).unwrap_or_default();

@@ -11,19 +11,21 @@ use crate::manifests::document::JOB;
 use crate::manifests::drivers::Drivers;
 use crate::yaml::{Document, Node, Position, Problems, Trail, Value};
 
-/// The documents of a job file.
+/// Translates the job blocks of a job file.
 pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Document>, Problems) {
     let mut reading = Reading { source, drivers, problems: Problems::new() };
     let root = Trail::begin("");
     for attribute in &body.attributes {
-        let message = format!("a job file has no `{}` beside its job", attribute.name);
+        let message = format!("a job file can't contain `{}` outside of its job", attribute.name);
         reading.wrong(attribute.position, &root, message);
     }
     let mut documents = Vec::new();
     for block in &body.blocks {
         if &*block.kind != "job" {
-            let message =
-                format!("a job file has no block `{}`; there are job, variable and locals", block.kind);
+            let message = format!(
+                "a job file can't contain a block `{}`; expected job, variable or locals",
+                block.kind
+            );
             reading.wrong(block.position, &root, message);
             continue;
         }
@@ -60,7 +62,8 @@ impl Reading<'_> {
         self.body(&spec_shape, &block.body, &mut spec, &trail);
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "stop") {
             let entry = spec.entries.remove(at);
-            let message = "is no field of Nomad's job files; stop the job by: herdlet stop JOB".to_owned();
+            let message =
+                "is not a field of Nomad's job files; to stop the job, run: herdlet stop JOB".to_owned();
             self.wrong(entry.key_position, &trail.field("stop"), message);
         }
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "namespace") {
@@ -70,7 +73,7 @@ impl Reading<'_> {
         document(metadata, spec)
     }
 
-    /// A task of the job itself is one of a group of the same name.
+    /// Translates a task directly in a job into a group of the same name.
     fn lone_task(&mut self, shape: &Shape<'_>, block: &Block, fields: &mut Fields, trail: &Trail<'_>) {
         let shape = shape.field("groups").and_then(|groups| groups.items()).unwrap_or_default();
         let mut group = Fields::new(block.position);
@@ -85,7 +88,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Translates what stands in a pair of braces.
+    /// Translates a body.
     fn body(&mut self, shape: &Shape<'_>, body: &Body, fields: &mut Fields, trail: &Trail<'_>) {
         for attribute in &body.attributes {
             if attribute.value.value == Value::Null {
@@ -184,10 +187,10 @@ impl Reading<'_> {
     }
 }
 
-/// The blocks whose label is a field of an item, and which.
+/// The blocks whose label becomes a field of the item, with that field.
 const TAKES_LABEL: [(&str, &str); 3] = [("group", "name"), ("task", "name"), ("target", "value")];
 
-/// The field that a block stands for: its own name, or that in the plural.
+/// Returns the field for a block: its own name or the plural of it.
 fn plural(shape: &Shape<'_>, kind: &str) -> String {
     let candidates = [kind.to_owned(), format!("{kind}s"), format!("{}ies", kind.trim_end_matches('y'))];
     let known = candidates.iter().find(|name| shape.field(name).is_some());

@@ -1,7 +1,9 @@
-//! Jobs in the JSON of Nomad's API, as `nomad job run -output`, `nomad job inspect` and `GET /v1/job/ID` give them.
+//! Jobs in the JSON of Nomad's API, as printed by `nomad job run -output`, `nomad job inspect` and `GET
+//! /v1/job/ID`.
 //!
-//! In: the tree of the text: YAML's reader reads JSON. Out: a document, or what is wrong by the API's own paths. What a
-//! server has added to a job (its state, empty fields, its defaults for what isn't built) says nothing and is passed over.
+//! In: the tree of the text, since YAML's parser reads JSON. Out: a document, or problems with the API's own
+//! paths. What a server has added to a job (its state, empty fields, defaults of features that aren't built)
+//! is ignored.
 
 use std::sync::Arc;
 
@@ -11,14 +13,14 @@ use super::{Fields, collection, defaults, problem};
 use crate::manifests::document::JOB;
 use crate::yaml::{Document, Entry, Node, Position, Problems, Trail, Value};
 
-/// Whether a document is one of these.
+/// Returns whether a document is an API job.
 pub(crate) fn is_job(document: &Document) -> bool {
     let root = &document.root;
     let is_ours = root.get("apiVersion").is_some() || root.get("kind").is_some();
     !is_ours && (root.get("Job").is_some() || root.get("TaskGroups").is_some() || root.get("ID").is_some())
 }
 
-/// Fields that say what a server made of a job, not what the job is.
+/// Fields with the server's state of a job, not its specification.
 const STATE: [&str; 17] = [
     "CreateIndex",
     "CreateTime",
@@ -39,15 +41,15 @@ const STATE: [&str; 17] = [
     "Payload",
 ];
 
-/// Fields beside `Job` in a request to register it that change nothing in the job.
+/// Fields of a registration request that don't change the job.
 const REQUEST: [&str; 5] = ["JobModifyIndex", "Namespace", "Region", "SecretID", "Submission"];
 
-/// Fields in which 0 says the same as nothing.
+/// Fields in which 0 means the same as an absent field.
 const ZERO_IS_NOTHING: [&str; 8] =
     ["CPU", "MemoryMB", "MemoryMaxMB", "To", "Value", "TTL", "Priority", "MaxRunDuration"];
 
-/// Blocks that servers write out with Nomad's defaults although nobody wrote them: what isn't built is passed over if it is
-/// no more than that.
+/// Blocks that servers fill in with Nomad's defaults. An unbuilt feature is ignored if it has only this
+/// default.
 const DEFAULTS: [(&str, &str); 8] = [
     ("Type", r#""horizontal""#),
     ("SpecType", r#""cron""#),
@@ -62,16 +64,16 @@ const DEFAULTS: [(&str, &str); 8] = [
     ),
 ];
 
-/// What becomes of a field that nobody knows.
+/// How to handle unknown fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unknown {
-    /// It is told: somebody has written it, who meant something.
+    /// Report: the author wanted something.
     Told,
-    /// It is passed over: it is of a later release than this, and whoever sends it knows that older ones read it.
+    /// Ignore: it is from a later release, whose servers expect that older nodes ignore it.
     PassedOver,
 }
 
-/// The document of a job.
+/// Translates a job.
 pub(crate) fn document(written: &Document, unknown: Unknown) -> (Document, Problems) {
     let mut reading = Reading { source: &written.source, unknown, problems: Problems::new() };
     let root = Trail::begin("");
@@ -97,12 +99,16 @@ impl Reading<'_> {
         self.problems.push(problem(self.source, position, &trail.to_string(), message.to_owned()));
     }
 
-    /// What stands beside `Job`.
+    /// Checks the fields beside `Job`.
     fn request(&mut self, root: &Node, trail: &Trail<'_>) {
         for entry in root.entries().unwrap_or_default() {
             let key = &*entry.key;
             if key != "Job" && !REQUEST.contains(&key) && !is_nothing(&entry.value) {
-                self.wrong(entry.key_position, &trail.field(key), "is not known beside `Job`");
+                self.wrong(
+                    entry.key_position,
+                    &trail.field(key),
+                    "is not a known field of a request with `Job`",
+                );
             }
         }
     }
@@ -141,10 +147,10 @@ impl Reading<'_> {
             if let Some(identities) =
                 shape.field("identities").filter(|_| key == "Identity" && !is_nothing(value))
             {
-                // The default one; the others are in a list of their own.
+                // The default identity; the others are in `Identities`.
                 let identity = self.value(&identities.items().unwrap_or_default(), value, &trail);
                 if !fields.push("identities", position, identity) {
-                    self.wrong(position, &trail, "is beside `Identities`, which is no list");
+                    self.wrong(position, &trail, "can't be combined with `Identities`, which is not a list");
                 }
                 continue;
             }
@@ -152,7 +158,7 @@ impl Reading<'_> {
                 let is_metadata = name == "id" || name == "namespace";
                 let is_told = self.unknown == Unknown::Told || shape.is_unbuilt(&name);
                 if !is_nothing(value) && (is_metadata || is_told && !is_default(key, value)) {
-                    // The schema's own words tell of it.
+                    // The schema check reports it.
                     let _ = fields.insert(&name, position, Arc::clone(value));
                 }
                 continue;
@@ -165,7 +171,7 @@ impl Reading<'_> {
                     [] => continue,
                     [network] => self.network(&shape, network, &trail.item(0)),
                     [_, second, ..] => {
-                        self.wrong(second.position, &trail.item(1), "a group has one network here");
+                        self.wrong(second.position, &trail.item(1), "a group can have only one network");
                         continue;
                     }
                 },
@@ -198,7 +204,7 @@ impl Reading<'_> {
         };
         let entries = entries.iter().map(|entry| {
             let mut fields = Fields::new(entry.value.position);
-            // The name of a volume stands in it once more.
+            // The value repeats the name of the volume.
             let written = entry.value.entries().unwrap_or_default();
             let written: Vec<Entry> = written.iter().filter(|inner| &*inner.key != "Name").cloned().collect();
             self.fields(&values, &written, &mut fields, &trail.field(&entry.key));
@@ -224,7 +230,7 @@ impl Reading<'_> {
         collection(Value::Seq(services.collect()), position)
     }
 
-    /// The bounds of a group's count. What is scaled is told by where they stand, and said again in them.
+    /// Translates the bounds of a group's count. `ID` and `Target` only repeat the path.
     fn scaling(
         &mut self,
         shape: &Shape<'_>,
@@ -239,7 +245,7 @@ impl Reading<'_> {
         fields.into_node()
     }
 
-    /// A network, whose ports are two lists here.
+    /// Translates a network, whose ports are two lists in the API.
     fn network(&mut self, shape: &Shape<'_>, network: &Node, trail: &Trail<'_>) -> Arc<Node> {
         let written = network.entries().unwrap_or_default();
         let is_ports = |entry: &&Entry| matches!(&*entry.key, "ReservedPorts" | "DynamicPorts");
@@ -282,7 +288,7 @@ impl Reading<'_> {
     }
 }
 
-/// Whether a field that is built says no more than if it were missing.
+/// Returns whether a supported field has the same meaning as if it were absent.
 fn says_nothing(key: &str, node: &Node) -> bool {
     match &node.value {
         Value::Null => true,
@@ -294,7 +300,7 @@ fn says_nothing(key: &str, node: &Node) -> bool {
     }
 }
 
-/// Whether a value is empty through and through.
+/// Returns whether a value is empty at every level.
 fn is_nothing(node: &Node) -> bool {
     match &node.value {
         Value::Null => true,
@@ -308,7 +314,7 @@ fn is_nothing(node: &Node) -> bool {
     }
 }
 
-/// Whether a value is what Nomad's servers fill in.
+/// Returns whether a value is the default that Nomad's servers fill in.
 fn is_default(key: &str, node: &Node) -> bool {
     DEFAULTS
         .iter()
@@ -316,7 +322,7 @@ fn is_default(key: &str, node: &Node) -> bool {
         .any(|(_, text)| serde_json::from_str(text).is_ok_and(|default| equals(node, &default)))
 }
 
-/// Whether a tree is a value of JSON; fields that say nothing may be missing.
+/// Compares a tree with a JSON value. Empty fields may be absent.
 fn equals(node: &Node, json: &serde_json::Value) -> bool {
     use serde_json::Value as Json;
     match (&node.value, json) {

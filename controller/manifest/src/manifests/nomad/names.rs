@@ -1,13 +1,13 @@
-//! Names of Nomad's API (`TaskGroups`, `MemoryMB`) and of manifests (`groups`, `memory`).
+//! Names in Nomad's API (`TaskGroups`, `MemoryMB`) and in manifests (`groups`, `memory`).
 //!
-//! In: a name or a path. Out: the same in the other's words.
+//! In: a name or a path. Out: its translation.
 
 use crate::yaml::{
     PathStep, parse_path,
     path::{Step, write_steps},
 };
 
-/// Names that differ in more than their writing.
+/// Names that differ in more than their case.
 const NAMES: [(&str, &str); 28] = [
     ("TaskGroups", "groups"),
     ("RestartPolicy", "restart"),
@@ -39,7 +39,7 @@ const NAMES: [(&str, &str); 28] = [
     ("ID", "id"),
 ];
 
-/// The same within an artifact, whose names here mean something else elsewhere.
+/// Further names within an artifact. Elsewhere, these manifest names mean something else.
 const NAMES_OF_ARTIFACTS: [(&str, &str); 6] = [
     ("GetterSource", "source"),
     ("GetterOptions", "options"),
@@ -52,7 +52,7 @@ const NAMES_OF_ARTIFACTS: [(&str, &str); 6] = [
 /// Words that the API writes in capitals.
 const CAPITALS: [&str; 11] = ["tls", "ttl", "dns", "grpc", "cni", "csi", "ui", "numa", "id", "url", "se"];
 
-/// The name in a manifest.
+/// Translates a name of the API into that of a manifest.
 pub fn in_manifest_words(name: &str) -> String {
     if let Some((_, ours)) = NAMES.iter().chain(&NAMES_OF_ARTIFACTS).find(|(theirs, _)| *theirs == name) {
         return (*ours).to_owned();
@@ -73,7 +73,7 @@ pub fn in_manifest_words(name: &str) -> String {
     snake
 }
 
-/// The name in the API.
+/// Translates a name of a manifest into that of the API.
 fn in_api_word(name: &str) -> String {
     if let Some((theirs, _)) = NAMES.iter().find(|(_, ours)| *ours == name) {
         return (*theirs).to_owned();
@@ -91,7 +91,7 @@ fn in_api_word(name: &str) -> String {
     words.collect()
 }
 
-/// Fields whose keys are the user's own.
+/// Fields with user-defined keys.
 const FREE: [&str; 11] = [
     "Config",
     "Env",
@@ -106,8 +106,8 @@ const FREE: [&str; 11] = [
     "GetterHeaders",
 ];
 
-/// A path into a manifest in the words of the API: `spec.groups[0].tasks[1]` is `Job.TaskGroups[0].Tasks[1]`. `job` is what
-/// stands for the job: `Job`, or nothing.
+/// Translates a path of a manifest into that of the API: `spec.groups[0].tasks[1]` becomes
+/// `Job.TaskGroups[0].Tasks[1]`. `job` is the prefix of the job's fields: `Job` or empty.
 pub(crate) fn in_api_words(path: &str, job: &str) -> String {
     let Some(steps) = parse_path(path) else { return path.to_owned() };
     let mut told: Vec<PathStep> = Vec::new();
@@ -148,7 +148,7 @@ pub(crate) fn in_api_words(path: &str, job: &str) -> String {
         })
         .collect();
     let mut text = String::new();
-    // A string takes everything.
+    // Writing to a string can't fail.
     let _ = write_steps(&mut text, &steps);
     text
 }

@@ -1,7 +1,7 @@
-//! What the schema of manifests says of one place, for whoever translates into it.
+//! The schema of manifests at one place, for translations into it.
 //!
-//! In: schemas. Out: fields, items, and scalars of the type that the place takes, converted where Nomad's parser converts:
-//! `"500"` for a number, `1` for a text, nanoseconds for a length of time.
+//! In: schemas. Out: fields, items, and scalars of the type that the place expects, with the conversions of
+//! Nomad's parser: `"500"` to a number, `1` to a text, nanoseconds to a duration.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::super::{schema::parts, unbuilt};
 use super::collection;
 use crate::yaml::{Entry, Node, Style, Value};
 
-/// The schema of a place; nothing is known of it where there are no parts.
+/// The schema of a place. Without parts, the place is unknown to the schema.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shape<'s> {
     root: Option<&'s Json>,
@@ -33,18 +33,16 @@ impl<'s> Shape<'s> {
         self.parts.iter().find_map(|part| part.get(keyword))
     }
 
-    /// A field by its name.
     pub(super) fn field(&self, name: &str) -> Option<Self> {
         let schema = self.parts.iter().find_map(|part| part.get("properties")?.get(name))?;
         Some(self.at(schema))
     }
 
-    /// The items of a list.
     pub(super) fn items(&self) -> Option<Self> {
         self.get("items").map(|schema| self.at(schema))
     }
 
-    /// The values of a map with names of its own.
+    /// The values of a map with user-defined keys.
     pub(super) fn values(&self) -> Option<Self> {
         let schema = self.get("additionalProperties").filter(|schema| schema.is_object())?;
         Some(self.at(schema))
@@ -57,27 +55,26 @@ impl<'s> Shape<'s> {
         }
     }
 
-    /// Whether it is a map whose fields have names of ours.
+    /// Returns whether the place is a map with fixed fields.
     pub(super) fn field_names(&self) -> bool {
         self.get("properties").is_some()
     }
 
-    /// Whether Nomad has that field, and this release doesn't.
+    /// Returns whether the field is one of Nomad's that this release lacks.
     pub(super) fn is_unbuilt(&self, name: &str) -> bool {
         unbuilt::lists(&self.parts, name)
     }
 
-    /// Whether anything is known of this place.
+    /// Returns whether the schema has this place.
     pub(super) fn is_known(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// Whether a length of time belongs here.
     pub(super) fn is_duration(&self) -> bool {
         self.get("x-duration").is_some()
     }
 
-    /// A value as this place takes it.
+    /// Converts a value to the type of this place, if it can be converted.
     pub(super) fn fit(&self, node: &Arc<Node>) -> Arc<Node> {
         let scalar = |value: Value, text: &str, style: Style| {
             Arc::new(Node { value, text: text.into(), style, position: node.position })

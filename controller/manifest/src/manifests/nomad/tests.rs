@@ -1,5 +1,5 @@
-//! Nomad's job files by example: each gives the job that its manifest gives. The corpus has every block that is built, in
-//! HCL, in the API's JSON and in YAML.
+//! Nomad's job files by example: each gives the same job as its manifest. The corpus contains every supported
+//! block in HCL, the API's JSON and YAML.
 
 use herdlet_api_types::job::Job;
 use herdlet_api_types::manifest::JobManifest;
@@ -50,7 +50,7 @@ fn all_three_spellings_are_one_job() {
         let wanted = good(yaml.0, yaml.1);
         assert_eq!(good(hcl.0, hcl.1), wanted, "{}", hcl.0);
         assert_eq!(good(json.0, json.1), wanted, "{}", json.0);
-        // Nor does the state that is stored differ by a byte.
+        // The stored bytes are equal too.
         let bytes = |(name, text)| rmp_serde::to_vec_named(&good(name, text)).unwrap();
         assert_eq!((bytes(hcl), bytes(json)), (bytes(yaml), bytes(yaml)));
     }
@@ -68,7 +68,7 @@ fn whether_a_job_is_stopped_is_said_in_json_and_in_yaml_and_not_in_hcl() {
     assert_eq!(good("written.yaml", &to_yaml(&JobManifest::from_job(&in_yaml)).unwrap()), in_yaml);
     let in_hcl = hcl.replacen("job \"nightly\" {\n", "job \"nightly\" {\n  stop = true\n", 1);
     let told = wrong("a.hcl", &in_hcl);
-    assert!(told.contains("spec.stop: is no field of Nomad's job files"), "{told}");
+    assert!(told.contains("spec.stop: is not a field of Nomad's job files"), "{told}");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn unbuilt_blocks_are_named_with_their_place() {
         ("  migrate {\n    max_parallel = 1\n  }", "a.hcl:10:3: spec.migrate: `migrate` is known from Nomad"),
     ] {
         let told = wrong("a.hcl", &job(inner));
-        // Where a later release builds them, they are no longer told.
+        // A release that builds a block no longer reports it.
         assert!(told.contains(place), "{told}");
     }
     let task = |inner: &str| {
@@ -142,7 +142,7 @@ fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
         told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].RelativeDest: must be a path in"),
         "{told}"
     );
-    // What a variable will say nobody knows yet.
+    // The value of a variable is not known yet.
     let open = json
         .replace("git::https://example.org", "${NOMAD_META_way}://x")
         .replace("../x", "${NOMAD_ALLOC_DIR}/x");
@@ -153,9 +153,9 @@ fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
 fn slips_in_hcl_are_told_with_their_place() {
     for (text, place) in [
         ("job \"a\" {\n  grup \"g\" {\n  }\n}\n", "a.hcl:2:3: spec.grup"),
-        ("job \"a\" {\n}\njb \"b\" {\n}\n", "a.hcl:3:1: a job file has no block `jb`"),
+        ("job \"a\" {\n}\njb \"b\" {\n}\n", "a.hcl:3:1: a job file can't contain a block `jb`"),
         ("job {\n}\n", "a.hcl:1:1: spec: needs one name"),
-        ("x = 1\n", "a.hcl:1:1: a job file has no `x`"),
+        ("x = 1\n", "a.hcl:1:1: a job file can't contain `x`"),
         ("# nothing\n", "a.hcl: has no `job` block"),
         (
             "job \"a\" {\n  group \"g\" {\n    count = -1\n  }\n}\n",
@@ -180,7 +180,7 @@ fn slips_in_hcl_are_told_with_their_place() {
     }
 }
 
-/// One value that could not be evaluated hid all that was wrong with the rest.
+/// Regression: a value that could not be evaluated hid all other problems.
 #[test]
 fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
     let text = "job \"a\" {\n  type = var.x\n  periodic {\n    crons = [\"0 0 * * *\"]\n  }\n  group \"g\" {\n    cuont = 2\n    \
@@ -193,7 +193,7 @@ fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
          a.hcl:8:19: there is no local `y`\n\
          a.hcl:12:9: spec.groups[0].tasks[0].config.comand: unknown field `comand`; did you mean `command`?"
     );
-    // Which blocks there are is not known: nothing is missing.
+    // The set of blocks is unknown, so none is reported as missing.
     let text = "job \"a\" {\n  dynamic \"group\" {\n    for_each = var.x\n    content {\n    }\n  }\n}\n";
     assert_eq!(wrong("a.hcl", text), "a.hcl:3:20: there is no variable `x`");
 }
@@ -223,7 +223,10 @@ fn slips_in_json_are_told_by_the_paths_of_the_api() {
             job("\"Tasks\": [{\"Name\": \"t\", \"Driver\": \"raw_exec\", \"Config\": {}}]"),
             "Job.TaskGroups[0].Tasks[0].Config",
         ),
-        ("{\"Job\": {\"ID\": \"a\"}, \"Jobb\": 1}".to_owned(), "Jobb: is not known beside `Job`"),
+        (
+            "{\"Job\": {\"ID\": \"a\"}, \"Jobb\": 1}".to_owned(),
+            "Jobb: is not a known field of a request with `Job`",
+        ),
         ("{\"Job\": {\"ID\": \"a\"}}".to_owned(), "Job"),
         ("{\"Job\": 7}".to_owned(), "Job: must be a job"),
     ] {

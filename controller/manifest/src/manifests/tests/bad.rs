@@ -1,5 +1,5 @@
-//! Bad manifests and what is told of them: `bad.txt`, one case after another, the manifest above `>>>` and the problems
-//! below. `UPDATE_GOLDEN=1 cargo test -p herdlet bad_manifests` writes what is told now.
+//! Bad manifests and their problems: `bad.txt` is a list of cases, each a manifest, `>>>` and the problems.
+//! `UPDATE_GOLDEN=1 cargo test -p herdlet bad_manifests` updates the problems.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Files, folders and what lies about in them.
+//! Files and folders, and other directory entries in them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -76,7 +76,7 @@ fn folders_that_hold_nothing_or_are_none() {
     let folder = tempfile::tempdir().unwrap();
     let problems =
         load(&[folder.path().to_owned()], &Drivers::built_in(), &Variables::default()).unwrap_err();
-    assert!(problems.to_string().contains("has no manifest: no name ends in .yaml"), "{problems}");
+    assert!(problems.to_string().contains("contains no manifest: no file name ends in .yaml"), "{problems}");
     let read = read_folder(folder.path(), &Drivers::built_in(), &BTreeSet::new());
     assert!(read.files.is_empty() && read.problem.is_none());
     let read = read_folder(&folder.path().join("none"), &Drivers::built_in(), &BTreeSet::new());

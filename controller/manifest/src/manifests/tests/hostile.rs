@@ -1,4 +1,4 @@
-//! Nothing that anybody writes makes us panic, and what is accepted comes back the same.
+//! No input causes a panic, and accepted input survives a round trip.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ static TEXTS: LazyLock<Vec<String>> = LazyLock::new(|| {
     texts
 });
 
-/// Pieces that mean something somewhere in a manifest.
+/// Fragments with a meaning somewhere in a manifest.
 const PIECES: [&str; 40] = [
     "",
     " ",
@@ -110,7 +110,7 @@ proptest! {
     }
 }
 
-/// The nearest place before where a text can be cut.
+/// The nearest character boundary at or before an offset.
 fn floor(text: &str, at: usize) -> usize {
     (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }

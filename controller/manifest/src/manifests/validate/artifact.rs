@@ -1,4 +1,4 @@
-//! `artifacts` of a task. What holds variables is judged when it is fetched.
+//! `artifacts` of a task. Values with variables are validated when the artifact is fetched.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -15,10 +15,9 @@ use herdlet_base::artifact::{
 use super::Findings;
 use crate::yaml::Trail;
 
-/// So long is an address, a header field or a path at most.
+/// Maximum length of a URL, header or option.
 const TEXT_LEN_MAX: usize = 16 * 1024;
 
-/// Validates the artifacts of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("artifacts");
     for (index, artifact) in spec.artifacts.iter().flatten().enumerate() {
@@ -32,7 +31,7 @@ fn one(artifact: &Artifact, trail: &Trail<'_>, findings: &mut Findings<'_>) {
         for (key, value) in map.iter().flat_map(|map| map.iter()) {
             let fits = !key.is_empty() && key.len() <= 256 && !key.contains(char::is_control);
             if !fits {
-                findings.problem(&trail.field(name).field(key), "as a name it must be 1 to 256 characters");
+                findings.problem(&trail.field(name).field(key), "the name must be 1 to 256 characters");
             } else if value.0.len() > TEXT_LEN_MAX || value.0.contains(char::is_control) {
                 let message = "must have at most 16384 bytes, and no control characters";
                 findings.problem(&trail.field(name).field(key), message);

@@ -1,13 +1,14 @@
-//! Whether there are nodes that have an attribute: `${attr.kernel.nam}` is a slip, and a constraint on it waits for ever.
+//! Whether any node can have an attribute: `${attr.kernel.nam}` is a typing error, and a constraint on it is
+//! never met.
 //!
-//! In: the text of a constraint, an affinity or a spread. Out: a warning where no node can have it, with the name that was probably
-//! meant. Which of the names a node has is not known here. Names are those of Nomad's fingerprints (`client/fingerprint`) and of its
-//! node (`client/taskenv`).
+//! In: the text of a constraint, an affinity or a spread. Out: a warning if no node can have the attribute,
+//! with the nearest name. Which attributes a given node has is not known here. The names come from Nomad's
+//! fingerprinters (`client/fingerprint`) and its node (`client/taskenv`).
 
 use super::Findings;
 use crate::yaml::{Trail, nearest};
 
-/// `${attr.…}`; what ends in `*` stands for all that begin so.
+/// `${attr.…}`. A trailing `*` matches a prefix.
 const ATTRIBUTES: [&str; 41] = [
     "consul.*",
     "cpu.arch",
@@ -55,7 +56,7 @@ const ATTRIBUTES: [&str; 41] = [
 /// `${node.…}`.
 const NODE: [&str; 6] = ["class", "datacenter", "pool", "region", "unique.id", "unique.name"];
 
-/// Warns of an attribute that no node has. A text that is no attribute stands for itself.
+/// Warns of an attribute that no node has. Other texts are literals.
 pub(super) fn known(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let Some(name) = text.strip_prefix("${").and_then(|name| name.strip_suffix('}')) else { return };
     if let Some(message) = complaint(name) {
@@ -68,7 +69,7 @@ fn complaint(name: &str) -> Option<String> {
         .strip_prefix("attr.")
         .is_some_and(|name| ATTRIBUTES.iter().any(|listed| stands_for(listed, name)));
     let of_node = name.strip_prefix("node.").is_some_and(|name| NODE.contains(&name));
-    // Whoever runs a node says what its meta is.
+    // The operator of a node defines its meta.
     let of_meta = name.strip_prefix("meta.").is_some_and(|name| !name.is_empty());
     if of_meta || of_attributes || of_node {
         return None;
@@ -81,7 +82,7 @@ fn complaint(name: &str) -> Option<String> {
     let meant = nearest(name, names.iter().map(String::as_str));
     let what = match meant {
         Some(meant) => format!("did you mean `${{{meant}}}`?"),
-        None => "herdlet get node lists what this one has".to_owned(),
+        None => "herdlet get node lists the attributes of this one".to_owned(),
     };
     Some(format!("no node has `${{{name}}}`; {what}"))
 }
@@ -111,9 +112,15 @@ mod tests {
             ),
             ("node.datacentre", Some("no node has `${node.datacentre}`; did you mean `${node.datacenter}`?")),
             ("kernel.name", Some("no node has `${kernel.name}`; did you mean `${attr.kernel.name}`?")),
-            ("attr.xyzzy", Some("no node has `${attr.xyzzy}`; herdlet get node lists what this one has")),
-            ("attr.driver.", Some("no node has `${attr.driver.}`; herdlet get node lists what this one has")),
-            ("meta.", Some("no node has `${meta.}`; herdlet get node lists what this one has")),
+            (
+                "attr.xyzzy",
+                Some("no node has `${attr.xyzzy}`; herdlet get node lists the attributes of this one"),
+            ),
+            (
+                "attr.driver.",
+                Some("no node has `${attr.driver.}`; herdlet get node lists the attributes of this one"),
+            ),
+            ("meta.", Some("no node has `${meta.}`; herdlet get node lists the attributes of this one")),
         ] {
             assert_eq!(complaint(name).as_deref(), expected, "{name}");
         }

@@ -1,5 +1,5 @@
-//! How long the lists of a manifest may be. A real one stays far below; a hostile one is told so before any rule that
-//! compares items with each other looks at it.
+//! Limits on the lengths of lists. Real manifests are far below them. They are checked first, so that a
+//! hostile manifest never reaches rules that compare items with each other.
 
 use herdlet_api_types::job::{ALLOCATIONS_MAX, Job};
 use herdlet_api_types::manifest::{GroupSpec, JobManifest, Spread, TaskSpec, service::Service};
@@ -7,16 +7,16 @@ use herdlet_api_types::manifest::{GroupSpec, JobManifest, Spread, TaskSpec, serv
 use super::Findings;
 use crate::yaml::Trail;
 
-/// Groups of a job.
+/// Per job.
 const GROUPS_MAX: usize = 1_000;
-/// Tasks of a group.
+/// Per group.
 const TASKS_MAX: usize = 100;
-/// Services of a group or of a task.
+/// Per group or task.
 const SERVICES_MAX: usize = 1_000;
-/// Everything else that is counted by group, task or service: ports, volumes, mounts, identities, checks.
+/// Per group, task or service: ports, volumes, mounts, identities, checks and all else.
 const ITEMS_MAX: usize = 100;
 
-/// Tells every list that is too long; returns whether there is none.
+/// Reports every list that is too long; returns whether there is none.
 pub(super) fn hold(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) -> bool {
     let groups = &spec.field("groups");
     let mut bounds = Bounds { findings, hold: true };
@@ -92,7 +92,7 @@ impl Bounds<'_, '_> {
     }
 
     fn counts(&mut self, job: &Job, groups: &Trail<'_>) {
-        // One that is too large alone was told with the rest of the structure.
+        // The structural check already reported a count that is too large by itself.
         if job.groups.iter().any(|group| u64::from(group.count) > ALLOCATIONS_MAX) {
             return;
         }

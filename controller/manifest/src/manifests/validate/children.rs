@@ -1,4 +1,4 @@
-//! Jobs that run nothing by themselves: `parameterized` and `periodic`, and what of a dispatch reaches a task.
+//! Jobs that only launch child jobs (`parameterized` and `periodic`), and the payload of a dispatch.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,9 @@ use super::mount::normal;
 use super::{Findings, GroupContext};
 use crate::yaml::Trail;
 
-/// As many keys of meta as anybody will name; more is a slip.
+/// Maximum number of meta keys; more is a mistake.
 const KEYS_LEN_MAX: usize = 256;
 
-/// Validates `parameterized` and `periodic`.
 pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) {
     if let Some(written) = &manifest.spec.periodic {
         periodic(written, job, &spec.field("periodic"), findings);
@@ -45,15 +44,14 @@ pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findin
             if let Some(complaint) = super::text::meta_key_complaint(key) {
                 findings.problem(&trail, complaint);
             } else if !seen.insert(key) {
-                findings.problem(&trail, format!("`{key}` is named already; each key is named once"));
+                findings.problem(&trail, format!("`{key}` is listed twice"));
             }
         }
     }
     let takes_payload =
         job.groups.iter().flat_map(|group| &group.tasks).any(|task| task.dispatch_payload.is_some());
     if block.payload == PayloadRule::Required && !takes_payload {
-        let message =
-            "a payload is required, but no task says where it goes; write `dispatch_payload` in one";
+        let message = "a payload is required, but no task receives it; add `dispatch_payload` to a task";
         findings.problem(&trail.field("payload"), message);
     }
 }
@@ -74,9 +72,10 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
                 findings.absent(&trail.field("cron"), trail, message);
             }
         }
-        (Some(_), [_, ..]) => {
-            findings.problem(&trail.field("crons"), "is beside `cron`; write all in `crons`")
-        }
+        (Some(_), [_, ..]) => findings.problem(
+            &trail.field("crons"),
+            "can't be combined with `cron`; write all expressions in `crons`",
+        ),
         (Some(cron), []) => expression(cron, written, &trail.field("cron"), findings),
         (None, crons) if crons.len() > EXPRESSIONS_LEN_MAX => {
             let found = crons.len();
@@ -97,17 +96,18 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
 fn expression(cron: &str, block: &Periodic, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     match Cron::parse(cron) {
         Ok(known) if !known.names_any() => {
-            findings.warning(trail, "names a day that no month has: nothing is launched by it");
+            findings.warning(trail, "matches no day of any month, so it never launches anything");
         }
         Ok(_) if is_over(cron, block.time_zone.as_deref(), herdlet_base::clock::wall_now()) => {
-            findings.warning(trail, "names only years that are over: nothing is launched by it any more");
+            findings.warning(trail, "matches only past years, so it no longer launches anything");
         }
         Ok(_) => {}
         Err(complaint) => findings.problem(trail, complaint),
     }
 }
 
-/// Whether an expression names no moment after this one. Of a time zone that there is none of its own mistake is told.
+/// Returns whether an expression matches no time after `now`. False for an unknown time zone, which is a
+/// problem of its own.
 fn is_over(cron: &str, time_zone: Option<&str>, now: UnixNanos) -> bool {
     let time_zone = time_zone.unwrap_or(TIME_ZONE).to_owned();
     let block = job::Periodic { crons: vec![cron.to_owned()], time_zone, ..job::Periodic::default() };
@@ -124,7 +124,7 @@ pub(super) fn of_task(
     let Some(payload) = &spec.dispatch_payload else { return };
     match &context.job.parameterized {
         None => {
-            let message = "only a job that is dispatched has a payload; write `parameterized` in the job";
+            let message = "only a parameterized job has a payload; add `parameterized` to the job";
             let parameterized = Trail::begin("spec");
             return findings.absent(&parameterized.field("parameterized"), trail, message);
         }
@@ -139,7 +139,7 @@ pub(super) fn of_task(
     }
 }
 
-/// What is wrong with the path of a file below `local`, if anything.
+/// Returns the problem with a path below `local`, if any.
 fn file_complaint(path: &str) -> Option<&'static str> {
     let steps = normal(path);
     if path.starts_with('/') || steps.contains(&"..") {

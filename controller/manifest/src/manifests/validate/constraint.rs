@@ -1,5 +1,5 @@
-//! `constraints`, `affinities` and `spreads`: whether each says one thing that can be looked at. Rules are Nomad's
-//! (`Constraint.Validate`, `Affinity.Validate`, `Spread.Validate`).
+//! `constraints`, `affinities` and `spreads`: whether each one expresses a single condition that can be
+//! evaluated. The rules are Nomad's (`Constraint.Validate`, `Affinity.Validate`, `Spread.Validate`).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use herdlet_plan::job::feasibility::version::{Conditions, Rules};
 use super::{Findings, attributes};
 use crate::yaml::Trail;
 
-/// Where constraints stand.
+/// The block that contains the constraints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Job,
@@ -20,7 +20,7 @@ pub(super) enum Level {
     Task,
 }
 
-/// What a job, group or task asks of the node.
+/// Validates the constraints and affinities of a job, group or task.
 pub(super) fn of(
     constraints: Option<&[Constraint]>,
     affinities: Option<&[Affinity]>,
@@ -39,7 +39,7 @@ pub(super) fn of(
     }
     let list = trail.field("affinities");
     if affinities.is_some_and(|affinities| !affinities.is_empty()) && kind == JobType::System {
-        return findings.of_type(&list, "a system job has no choice of machines; remove `affinities`");
+        return findings.of_type(&list, "a system job runs on every machine; remove `affinities`");
     }
     for (index, affinity) in affinities.into_iter().flatten().enumerate() {
         let trail = &list.item(index);
@@ -49,15 +49,15 @@ pub(super) fn of(
         };
         if let Some(operator) = known.filter(|operator| is_about_others(*operator)) {
             findings
-                .problem(trail, format!("an affinity does not know the operator `{}`", operator.as_str()));
+                .problem(trail, format!("an affinity does not support the operator `{}`", operator.as_str()));
         }
         if affinity.weight == Some(0) {
-            findings.problem(&trail.field("weight"), "must not be 0, which prefers nothing");
+            findings.problem(&trail.field("weight"), "must not be 0, which expresses no preference");
         }
     }
 }
 
-/// How a job or group is shared out.
+/// Validates the spreads of a job or group.
 pub(super) fn spreads(
     spreads: Option<&[Spread]>,
     kind: JobType,
@@ -66,7 +66,7 @@ pub(super) fn spreads(
 ) {
     let list = trail.field("spreads");
     if spreads.is_some_and(|spreads| !spreads.is_empty()) && kind == JobType::System {
-        return findings.of_type(&list, "a system job is on each machine; remove `spreads`");
+        return findings.of_type(&list, "a system job runs on every machine; remove `spreads`");
     }
     for (index, spread) in spreads.into_iter().flatten().map(Spread::to_spread).enumerate() {
         let trail = &list.item(index);
@@ -74,7 +74,7 @@ pub(super) fn spreads(
         let targets = trail.field("targets");
         let sum: u32 = spread.targets.iter().map(|target| u32::from(target.percent)).sum();
         if sum > 100 {
-            findings.problem(&targets, format!("come to {sum} percent; 100 is all"));
+            findings.problem(&targets, format!("add up to {sum} percent, which is more than 100"));
         }
         let mut values = BTreeSet::new();
         for (index, target) in spread.targets.iter().enumerate() {
@@ -88,29 +88,29 @@ pub(super) fn spreads(
     }
 }
 
-/// Validates one; returns its operator where it has one.
+/// Validates a constraint; returns its operator if it has one.
 fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> Option<Operator> {
     let short = written.short_forms();
     if written.distinct_hosts == Some(false) {
-        findings.problem(&trail.field("distinct_hosts"), "says nothing; remove the constraint");
+        findings.problem(&trail.field("distinct_hosts"), "has no effect; remove the constraint");
         return None;
     }
     if let [(name, _, _), (other, _, _), ..] = short.as_slice() {
-        findings.problem(trail, format!("says two things, `{name}` and `{other}`; write two constraints"));
+        findings.problem(trail, format!("combines `{name}` and `{other}`; write two constraints"));
         return None;
     }
     if let [(name, operator, _)] = short.as_slice() {
         let takes_value = *operator == Operator::DistinctProperty;
         if written.operator.is_some() || written.value.is_some() && !takes_value {
-            findings.problem(trail, format!("`{name}` is short for operator and value; remove those"));
+            findings.problem(trail, format!("`{name}` already sets operator and value; remove those"));
             return None;
         }
         if takes_value && written.attribute.is_some() {
-            findings.problem(trail, "`distinct_property` is the attribute; remove `attribute`");
+            findings.problem(trail, "`distinct_property` names the attribute; remove `attribute`");
             return None;
         }
     }
-    // How it compares is not known: nothing can be said of what it compares.
+    // Without a readable operator, nothing is known about the values.
     if findings.is_unread(&trail.field("operator")) {
         return None;
     }
@@ -120,11 +120,11 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
         findings.absent(
             &trail.field("attribute"),
             trail,
-            "`attribute` is missing, such as ${attr.kernel.name}",
+            "`attribute` is missing, for instance ${attr.kernel.name}",
         );
     }
     if operator == Operator::DistinctHosts && !constraint.attribute.is_empty() {
-        let message = "`distinct_hosts` is about machines and looks at no attribute; remove `attribute`, or write `distinct_property`";
+        let message = "`distinct_hosts` compares machines, not attributes; remove `attribute`, or write `distinct_property`";
         findings.problem(&trail.field("attribute"), message);
         return None;
     }
@@ -139,7 +139,7 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
         let field = short.first().map_or("value", |(name, _, _)| name);
         attributes::known(value, &trail.field(field), findings);
     }
-    // What stands for an attribute is not known yet.
+    // The value of an attribute is not known yet.
     let is_literal = !value.starts_with("${");
     let wrong = match operator {
         _ if value.len() > VALUE_BYTES_MAX => Some(format!("must be at most {VALUE_BYTES_MAX} bytes")),
@@ -156,12 +156,12 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
         _ if value.is_empty() && findings.is_unread(&trail.field("value")) => None,
         _ if value.is_empty() => Some(format!("`{}` needs a value", operator.as_str())),
         Operator::Regexp if is_literal => {
-            regexp(value).err().map(|error| format!("is no regular expression: {error}"))
+            regexp(value).err().map(|error| format!("is not a regular expression: {error}"))
         }
         Operator::Version if is_literal => (Conditions::parse(value, Rules::Version).is_none())
-            .then(|| format!("is no list of conditions such as `>= 1.2, < 2.0`, found \"{value}\"")),
+            .then(|| format!("is not a list of conditions such as `>= 1.2, < 2.0`, found \"{value}\"")),
         Operator::Semver if is_literal => (Conditions::parse(value, Rules::Semver).is_none()).then(|| {
-            format!("is no list of conditions with whole versions such as `>= 1.2.0`, found \"{value}\"")
+            format!("is not a list of conditions with full versions such as `>= 1.2.0`, found \"{value}\"")
         }),
         Operator::Equal
         | Operator::NotEqual

@@ -1,4 +1,4 @@
-//! `depends_on`: tasks that exist, conditions that can come true, no circles.
+//! `depends_on`: existing tasks, conditions that can become true, no cycles.
 
 use herdlet_api_types::job::{DependencyCondition, Group, JobType, Lifecycle, Task};
 
@@ -40,13 +40,13 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
             }
         }
     }
-    // A task that waits for a later stage is in a circle with the stages themselves, and was told so.
+    // A task that waits for a later stage also forms a cycle with the stages, and is already reported.
     if !impossible {
         circles(group, &tasks, findings);
     }
 }
 
-/// Why a condition can never come true, if so.
+/// Returns why a condition can never become true, if so.
 fn objection(task: &Task, other: &Task, condition: DependencyCondition, kind: JobType) -> Option<String> {
     use DependencyCondition::{Completed, Healthy, Started};
     let name = &other.name;
@@ -73,7 +73,7 @@ fn objection(task: &Task, other: &Task, condition: DependencyCondition, kind: Jo
     }
 }
 
-/// The order in which stages begin.
+/// The position of a lifecycle in the order of stages.
 fn stage(lifecycle: Lifecycle) -> u8 {
     match lifecycle {
         Lifecycle::Prestart | Lifecycle::PrestartSidecar => 0,
@@ -83,7 +83,7 @@ fn stage(lifecycle: Lifecycle) -> u8 {
     }
 }
 
-/// Tells one circle, if there are any: what remains when tasks that wait for nothing are taken away again and again.
+/// Reports one cycle, if there is any, by repeatedly removing the tasks without open dependencies.
 fn circles(group: &Group, tasks: &Trail<'_>, findings: &mut Findings<'_>) {
     let mut waiting: Vec<&Task> = group.tasks.iter().collect();
     loop {
@@ -101,7 +101,7 @@ fn circles(group: &Group, tasks: &Trail<'_>, findings: &mut Findings<'_>) {
     }
     let Some(first) = waiting.first() else { return };
     let mut way = vec![first.name.as_str()];
-    // Every task left waits for another one left, so the way goes on until it meets itself.
+    // Every remaining task waits for another one, so the walk ends in a cycle.
     while let Some(next) = next_of(group, &waiting, way.last().copied().unwrap_or_default()) {
         if let Some(start) = way.iter().position(|name| *name == next) {
             way.drain(..start);

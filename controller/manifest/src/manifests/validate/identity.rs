@@ -11,7 +11,6 @@ use herdlet_base::{below::below, token_path::path_of};
 use super::{Findings, text};
 use crate::yaml::Trail;
 
-/// Validates the identities of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("identities");
     let names = || {
@@ -23,7 +22,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
         let fits = (1..=128).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         if !fits {
-            findings.problem(&trail.field("name"), "must be 1 to 128 of letters, digits, `_` and `-`");
+            findings.problem(&trail.field("name"), "must be 1 to 128 letters, digits, `_` and `-`");
         }
         let aud = identity.aud.as_deref().unwrap_or_default();
         if name == DEFAULT_IDENTITY {
@@ -36,7 +35,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
                 findings.problem(&trail.field("ttl"), message);
             }
         } else if aud.is_empty() {
-            findings.absent(&trail, &trail, "`aud` is missing: who is the token for?");
+            findings.absent(&trail, &trail, "`aud` is missing: name the audience of the token");
         }
         for (index, audience) in aud.iter().enumerate() {
             text::plain(audience, &trail.field("aud").item(index), findings);
@@ -51,7 +50,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
             let trail = trail.field("filepath");
             file(path, &trail, findings);
             if identity.file != Some(true) {
-                findings.problem(&trail, "stands only with `file: true`");
+                findings.problem(&trail, "is only allowed with `file: true`");
             }
         }
         if let Some(signal) = &identity.change_signal {
@@ -63,7 +62,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
                 findings.absent(&trail, &trail, "`change_signal` is missing, for `change_mode: signal`")
             }
             (Some(_), false) => {
-                findings.problem(&trail.field("change_signal"), "stands only with `change_mode: signal`");
+                findings.problem(&trail.field("change_signal"), "is only allowed with `change_mode: signal`");
             }
             (Some(_), true) | (None, false) => {}
         }
@@ -75,7 +74,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
     outside_of_volumes(spec, &list, findings);
 }
 
-/// Of identities that servers have judged: where their files are.
+/// Validates the files of identities that servers have validated.
 pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("identities");
     for (index, identity) in spec.identities.iter().flatten().enumerate() {
@@ -87,8 +86,8 @@ pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<
     outside_of_volumes(spec, &list, findings);
 }
 
-/// No file lies in a volume: it would be hidden until the token's first renewal, as volumes are mounted after it was written, and then
-/// stay on the volume, where other tasks read it.
+/// Refuses a file in a volume: volumes are mounted after the token is written, so the mount hides the file
+/// until the token's first renewal, which then writes it to the volume, where other tasks can read it.
 fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
     let mounts: Vec<(PathBuf, &str)> = spec
         .volume_mounts
@@ -102,7 +101,7 @@ fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings
         let over = path.and_then(|path| mounts.iter().find(|(mount, _)| path.starts_with(mount)));
         if let Some((_, destination)) = over {
             let message = format!(
-                "lies in the volume that is mounted at `{destination}`, which would hide it and keep it; \
+                "is inside the volume mounted at `{destination}`, which would hide the token from the task and keep it; \
                  write a path outside of that, for instance secrets/token"
             );
             findings.problem(&list.item(index).field("filepath"), message);
@@ -110,7 +109,7 @@ fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings
     }
 }
 
-/// No file is another one, nor a directory on the way to another one.
+/// Requires that no file is the file of another identity or a parent directory of it.
 fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
     let mut known: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, identity) in spec.identities.iter().flatten().enumerate() {
@@ -118,16 +117,16 @@ fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
         let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
         let Some(path) = path else { continue };
         let above = path.ancestors().find_map(|above| known.get(above));
-        // What lies below a path comes right after it in their order.
+        // In path order, a path is directly followed by its descendants.
         let below = known.range(path.clone()..).next().filter(|(below, _)| below.starts_with(&path));
         match above.or(below.map(|(_, other)| other)) {
-            // That a name is taken is told by itself.
+            // The duplicate name is already reported.
             Some(other) if *other == name => {}
             Some(other) => {
                 let item = list.item(index);
                 let field = item.field("filepath");
                 let at = if identity.filepath.is_some() { &field } else { &item };
-                findings.problem(at, format!("the file of identity `{other}` is in the way of this one's"));
+                findings.problem(at, format!("its file conflicts with that of the identity `{other}`"));
             }
             None => {
                 known.insert(path, name);

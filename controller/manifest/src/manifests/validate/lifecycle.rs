@@ -1,4 +1,4 @@
-//! Stages of a group's tasks: at least one main task, at most one leader, hooks that make sense.
+//! Lifecycles of a group's tasks: at least one main task, at most one leader, meaningful hooks.
 
 use super::{Findings, GroupContext};
 use herdlet_api_types::job::Lifecycle;
@@ -27,7 +27,7 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
         let Some(lifecycle) = &spec.lifecycle else { continue };
         if lifecycle.hook == Some(Hook::Poststop) && lifecycle.sidecar == Some(true) {
             let lifecycle = trail.field("lifecycle");
-            let message = "a poststop task runs after all others; there is nothing to run beside";
+            let message = "a poststop task runs after all others, so it can't be a sidecar";
             findings.problem(&lifecycle.field("sidecar"), message);
         }
     }

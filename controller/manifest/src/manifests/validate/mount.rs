@@ -1,4 +1,4 @@
-//! `volumes` of a group, and where its tasks mount them.
+//! `volumes` of a group and the mounts of its tasks.
 
 use herdlet_api_types::job::{Group, Task};
 use herdlet_api_types::manifest::{GroupSpec, TaskSpec};
@@ -8,7 +8,7 @@ use super::{Findings, GroupContext};
 use crate::manifests::drivers::Filesystem;
 use crate::yaml::Trail;
 
-/// Directories of a task that are the agent's to make.
+/// Directories in a task's directory that the agent creates.
 const OURS: [&str; 4] = ["alloc", "local", "secrets", "tmp"];
 
 /// Validates the volumes of a group.
@@ -17,7 +17,7 @@ pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findi
     for (name, volume) in spec.volumes.iter().flatten() {
         let trail = volumes.field(name);
         if let Some(complaint) = name_complaint(name) {
-            findings.problem(&trail, format!("as a name it {complaint}"));
+            findings.problem(&trail, format!("the name {complaint}"));
         }
         if let Some(complaint) = volume.source.as_deref().and_then(name_complaint) {
             findings.problem(&trail.field("source"), complaint);
@@ -29,13 +29,14 @@ pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findi
         }
         let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
         if canaries && volume.per_alloc == Some(true) {
-            let message = "a canary would share the volume of the allocation that it stands beside; write 0 for `canary`";
+            let message =
+                "a canary would share the volume of the allocation that it replaces; write 0 for `canary`";
             findings.problem(&trail.field("per_alloc"), message);
         }
     }
 }
 
-/// What is wrong with the name of a volume, if anything.
+/// Returns the problem with a volume name, if any.
 pub(super) fn name_complaint(name: &str) -> Option<&'static str> {
     let fits = (1..=128).contains(&name.len())
         && !matches!(name, "." | "..")
@@ -44,7 +45,6 @@ pub(super) fn name_complaint(name: &str) -> Option<&'static str> {
     (!fits).then_some("must be 1 to 128 characters without spaces, `/`, `\\` and control characters")
 }
 
-/// Validates the mounts of a task.
 pub(super) fn of_task(
     context: &GroupContext<'_>,
     spec: &TaskSpec,
@@ -82,19 +82,19 @@ pub(super) fn of_task(
         } else if earlier.clone().any(|other| normal(&other.destination) == normal(&mount.destination)) {
             findings.problem(
                 &destination,
-                format!("another volume is mounted at `{}` already", mount.destination),
+                format!("another volume is already mounted at `{}`", mount.destination),
             );
         }
     }
 }
 
-/// Why a path isn't one inside a task's directory, if so.
+/// Returns why a path is not inside the task's directory, if so.
 fn inside_complaint(path: &str, driver: &str) -> Option<String> {
     let steps = normal(path);
     if path.starts_with('/') {
         let name = steps.last().copied().unwrap_or("data");
         return Some(format!(
-            "with {driver} a task sees the machine's own files, so a volume can only stand inside the task's \
+            "with {driver} a task sees the machine's own files, so a volume can only be mounted inside the task's \
              directory: write a relative path, for instance local/{name}"
         ));
     }
@@ -104,7 +104,7 @@ fn inside_complaint(path: &str, driver: &str) -> Option<String> {
     match steps.as_slice() {
         [] => Some("must name a path inside the task's directory, for instance local/data".to_owned()),
         [only] if OURS.contains(only) => Some(format!(
-            "`{only}` is made by the agent; write a path in it or beside it, for instance local/data"
+            "`{only}` is created by the agent; write a path in it or beside it, for instance local/data"
         )),
         _ if path.contains('\0') || path.len() > 1_024 => {
             Some("must have at most 1024 bytes, and no NUL".to_owned())
@@ -113,7 +113,7 @@ fn inside_complaint(path: &str, driver: &str) -> Option<String> {
     }
 }
 
-/// A path by its steps.
+/// Splits a path into steps without empty ones and `.`.
 pub(super) fn normal(path: &str) -> Vec<&str> {
     path.split('/').filter(|step| !matches!(*step, "" | ".")).collect()
 }

@@ -1,4 +1,4 @@
-//! `network`: port labels, and fixed ports that one machine has only once.
+//! `network`: port labels, and static ports, of which a machine has only one each.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use herdlet_api_types::manifest::{GroupSpec, JobManifest};
 use super::Findings;
 use crate::yaml::Trail;
 
-/// Labels of a group's ports.
+/// Validates the labels of a group's ports.
 pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let network = trail.field("network");
     let trail = network.field("ports");
@@ -20,12 +20,11 @@ pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
             && label.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
         if !fits {
-            let rule =
-                "as a label it must be 1 to 64 of letters, digits, `_` and `-`, and not begin with a digit";
+            let rule = "the label must be 1 to 64 letters, digits, `_` and `-`, and not begin with a digit";
             findings.problem(&trail.field(label), rule);
             continue;
         }
-        // As variables of the environment know no dashes.
+        // Names of environment variables have no dashes.
         let variable = format!("NOMAD_PORT_{}", label.replace('-', "_"));
         match variables.get(&variable) {
             Some(other) => {
@@ -39,7 +38,7 @@ pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings
     }
 }
 
-/// Fixed ports of all groups: every allocation runs on this one machine.
+/// Validates the static ports of all groups: every allocation runs on this one machine.
 pub(super) fn static_ports(
     manifest: &JobManifest,
     job: &Job,
@@ -57,7 +56,7 @@ pub(super) fn static_ports(
             let trail = label.field("static");
             if group.count > 1 {
                 let message = format!(
-                    "port {number} exists once on this machine, but `count` is {}; use a free port (`{{}}`) or count 1",
+                    "port {number} can be used only once on this machine, but `count` is {}; use a dynamic port (`{{}}`) or count 1",
                     group.count
                 );
                 findings.problem(&trail, message);

@@ -1,4 +1,4 @@
-//! `scaling`, `reschedule`, `update` and `restart`: numbers that must fit each other.
+//! `scaling`, `reschedule`, `update` and `restart`: numbers that must be consistent with each other.
 
 use herdlet_api_types::Duration;
 use herdlet_api_types::job::{
@@ -10,7 +10,7 @@ use herdlet_api_types::manifest::{Restart, Span, Update};
 use super::Findings;
 use crate::yaml::Trail;
 
-/// The shortest window in which restarts can be counted.
+/// Minimum interval in which restarts are counted.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 
 /// Validates the bounds within which a group may be scaled.
@@ -24,12 +24,12 @@ pub(super) fn scaling(group: &Group, trail: &Trail<'_>, findings: &mut Findings<
     }
 }
 
-/// The policy that a group's `restart` makes.
+/// Returns the policy of a group's `restart`, with defaults.
 pub(super) fn of_group(restart: &Restart, kind: JobType) -> RestartPolicy {
     restart.over(&default_restart(kind))
 }
 
-/// Validates the policy that a written `restart` came to.
+/// Validates a restart policy, defaults included.
 pub(super) fn restart(policy: &RestartPolicy, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let RestartPolicy { attempts, interval, delay, mode } = policy;
     if *interval < INTERVAL_MIN {
@@ -53,12 +53,12 @@ pub(super) fn restart(policy: &RestartPolicy, trail: &Trail<'_>, findings: &mut 
     }
 }
 
-/// The shortest delay before another allocation, as in Nomad.
+/// Minimum delay before another allocation, as in Nomad.
 const RESCHEDULE_DELAY_MIN: Duration = Duration::from_secs(5);
-/// The shortest time in which such attempts can be counted, as in Nomad.
+/// Minimum interval in which these attempts are counted, as in Nomad.
 const RESCHEDULE_INTERVAL_MIN: Duration = Duration::from_secs(15);
 
-/// Validates the policy that a written `reschedule` came to.
+/// Validates a reschedule policy, defaults included.
 pub(super) fn reschedule(
     policy: &ReschedulePolicy,
     kind: JobType,
@@ -75,7 +75,7 @@ pub(super) fn reschedule(
     }
     if *unlimited && *attempts > 0 {
         let message =
-            format!("{attempts} attempts are counted, so it can't be unlimited too; write one of both");
+            format!("{attempts} attempts are counted, so it can't be unlimited too; remove one of them");
         return findings.problem(&trail.field("unlimited"), message);
     }
     let mut at_least = |name: &str, found: Duration, least: Duration| {
@@ -92,7 +92,7 @@ pub(super) fn reschedule(
     }
 }
 
-/// Validates an `update` together with the one around it, and says what of it doesn't act yet.
+/// Validates an `update` merged with the outer one, and warns of fields that have no effect yet.
 pub(super) fn update(
     update: &Update,
     outer: Option<&Update>,
@@ -109,10 +109,10 @@ pub(super) fn update(
         findings.absent(
             &trail.field("canary"),
             &trail.field("auto_promote"),
-            "needs canaries to promote; write `canary` too",
+            "requires `canary`, because there is nothing to promote without canaries",
         );
     }
-    // What the outer block says alone was told there.
+    // Problems of the outer block alone are already reported there.
     let own = |written: &[bool]| outer.is_none() || written.contains(&true);
     let deadline_written = update.healthy_deadline.is_some();
     if rules.healthy_deadline <= rules.min_healthy_time
@@ -139,18 +139,18 @@ pub(super) fn update(
     }
     let mut warn = |idle: &[&str], why: &str| {
         if let Some(first) = idle.first() {
-            let (verb, names) = (if idle.len() == 1 { "doesn't" } else { "don't" }, idle.join(", "));
-            findings.warning(&trail.field(first), format!("{names} {verb} act {why}"));
+            let (verb, names) = (if idle.len() == 1 { "has" } else { "have" }, idle.join(", "));
+            findings.warning(&trail.field(first), format!("{names} {verb} no effect {why}"));
         }
     };
-    warn(&idle_fields(update), "in this release; the rest of `update` does");
+    warn(&idle_fields(update), "in this release; the rest of `update` has");
     if kind.is_on_each_machine() {
         let why = format!("on a {} job: it has no deployments", kind.as_str());
         warn(&deployment_fields(update), &why);
     }
 }
 
-/// What is written and only says something of deployments.
+/// Returns the written fields that only affect deployments.
 fn deployment_fields(update: &Update) -> Vec<&'static str> {
     written([
         ("progress_deadline", update.progress_deadline.is_some()),
@@ -161,7 +161,7 @@ fn deployment_fields(update: &Update) -> Vec<&'static str> {
     ])
 }
 
-/// What is written and only stored.
+/// Returns the written fields that are only stored.
 fn idle_fields(update: &Update) -> Vec<&'static str> {
     written([("stagger", update.stagger.is_some())])
 }

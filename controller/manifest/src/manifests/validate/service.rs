@@ -10,12 +10,12 @@ use super::text::no_such;
 use super::{Findings, GroupContext, text};
 use crate::yaml::Trail;
 
-/// The shortest interval and timeout of a check.
+/// Minimum interval and timeout of a check.
 const CHECK_TIME_MIN: Duration = Duration::from_secs(1);
-/// Methods an HTTP check may use.
+/// Methods that an HTTP check may use.
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// Validates the services of a group, and that all of the group use one catalogue.
+/// Validates the services of a group, and that the whole group uses one catalogue.
 pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
     let GroupContext { spec, group, trail, .. } = *context;
     list(context, spec.services.as_deref(), &group.services, &trail.field("services"), findings);
@@ -37,7 +37,7 @@ fn one_provider(
         let trail = trail.item(index);
         match first {
             Some((provider, place)) if *provider != service.provider => {
-                let message = format!("`{place}` uses another catalogue; a group uses one");
+                let message = format!("`{place}` uses another catalogue; a group can use only one");
                 findings.absent(&trail, &trail.field("provider"), message);
             }
             Some(_) => {}
@@ -72,7 +72,7 @@ pub(super) fn list(
             label(context, port, &trail.field("port"), findings);
         }
         if spec.address.is_some() && service.address_mode != AddressMode::Auto {
-            findings.problem(&trail.field("address"), "stands only with `address_mode: auto`");
+            findings.problem(&trail.field("address"), "is only allowed with `address_mode: auto`");
         }
         if let Some(address) = &spec.address {
             text::plain(address, &trail.field("address"), findings);
@@ -97,7 +97,7 @@ pub(super) fn list(
     }
 }
 
-/// What the built-in catalogue takes and doesn't keep, as Nomad's own.
+/// Warns of fields that the built-in catalogue, like Nomad's, accepts without effect.
 fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
         ("tagged_addresses", spec.tagged_addresses.is_some()),
@@ -111,7 +111,8 @@ fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findi
     }
 }
 
-/// A DNS label once placeholders are filled in; what Nomad fills in at run time can't be judged here.
+/// Validates the name after interpolation: a DNS label. A name with variables that resolve at run time can't
+/// be validated here.
 fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let name = service.name.as_str();
     if name.contains("${") {
@@ -126,16 +127,14 @@ fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &m
     }
     let rule = "must be 1 to 63 letters, digits and dashes, with no dash at either end";
     match &spec.name {
-        Some(_) => {
-            findings.problem(&trail.field("name"), format!("the service's name {rule}; it comes to `{name}`"))
-        }
-        None => {
-            findings.problem(trail, format!("the default name `{name}` won't do, it {rule}; write `name`"))
-        }
+        Some(_) => findings
+            .problem(&trail.field("name"), format!("the service's name {rule}; it evaluates to `{name}`")),
+        None => findings
+            .problem(trail, format!("the default name `{name}` is not valid, it {rule}; write `name`")),
     }
 }
 
-/// A label of the group's ports, or a number.
+/// Validates a port: a label of the group's ports, or a number.
 fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let ports = context.group.network.as_ref().map(|network| &network.ports);
     let labels = || ports.into_iter().flatten().map(|(label, _)| label.as_str());
@@ -144,7 +143,7 @@ fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &m
     }
     if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
         if !port.parse::<u16>().is_ok_and(|port| port > 0) {
-            findings.problem(trail, format!("`{port}` is no port; ports go from 1 to 65535"));
+            findings.problem(trail, format!("`{port}` is not a port; ports are 1 to 65535"));
         }
         return;
     }
@@ -183,7 +182,7 @@ fn one_check(
             text::plain(text, &trail.field(name), findings);
         }
     }
-    // Of a type that could not be read nothing is said.
+    // Rules for types don't apply if the type is unreadable.
     match (&check.kind, spec.kind) {
         (CheckKind::Http { .. }, Some(_)) => http(spec, check, trail, findings),
         (CheckKind::Grpc { tls, .. }, _) => tls_only(spec, *tls, "grpc_use_tls: true", trail, findings),
@@ -192,7 +191,8 @@ fn one_check(
     }
 }
 
-/// Fields that belong to some types only. Nomad writes those of the others, too, with nothing in them.
+/// Reports fields that don't apply to the check's type. Nomad writes them out with empty values, which are
+/// accepted.
 fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     use CheckType::{Grpc, Http, Script, Tcp};
     let Some(kind) = spec.kind else { return };
@@ -220,11 +220,11 @@ fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings
         fields.into_iter().filter(|(_, written, kinds)| *written && !kinds.contains(&kind))
     {
         let kinds: Vec<String> = kinds.iter().map(|kind| format!("`type: {}`", kind.as_str())).collect();
-        findings.problem(&trail.field(name), format!("stands only with {}", kinds.join(", ")));
+        findings.problem(&trail.field(name), format!("is only allowed with {}", kinds.join(", ")));
     }
 }
 
-/// A check warns before it fails.
+/// Requires that a check warns before it fails.
 fn thresholds(check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let warning = check.thresholds.failures_before_warning;
     let critical = check.thresholds.failures_before_critical.max(1);
@@ -234,7 +234,7 @@ fn thresholds(check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// As Nomad: what an allocation's health lets pass restarts nothing.
+/// As in Nomad, a result that `on_update` ignores must not restart anything.
 fn restart(
     spec: &spec::Check,
     check: &Check,
@@ -256,7 +256,7 @@ fn restart(
     }
 }
 
-/// A command has a task to run in.
+/// Validates a command and the task that it runs in.
 fn script(
     context: &GroupContext<'_>,
     spec: &spec::Check,
@@ -278,7 +278,7 @@ fn script(
     }
 }
 
-/// A task of the group.
+/// Requires a task of the group.
 fn a_task(context: &GroupContext<'_>, name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let tasks = || context.group.tasks.iter().map(|task| task.name.as_str());
     if !tasks().any(|task| task == name) {
@@ -286,14 +286,14 @@ fn a_task(context: &GroupContext<'_>, name: &str, trail: &Trail<'_>, findings: &
     }
 }
 
-/// What makes sense over TLS only.
+/// Reports fields that only apply to TLS.
 fn tls_only(spec: &spec::Check, tls: bool, how: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
         ("tls_skip_verify", spec.tls_skip_verify == Some(true)),
         ("tls_server_name", spec.tls_server_name.is_some()),
     ];
     for (name, _) in written.into_iter().filter(|(_, written)| *written && !tls) {
-        findings.problem(&trail.field(name), format!("stands only with `{how}`"));
+        findings.problem(&trail.field(name), format!("is only allowed with `{how}`"));
     }
 }
 
@@ -308,7 +308,7 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
             findings.problem(&trail.field("path"), format!("must begin with `/`; write /{path}"));
         }
         Some(_) if path.contains(|char: char| char.is_control() || matches!(char, ' ' | '#')) => {
-            findings.problem(&trail.field("path"), "must not hold spaces, control characters and `#`");
+            findings.problem(&trail.field("path"), "must not contain spaces, control characters or `#`");
         }
         Some(_) => {}
     }
@@ -316,7 +316,7 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
         let upper = method.to_uppercase();
         let message = match METHODS.contains(&upper.as_str()) {
             true => format!("methods are upper-case; write {upper}"),
-            false => format!("`{method}` is no method of HTTP; there are {}", METHODS.join(", ")),
+            false => format!("`{method}` is not an HTTP method; the methods are {}", METHODS.join(", ")),
         };
         findings.problem(&trail.field("method"), message);
     }
@@ -327,11 +327,11 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
         if field.is_empty() || !field.bytes().all(is_token) {
             findings.problem(
                 &headers.field(field),
-                "as a name of a header field it holds characters that HTTP forbids",
+                "the name contains characters that HTTP forbids in header fields",
             );
         }
         if values.iter().any(|value| value.contains(['\r', '\n', '\0'])) {
-            findings.problem(&headers.field(field), "must not hold line breaks");
+            findings.problem(&headers.field(field), "must not contain line breaks");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One task: user, environment, limits, hooks, and the lists that belong to it.
+//! One task: user, limits, hooks, and its lists.
 
 use herdlet_api_types::job::Task;
 use herdlet_api_types::manifest::TaskSpec;
@@ -8,7 +8,6 @@ use super::{
 };
 use crate::yaml::Trail;
 
-/// Validates a task.
 pub(super) fn validate(
     context: &GroupContext<'_>,
     spec: &TaskSpec,
@@ -53,7 +52,7 @@ pub(super) fn validate(
     variables::of_task(context, task, trail, findings);
 }
 
-/// The same of one that servers have judged.
+/// Validates a task of a job that servers have validated.
 pub(super) fn of_servers(
     context: &GroupContext<'_>,
     spec: &TaskSpec,
@@ -77,11 +76,7 @@ fn resources(task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
             findings.problem(&trail.field("memory_max"), message);
         }
         (None, Some(_)) => {
-            findings.absent(
-                trail,
-                &trail.field("memory_max"),
-                "is a margin above `memory`, which is not written",
-            );
+            findings.absent(trail, &trail.field("memory_max"), "extends `memory`, which is not set");
         }
         (Some(_) | None, Some(_) | None) => {}
     }

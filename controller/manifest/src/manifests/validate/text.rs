@@ -1,4 +1,4 @@
-//! Rules of names and texts that hold in many places.
+//! Rules for names and texts that apply in many places.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use herdlet_api_types::manifest::scalar::SIGNALS;
 use super::Findings;
 use crate::yaml::{Trail, nearest};
 
-/// Names in a list of blocks must be unique; `names` has one entry per item, nothing for one without a name.
+/// Requires unique names in a list of blocks. `names` has an entry for each item, `None` if it has no name.
 pub(super) fn unique<'a>(
     names: impl Iterator<Item = Option<&'a str>>,
     what: &str,
@@ -20,7 +20,7 @@ pub(super) fn unique<'a>(
         let Some(name) = name else { continue };
         if let Some(first) = seen.get(name) {
             let first = list.item(*first);
-            let message = format!("{what} `{name}` is already defined at `{first}`; names are unique");
+            let message = format!("{what} `{name}` is already defined at `{first}`; names must be unique");
             findings.problem(&list.item(index).field("name"), message);
         } else {
             seen.insert(name, index);
@@ -28,34 +28,34 @@ pub(super) fn unique<'a>(
     }
 }
 
-/// Keys of a `meta` map: they become `NOMAD_META_<key>`.
+/// Validates the keys of a `meta` map, which become `NOMAD_META_<key>`.
 pub(super) fn meta(meta: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     for key in meta.into_iter().flatten().map(|(key, _)| key) {
         if let Some(complaint) = meta_key_complaint(key) {
-            findings.problem(&trail.field(key), format!("as a name it {complaint}"));
+            findings.problem(&trail.field(key), format!("the name {complaint}"));
         }
     }
 }
 
-/// What is wrong with a key of meta, if anything.
+/// Returns the problem with a key of meta, if any.
 pub(super) fn meta_key_complaint(key: &str) -> Option<&'static str> {
     let fits = (1..=128).contains(&key.len())
         && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    (!fits).then_some("must be 1 to 128 of letters, digits, `.`, `_` and `-`")
+    (!fits).then_some("must be 1 to 128 letters, digits, `.`, `_` and `-`")
 }
 
-/// A text for people and programs: not empty, no control characters.
+/// Validates a text for people and programs: not empty, no control characters.
 pub(super) fn plain(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     if text.is_empty() {
         findings.problem(trail, "must not be empty");
     } else if text.len() > 1_024 {
         findings.problem(trail, "must have at most 1024 bytes");
     } else if text.contains(char::is_control) {
-        findings.problem(trail, "must not hold control characters");
+        findings.problem(trail, "must not contain control characters");
     }
 }
 
-/// The name of a signal.
+/// Validates the name of a signal.
 pub(super) fn signal(name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     if SIGNALS.contains(&name) {
         return;
@@ -81,7 +81,7 @@ pub(super) fn signal(name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>)
     );
 }
 
-/// "There is no … `x`", with the name that was probably meant, or all there are.
+/// Returns "there is no … `x`" with the nearest name, or with all names.
 pub(super) fn no_such<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> String {
     let names: BTreeSet<&str> = names.collect();
     let all: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();

@@ -1,8 +1,9 @@
-//! `${…}` in a driver's config: whether the task will have what it names.
+//! `${…}` in a driver's config: whether the task will have the variable.
 //!
-//! In: a canonical job and one of its tasks. Out: findings. The config is interpolated as it will be before a start, in an
-//! environment made of what the manifest tells; what only the machine tells (`${attr.…}`, `${meta.…}`, variables that the agent
-//! passes on from its own environment) can't be judged here and is taken for given.
+//! In: a canonical job and one of its tasks. Out: findings. The config is interpolated as before a start, in
+//! an environment built from the manifest. Names that only the machine defines (`${attr.…}`, `${meta.…}`,
+//! variables that the agent passes on from its own environment) can't be checked here and are assumed to
+//! exist.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use herdlet_plan::{
 use super::{Findings, GroupContext};
 use crate::yaml::Trail;
 
-/// So many names at most are looked up one after another; what comes behind them is seen at the start.
+/// Maximum number of unknown names to resolve. Later ones are found at the start of the task.
 const NAMES_MAX: usize = 64;
 
 /// Validates the variables in a task's config.
@@ -36,7 +37,7 @@ pub(super) fn of_task(
         };
         let (path, message) = match &error {
             ConfigError::UnknownVariable { path, name } => {
-                // What was taken for given and is still not found is written in a way that is not understood here.
+                // The name was assumed and is still not found: its syntax is not supported here.
                 if !given.assume(name) {
                     return;
                 }
@@ -61,7 +62,7 @@ pub(super) fn of_task(
     }
 }
 
-/// What is taken for given.
+/// Names that are assumed to exist.
 #[derive(Default)]
 struct Given {
     variables: Variables,
@@ -70,14 +71,14 @@ struct Given {
 }
 
 impl Given {
-    /// Whether only the machine can tell if there is such a name. The agent passes on none of its own that begins with `NOMAD_`,
-    /// and other facts of the node have names that are known.
+    /// Returns whether only the machine can define such a name. The agent passes on no `NOMAD_` variable of
+    /// its own, and the other names of the node are known.
     fn is_the_machines(name: &str) -> bool {
         let variable = key_in("env", name).unwrap_or(name);
         !variable.starts_with("NOMAD_") && !variable.starts_with("node.") && !variable.starts_with("node[")
     }
 
-    /// Takes a name for given; `false` where that brings nothing new.
+    /// Assumes a name; returns `false` if it already was.
     fn assume(&mut self, name: &str) -> bool {
         let (table, key) = if let Some(key) = key_in("attr", name) {
             (&mut self.attributes, key)
@@ -90,17 +91,18 @@ impl Given {
     }
 }
 
-/// What is named in `root.key` or `root["key"]`.
+/// Returns the key of `root.key` or `root["key"]`.
 fn key_in<'n>(root: &str, name: &'n str) -> Option<&'n str> {
     let rest = name.strip_prefix(root)?;
     rest.strip_prefix('.').or_else(|| rest.strip_prefix("[\"")?.strip_suffix("\"]"))
 }
 
-/// The environment of the task as far as the manifest tells it. Values stand for those that a start will find.
+/// Builds the environment of the task from the manifest, with placeholders for values that only a start
+/// knows.
 fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEnv {
     let Job { namespace, id, name, kind, priority, region, .. } = context.job;
     let required = context.job.parameterized.iter().flat_map(|block| &block.meta_required);
-    // The group's meta wins over the job's; the tasks are not needed, and there may be many.
+    // The group's meta overrides the job's. The tasks, which may be many, are not needed.
     let job = Job {
         namespace: namespace.clone(),
         id: id.clone(),
@@ -115,7 +117,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         constraints: Vec::new(),
         affinities: Vec::new(),
         spreads: Vec::new(),
-        // What a dispatch may bring is known as `parameterized`; what it must bring stands here.
+        // `parameterized` lists the optional meta of a dispatch; the required meta is added here.
         meta: required
             .map(|key| (key.clone(), String::new()))
             .chain(context.job.meta.clone())
@@ -123,7 +125,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
             .collect(),
         parameterized: context.job.parameterized.clone(),
         periodic: None,
-        // Its tasks run in children.
+        // The tasks of such a job run in children.
         child: context.job.makes_children().then(|| Child { parent: id.clone(), origin: Origin::Launch }),
         groups: Vec::new(),
     };

@@ -5,7 +5,6 @@ use herdlet_api_types::manifest::VolumeManifest;
 use super::{Findings, labels};
 use crate::yaml::Trail;
 
-/// Validates a volume.
 pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Findings<'_>) {
     let root = Trail::begin("");
     let (metadata, spec) = (root.field("metadata"), root.field("spec"));
@@ -17,14 +16,14 @@ pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Finding
     let VolumeManifest { spec: written, .. } = manifest;
     match (&written.host_path, written.plugin_id) {
         (Some(_), Some(_)) => {
-            let message = "is either made (`plugin_id`) or found (`host_path`); remove one of them";
+            let message = "can't have both `plugin_id`, for a new directory, and `host_path`, for an existing one; remove one of them";
             findings.problem(&spec, message);
         }
         (None, None) => {
             findings.absent(
                 &spec,
                 &spec,
-                "needs `plugin_id: mkdir` for a new directory, or `host_path` for one that exists",
+                "needs `plugin_id: mkdir` for a new directory, or `host_path` for an existing one",
             );
         }
         (Some(path), None) => {
@@ -32,7 +31,7 @@ pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Finding
                 findings.problem(&spec.field("host_path"), complaint);
             }
             if written.parameters.is_some() {
-                findings.problem(&spec.field("parameters"), "stand only with `plugin_id`");
+                findings.problem(&spec.field("parameters"), "are only allowed with `plugin_id`");
             }
         }
         (None, Some(_)) => {}
@@ -43,13 +42,12 @@ pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Finding
         let fits = (3..=5).contains(&digits.len())
             && u32::from_str_radix(digits, 8).is_ok_and(|mode| mode <= 0o7777);
         if !fits || digits.len() != mode.0.len() {
-            findings
-                .problem(&parameters.field("mode"), "must be permissions in octal, for instance \"0755\"");
+            findings.problem(&parameters.field("mode"), "must be octal permissions, for instance \"0755\"");
         }
     }
 }
 
-/// A DNS label, with the index of an allocation behind it where the volume is one of many.
+/// Accepts a DNS label, followed by the index of an allocation for a `per_alloc` volume.
 fn name_complaint(name: &str) -> Option<String> {
     let (label, index) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
         Some((label, index)) => (label, Some(index)),
@@ -67,7 +65,7 @@ fn name_complaint(name: &str) -> Option<String> {
     if is_label && is_index {
         return None;
     }
-    Some("must be 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end; for one allocation with its index: \"data[0]\"".to_owned())
+    Some("must be 1 to 63 characters of a-z, 0-9 and `-`, with no `-` at either end; for one allocation with its index: \"data[0]\"".to_owned())
 }
 
 fn path_complaint(path: &str) -> Option<&'static str> {

@@ -1,7 +1,7 @@
 //! `anyOf` and `oneOf`: enums with content, a type or null, one type or another.
 //!
-//! In: the choices and a node. Out: nothing when one fits; else the problems of the choice that was evidently meant,
-//! by its type or by its key, rather than "none fits".
+//! In: the choices and a node. Out: nothing if one fits; otherwise the problems of the choice that was
+//! evidently intended, by its type or key, instead of "none fits".
 
 use serde_json::Value as Json;
 
@@ -42,7 +42,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Several choices have the right type: the one that is named by a key of the map, else the one least wrong.
+    /// Chooses among several choices of the right type: by a key of the map, otherwise the one with the
+    /// fewest problems.
     fn several(
         &mut self,
         choices: &[&(&Json, Facets<'_>)],

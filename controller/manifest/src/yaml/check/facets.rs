@@ -1,10 +1,10 @@
-//! What a schema says about one place, gathered from the schema itself, what it refers to, and its `allOf`.
+//! The schema of one place, merged from the schema itself, its references, and its `allOf`.
 //!
-//! In: a schema and the root it refers into. Out: keywords by name, the outermost winning.
+//! In: a schema and the root for its references. Out: keywords by name; the outermost wins.
 
 use serde_json::{Map, Value as Json};
 
-/// The schema objects that hold together for one place, outermost first.
+/// The schema objects that apply to one place, outermost first.
 #[derive(Debug, Default)]
 pub(super) struct Facets<'s> {
     parts: Vec<&'s Map<String, Json>>,
@@ -12,11 +12,10 @@ pub(super) struct Facets<'s> {
     refused: bool,
 }
 
-/// References within references; more is a circle.
+/// Maximum number of references; more is a cycle.
 const REFERENCES_MAX: usize = 64;
 
 impl<'s> Facets<'s> {
-    /// Follows references and `allOf`.
     pub(super) fn resolve(root: &'s Json, schema: &'s Json) -> Self {
         let mut facets = Self { root: Some(root), ..Self::default() };
         let mut waiting = vec![schema];
@@ -35,7 +34,7 @@ impl<'s> Facets<'s> {
         facets
     }
 
-    /// The same root, another schema.
+    /// Resolves another schema of the same root.
     pub(super) fn beside(&self, schema: &'s Json) -> Self {
         match self.root {
             Some(root) => Self::resolve(root, schema),
@@ -43,47 +42,46 @@ impl<'s> Facets<'s> {
         }
     }
 
-    /// The root of the schema.
     pub(super) fn root(&self) -> Option<&'s Json> {
         self.root
     }
 
-    /// Whether nothing at all is said.
+    /// Returns whether the schema allows everything.
     pub(super) fn is_anything(&self) -> bool {
         !self.refused && self.parts.iter().all(|part| part.is_empty())
     }
 
-    /// Whether nothing can fit.
+    /// Returns whether the schema allows nothing.
     pub(super) fn is_nothing(&self) -> bool {
         self.refused
     }
 
-    /// The outermost value of a keyword.
+    /// Returns the outermost value of a keyword.
     pub(super) fn get(&self, keyword: &str) -> Option<&'s Json> {
         self.parts.iter().find_map(|part| part.get(keyword))
     }
 
-    /// Every value of a keyword, outermost first.
+    /// Returns every value of a keyword, outermost first.
     pub(super) fn all<'a>(&'a self, keyword: &'a str) -> impl Iterator<Item = &'s Json> + 'a {
         self.parts.iter().filter_map(move |part| part.get(keyword))
     }
 
-    /// A keyword that is text.
+    /// Returns the value of a string keyword.
     pub(super) fn text(&self, keyword: &str) -> Option<&'s str> {
         self.get(keyword).and_then(Json::as_str)
     }
 
-    /// A keyword that is a count.
+    /// Returns the value of an integer keyword.
     pub(super) fn count(&self, keyword: &str) -> Option<u64> {
         self.get(keyword).and_then(Json::as_u64)
     }
 
-    /// A keyword of ours that is switched on.
+    /// Returns whether one of our own keywords is set.
     pub(super) fn is(&self, keyword: &str) -> bool {
         self.get(keyword).is_some_and(|value| *value != Json::Bool(false))
     }
 
-    /// The names of the types that fit; none when any does.
+    /// Returns the names of the allowed types; empty if all are allowed.
     pub(super) fn types(&self) -> Vec<&'s str> {
         match self.get("type") {
             Some(Json::String(name)) => vec![name],
@@ -92,12 +90,12 @@ impl<'s> Facets<'s> {
         }
     }
 
-    /// The schemas of which one must fit.
+    /// Returns the schemas of which one must fit.
     pub(super) fn choices(&self) -> Option<&'s [Json]> {
         self.get("anyOf").or_else(|| self.get("oneOf")).and_then(Json::as_array).map(Vec::as_slice)
     }
 
-    /// The values of which the node must be one, also where each is a choice of its own.
+    /// Returns the allowed values of an enum, even if each of them is a separate choice.
     pub(super) fn constants(&self) -> Option<Vec<&'s Json>> {
         match (self.get("const"), self.get("enum")) {
             (Some(value), _) => Some(vec![value]),
@@ -109,7 +107,6 @@ impl<'s> Facets<'s> {
         }
     }
 
-    /// Whether null fits.
     pub(super) fn accepts_null(&self) -> bool {
         if self.is("x-text") {
             return false;
@@ -125,12 +122,12 @@ impl<'s> Facets<'s> {
         by_type && by_constant && by_choice
     }
 
-    /// The schema of a field that is named.
+    /// Returns the schema of a named field.
     pub(super) fn field(&self, name: &str) -> Option<&'s Json> {
         self.all("properties").find_map(|fields| fields.get(name))
     }
 
-    /// The names of all fields, in the schema's order.
+    /// Returns the names of all fields in the schema's order.
     pub(super) fn field_names(&self) -> Vec<&'s str> {
         self.all("properties")
             .filter_map(Json::as_object)
@@ -139,7 +136,7 @@ impl<'s> Facets<'s> {
             .collect()
     }
 
-    /// The least and the most a number may be, its integer format included.
+    /// Returns the minimum and maximum of a number, including those of its integer format.
     pub(super) fn bounds(&self) -> (Option<f64>, Option<f64>) {
         let (format_least, format_most) = match self.text("format") {
             Some("int8") => (Some(f64::from(i8::MIN)), Some(f64::from(i8::MAX))),
@@ -159,13 +156,13 @@ impl<'s> Facets<'s> {
     }
 }
 
-/// What `#/$defs/Name` names.
+/// Resolves `#/$defs/Name`.
 fn lookup<'s>(root: &'s Json, reference: &str) -> Option<&'s Json> {
     let pointer = reference.strip_prefix('#')?;
     root.pointer(pointer).or_else(|| root.pointer(&decode(pointer)?))
 }
 
-/// Undoes the percent encoding of a reference.
+/// Decodes the percent encoding of a reference.
 fn decode(pointer: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(pointer.len());
     let mut rest = pointer.bytes();

@@ -1,7 +1,7 @@
-//! Fields of a map: those that are known, missing, or unknown, and what an unknown one probably was to be.
+//! Fields of a map: known, missing, or unknown, and the likely intended field for an unknown one.
 //!
-//! In: a map and what the schema says of it. Out: problems. An unknown name is looked for among the names here, in the
-//! maps around, and in the maps within, since a wrong indentation is the commonest slip in YAML.
+//! In: a map and its schema. Out: problems. An unknown name is searched in this map, in the enclosing maps,
+//! and in nested maps, because wrong indentation is the most common mistake in YAML.
 
 use serde_json::Value as Json;
 
@@ -12,7 +12,7 @@ use crate::yaml::path::Trail;
 use crate::yaml::problem::Problems;
 use crate::yaml::words::nearest;
 
-/// So many names are listed when none is near the one written.
+/// Maximum number of names to list if none is similar.
 const NAMES_SHOWN_MAX: usize = 12;
 
 impl Walk<'_> {
@@ -33,20 +33,21 @@ impl Walk<'_> {
             self.tell(node.position, trail, || format!("`{name}` is missing"));
         }
         if self.absent.len() < Problems::SHOWN_MAX {
-            // Others refer to a name; of any other missing field nothing follows.
+            // Only names are referred to elsewhere; other missing fields have no consequences.
             let names = missing.iter().filter(|name| **name == "name");
             self.absent.extend(meant.iter().chain(names).map(|name| trail.field(name).to_string()));
         }
     }
 
-    /// Compares one field. The name that was probably meant where nothing has this one: that it is missing follows from that.
+    /// Checks a field. For an unknown field, returns the likely intended one, which must not be reported as
+    /// missing too.
     fn field<'s>(&mut self, here: &Enclosing<'s>, entry: &Entry) -> Option<&'s str> {
         let trail = here.trail.field(&entry.key);
         if let Some(names) = here.facets.get("propertyNames") {
             let names = here.facets.beside(names);
             if let Some(complaint) = names.text("x-name").and_then(|kind| units::judge_name(kind, &entry.key))
             {
-                self.tell(entry.key_position, &trail, || format!("as a name it {complaint}"));
+                self.tell(entry.key_position, &trail, || format!("the name {complaint}"));
             }
         }
         match field_schema(here.facets, &entry.key) {
@@ -79,7 +80,7 @@ fn field_schema<'s>(facets: &Facets<'s>, name: &str) -> Field<'s> {
             }
         }
     }
-    // A name that a choice knows is judged there.
+    // The choices validate their own fields.
     let in_choice = |choice| facets.beside(choice).field(name).is_some();
     if facets.choices().is_some_and(|choices| choices.iter().any(in_choice)) {
         return Field::Unchecked;
@@ -111,7 +112,7 @@ fn explain(here: &Enclosing<'_>, name: &str) -> Option<String> {
         .or_else(|| listing(&names))
 }
 
-/// The field that an unknown one was probably to be.
+/// Returns the likely intended field for an unknown one.
 fn meant<'s>(facets: &Facets<'s>, name: &str) -> Option<&'s str> {
     let names = facets.field_names();
     let before_colon = name.split_once(':').map(|(key, _)| key);
@@ -120,7 +121,7 @@ fn meant<'s>(facets: &Facets<'s>, name: &str) -> Option<&'s str> {
     names.iter().copied().find(|known| is_one(known)).or_else(|| nearest(name, names.iter().copied()))
 }
 
-/// The sentence that a table in the schema has for a name.
+/// Returns the message for a name in the schema's `x-misplaced` table.
 fn misplaced(here: &Enclosing<'_>, name: &str) -> Option<String> {
     let of_root = here.facets.root().and_then(|root| root.get("x-misplaced"));
     here.facets
@@ -130,7 +131,7 @@ fn misplaced(here: &Enclosing<'_>, name: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// `task` where `tasks` is a list.
+/// Returns the list `tasks` for `task`.
 fn plural(facets: &Facets<'_>, name: &str) -> Option<String> {
     let stem = name.strip_suffix('y').map(|stem| format!("{stem}ies"));
     let candidates = [Some(format!("{name}s")), Some(format!("{name}es")), stem];
@@ -140,10 +141,10 @@ fn plural(facets: &Facets<'_>, name: &str) -> Option<String> {
 }
 
 fn plural_told(plural: &str) -> String {
-    format!("blocks that repeat take the plural here: `{plural}` is a list")
+    format!("repeated blocks have plural names here: `{plural}` is a list")
 }
 
-/// The same name in a map around, or in one within.
+/// Searches the name in the enclosing maps, then in nested ones.
 fn elsewhere(here: &Enclosing<'_>, name: &str) -> Option<String> {
     let mut outer = here.outer;
     while let Some(enclosing) = outer {
@@ -159,7 +160,7 @@ fn elsewhere(here: &Enclosing<'_>, name: &str) -> Option<String> {
     within(here.facets, name, 2).map(|path| format!("`{name}` belongs to `{path}`"))
 }
 
-/// The shallowest map within that has a field of the name, as a path from here.
+/// Returns the path to the shallowest nested map that has the field.
 fn within(facets: &Facets<'_>, name: &str, depth: usize) -> Option<String> {
     let inner: Vec<(String, Facets<'_>)> = facets
         .field_names()
@@ -189,7 +190,7 @@ fn listing(names: &[&str]) -> Option<String> {
     }
 }
 
-/// The fields of which a map has one, for a choice that is named by its only field.
+/// Returns the only field of a map, which names a choice.
 pub(super) fn only_field<'s>(facets: &Facets<'s>) -> Option<&'s str> {
     match facets.field_names().as_slice() {
         [only] if mismatch::expected(facets) == ["a map"] => Some(only),

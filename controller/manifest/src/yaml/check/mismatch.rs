@@ -1,7 +1,6 @@
 //! "Expected …, found …; write …".
 //!
-//! In: what a schema says about a place and the node found there. Out: whether its type fits, and the sentence when it
-//! does not.
+//! In: the schema of a place and a node. Out: whether its type fits, and the message if not.
 
 use serde_json::Value as Json;
 
@@ -11,13 +10,12 @@ use crate::yaml::node::{Node, Style, Value};
 use crate::yaml::scalar::resolve_plain;
 use crate::yaml::words::nearest;
 
-/// Whether a node is of one of the types that fit.
 pub(super) fn type_fits(facets: &Facets<'_>, node: &Node) -> bool {
     let types = facets.types();
     types.is_empty() || types.iter().any(|name| is_type(name, node))
 }
 
-/// Whether a node is the value that a schema names.
+/// Compares a node with a value of the schema.
 pub(super) fn equals(node: &Node, value: &Json) -> bool {
     match value {
         Json::Null => node.value == Value::Null,
@@ -34,7 +32,7 @@ pub(super) fn equals(node: &Node, value: &Json) -> bool {
     }
 }
 
-/// What a value that was left out is told.
+/// Returns the message for an empty value.
 pub(super) fn empty(facets: &Facets<'_>) -> String {
     if facets.is("x-text") && facets.types().iter().all(|name| !matches!(*name, "object" | "array")) {
         return "is empty; write \"\" for an empty string, or remove it".to_owned();
@@ -42,7 +40,7 @@ pub(super) fn empty(facets: &Facets<'_>) -> String {
     "is empty; remove it or give it a value".to_owned()
 }
 
-/// What a node of a type that does not fit is told.
+/// Returns the message for a node of a wrong type.
 pub(super) fn message(facets: &Facets<'_>, node: &Node) -> String {
     let sentence = format!("expected {}, found {}", one_of(&expected(facets)), found(node));
     let hint = facets.text("x-hint").map(str::to_owned);
@@ -52,7 +50,7 @@ pub(super) fn message(facets: &Facets<'_>, node: &Node) -> String {
     }
 }
 
-/// What a value of the right type is told when it is none of those that are known.
+/// Returns the message for a value that is not one of the allowed ones.
 pub(super) fn not_one_of(values: &[&Json], node: &Node) -> String {
     let names: Vec<String> =
         values.iter().filter(|value| !value.is_null()).map(|value| ticked(value)).collect();
@@ -64,7 +62,7 @@ pub(super) fn not_one_of(values: &[&Json], node: &Node) -> String {
     }
 }
 
-/// What fits, as phrases.
+/// Returns the allowed types or values as phrases.
 pub(super) fn expected(facets: &Facets<'_>) -> Vec<String> {
     if let Some(values) = facets.constants() {
         return values.iter().filter(|value| !value.is_null()).map(|value| ticked(value)).collect();
@@ -113,7 +111,7 @@ fn ticked(value: &Json) -> String {
     value.as_str().map_or_else(|| format!("`{value}`"), |text| format!("`{text}`"))
 }
 
-/// Remedies for shapes that other tools use and ours do not.
+/// Returns remedies for the notation of other tools.
 fn special(facets: &Facets<'_>, node: &Node) -> Option<String> {
     if facets.is("x-port")
         && let Some(text) = node.scalar_text()
@@ -143,7 +141,7 @@ fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// A string as it stands in a list in brackets.
+/// Formats a string for a list in brackets.
 fn flow_word(text: &str) -> String {
     let plain = !text.is_empty()
         && text.chars().all(|char| char.is_alphanumeric() || matches!(char, '-' | '_' | '.' | '/' | '='))
@@ -151,7 +149,7 @@ fn flow_word(text: &str) -> String {
     if plain { shorten(text) } else { format!("\"{}\"", shorten(text)) }
 }
 
-/// Remedies that follow from the types alone.
+/// Returns a remedy that follows from the types alone.
 fn remedy(facets: &Facets<'_>, node: &Node) -> Option<String> {
     facets.types().iter().find_map(|name| match *name {
         "integer" | "number" => to_number(name, node),

@@ -1,13 +1,13 @@
-//! Serde types → the schema a person's text is checked against.
+//! Serde types → strict schemas for user input.
 //!
-//! In: a type. Out: its schema as `schemars` makes it, made strict in two ways: a field that may be left out may not
-//! be written and left empty (almost always a slip), and a map with named fields takes no others unless it says so.
+//! In: a type. Out: its schema from `schemars`, made strict in two ways: an optional field may not be present
+//! but empty (almost always a mistake), and a map with named fields allows no others unless it says so.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value as Json};
 
-/// The strict schema of a type. `#[schemars(extend("x-nullable" = true))]` lets null be written,
+/// Returns the strict schema of a type. `#[schemars(extend("x-nullable" = true))]` allows null,
 /// `extend("additionalProperties" = true)` other fields.
 pub fn schema_for<T: JsonSchema>() -> Schema {
     let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
@@ -17,11 +17,11 @@ pub fn schema_for<T: JsonSchema>() -> Schema {
     schema
 }
 
-/// Keywords that hold one schema.
+/// Keywords with one schema.
 const SINGLE: [&str; 5] = ["items", "additionalProperties", "unevaluatedProperties", "propertyNames", "not"];
-/// Keywords that hold a list of schemas.
+/// Keywords with a list of schemas.
 const LISTS: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
-/// Keywords that hold schemas by name.
+/// Keywords with a map of schemas.
 const MAPS: [&str; 3] = ["properties", "patternProperties", "$defs"];
 
 fn strict(schema: &mut Map<String, Json>) {
@@ -44,7 +44,7 @@ fn strict(schema: &mut Map<String, Json>) {
         without_null(schema);
     }
     let has = |keyword: &str| schema.contains_key(keyword);
-    // Beside a reference or `allOf` the fields named here are not all there are.
+    // With a reference or `allOf`, the fields listed here may be incomplete.
     let open = ["additionalProperties", "unevaluatedProperties", "allOf", "$ref"].into_iter().any(has);
     if has("properties") && !open {
         schema.insert("additionalProperties".to_owned(), Json::Bool(false));

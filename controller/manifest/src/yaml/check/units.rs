@@ -1,7 +1,7 @@
-//! Scalars with a unit or a form: text as written, durations, MiB, MHz, names.
+//! Scalars with a unit or a format: text as written, durations, MiB, MHz, names.
 //!
-//! In: a scalar where the schema bears one of our keywords. Out: whether it fits, and if not, what to write. Other
-//! systems write these values differently, so most of the code here reads foreign notations to say ours.
+//! In: a scalar whose schema has one of our keywords. Out: whether it fits, and if not, what to write. Most
+//! of this code parses the notations of other systems to suggest ours.
 
 use herdlet_api_types::{format_duration, parse_duration};
 
@@ -9,7 +9,7 @@ use super::facets::Facets;
 use super::{found, shorten};
 use crate::yaml::node::{Node, Style, Value};
 
-/// What the keywords for units say of a node: nothing when there are none, or when general rules should go on.
+/// Checks a node against the unit keywords. `None` if there are none, or if the general rules apply.
 pub(super) fn judge(facets: &Facets<'_>, node: &Node) -> Option<Result<(), String>> {
     let is_collection = facets.types().iter().any(|name| matches!(*name, "object" | "array"));
     if facets.is("x-text") && !is_collection {
@@ -30,11 +30,11 @@ pub(super) fn judge(facets: &Facets<'_>, node: &Node) -> Option<Result<(), Strin
     None
 }
 
-/// Whether a node can be text as it is written.
+/// Checks whether a node can be text as written.
 pub(super) fn judge_text(node: &Node) -> Result<(), String> {
     match node.value {
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str if node.text.contains('\0') => {
-            Err("holds a NUL character, which neither an environment nor an argument can carry".to_owned())
+            Err("contains a NUL character, which is not allowed in environments and arguments".to_owned())
         }
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str | Value::Refused => Ok(()),
         Value::Null => Err("is empty; write \"\" for an empty string, or remove it".to_owned()),
@@ -42,7 +42,7 @@ pub(super) fn judge_text(node: &Node) -> Result<(), String> {
     }
 }
 
-/// What is wrong with a name of a kind, if anything.
+/// Returns the problem with a name of a kind, if any.
 pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
     match kind {
         "dns-label" => judge_label(text),
@@ -55,7 +55,7 @@ pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
         }
         "variable" => {
             let bad = text.is_empty() || text.contains(['=', '\0']);
-            bad.then(|| "must not be empty and must not hold `=`".to_owned())
+            bad.then(|| "must not be empty or contain `=`".to_owned())
         }
         _ => None,
     }
@@ -70,7 +70,7 @@ fn judge_label(text: &str) -> Option<String> {
     if fits {
         return None;
     }
-    let rule = "must be 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end";
+    let rule = "must be 1 to 63 characters of a-z, 0-9 and `-`, with no `-` at either end";
     let mut label = String::new();
     for char in text.to_lowercase().chars().take(63) {
         if char.is_ascii_lowercase() || char.is_ascii_digit() {
@@ -81,7 +81,7 @@ fn judge_label(text: &str) -> Option<String> {
     }
     match label.trim_matches('-') {
         "" => Some(rule.to_owned()),
-        label => Some(format!("{rule}; `{label}` would do")),
+        label => Some(format!("{rule}; `{label}` would be valid")),
     }
 }
 
@@ -108,7 +108,7 @@ fn judge_duration(node: &Node) -> Result<(), String> {
     }
 }
 
-/// Reads durations as other systems write them: days and weeks, words, spaces.
+/// Parses the notations of other systems: days and weeks, words, spaces.
 fn foreign_duration(text: &str) -> Option<i64> {
     const SECOND: f64 = 1e9;
     let mut total = 0.0;
@@ -136,7 +136,7 @@ fn foreign_duration(text: &str) -> Option<i64> {
     (total < i64::MAX as f64).then_some(total as i64)
 }
 
-/// A duration without the zero minutes and seconds that Go prints at its end.
+/// Formats a duration without the zero minutes and seconds at the end of Go's format.
 fn brief(nanos: i64) -> String {
     let text = format_duration(nanos);
     let text = text.strip_suffix("m0s").map_or(text.clone(), |minutes| format!("{minutes}m"));
@@ -154,8 +154,8 @@ fn explain_mib(node: &Node) -> String {
     }
 }
 
-/// Reads sizes as other systems write them. A thousand and 1024 are one here: whoever writes `512M` for a limit means
-/// 512 of what the limit counts.
+/// Parses sizes in the notations of other systems. MB and MiB are the same here: the author of `512M` means
+/// 512 of the limit's unit.
 fn foreign_mib(text: &str) -> Option<u64> {
     let (number, unit) = take_number(text.trim())?;
     let unit = unit.trim().to_lowercase();
@@ -171,7 +171,7 @@ fn foreign_mib(text: &str) -> Option<u64> {
     (mib >= 1.0 && mib.fract() == 0.0 && mib < 1e12).then_some(mib as u64)
 }
 
-/// A core of this many MHz serves as the example; there is no telling the reader's.
+/// An example core; the reader's own is unknown.
 const EXAMPLE_MHZ: f64 = 2_400.0;
 
 fn explain_mhz(node: &Node) -> String {
@@ -190,12 +190,10 @@ fn explain_mhz(node: &Node) -> String {
         _ => return sentence,
     };
     let share = (cores * EXAMPLE_MHZ).round();
-    format!(
-        "{sentence}; cpu is counted in MHz, not in cores: {cores} of a core of {EXAMPLE_MHZ} MHz is {share}",
-    )
+    format!("{sentence}; cpu is in MHz, not in cores: {cores} of a core of {EXAMPLE_MHZ} MHz is {share}",)
 }
 
-/// A decimal number without sign from the front of a text, and what follows.
+/// Splits an unsigned decimal number from the start of a text.
 fn take_number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let (number, rest) = text.split_at(end);

@@ -1,7 +1,7 @@
-//! Events of the parser → the tree of a document.
+//! Parser events → the tree of a document.
 //!
-//! In: events in order. Out: the root of each document, and problems with places and paths. Keys are made unique,
-//! aliases shared, merge keys (`<<`) resolved, tags judged, limits kept.
+//! In: events in order. Out: the root of each document, and problems with positions and paths. Makes keys
+//! unique, shares aliased nodes, resolves merge keys (`<<`), checks tags, enforces limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::super::scalar::{resolve_plain, resolve_tagged};
 use super::super::words::shorten;
 use super::{Limits, position};
 
-/// Why reading cannot go on.
+/// Why parsing stops.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// In this document.
+    /// The rest of this document is unreadable.
     Document(Problem),
-    /// In the whole text.
+    /// The rest of the text is not read.
     Source(Problem),
 }
 
@@ -28,21 +28,21 @@ pub(super) enum Stop {
 pub(super) struct Builder {
     source: Arc<str>,
     limits: Limits,
-    /// What is wrong so far, in all documents.
+    /// The problems of all documents so far.
     pub(super) problems: Problems,
-    /// Collections that are not complete yet, outermost first.
+    /// Incomplete collections, outermost first.
     open: Vec<Frame>,
-    /// Complete nodes with an anchor, by the parser's number for it.
+    /// Complete nodes with an anchor, by the parser's number of the anchor.
     anchors: HashMap<usize, Part>,
-    /// The root of the document once it is complete.
+    /// The root of the current document once it is complete.
     root: Option<Arc<Node>>,
-    /// Values in all documents so far, repeated ones counted every time.
+    /// Values in all documents so far, including expanded aliases.
     nodes: usize,
-    /// Bytes that aliases repeat so far.
+    /// Bytes in expanded aliases so far.
     repeated_bytes: usize,
 }
 
-/// A node with what it costs to walk through it.
+/// A node with its cost when an alias repeats it.
 #[derive(Clone)]
 struct Part {
     node: Arc<Node>,
@@ -51,7 +51,7 @@ struct Part {
     height: usize,
 }
 
-/// A collection whose end has not been seen.
+/// An incomplete collection.
 struct Frame {
     content: Content,
     anchor: usize,
@@ -69,11 +69,11 @@ enum Content {
 #[derive(Default)]
 struct MapContent {
     entries: Vec<Entry>,
-    /// Where each key was written first.
+    /// Position of the first occurrence of each key.
     seen: HashMap<Box<str>, Position>,
-    /// Where `<<` was written.
+    /// Position of `<<`.
     merge: Option<Position>,
-    /// Values of `<<`, to be merged at the end.
+    /// Values of `<<`, merged at the end of the map.
     merged: Vec<Arc<Node>>,
     expecting: Expecting,
 }
@@ -84,9 +84,9 @@ enum Expecting {
     Key,
     /// The value of this key.
     Value(Box<str>, Position),
-    /// What `<<` merges.
+    /// The value of `<<`.
     Merge(Position),
-    /// The value of a key that was refused.
+    /// The value of a refused key.
     Refused,
 }
 
@@ -104,7 +104,7 @@ impl Builder {
         }
     }
 
-    /// Takes the next event; gives the root when it ended a document that has a value.
+    /// Processes an event; returns the root at the end of a document with a value.
     pub(super) fn event(&mut self, event: Event<'_>, span: &Span) -> Result<Option<Arc<Node>>, Stop> {
         let at = position(span.start);
         match event {
@@ -129,7 +129,7 @@ impl Builder {
                 let problem = self.problem(
                     at,
                     format!(
-                        "nothing above is marked `&{0}`; put a value that begins with `*` in quotes",
+                        "there is no anchor `&{0}` above; put a value that begins with `*` in quotes",
                         shorten(&name)
                     ),
                 );
@@ -141,7 +141,7 @@ impl Builder {
                 self.abandon();
                 return Ok(root);
             }
-            // Nothing to build. The parser's enum may grow.
+            // Nothing to build. `Event` is non-exhaustive.
             Event::StreamStart
             | Event::StreamEnd
             | Event::DocumentStart(..)
@@ -152,17 +152,17 @@ impl Builder {
         Ok(None)
     }
 
-    /// Forgets the document that was begun.
+    /// Discards the current document.
     pub(super) fn abandon(&mut self) {
         self.open.clear();
         self.anchors.clear();
         self.root = None;
     }
 
-    /// A problem at a position, with the path of where building stands.
+    /// Returns a problem with the current path.
     pub(super) fn problem(&self, at: Position, message: String) -> Problem {
         let mut path = String::new();
-        // Writing to a string cannot fail.
+        // Writing to a string can't fail.
         let _ = write_steps(&mut path, &self.steps());
         let Position { line, column } = at;
         Problem { source: self.source.to_string(), line, column, path, message }
@@ -185,7 +185,7 @@ impl Builder {
     fn scalar(&mut self, text: &str, style: ScalarStyle, tag: Option<&Tag>, span: &Span) -> Node {
         let mut at = position(span.start);
         let plain = style == ScalarStyle::Plain;
-        // The parser writes `~` for a value that was left out. It is told where its key is: that is what people see.
+        // The parser reports `~` for an absent value. Place it at its key, which is what people see.
         let left_out = plain && span.start.index() == span.end.index();
         let text = if left_out { "" } else { text };
         if left_out && let Some(Frame { content: Content::Map(map), .. }) = self.open.last() {
@@ -203,7 +203,7 @@ impl Builder {
                 Value::Refused
             }
             Some((tag, Some(kind))) => resolve_tagged(text, kind).unwrap_or_else(|| {
-                let problem = self.problem(at, format!("is not what its tag `{}` says", tag.original()));
+                let problem = self.problem(at, format!("does not match its tag `{}`", tag.original()));
                 self.problems.push(problem);
                 Value::Refused
             }),
@@ -230,7 +230,7 @@ impl Builder {
         let problem = self.problem(
             at,
             format!(
-                "the tag `{}` is not known here; remove it, or put a value that begins with `!` in quotes",
+                "the tag `{}` is not supported; remove it, or put a value that begins with `!` in quotes",
                 tag.original()
             ),
         );
@@ -239,7 +239,7 @@ impl Builder {
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Stop> {
         let Some(part) = self.anchors.get(&anchor).cloned() else {
-            let problem = self.problem(at, "an alias cannot stand within what it repeats".to_owned());
+            let problem = self.problem(at, "an alias can't be inside the value that it repeats".to_owned());
             self.problems.push(problem);
             return self.complete(Part::refused(at), 0);
         };
@@ -255,7 +255,7 @@ impl Builder {
         if self.open.len() + part.height > self.limits.depth_max {
             return Err(Stop::Document(self.too_deep(at)));
         }
-        // The node keeps its own place, which is where a mistake in it is mended.
+        // The node keeps its own position, because a mistake in it is corrected there.
         self.complete_at(part, 0, at)
     }
 
@@ -267,7 +267,7 @@ impl Builder {
         Ok(())
     }
 
-    /// What is said when the parser's limit or ours is reached, whichever comes first.
+    /// Returns the problem for exceeding the parser's nesting limit or ours.
     pub(super) fn too_deep(&self, at: Position) -> Problem {
         self.problem(at, format!("lists and maps are nested more than {} deep", self.limits.depth_max))
     }
@@ -283,7 +283,7 @@ impl Builder {
         self.complete(Part { node: Arc::new(node), nodes, bytes, height }, anchor)
     }
 
-    /// Keys of what `<<` names, where the map itself and what was merged before have none of that name
+    /// Adds the entries of merged maps whose keys are in neither the map itself nor an earlier merged map
     /// (<https://yaml.org/type/merge.html>).
     fn merge(&mut self, map: MapContent) -> Vec<Entry> {
         let MapContent { mut entries, mut seen, merged, .. } = map;
@@ -308,12 +308,15 @@ impl Builder {
         self.complete_at(part, anchor, at)
     }
 
-    /// Puts a complete node where it belongs. `at` is where it was written, which for an alias is not its own place.
+    /// Adds a complete node to its collection. `at` is the source position, which differs from the node's own
+    /// for an alias.
     fn complete_at(&mut self, part: Part, anchor: usize, at: Position) -> Result<(), Stop> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > self.limits.nodes_max {
-            let message =
-                format!("has more than {} values, those that aliases repeat counted", self.limits.nodes_max);
+            let message = format!(
+                "has more than {} values, including those that aliases repeat",
+                self.limits.nodes_max
+            );
             return Err(Stop::Source(self.problem(at, message)));
         }
         if anchor > 0 {
@@ -359,13 +362,14 @@ impl Builder {
         let Some(text) = node.scalar_text() else {
             let complaint = match node.value {
                 Value::Refused => None,
-                Value::Seq(_) => Some("a key is a word, not a list".to_owned()),
-                Value::Map(_) => {
-                    Some("a key is a word, not a map; put a value that begins with `{` in quotes".to_owned())
-                }
-                Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str => {
-                    Some(format!("a key is a word; put it in quotes if it is to be {:?}", node.text))
-                }
+                Value::Seq(_) => Some("a key must be a word, not a list".to_owned()),
+                Value::Map(_) => Some(
+                    "a key must be a word, not a map; put a value that begins with `{` in quotes".to_owned(),
+                ),
+                Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str => Some(format!(
+                    "a key must be a word; put it in quotes if it is meant to be {:?}",
+                    node.text
+                )),
             };
             return (Expecting::Refused, complaint);
         };
@@ -386,7 +390,7 @@ impl Builder {
 }
 
 impl Part {
-    /// What stands for a value that could not be read.
+    /// Returns a placeholder for an unreadable value.
     fn refused(at: Position) -> Self {
         let node = Node { value: Value::Refused, text: "".into(), style: Style::Plain, position: at };
         Self { node: Arc::new(node), nodes: 1, bytes: 0, height: 0 }
@@ -402,7 +406,7 @@ fn add_missing(entries: &mut Vec<Entry>, seen: &mut HashMap<Box<str>, Position>,
     }
 }
 
-/// `!` alone: a string, list or map, whatever the text looks like.
+/// Returns whether the tag is a lone `!`, which makes any scalar a string.
 fn is_non_specific(tag: &Tag) -> bool {
     tag.handle().is_empty() && tag.suffix() == "!"
 }

@@ -1,11 +1,11 @@
-//! What a text that is no YAML is told.
+//! Messages for syntax errors.
 //!
-//! In: the parser's error and the text. Out: its sentence, with the usual cause and remedy where a person who writes
-//! manifests would not see it from the sentence.
+//! In: the parser's error and the text. Out: the parser's message, with the usual cause and remedy if an
+//! author of manifests would not see it in the message.
 
 use granit_parser::{ErrorKind as Kind, ScanError};
 
-/// A message which reads after the place.
+/// Returns a message that follows the position.
 pub(super) fn message(error: &ScanError, text: &str) -> String {
     let before = error.marker().byte_offset().and_then(|offset| text.get(..offset)).unwrap_or_default();
     match remedy(error.kind(), before) {
@@ -14,7 +14,7 @@ pub(super) fn message(error: &ScanError, text: &str) -> String {
     }
 }
 
-/// What to do, given what was read so far.
+/// Returns a remedy, given the text before the error.
 fn remedy(kind: &Kind, before: &str) -> Option<&'static str> {
     let is_tab = matches!(
         kind,
@@ -35,11 +35,11 @@ fn remedy(kind: &Kind, before: &str) -> Option<&'static str> {
     if is_tab {
         Some("indent with spaces")
     } else if in_brackets && before.ends_with('$') {
-        Some("within brackets put a value that holds `${…}` in quotes")
+        Some("within brackets, put a value that contains `${…}` in quotes")
     } else if in_brackets {
         Some("look for a bracket that is not closed, or a comma that is missing")
     } else if matches!(kind, Kind::MappingValueNotAllowed | Kind::InvalidIndentation) {
-        Some("check the indentation, and put a value that holds `: ` in quotes")
+        Some("check the indentation, and put a value that contains `: ` in quotes")
     } else if matches!(kind, Kind::ExpectedBlockMappingKey | Kind::ExpectedBlockSequenceEntry) {
         Some("check the indentation")
     } else if matches!(kind, Kind::BlockSequenceEntryNotAllowed) {
@@ -57,7 +57,7 @@ fn remedy(kind: &Kind, before: &str) -> Option<&'static str> {
     } else if matches!(kind, Kind::InvalidTrailingDoubleQuotedScalar) {
         Some("within double quotes write \\\"")
     } else if matches!(kind, Kind::UnknownQuotedScalarEscape) {
-        Some("in single quotes a backslash stands for itself")
+        Some("in single quotes, a backslash is literal")
     } else {
         None
     }

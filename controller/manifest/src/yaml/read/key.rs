@@ -1,10 +1,9 @@
-//! Keys of a map as serde sees them: text, or what the text means when a number or a boolean is asked for.
+//! Map keys as serde deserializers: text, parsed if a number or a boolean is expected.
 
 use serde::de::{self, Deserializer, Visitor};
 
 use super::Misfit;
 
-/// A key.
 pub(super) struct KeyReader<'a>(pub(super) &'a str);
 
 macro_rules! parsed {

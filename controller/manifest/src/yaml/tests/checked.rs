@@ -1,9 +1,10 @@
-//! Trees against schemas: every keyword, every shape, and what is said.
+//! Validation against schemas: every keyword, every shape, and the messages.
 
 use super::model::Manifest;
 use super::*;
 
-/// What is wrong with a manifest of one task, given the fields of the task on one line; without line and path of it.
+/// Returns the problems of a manifest with one task, given its fields on one line, without line and path
+/// prefix.
 fn task(fields: &str) -> String {
     let text = format!("spec: {{groups: [{{name: g, tasks: [{{name: t, {fields}}}]}}]}}\n");
     said(&text, "spec.groups[0].tasks[0]")
@@ -92,7 +93,7 @@ fn sizes_and_clocks_say_what_to_write() {
         assert_eq!(task(&format!("resources: {{memory: {text}}}")), format!("resources.memory: {told}"));
     }
     let expected = "expected MHz as an integer, found";
-    let cores = "cpu is counted in MHz, not in cores";
+    let cores = "cpu is in MHz, not in cores";
     for (text, told) in [
         ("500m", format!("{expected} the string \"500m\"; {cores}: 0.5 of a core of 2400 MHz is 1200")),
         ("0.5", format!("{expected} the number 0.5; {cores}: 0.5 of a core of 2400 MHz is 1200")),
@@ -102,10 +103,7 @@ fn sizes_and_clocks_say_what_to_write() {
         ("\"500\"", format!("{expected} the string \"500\"; remove the quotes")),
         ("much", format!("{expected} the string \"much\"")),
         ("5000000000", "must be at most 4294967295, found 5000000000".to_owned()),
-        (
-            "0500",
-            "0500 is octal to some readers of YAML and decimal to others; write 500 or 0o500".to_owned(),
-        ),
+        ("0500", "0500 is octal for some YAML parsers and decimal for others; write 500 or 0o500".to_owned()),
     ] {
         assert_eq!(task(&format!("resources: {{cpu: {text}}}")), format!("resources.cpu: {told}"));
     }
@@ -129,7 +127,7 @@ fn wrong_types_say_what_is_there_and_what_would_be_right() {
         ("env: {A: {}}", "env.A: expected a string, found a map"),
         (
             "env: {A: \"x\\0\"}",
-            "env.A: holds a NUL character, which neither an environment nor an argument can carry",
+            "env.A: contains a NUL character, which is not allowed in environments and arguments",
         ),
         ("weights: 5", "weights: expected a list, found the integer 5; write [5]"),
         ("weights: {a: 1}", "weights: expected a list, found a map; begin each item with `- `"),
@@ -238,10 +236,7 @@ fn unknown_fields_are_looked_for_near_and_far() {
     for (fields, told) in [
         ("cuont: 2", "cuont: unknown field `cuont`; did you mean `count`?"),
         ("Count: 2", "Count: unknown field `Count`; did you mean `count`?"),
-        (
-            "task: {}",
-            "task: unknown field `task`; blocks that repeat take the plural here: `tasks` is a list",
-        ),
+        ("task: {}", "task: unknown field `task`; repeated blocks have plural names here: `tasks` is a list"),
         ("replicas: 3", "replicas: unknown field `replicas`; the number of copies of a group is its `count`"),
         ("driver: x", "driver: unknown field `driver`; `driver` belongs to `tasks[]`"),
         ("interval: 5m", "interval: unknown field `interval`; `interval` belongs to `restart`"),
@@ -266,13 +261,13 @@ fn unknown_fields_are_looked_for_near_and_far() {
 #[test]
 fn names_have_rules() {
     let name = |name: &str| said(&format!("spec: {{groups: [{{name: {name}}}]}}\n"), "spec.groups[0]");
-    let rule = "name: must be 1 to 63 of a-z, 0-9 and `-`, with no `-` at either end";
+    let rule = "name: must be 1 to 63 characters of a-z, 0-9 and `-`, with no `-` at either end";
     assert_eq!(name("web-1"), "");
-    assert_eq!(name("My_Web App"), format!("{rule}; `my-web-app` would do"));
-    assert_eq!(name("-a-"), format!("{rule}; `a` would do"));
+    assert_eq!(name("My_Web App"), format!("{rule}; `my-web-app` would be valid"));
+    assert_eq!(name("-a-"), format!("{rule}; `a` would be valid"));
     assert_eq!(name("'é'"), rule);
     assert_eq!(name("''"), rule);
-    assert_eq!(name(&"a".repeat(64)), format!("{rule}; `{}` would do", "a".repeat(63)));
+    assert_eq!(name(&"a".repeat(64)), format!("{rule}; `{}` would be valid", "a".repeat(63)));
     assert_eq!(name("5"), "name: expected a string, found the integer 5; write \"5\"");
 }
 
@@ -329,10 +324,7 @@ fn a_schema_may_be_odd() {
     assert_eq!(check(either.clone(), "{a: 1}\n"), "");
     assert_eq!(check(either, "{x: 1}\n"), "1:1: `a` is missing");
     let keyed = json!({"type": "object", "propertyNames": {"x-name": "variable"}, "additionalProperties": {"type": "string"}});
-    assert_eq!(
-        check(keyed, "{a=b: x}\n"),
-        "1:2: [\"a=b\"]: as a name it must not be empty and must not hold `=`"
-    );
+    assert_eq!(check(keyed, "{a=b: x}\n"), "1:2: [\"a=b\"]: the name must not be empty or contain `=`");
     let patterned =
         json!({"properties": {"a": {}}, "patternProperties": {"^x-": true}, "additionalProperties": false});
     assert_eq!(check(patterned.clone(), "{x-y: 1, a: 1}\n"), "");

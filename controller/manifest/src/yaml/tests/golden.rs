@@ -1,6 +1,7 @@
-//! Whole texts with what is said about them, as files a person can read.
+//! Whole texts with their expected messages, as readable files.
 //!
-//! `golden/NAME.yaml` is checked against the model; `golden/NAME.txt` is what is shown. `HERDLET_BLESS=1` writes it anew.
+//! `golden/NAME.yaml` is checked against the model; `golden/NAME.txt` is the expected output.
+//! `HERDLET_BLESS=1` updates it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Texts that mean harm, or nothing at all: bounds hold, nothing panics, nothing takes long.
+//! Hostile and meaningless texts: limits hold, nothing panics, nothing takes long.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::model::Manifest;
 use super::*;
 
-/// What takes longer hangs: a quiet machine needs a second for the worst of these, a busy one may need twenty.
+/// Longer is a hang: an idle machine needs one second for the slowest test, a busy one up to twenty.
 const HANG: std::time::Duration = std::time::Duration::from_secs(300);
 
 #[test]
@@ -34,7 +34,7 @@ fn billion_laughs_are_not_laughed() {
         text.push_str(&format!("a{level}: &a{level} [{}]\n", vec![before; 9].join(", ")));
     }
     let begun = Instant::now();
-    assert!(wrong(&text).contains("has more than 250000 values, those that aliases repeat counted"));
+    assert!(wrong(&text).contains("has more than 250000 values, including those that aliases repeat"));
     assert!(begun.elapsed() < HANG);
 }
 
@@ -77,14 +77,14 @@ fn numbers_of_values_and_documents_have_an_end() {
     let text = format!("[{}]", "1,".repeat(300_000));
     assert_eq!(
         wrong(&text),
-        "1:500002: [250000]: has more than 250000 values, those that aliases repeat counted"
+        "1:500002: [250000]: has more than 250000 values, including those that aliases repeat"
     );
     assert_eq!(wrong(&"---\na\n".repeat(20_000)), "20001:1: has more than 10000 documents");
 }
 
 #[test]
 fn nothing_large_takes_long() {
-    // A sixteenth of the limit; an optimised build takes two seconds for the worst of these at the limit.
+    // A sixteenth of the limit; at the limit an optimised build takes two seconds for the slowest case.
     let size = 256 << 10;
     for part in [
         "a",
@@ -147,13 +147,13 @@ fn nothing_large_takes_long() {
     }
 }
 
-/// The schema of the model, made once.
+/// The schema of the model, generated once.
 fn schema() -> &'static schemars::Schema {
     static SCHEMA: LazyLock<schemars::Schema> = LazyLock::new(schema_for::<Manifest>);
     &SCHEMA
 }
 
-/// Pieces from which random texts come close to manifests.
+/// Fragments from which random texts become similar to manifests.
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("\n".to_owned()),
@@ -251,14 +251,14 @@ proptest! {
         let text = to_yaml(&value).unwrap();
         let parsed = parse("t.yaml", text.as_bytes());
         prop_assert!(parsed.problems.is_empty(), "{}\n{}", parsed.problems, text);
-        // A null that is written bare at the top is a document of its own.
+        // A bare null at the top is an empty document.
         prop_assert_eq!(parsed.documents.len(), 1, "{}", text);
         let read: serde_json::Value = from_node(&parsed.documents[0].root()).unwrap();
         prop_assert_eq!(read, value, "{}", text);
     }
 }
 
-/// Texts to slip in.
+/// Texts to insert.
 const SAMPLES: [&[u8]; 3] = [
     include_bytes!("golden/slips.yaml"),
     include_bytes!("golden/foreign.yaml"),
@@ -276,7 +276,7 @@ fn exercise(bytes: &[u8]) {
             assert!(line > 0 && column > 0, "{problem}");
         }
         let typed = from_node::<Manifest>(&root);
-        // What the schema accepts is what serde reads.
+        // Serde can deserialize all that the schema accepts.
         if problems.is_empty() && parsed.problems.is_empty() {
             typed.unwrap();
         }
@@ -284,7 +284,7 @@ fn exercise(bytes: &[u8]) {
     }
 }
 
-/// Any JSON whose keys YAML could mistake for something else.
+/// Any JSON whose keys YAML could resolve to another type.
 fn value() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),
@@ -304,6 +304,6 @@ fn value() -> impl Strategy<Value = serde_json::Value> {
                 .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
         ]
     });
-    // Something other than null at the top: an empty document is none.
+    // Not null at the top, because that is an empty document.
     prop::collection::vec(inner, 0..4).prop_map(serde_json::Value::from)
 }

@@ -1,4 +1,4 @@
-//! A small model of a manifest, with every keyword and every shape of type.
+//! A small model of a manifest with every keyword and every shape of type.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(super) struct Spec {
     pub(super) meta: Option<BTreeMap<String, Text>>,
 }
 
-/// Has a description on one variant, which makes `schemars` write `oneOf`.
+/// One variant has a description, so `schemars` generates `oneOf`.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {

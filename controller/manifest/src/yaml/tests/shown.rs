@@ -1,4 +1,4 @@
-//! How problems are shown: order, the cap, JSON, quoting of what was found.
+//! Display of problems: order, maximum, JSON, quotations.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn the_first_hundred_are_shown_and_the_rest_counted() {
     assert_eq!(problems.iter().next().unwrap().line, 1);
     assert!(problems.to_string().ends_with("a.yaml:100:3: spec: x\nand 150 more"));
 
-    // The first hundred are known to be the same; of the rest only the number is.
+    // The first hundred are exact; of the rest only the number is.
     let mut twice = problems.clone();
     twice.append(problems);
     assert_eq!((twice.len(), twice.more()), (400, 300));

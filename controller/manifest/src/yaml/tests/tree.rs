@@ -1,4 +1,4 @@
-//! Texts → trees: what scalars mean, where things stand, merges, aliases, and what is refused.
+//! Texts → trees: scalars, positions, merges, aliases, and refused input.
 
 use super::*;
 
@@ -103,7 +103,7 @@ fn everything_has_its_place() {
         ("spec.groups[0].ports.http.to", 4, 26),
         ("spec.groups[1].name", 5, 15),
         ("spec.groups[1][\"é\"][1]", 6, 16),
-        // A value that was left out stands at its key.
+        // An absent value has the position of its key.
         ("last", 8, 1),
     ] {
         let place = document.at(path).unwrap();
@@ -154,7 +154,7 @@ fn merge_keys_give_what_the_map_lacks() {
     };
     assert_eq!(keys("one"), pairs(&[("a", "9"), ("b", "2")]));
     assert_eq!(keys("two"), pairs(&[("d", "5"), ("a", "1"), ("b", "2"), ("c", "4")]));
-    // A merged value stands where it was written.
+    // A merged value keeps its own position.
     assert_eq!(document.at("two.c").unwrap().node.position, Position { line: 2, column: 23 });
 }
 
@@ -165,7 +165,7 @@ fn duplicate_keys_are_told_with_both_places() {
         "4:3: a: duplicate key `b`; it is already at line 2, column 3\n\
          5:3: a: duplicate key `b`; it is already at line 2, column 3"
     );
-    // 1 and "1" are one name.
+    // 1 and "1" are the same key.
     assert_eq!(
         wrong("x: [{1: a, '1': b}]\n"),
         "1:12: x[0]: duplicate key `1`; it is already at line 1, column 6"
@@ -174,7 +174,7 @@ fn duplicate_keys_are_told_with_both_places() {
         wrong("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n"),
         "4:3: b: duplicate key `<<`; it is already at line 3, column 3"
     );
-    // The first one stands, so that what is wrong with the rest can be told as well.
+    // The first occurrence is kept, so that its other problems are reported too.
     let parsed = parse("t.yaml", b"a: 1\na: 2\n");
     assert_eq!(&*parsed.documents[0].at("a").unwrap().node.text, "1");
 }
@@ -184,29 +184,29 @@ fn odd_keys_tags_and_aliases_are_refused_and_reading_goes_on() {
     for (text, told) in [
         (
             "a: !vault x\n",
-            "1:4: a: the tag `!vault` is not known here; remove it, or put a value that begins with `!` in quotes",
+            "1:4: a: the tag `!vault` is not supported; remove it, or put a value that begins with `!` in quotes",
         ),
         (
             "a: !!binary aGk=\n",
-            "1:4: a: the tag `!!binary` is not known here; remove it, or put a value that begins with `!` in quotes",
+            "1:4: a: the tag `!!binary` is not supported; remove it, or put a value that begins with `!` in quotes",
         ),
         (
             "a: !!python/object:os.system x\n",
-            "1:4: a: the tag `!!python/object:os.system` is not known here; remove it, or put a value that begins with `!` in quotes",
+            "1:4: a: the tag `!!python/object:os.system` is not supported; remove it, or put a value that begins with `!` in quotes",
         ),
         (
             "a: !!map [x]\n",
-            "1:4: a: the tag `!!map` is not known here; remove it, or put a value that begins with `!` in quotes",
+            "1:4: a: the tag `!!map` is not supported; remove it, or put a value that begins with `!` in quotes",
         ),
-        ("a: !!int x\n", "1:10: a: is not what its tag `!!int` says"),
-        ("a: [*b]\n", "1:5: a[0]: nothing above is marked `&b`; put a value that begins with `*` in quotes"),
-        ("a: &a [*a]\n", "1:8: a[0]: an alias cannot stand within what it repeats"),
-        ("a: {? [x] : y}\n", "1:7: a: a key is a word, not a list"),
+        ("a: !!int x\n", "1:10: a: does not match its tag `!!int`"),
+        ("a: [*b]\n", "1:5: a[0]: there is no anchor `&b` above; put a value that begins with `*` in quotes"),
+        ("a: &a [*a]\n", "1:8: a[0]: an alias can't be inside the value that it repeats"),
+        ("a: {? [x] : y}\n", "1:7: a: a key must be a word, not a list"),
         (
             "a: {? {x: 1} : y}\n",
-            "1:7: a: a key is a word, not a map; put a value that begins with `{` in quotes",
+            "1:7: a: a key must be a word, not a map; put a value that begins with `{` in quotes",
         ),
-        ("~: x\n", "1:1: a key is a word; put it in quotes if it is to be \"~\""),
+        ("~: x\n", "1:1: a key must be a word; put it in quotes if it is meant to be \"~\""),
         ("<<: x\n", "1:5: `<<` takes a map, or a list of maps"),
         ("a: {<<: [{x: 1}, 2]}\n", "1:18: a: `<<` takes a map, or a list of maps"),
     ] {
@@ -252,19 +252,19 @@ fn what_is_no_yaml_is_told_with_its_usual_cause() {
         ("a: 1\n\tb: 2\n", "indent with spaces"),
         (
             "a: b: c\n",
-            "1:5: is not YAML: mapping values are not allowed in this context; check the indentation, and put a value that holds `: ` in quotes",
+            "1:5: is not YAML: mapping values are not allowed in this context; check the indentation, and put a value that contains `: ` in quotes",
         ),
         ("a: 1\n  b: 2\n", "check the indentation"),
         ("a: @x\n", "put the value in quotes"),
         ("a: `x`\n", "put the value in quotes"),
         ("a: \"x\nb: 1\n", "look for a quote that is not closed"),
-        ("a: \"\\q\"\n", "in single quotes a backslash stands for itself"),
+        ("a: \"\\q\"\n", "in single quotes, a backslash is literal"),
         ("a: 1\nb\n", "a line of a map reads `key: value`"),
         (
             "a: [-m, ${PORT}]\n",
-            "1:10: a[2]: is not YAML: while parsing a flow sequence, expected ',' or ']'; within brackets put a value that holds `${…}` in quotes",
+            "1:10: a[2]: is not YAML: while parsing a flow sequence, expected ',' or ']'; within brackets, put a value that contains `${…}` in quotes",
         ),
-        ("a: {b: x${PORT}}\n", "within brackets put a value that holds `${…}` in quotes"),
+        ("a: {b: x${PORT}}\n", "within brackets, put a value that contains `${…}` in quotes"),
         ("a: [1, 2\nb: 1\n", "look for a bracket that is not closed"),
         ("a: {b: 1\nc: 1\n", "look for a bracket that is not closed"),
         ("a: * * * * *\n", "put a value that begins with `*` or `&` in quotes"),

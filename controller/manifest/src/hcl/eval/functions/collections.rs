@@ -1,4 +1,4 @@
-//! Functions of lists and objects.
+//! Functions for lists and objects.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ fn contains(all: &Arguments<'_>) -> Answer {
     Ok(Value::Bool(all.list(0)?.iter().any(|item| equal(item, all.value(1)))))
 }
 
-/// Each item once. The comparisons are paid for: their number is the square of the list's length.
+/// Removes duplicates. The comparisons are charged because their number is quadratic.
 fn distinct(all: &Arguments<'_>, items: &[Value]) -> Result<Vec<Value>, Refusal> {
     let mut once: Vec<Value> = Vec::new();
     for item in items {
@@ -162,7 +162,7 @@ fn merge(all: &Arguments<'_>) -> Answer {
     Ok(Value::Map(merged))
 }
 
-/// Numbers of one `range` at most.
+/// Maximum length of a `range`.
 const RANGE_MAX: usize = 1_024;
 
 fn range(all: &Arguments<'_>) -> Answer {
@@ -186,7 +186,7 @@ fn range(all: &Arguments<'_>) -> Answer {
     list(items)
 }
 
-/// Nomad's reverses strings; lists come naturally.
+/// Nomad's `reverse` takes strings too.
 fn reverse(all: &Arguments<'_>) -> Answer {
     match all.value(0) {
         Value::List(items) => list(items.iter().rev().cloned()),
@@ -196,7 +196,7 @@ fn reverse(all: &Arguments<'_>) -> Answer {
     }
 }
 
-/// Each item of each list with each item of the others; the last one changes first.
+/// The Cartesian product of the lists. The last list varies fastest.
 fn setproduct(all: &Arguments<'_>) -> Answer {
     let mut product = vec![Vec::new()];
     for number in 0..all.len() {

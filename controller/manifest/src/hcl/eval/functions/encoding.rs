@@ -1,4 +1,4 @@
-//! Functions that convert: types, JSON, Base64, URLs, hashes.
+//! Conversions: types, JSON, Base64, URLs, hashes.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Number, Value as Json};
@@ -29,12 +29,12 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 fn base64decode(all: &Arguments<'_>) -> Answer {
-    let bytes = STANDARD.decode(all.text(0)?).map_err(|error| format!("is no Base64: {error}"))?;
-    String::from_utf8(bytes).map(Value::Str).map_err(|_| "what it stands for is not UTF-8".into())
+    let bytes = STANDARD.decode(all.text(0)?).map_err(|error| format!("is not Base64: {error}"))?;
+    String::from_utf8(bytes).map(Value::Str).map_err(|_| "the decoded bytes are not UTF-8".into())
 }
 
 fn jsondecode(all: &Arguments<'_>) -> Answer {
-    let json: Json = serde_json::from_str(&all.text(0)?).map_err(|error| format!("is no JSON: {error}"))?;
+    let json: Json = serde_json::from_str(&all.text(0)?).map_err(|error| format!("is not JSON: {error}"))?;
     let value = from_json(json);
     all.spend(value.weight())?;
     Ok(value)
@@ -76,12 +76,15 @@ fn hex(bytes: &[u8]) -> Value {
 
 fn tobool(all: &Arguments<'_>) -> Answer {
     let value = all.value(0);
-    value.as_bool().map(Value::Bool).ok_or_else(|| format!("{} is no boolean", value.kind()).into())
+    value
+        .as_bool()
+        .map(Value::Bool)
+        .ok_or_else(|| format!("can't convert {} to a boolean", value.kind()).into())
 }
 
 fn tonumber(all: &Arguments<'_>) -> Answer {
     let value = all.value(0);
-    value.number().ok_or_else(|| format!("{} is no number", value.kind()).into())
+    value.number().ok_or_else(|| format!("can't convert {} to a number", value.kind()).into())
 }
 
 fn urlencode(all: &Arguments<'_>) -> Answer {

@@ -1,4 +1,4 @@
-//! Functions of networks that are written as prefixes, such as `10.1.0.0/16`.
+//! Functions for networks in prefix notation, such as `10.1.0.0/16`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,20 +12,20 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function { name: "cidrsubnets", arguments: (1, usize::MAX), call: cidrsubnets },
 ];
 
-/// A network of either family.
+/// An IPv4 or IPv6 network.
 #[derive(Debug, Clone, Copy)]
 struct Network {
-    /// Its first address, as a number.
+    /// The first address as a number.
     first: u128,
-    /// How many bits of an address name the network.
+    /// The length of the prefix.
     prefix: u32,
-    /// How many bits an address has.
+    /// The number of bits of an address.
     bits: u32,
 }
 
 impl Network {
     fn read(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no network such as 10.1.0.0/16");
+        let wrong = || format!("{text:?} is not a network such as 10.1.0.0/16");
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let (number, bits) = match address.parse().map_err(|_| wrong())? {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
@@ -36,17 +36,17 @@ impl Network {
         Ok(Self { first: number & !network.host_mask(), ..network })
     }
 
-    /// The bits that name a host in it.
+    /// The mask of the host bits.
     fn host_mask(self) -> u128 {
         1_u128.checked_shl(self.bits - self.prefix).map_or(u128::MAX, |beyond| beyond - 1)
     }
 
-    /// One of the networks within it that have so many bits more, where there is one of this number.
+    /// Returns the subnet with this number among those whose prefix is `more` bits longer.
     fn subnet(self, more: i128, number: u128) -> Option<Self> {
         let more = u32::try_from(more).ok().filter(|more| *more <= self.bits - self.prefix)?;
         let within = Self { prefix: self.prefix + more, ..self };
         let is_there = 1_u128.checked_shl(more).is_none_or(|beyond| number < beyond);
-        // Where nothing is left to shift into, there is one network, and its number is 0.
+        // If no host bits are left, the only subnet has the number 0.
         let offset = number.checked_shl(within.bits - within.prefix).unwrap_or(0);
         is_there.then_some(Self { first: self.first | offset, ..within })
     }
@@ -63,7 +63,7 @@ impl Network {
     }
 }
 
-/// A host by its number; below zero they are counted from the end.
+/// Returns the address of a host by its number. Negative numbers count from the end.
 fn cidrhost(all: &Arguments<'_>) -> Answer {
     let (network, number) = (Network::read(&all.text(0)?)?, all.int(1)?);
     let hosts = network.host_mask();
@@ -88,11 +88,12 @@ fn cidrsubnet(all: &Arguments<'_>) -> Answer {
         u128::try_from(number).ok().map(|number| Network::read(&text).map(|of| of.subnet(more, number)));
     match subnet.transpose()?.flatten() {
         Some(subnet) => Ok(subnet.text()),
-        None => Err(format!("{text} has no network {number} with {more} bits more").into()),
+        None => Err(format!("{text} has no subnet {number} with {more} more bits").into()),
     }
 }
 
-/// Networks one after the other, each with so many bits more, as near to the one before as its size lets it.
+/// Returns consecutive subnets whose prefixes are the given numbers of bits longer. Each one begins as close
+/// behind its predecessor as its alignment allows.
 fn cidrsubnets(all: &Arguments<'_>) -> Answer {
     let text = all.text(0)?;
     let network = Network::read(&text)?;
@@ -100,9 +101,9 @@ fn cidrsubnets(all: &Arguments<'_>) -> Answer {
     let mut subnets = Vec::new();
     for at in 1..all.len() {
         let more = all.int(at)?;
-        let too_much = || format!("{text} has no room for one more network with {more} bits more");
+        let too_much = || format!("{text} has no room for another subnet with {more} more bits");
         let size = network.subnet(more, 0).ok_or_else(too_much)?.host_mask();
-        // Networks begin at multiples of their size.
+        // A subnet begins at a multiple of its size.
         let first = free.and_then(|free| free.checked_add(size)).map(|beyond| beyond & !size);
         let offset = first.and_then(|first| first.checked_sub(network.first)).ok_or_else(too_much)?;
         let number = offset.checked_div(size.saturating_add(1)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Functions of numbers.
+//! Functions for numbers.
 
 use super::{Answer, Arguments, Function};
 use crate::hcl::value::Value;
@@ -19,7 +19,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     },
 ];
 
-/// Integers stay integers.
+/// Applies a function; integers remain integers.
 fn whole(all: &Arguments<'_>, int: fn(i128) -> Option<i128>, float: fn(f64) -> f64) -> Answer {
     match all.value(0).as_int().and_then(int) {
         Some(value) => Ok(Value::Int(value)),
@@ -41,14 +41,14 @@ fn extreme(all: &Arguments<'_>, is_better: fn(f64, f64) -> bool) -> Answer {
 fn parseint(all: &Arguments<'_>) -> Answer {
     let (text, base) = (all.text(0)?, all.int(1)?);
     let Some(base) = u32::try_from(base).ok().filter(|base| (2..=36).contains(base)) else {
-        return Err("the base must be 2 to 36".into());
+        return Err("the base must be between 2 and 36".into());
     };
     match i128::from_str_radix(&text, base) {
         Ok(value) => Ok(Value::Int(value)),
-        Err(_) => Err(format!("{text:?} is no integer to the base {base}").into()),
+        Err(_) => Err(format!("{text:?} is not an integer in base {base}").into()),
     }
 }
 
 fn finite(value: f64) -> Answer {
-    if value.is_finite() { Ok(Value::float(value)) } else { Err("the result is no number".into()) }
+    if value.is_finite() { Ok(Value::float(value)) } else { Err("the result is not a finite number".into()) }
 }

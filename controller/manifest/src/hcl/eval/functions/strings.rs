@@ -1,4 +1,4 @@
-//! Functions of strings.
+//! Functions for strings.
 
 use herdlet_plan::job::feasibility::compare::regexp;
 
@@ -69,17 +69,17 @@ fn replace(all: &Arguments<'_>) -> Answer {
     text(&whole.replace(&old, &new))
 }
 
-/// `$1` and `${name}` in the new text are what groups of the pattern have matched.
+/// `$1` and `${name}` in the replacement refer to groups of the pattern.
 fn regex_replace(all: &Arguments<'_>) -> Answer {
     let (whole, pattern, new) = (all.text(0)?, all.text(1)?, all.text(2)?);
     let pattern = regexp(&pattern)?;
     let matched = pattern.find_iter(&whole).count() * (1 + new.len() / 64);
-    // No text is in two matches, so each group gives at most the whole in all.
+    // Matches don't overlap, so all matches of one group together are at most as long as the whole text.
     all.spend(matched + new.matches('$').count() * (1 + whole.len() / 64))?;
     text(&pattern.replace_all(&whole, new))
 }
 
-/// As paths are written: what they lead to is not looked at.
+/// Handles the path as text; it is not resolved.
 fn basename(path: &str) -> &str {
     match path.trim_end_matches('/').rsplit('/').next() {
         None | Some("") if path.is_empty() => ".",
@@ -96,12 +96,13 @@ fn dirname(path: &str) -> &str {
     }
 }
 
-/// One text for each item of the lists among the arguments, which are equally long; the others are the same in each.
+/// Formats once for each item of the lists among the arguments, whose lengths must be equal. Other arguments
+/// are the same each time.
 fn formatlist(all: &Arguments<'_>) -> Answer {
     let mut lengths = all.all().iter().filter_map(items).map(<[Value]>::len);
     let length = lengths.next().unwrap_or(1);
     if lengths.any(|other| other != length) {
-        return Err("the lists are not equally long".into());
+        return Err("the lists have different lengths".into());
     }
     let of = |at: usize| {
         let one = |value: &Value| match items(value) {
@@ -115,7 +116,7 @@ fn formatlist(all: &Arguments<'_>) -> Answer {
     (0..length).map(of).collect::<Result<_, _>>().map(Value::List)
 }
 
-/// The items of a list; none of what is no list.
+/// Returns the items of a list; `None` for other values.
 fn items(value: &Value) -> Option<&[Value]> {
     if let Value::List(items) = value { Some(items) } else { None }
 }
@@ -167,7 +168,7 @@ fn trimsuffix(all: &Arguments<'_>) -> Answer {
     text(whole.strip_suffix(&suffix).unwrap_or(&whole))
 }
 
-/// `%s`, `%d`, `%f`, `%q`, `%t`, `%v`, `%x` with width, `0`, `-` and precision; `%%`.
+/// Supports `%s`, `%d`, `%f`, `%q`, `%t`, `%v` and `%x` with width, `0`, `-` and precision, and `%%`.
 fn format(all: &Arguments<'_>) -> Answer {
     let pattern = all.text(0)?;
     let (mut done, mut next) = (String::new(), 1);
@@ -175,7 +176,9 @@ fn format(all: &Arguments<'_>) -> Answer {
     while let Some(at) = rest.find('%') {
         done.push_str(&rest[..at]);
         rest = &rest[at + 1..];
-        let end = rest.find(|char: char| char.is_alphabetic() || char == '%').ok_or("ends within a verb")?;
+        let end = rest
+            .find(|char: char| char.is_alphabetic() || char == '%')
+            .ok_or("the text ends within a verb")?;
         let (flags, verb) = (&rest[..end], rest[end..].chars().next().unwrap_or('%'));
         rest = &rest[end + verb.len_utf8()..];
         if verb == '%' {
