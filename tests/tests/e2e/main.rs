@@ -1,6 +1,6 @@
 //! End to end: the real program with real processes, cgroups, mounts and a real Consul. Each test has an
 //! agent, directories and an instance of its own, and ends with the check that nothing of it remains on the
-//! machine.
+//! machine. As root each test process has network and mount namespaces of its own.
 //!
 //! Tests that a machine can't run (no root, no Consul) are reported as skipped, and fail in CI.
 
@@ -25,6 +25,7 @@ mod folders;
 mod identity;
 mod in_place;
 mod metrics;
+mod namespaces;
 mod nobody;
 mod node;
 mod output;
