@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use herdlet_tests::e2e::wait;
+use herdlet_e2e::wait;
 
 use super::{cost, ground::Ground, job::Bench, table::Table};
 

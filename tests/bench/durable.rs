@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use herdlet_tests::e2e::wait;
+use herdlet_e2e::wait;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{ground::Ground, job::Bench, table::Table};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use herdlet_tests::e2e::{
+use herdlet_e2e::{
     agent::{Agent, Setup},
     host,
     http::{self, Answer},

@@ -64,7 +64,7 @@ pub(super) fn sync(ground: &Ground) -> Duration {
     let file = File::create(dir.path().join("file")).expect("a file");
     let mut taken: Vec<Duration> = (0..TRIES)
         .map(|turn| {
-            herdlet_tests::e2e::wait::pause(Duration::from_millis(20));
+            herdlet_e2e::wait::pause(Duration::from_millis(20));
             // As much as a commit writes, to pages that are there already.
             file.write_all_at(&[0; 28 << 10], (turn as u64 % 2) << 15).expect("a write");
             let began = Instant::now();
@@ -77,5 +77,5 @@ pub(super) fn sync(ground: &Ground) -> Duration {
 }
 
 fn thread_rest() {
-    herdlet_tests::e2e::wait::pause(Duration::from_millis(300));
+    herdlet_e2e::wait::pause(Duration::from_millis(300));
 }

@@ -17,9 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdlet_e2e::{host, ports, program::program, wait};
 use herdlet_nomad::wire::{AllocId, ClientStatus, Job, NodeId, NodeStatus};
 use herdlet_nomad_server::{Cluster, Settings, jobs, lan::Listener, state::State};
-use herdlet_tests::e2e::{host, ports, program::program, wait};
 use rustix::{
     fs::Mode,
     process::{Resource, Rlimit, getrlimit, setrlimit},

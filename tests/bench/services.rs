@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use herdlet_tests::e2e::{
+use herdlet_e2e::{
     consul::{Access, Consul},
     wait,
 };

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use herdlet_tests::e2e::wait;
+use herdlet_e2e::wait;
 use rustix::fs::Mode;
 
 use super::{

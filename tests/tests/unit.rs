@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use herdlet_tests::environment;
+use herdlet_e2e::environment;
 
 /// Each gives the service its own mount namespace: a restart would lose the agent's mounts for tasks.
 const MOUNT_NAMESPACE: [&str; 28] = [

@@ -132,6 +132,17 @@ fn crates_depend_only_on_those_below_them() {
     }
 }
 
+/// A change in the agent builds its program again, and none of the tests that run it.
+#[test]
+fn end_to_end_tests_depend_on_no_crate_of_the_agent() {
+    let manifest = "tests/e2e/Cargo.toml";
+    let mut used = table_keys(manifest, "[dependencies]");
+    used.extend(table_keys(manifest, "[dev-dependencies]"));
+    let allowed = ["herdlet-nomad", "herdlet-nomad-server", "herdlet-rpc", "herdlet-shim"];
+    used.retain(|name| name.starts_with("herdlet") && !allowed.contains(&name.as_str()));
+    assert!(used.is_empty(), "{manifest} depends on {used:?}");
+}
+
 /// The table in `controller/api/src/http/routes` has all paths of Nomad; only herdlet's own paths are plain
 /// axum routes.
 #[test]
@@ -185,7 +196,7 @@ fn being_a_node_needs_only_the_rpc() {
 
 #[test]
 fn no_test_of_processes_is_judged_by_how_long_it_takes() {
-    let mut files = sources("tests/tests/e2e");
+    let mut files = sources("tests/e2e/tests/e2e");
     // Only the time distinguishes the agent's periodic inspection, every 30 s, from a report by the kernel.
     files.retain(|(name, _)| !name.ends_with("/drift.rs"));
     let why =

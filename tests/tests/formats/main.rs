@@ -15,7 +15,7 @@ mod wire_names;
 
 use herdlet_agent::telemetry::names;
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 /// Returns the root of the workspace.
 fn root() -> PathBuf {
@@ -57,4 +57,14 @@ fn metrics_keep_their_names() {
         format!("{} {:?} {:?} {}", metric.name, metric.kind, metric.measure, metric.labels.join(","))
     };
     assert_golden("metrics.txt", &names::ALL.iter().map(line).collect::<Vec<_>>());
+}
+
+#[test]
+fn alerts_name_metrics_that_exist() {
+    let text = fs::read_to_string(root().join("deploy/alerts.yaml")).expect("alerts");
+    let expressions: String = text.lines().filter(|line| line.trim_start().starts_with("expr:")).collect();
+    let words = expressions.split(|char: char| char != '_' && !char.is_ascii_alphanumeric());
+    let named: BTreeSet<&str> = words.filter(|word| word.starts_with("herdlet_")).collect();
+    let known: BTreeSet<&str> = names::ALL.iter().map(|metric| metric.name).collect();
+    assert!(named.len() > 5 && named.is_subset(&known), "{named:?}");
 }

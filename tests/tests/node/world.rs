@@ -12,6 +12,7 @@ use herdlet_api_types::{InstanceId, UnixNanos, view::AllocView};
 use herdlet_base::paths::Paths;
 use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
+use herdlet_e2e::host;
 use herdlet_manifest::manifests::Drivers;
 use herdlet_node::{acknowledged, join::join, previous::mover::Mover, report};
 use herdlet_nomad::{
@@ -31,7 +32,6 @@ use herdlet_rpc::{
 use herdlet_runtime::{BootClock, Clock as _, TokioClock};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::artifact::unpack::Unpacker;
-use herdlet_tests::e2e::host;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{

@@ -1,0 +1,137 @@
+//! The jobs of these lives, and their manifests.
+//!
+//! In: a random number generator. Out: a job whose tasks all run [`super::work`], identified by a word that
+//! no other version has.
+
+use std::path::Path;
+
+use super::work;
+use crate::random::Dice;
+
+/// What a job's tasks do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// They run until they are stopped.
+    Service,
+    /// They complete by themselves.
+    Batch,
+}
+
+impl Kind {
+    /// The name in manifests and in the arguments of [`super::work`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Batch => "batch",
+        }
+    }
+}
+
+/// How a job's tasks handle the stop signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// They exit.
+    Obedient,
+    /// They ignore it, and are killed after their `kill_timeout`.
+    Deaf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    /// The job's name.
+    pub name: String,
+    pub kind: Kind,
+    /// Identifies the processes of this version.
+    pub word: String,
+    /// Number of allocations.
+    pub count: u64,
+    tasks: u64,
+    manner: Manner,
+    volume: bool,
+}
+
+impl Work {
+    /// Returns a random job.
+    pub fn random(dice: &mut Dice, name: &str, word: String) -> Self {
+        let kind = if dice.one_in(4) { Kind::Batch } else { Kind::Service };
+        let manner = if dice.one_in(8) { Manner::Deaf } else { Manner::Obedient };
+        Self {
+            name: name.to_owned(),
+            kind,
+            word,
+            count: 1 + dice.below(3),
+            tasks: 1 + dice.below(2),
+            manner,
+            volume: dice.one_in(3),
+        }
+    }
+
+    /// Returns the same work with another number of allocations.
+    #[must_use]
+    pub fn scaled(&self, dice: &mut Dice) -> Self {
+        Self { count: 1 + (self.count + dice.below(2)) % 3, ..self.clone() }
+    }
+
+    /// Returns a job with very many tasks.
+    pub fn many(count: u64, word: String) -> Self {
+        let (kind, manner) = (Kind::Service, Manner::Obedient);
+        Self { name: "many".to_owned(), kind, word, count, tasks: 1, manner, volume: false }
+    }
+
+    /// Returns the places of its tasks: `job.group[index]/task`.
+    pub fn places(&self) -> Vec<String> {
+        let name = &self.name;
+        (0..self.count)
+            .flat_map(|index| (0..self.tasks).map(move |task| format!("{name}.g[{index}]/t{task}")))
+            .collect()
+    }
+
+    /// Formats the manifest. `program` calls [`work::run`]; tasks write to `journal`.
+    pub fn manifest(&self, program: &Path, journal: &Path) -> String {
+        let Self { name, kind, word, count, tasks, manner, volume } = self;
+        let mut text = String::new();
+        if *volume {
+            text.push_str(&format!(
+                "apiVersion: herdlet/v1\nkind: Volume\nmetadata: {{name: v-{name}}}\nspec: {{type: host, plugin_id: mkdir}}\n---\n"
+            ));
+        }
+        text.push_str(&format!(
+            "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  type: {}\n  groups:\n    - name: g\n      count: {count}\n      restart: {{attempts: 1000, interval: 1h, delay: 20ms, mode: delay}}\n",
+            kind.as_str()
+        ));
+        if *volume {
+            text.push_str(&format!("      volumes: {{data: {{type: host, source: v-{name}}}}}\n"));
+        }
+        text.push_str("      tasks:\n");
+        for task in 0..*tasks {
+            let place = format!("${{NOMAD_ALLOC_NAME}}/t{task}");
+            let own = [work::ARGUMENT, &journal.display().to_string(), &place, word, kind.as_str()]
+                .map(str::to_owned);
+            let program = program.display().to_string();
+            let (command, arguments) = match manner {
+                Manner::Obedient => (program, own.to_vec()),
+                Manner::Deaf => {
+                    let script = "trap '' INT; exec \"$0\" \"$@\"".to_owned();
+                    let mut arguments = vec!["-c".to_owned(), script, program];
+                    arguments.extend(own);
+                    ("/bin/sh".to_owned(), arguments)
+                }
+            };
+            let arguments = serde_json::to_string(&arguments).expect("arguments are JSON, and so YAML");
+            text.push_str(&format!(
+                "        - name: t{task}\n          driver: raw_exec\n          kill_timeout: 200ms\n          config: {{command: {command:?}, args: {arguments}}}\n"
+            ));
+            if *volume {
+                text.push_str("          volume_mounts: [{volume: data, destination: local/data}]\n");
+            }
+        }
+        text
+    }
+}
+
+/// Returns the word of a job's current version from the API's JSON.
+pub fn word_of(job: &serde_json::Value) -> Option<String> {
+    let arguments = job["TaskGroups"][0]["Tasks"][0]["Config"]["args"].as_array()?;
+    // The arguments end with WORD KIND.
+    arguments.get(arguments.len().checked_sub(2)?)?.as_str().map(str::to_owned)
+}

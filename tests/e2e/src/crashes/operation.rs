@@ -1,0 +1,295 @@
+//! Operations between two kills, and the state that is wanted after them.
+//!
+//! In: a random number generator, and the wanted state. Out: a started operation; once its outcome is known,
+//! the new wanted state. An answered request took effect. An unanswered one may or may not have, which the
+//! next agent's state shows.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::json;
+
+use super::job::{Work, word_of};
+use crate::{
+    agent::Agent,
+    http::{self, Asked, Peer},
+    random::Dice,
+    shown::{self, Alloc},
+};
+
+/// The jobs of requests, and the jobs in the folder of manifests.
+pub const ASKED: [&str; 3] = ["a0", "a1", "a2"];
+const LAID: [&str; 2] = ["f0", "f1"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Applies a job that does not exist.
+    Apply(Work),
+    /// Applies a new version of a job.
+    Update(Work),
+    /// Changes a job's number of allocations.
+    Scale(Work),
+    /// Deletes a job.
+    Delete(String),
+    /// Restarts the tasks of a job.
+    Restart(String),
+    /// Collects the directories of ended allocations.
+    Collect,
+    /// Creates or changes a file in the folder.
+    Lay(Work),
+    /// Removes a file from the folder.
+    Take(String),
+}
+
+impl Operation {
+    /// The name in the table.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Apply(_) => "apply",
+            Self::Update(_) => "update",
+            Self::Scale(_) => "scale",
+            Self::Delete(_) => "delete",
+            Self::Restart(_) => "restart",
+            Self::Collect => "collect",
+            Self::Lay(_) => "folder: lay",
+            Self::Take(_) => "folder: take",
+        }
+    }
+
+    /// Returns the request, or `None` if the operation changes the folder or its target does not run.
+    pub fn request(&self, peer: &Peer, program: &Path, journal: &Path) -> Option<Request> {
+        match self {
+            Self::Apply(work) | Self::Update(work) | Self::Scale(work) => {
+                let text = work.manifest(program, journal);
+                let body = json!({ "files": [{ "name": "m.yaml", "text": text }] }).to_string();
+                Some(Request { method: "POST", path: "/v1/herdlet/apply".to_owned(), body, restarts: None })
+            }
+            Self::Delete(name) => {
+                let path = format!("/v1/job/{name}?purge=true");
+                Some(Request { method: "DELETE", path, body: String::new(), restarts: None })
+            }
+            Self::Restart(name) => {
+                let alloc = running(peer, name)?;
+                let path = format!("/v1/client/allocation/{}/restart", alloc.id());
+                Some(Request { method: "POST", path, body: "{}".to_owned(), restarts: Some(alloc.name()) })
+            }
+            Self::Collect => {
+                let path = "/v1/client/gc".to_owned();
+                Some(Request { method: "PUT", path, body: String::new(), restarts: None })
+            }
+            Self::Lay(_) | Self::Take(_) => None,
+        }
+    }
+
+    /// Returns the names of all operations.
+    pub fn names() -> [&'static str; 8] {
+        ["apply", "update", "scale", "delete", "restart", "collect", "folder: lay", "folder: take"]
+    }
+}
+
+/// A request to an agent.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: &'static str,
+    pub path: String,
+    pub body: String,
+    /// The allocation whose tasks it restarts.
+    pub restarts: Option<String>,
+}
+
+/// The wanted jobs, by name.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Those applied by requests.
+    pub asked: BTreeMap<String, Work>,
+    /// Those in the folder.
+    pub laid: BTreeMap<String, Work>,
+}
+
+impl Wanted {
+    pub fn jobs(&self) -> impl Iterator<Item = &Work> {
+        self.asked.values().chain(self.laid.values())
+    }
+
+    /// Returns a random operation.
+    pub fn next(&self, dice: &mut Dice, word: String) -> Operation {
+        if dice.one_in(4) {
+            let name = pick(dice, &LAID);
+            return if self.laid.contains_key(name) && dice.one_in(3) {
+                Operation::Take(name.to_owned())
+            } else {
+                Operation::Lay(Work::random(dice, name, word))
+            };
+        }
+        self.next_request(dice, word)
+    }
+
+    /// Returns a random operation that is a request.
+    pub fn next_request(&self, dice: &mut Dice, word: String) -> Operation {
+        let name = pick(dice, &ASKED);
+        let Some(known) = self.asked.get(name) else {
+            return Operation::Apply(Work::random(dice, name, word));
+        };
+        match dice.below(9) {
+            8 => Operation::Collect,
+            0 | 1 => Operation::Delete(name.to_owned()),
+            2 | 3 => Operation::Restart(name.to_owned()),
+            4 => Operation::Scale(known.scaled(dice)),
+            _ => Operation::Update(Work::random(dice, name, word)),
+        }
+    }
+}
+
+/// An operation in progress.
+#[derive(Debug)]
+pub struct Begun {
+    operation: Operation,
+    asked: Option<Asked>,
+    restarted: Vec<String>,
+}
+
+impl Begun {
+    /// Starts an operation. `wanted` is the state before it.
+    pub fn begin(
+        operation: Operation,
+        wanted: &Wanted,
+        agent: &Agent,
+        program: &Path,
+        journal: &Path,
+    ) -> Self {
+        let mut restarted = Vec::new();
+        if let Operation::Scale(work) = &operation {
+            // A later operation may bring the removed ones back with the same work.
+            let before = wanted.asked.get(&work.name).map_or(0, |before| before.count);
+            restarted.extend((work.count..before).map(|index| format!("{}.g[{index}]", work.name)));
+        }
+        match &operation {
+            Operation::Lay(work) => {
+                let text = work.manifest(program, journal);
+                let written = agent.home.write("laid.yaml", &text);
+                fs::rename(written, file(agent, &work.name)).expect("a file is laid into the folder");
+            }
+            Operation::Take(name) => {
+                fs::remove_file(file(agent, name)).expect("a file is taken out of the folder");
+            }
+            Operation::Apply(_)
+            | Operation::Update(_)
+            | Operation::Scale(_)
+            | Operation::Delete(_)
+            | Operation::Restart(_)
+            | Operation::Collect => {}
+        }
+        let request = operation.request(&agent.peer(), program, journal);
+        restarted.extend(request.as_ref().and_then(|request| request.restarts.clone()));
+        let asked = request.and_then(|request| {
+            http::ask(&agent.home.socket(), request.method, &request.path, &request.body)
+        });
+        Self { operation, asked, restarted }
+    }
+
+    /// Names of the allocations whose tasks the operation may start once more.
+    pub fn restarted(&self) -> &[String] {
+        &self.restarted
+    }
+
+    /// Returns whether the request was answered.
+    pub fn is_answered(&self) -> bool {
+        self.asked.as_ref().is_some_and(Asked::is_answered)
+    }
+
+    /// Returns the outcome of the request, once the agent is dead or has answered.
+    pub fn end(self) -> (Operation, Fate) {
+        let fate = match self.asked.and_then(Asked::answer) {
+            Some(answer) if answer.status == 200 => Fate::Accepted,
+            Some(answer) => Fate::Refused(format!("{} {}", answer.status, answer.body)),
+            None => Fate::Open,
+        };
+        (self.operation, fate)
+    }
+}
+
+/// The outcome of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// It was answered with 200, so it took effect.
+    Accepted,
+    /// It was refused with this message.
+    Refused(String),
+    /// It was not answered.
+    Open,
+}
+
+/// Updates the wanted state after `operation`. If the outcome is open, the agent's state decides.
+///
+/// # Errors
+/// A description, if the agent's state contradicts the outcome.
+pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Peer) -> Result<(), String> {
+    let (name, after) = match operation {
+        Operation::Apply(work) | Operation::Update(work) | Operation::Scale(work) => {
+            (work.name.clone(), Some(work.clone()))
+        }
+        Operation::Delete(name) => (name.clone(), None),
+        Operation::Restart(_) | Operation::Collect => return Ok(()),
+        Operation::Lay(work) => {
+            wanted.laid.insert(work.name.clone(), work.clone());
+            return Ok(());
+        }
+        Operation::Take(name) => {
+            wanted.laid.remove(name);
+            return Ok(());
+        }
+    };
+    let before = wanted.asked.get(&name).cloned();
+    let shown = shown(peer, &name)?;
+    let is = |work: &Option<Work>| work.as_ref().map(|work| (work.word.clone(), work.count)) == shown;
+    let found = match fate {
+        Fate::Refused(why) => return Err(format!("{operation:?} was refused: {why}")),
+        Fate::Accepted if is(&after) => after,
+        Fate::Open if is(&after) => after,
+        Fate::Open if is(&before) => before,
+        Fate::Accepted | Fate::Open => {
+            return Err(format!("{operation:?} was {fate:?}; before {before:?}; shown is {shown:?}"));
+        }
+    };
+    match found {
+        Some(work) => wanted.asked.insert(name, work),
+        None => wanted.asked.remove(&name),
+    };
+    Ok(())
+}
+
+/// Returns word and count of a job, or `None` if it does not exist or is being deleted.
+pub fn shown(peer: &Peer, name: &str) -> Result<Option<(String, u64)>, String> {
+    let answer = http::get(peer, &format!("/v1/job/{name}"));
+    let answer = answer.ok_or_else(|| format!("the agent tells nothing of {name}"))?;
+    if answer.status == 404 {
+        return Ok(None);
+    }
+    let job = answer.json();
+    if job["Stop"] == true {
+        return Ok(None);
+    }
+    let count = job["TaskGroups"][0]["Count"].as_u64();
+    let found = word_of(&job).zip(count);
+    found.map(Some).ok_or_else(|| format!("{name} has no word: {}", answer.body))
+}
+
+/// Returns a running allocation of the job.
+fn running(peer: &Peer, name: &str) -> Option<Alloc> {
+    shown::allocs(peer)
+        .into_iter()
+        .find(|alloc| alloc.job() == *name && alloc.desired() == "run" && alloc.status() == "running")
+}
+
+/// Returns the path of a job's file in the folder.
+pub fn file(agent: &Agent, name: &str) -> PathBuf {
+    agent.home.manifests().join(format!("{name}.yaml"))
+}
+
+fn pick(dice: &mut Dice, names: &[&'static str]) -> &'static str {
+    let at = usize::try_from(dice.below(names.len() as u64)).unwrap_or(0);
+    names.get(at).or(names.first()).copied().unwrap_or_default()
+}

@@ -1,0 +1,263 @@
+//! The invariants once the agent had time to converge: exactly the wanted tasks run, once each; undisturbed
+//! tasks are the same processes; deleted jobs leave no traces.
+//!
+//! In: a life. Out: descriptions of the violations.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use herdlet_shim::record::{Record, State};
+
+use super::{job::Kind, life::Life, operation::Wanted, work::Journal};
+use crate::{
+    agent::Agent,
+    home, host,
+    http::{self, Peer},
+    wait,
+};
+
+/// Deadline for convergence: a state that is not reached by then is considered never reached.
+const LIMIT: Duration = wait::PATIENCE;
+
+/// Lifetime of a tombstone after its attempt, plus a margin.
+pub const TOMBSTONE_TIME: Duration = Duration::from_secs(66);
+
+/// A process of a task.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Task {
+    /// `job.group[index]/task`.
+    pub place: String,
+    /// The word of its version.
+    pub word: String,
+    /// Pid and start time.
+    pub who: (u32, u64),
+    /// Its parent.
+    pub parent: Option<u32>,
+}
+
+/// Returns all processes in cgroups of attempts.
+pub fn running(instance: &str) -> Vec<Task> {
+    let found = host::members(instance).into_iter().filter_map(|member| {
+        let start = host::start_time(member.pid)?;
+        let mut arguments = host::arguments(member.pid)?;
+        let (_kind, word, place) = (arguments.pop(), arguments.pop(), arguments.pop());
+        Some(Task {
+            place: place.unwrap_or_default(),
+            word: word.unwrap_or_default(),
+            who: (member.pid, start),
+            parent: host::parent(member.pid),
+        })
+    });
+    let mut found: Vec<Task> = found.collect();
+    found.sort();
+    found
+}
+
+/// Checks a life whose agent is running.
+pub fn judge(life: &mut Life) -> Vec<String> {
+    let mut broken = until_reached(&life.agent, &life.instance, &life.wanted, &life.journal);
+    let now: BTreeMap<_, _> =
+        running(&life.instance).into_iter().map(|task| ((task.place, task.word), task.who)).collect();
+    for (key, was) in &life.known {
+        let touched = life.disturbed.iter().any(|place| key.0.starts_with(place));
+        if let Some(is) = now.get(key)
+            && is != was
+            && !touched
+        {
+            broken.push(format!("{key:?} was {was:?} and is {is:?}, though nobody touched it"));
+        }
+    }
+    life.known = now;
+    life.disturbed.clear();
+    broken.extend(counted(life));
+    broken.extend(complaints(&life.agent));
+    broken
+}
+
+/// Checks a life after everything was deleted.
+pub fn judge_end(life: &mut Life) -> Vec<String> {
+    let mut broken = judge(life);
+    let deadline = Instant::now() + LIMIT;
+    let volumes = loop {
+        if forgotten(&life.agent) || Instant::now() > deadline {
+            break asked(&life.agent, "/v1/herdlet/volumes");
+        }
+        wait::pause(Duration::from_millis(5));
+    };
+    for volume in volumes {
+        let Some(name) = volume["spec"]["name"].as_str() else { continue };
+        let path = format!("/v1/herdlet/volume/{name}?purge=true");
+        let answer = http::request(&life.agent.peer(), "DELETE", &path, &[], "");
+        if answer.as_ref().is_none_or(|answer| answer.status != 200) {
+            broken.push(format!("volume {name} can't be deleted: {answer:?}"));
+        }
+    }
+    broken.extend(until_bare(&life.agent, &life.instance, &life.bare));
+    broken
+}
+
+/// Waits until the state is as wanted; returns the differences at the deadline.
+pub fn until_reached(agent: &Agent, instance: &str, wanted: &Wanted, journal: &Journal) -> Vec<String> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let open = unreached(agent, instance, wanted, journal);
+        if open.is_empty() || Instant::now() > deadline {
+            return open;
+        }
+        wait::pause(Duration::from_millis(3));
+    }
+}
+
+/// Waits until the agent has no other paths than `bare`; returns those that remain at the deadline.
+/// Tombstones may remain for their lifetime.
+pub fn until_bare(agent: &Agent, instance: &str, bare: &BTreeSet<PathBuf>) -> Vec<String> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left: Vec<String> = traces(agent, instance)
+            .difference(bare)
+            .filter(|path| !is_tombstone(path) && !is_kept(path))
+            .map(|path| format!("left: {}", path.display()))
+            .collect();
+        if left.is_empty() || Instant::now() > deadline {
+            return left;
+        }
+        wait::pause(Duration::from_millis(5));
+    }
+}
+
+/// Returns every path of an agent on this machine: directories, records, cgroups, mounts.
+pub fn traces(agent: &Agent, instance: &str) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let tops = [agent.home.state(), home::runtime(instance)].into_iter().chain(host::trees(instance));
+    for top in tops {
+        // The kernel owns the files in cgroups.
+        let files = !top.starts_with("/sys");
+        walk(&top, files, &mut found);
+        found.extend(
+            host::mounts_below(&top)
+                .into_iter()
+                .map(|point| PathBuf::from(format!("mount {}", point.display()))),
+        );
+    }
+    found
+}
+
+/// Returns the remaining records, including tombstones.
+pub fn records(instance: &str) -> Vec<PathBuf> {
+    let mut found = BTreeSet::new();
+    walk(&home::runtime(instance).join("attempts"), true, &mut found);
+    found.into_iter().filter(|path| !path.file_name().is_some_and(is_hidden)).collect()
+}
+
+fn is_hidden(name: &std::ffi::OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with('.'))
+}
+
+/// Returns whether a path is a tombstone.
+pub fn is_tombstone(path: &Path) -> bool {
+    let in_records = path.parent().is_some_and(|parent| parent.ends_with("attempts"));
+    let record = fs::read(path).ok().and_then(|bytes| Record::from_bytes(&bytes).ok());
+    in_records && record.is_some_and(|record| record.state == State::Tombstone)
+}
+
+/// Returns whether a path remains by design: the directory of volumes, and files of commits that never
+/// happened.
+fn is_kept(path: &Path) -> bool {
+    path.ends_with("state/volumes") || path.components().any(|part| part.as_os_str() == "damaged")
+}
+
+/// Returns the differences to the wanted state.
+fn unreached(agent: &Agent, instance: &str, all: &Wanted, journal: &Journal) -> Vec<String> {
+    let tasks = running(instance);
+    let is: Vec<(String, String)> =
+        tasks.iter().map(|task| (task.place.clone(), task.word.clone())).collect();
+    let services = all.jobs().filter(|work| work.kind == Kind::Service);
+    let mut wanted: Vec<(String, String)> =
+        services.flat_map(|work| work.places().into_iter().map(|place| (place, work.word.clone()))).collect();
+    wanted.sort();
+    let mut open = Vec::new();
+    if is != wanted {
+        open.push(format!("wanted is {wanted:?}; there is {is:?}"));
+    }
+    let attempts = host::members(instance)
+        .into_iter()
+        .map(|member| format!("{}.{}.{}", member.alloc, member.task, member.attempt))
+        .collect::<BTreeSet<_>>();
+    let cgroups: BTreeSet<String> = host::attempts(instance).into_iter().collect();
+    if cgroups != attempts {
+        open.push(format!("cgroups {cgroups:?} for the attempts {attempts:?}"));
+    }
+    let supervisors = host::supervisors(instance).len();
+    if supervisors != wanted.len() {
+        open.push(format!("{supervisors} supervisors for {} tasks", wanted.len()));
+    }
+    let begun: BTreeSet<(String, String)> =
+        journal.begun().into_iter().map(|line| (line.place, line.word)).collect();
+    for work in all.jobs().filter(|work| work.kind == Kind::Batch) {
+        for place in work.places() {
+            if !begun.contains(&(place.clone(), work.word.clone())) {
+                open.push(format!("{place} of {} has not begun", work.word));
+            }
+        }
+    }
+    let status = http::get(&agent.peer(), "/v1/herdlet/status").map(|answer| answer.json());
+    let unconverged = status.as_ref().map(|status| status["unconverged"].clone());
+    if unconverged.as_ref().and_then(|list| list.as_array()).is_none_or(|list| !list.is_empty()) {
+        open.push(format!("not converged: {unconverged:?}"));
+    }
+    open
+}
+
+/// Returns violations in the numbers of starts of each task.
+fn counted(life: &Life) -> Vec<String> {
+    let mut broken: Vec<String> =
+        life.journal.twice().iter().map(|line| format!("two at a time: {line:?}")).collect();
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for line in life.journal.begun() {
+        *counts.entry((line.place, line.word)).or_default() += 1;
+    }
+    for ((place, word), times) in counts {
+        let version = word.trim_start_matches('w').parse().unwrap_or(0_u64);
+        let name = place.split('/').next().unwrap_or_default().to_owned();
+        let asked = life.restarts.get(&(name, word.clone())).copied().unwrap_or(0);
+        if version > life.bereaved && times > 1 + asked {
+            broken
+                .push(format!("{place} of {word} has begun {times} times; {asked} restarts were asked for"));
+        }
+    }
+    broken
+}
+
+/// Returns log lines that must not occur in such a life.
+fn complaints(agent: &Agent) -> Vec<String> {
+    let words = ["panicked", "set aside", "rebuilt", "damaged", "ERROR"];
+    let log = agent.log();
+    let said = log.lines().filter(|line| words.iter().any(|word| line.contains(word)));
+    said.map(|line| format!("said: {line}")).collect()
+}
+
+fn forgotten(agent: &Agent) -> bool {
+    asked(agent, "/v1/herdlet/jobs").is_empty() && asked(agent, "/v1/herdlet/allocs").is_empty()
+}
+
+fn asked(agent: &Agent, path: &str) -> Vec<serde_json::Value> {
+    let peer: Peer = agent.peer();
+    let answer = http::get(&peer, path).filter(|answer| answer.status == 200);
+    answer.and_then(|answer| answer.json().as_array().cloned()).unwrap_or_default()
+}
+
+fn walk(dir: &Path, files: bool, found: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir {
+            walk(&entry.path(), files, found);
+        }
+        if is_dir || files {
+            found.insert(entry.path());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The program under test.
+//!
+//! In: `HERDLET_TEST_PROGRAM`, or the target directory of this test's build. Out: the path of `herdlet`,
+//! which is built if it is missing or older than its sources.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+    time::SystemTime,
+};
+
+/// Names another program to test.
+pub const PROGRAM: &str = "HERDLET_TEST_PROGRAM";
+
+pub fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// Returns the path of a manifest in manifests/.
+pub fn example(name: &str) -> PathBuf {
+    project().join("manifests").join(format!("{name}.yaml"))
+}
+
+/// Returns the path of the program.
+///
+/// # Panics
+/// If it can't be built.
+pub fn program() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| env::var_os(PROGRAM).map_or_else(build, PathBuf::from))
+}
+
+fn build() -> PathBuf {
+    // target/<profile>/deps/<this test>, or target/<profile>/<this program>
+    let own = env::current_exe().expect("a process knows its program");
+    let profile =
+        own.ancestors().skip(1).find(|dir| !dir.ends_with("deps")).expect("programs lie in target/<profile>");
+    let program = profile.join("herdlet");
+    let built = fs::metadata(&program).and_then(|found| found.modified()).ok();
+    let sources = ["controller", "api-types", "Cargo.lock"].map(|part| newest(&project().join(part)));
+    if built.is_some_and(|built| sources.iter().flatten().all(|source| *source <= built)) {
+        return program;
+    }
+    eprintln!("building {}", program.display());
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(project()).args(["build", "--quiet", "--package", "herdlet", "--bin", "herdlet"]);
+    cargo.arg("--target-dir").arg(profile.parent().expect("a profile lies in a target directory"));
+    match profile.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => {}
+        Some(name) => {
+            cargo.args(["--profile", name]);
+        }
+    }
+    let status = cargo.status().expect("cargo can be started");
+    assert!(status.success(), "cargo build -p herdlet failed");
+    program
+}
+
+/// Returns the newest modification time below `path`.
+fn newest(path: &Path) -> Option<SystemTime> {
+    let found = fs::metadata(path).ok()?;
+    if !found.is_dir() {
+        return found.modified().ok();
+    }
+    let entries = fs::read_dir(path).ok()?;
+    entries.filter_map(|entry| newest(&entry.ok()?.path())).max()
+}

@@ -1,0 +1,136 @@
+//! Deployments in a real agent: a failed version reverts its job, a canary waits for its promotion.
+
+use herdlet_e2e::{agent::Agent, http, wait::until_true};
+use serde_json::Value;
+
+use crate::common::{is_root, job, shell};
+
+/// Returns a service whose version is identified by its task's script. Its deadlines suit a busy machine.
+fn version(script: &str, update: &str) -> String {
+    version_within("healthy_deadline: 5m, progress_deadline: 10m", script, update)
+}
+
+/// Like [`version`], with these deadlines.
+fn version_within(deadlines: &str, script: &str, update: &str) -> String {
+    let update = format!("update: {{min_healthy_time: 100ms, {deadlines}, {update}}}\n");
+    job("web", "service", &update, &[shell("t", script, "restart: {attempts: 0}")])
+}
+
+const GOOD: &str = "exec sleep 100000";
+
+fn get(agent: &Agent, path: &str) -> Value {
+    http::get(&agent.peer(), path).unwrap().json()
+}
+
+/// Returns the job's newest deployment, in Nomad's JSON.
+fn newest(agent: &Agent) -> Value {
+    get(agent, "/v1/job/web/deployment")
+}
+
+#[test]
+fn a_version_that_fails_takes_its_job_back_and_says_so() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&version(GOOD, "auto_revert: true"));
+    let first = newest(&agent);
+    assert_eq!(
+        (&first["Status"], &first["StatusDescription"]),
+        (&"successful".into(), &"Deployment completed successfully".into())
+    );
+    let versions = agent.cli(&["get", "versions", "web"]).success().stdout;
+    assert!(versions.contains("STABLE") && versions.contains("yes"), "{versions}");
+    let soon = "healthy_deadline: 2s, progress_deadline: 3s";
+    let file = agent.manifest(&version_within(soon, "exit 7", "auto_revert: true"));
+    let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
+    let told = "Failed due to progress deadline - rolling back to job version 0";
+    assert!(failed.code == 4 && failed.stderr.contains(told), "{}: {}", failed.code, failed.stderr);
+    agent.cli(&["wait", "web"]).success();
+    let listed = agent.cli(&["get", "deployments", "web"]).success().stdout;
+    assert!(listed.contains(told) && listed.matches("completed successfully").count() == 2, "{listed}");
+    agent.cli(&["delete", "web", "--wait"]).success();
+    agent.finish();
+}
+
+#[test]
+fn a_canary_waits_to_be_promoted() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&version(GOOD, "canary: 1"));
+    agent.apply(&version("sleep 0; exec sleep 100000", "canary: 1"));
+    until_true("the canary is healthy", || newest(&agent)["TaskGroups"]["g"]["HealthyAllocs"] == 1);
+    let status = agent.cli(&["status", "web"]).success().stdout;
+    for told in
+        ["herdlet promote web", "Deployment is running but requires manual promotion", "1 of 1 canaries"]
+    {
+        assert!(status.contains(told), "{told}: {status}");
+    }
+    let status = agent.cli(&["deployment", "status", "web"]).success().stdout;
+    let groups: Vec<Vec<&str>> = status.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(groups[1][..5], ["GROUP", "PROMOTED", "DESIRED", "CANARIES", "PLACED"], "{status}");
+    assert_eq!(groups[2][..7], ["g", "no", "1", "1/1", "1", "1", "0"], "{status}");
+    let listed = agent.cli(&["get", "allocs", "web"]).success().stdout;
+    assert!(listed.contains("web.g[0] (canary)") && listed.matches("web.g[0]").count() == 2, "{listed}");
+    let id = newest(&agent)["ID"].as_str().unwrap().to_owned();
+    let canary = get(&agent, &format!("/v1/deployment/allocations/{id}"));
+    assert_eq!(canary[0]["DeploymentStatus"]["Canary"], true, "{canary}");
+    agent.cli(&["promote", "web"]).success();
+    agent.cli(&["wait", "web"]).success();
+    assert_eq!(newest(&agent)["Status"], "successful");
+    let again = agent.cli(&["promote", "web"]);
+    assert!(
+        again.code == 1 && again.stderr.contains("has terminal status \"successful\""),
+        "{}",
+        again.stderr
+    );
+    agent.cli(&["delete", "web", "--wait"]).success();
+    agent.finish();
+}
+
+/// Sets the health of allocations, and returns the API's answer.
+fn judge(agent: &Agent, deployment: &str, body: &Value) -> http::Answer {
+    let path = format!("/v1/deployment/allocation-health/{deployment}");
+    http::request(&agent.peer(), "POST", &path, &[], &body.to_string()).unwrap()
+}
+
+#[test]
+fn with_manual_health_somebody_decides_by_the_api() {
+    if !is_root() {
+        return;
+    }
+    let update = "health_check: manual, auto_revert: true, progress_deadline: 1h";
+    let manual = |script: &str| version_within("healthy_deadline: 5m", script, update);
+    let mut agent = Agent::start();
+    agent.apply(&manual(GOOD));
+    until_true("it says what it waits for", || {
+        let status = agent.cli(&["status", "web"]).success().stdout;
+        status.contains("/v1/deployment/allocation-health/")
+            && newest(&agent)["TaskGroups"]["g"]["HealthyAllocs"] == 0
+    });
+    let (id, alloc) = (newest(&agent)["ID"].as_str().unwrap().to_owned(), agent.allocs()[0].id());
+    let nothing = judge(&agent, &id, &serde_json::json!({}));
+    assert!(nothing.status == 400 && nothing.body.contains("HealthyAllocationIDs"), "{}", nothing.body);
+    let said = judge(&agent, &id, &serde_json::json!({"DeploymentID": id, "HealthyAllocationIDs": [alloc]}));
+    assert_eq!(said.status, 200, "{}", said.body);
+    agent.cli(&["wait", "web"]).success();
+    assert_eq!(newest(&agent)["Status"], "successful");
+
+    agent.apply(&manual("sleep 0; exec sleep 100000"));
+    until_true("the next one runs", || {
+        agent.allocs().iter().any(|alloc| alloc.status() == "running" && alloc.desired() == "run")
+            && newest(&agent)["Status"] == "running"
+            && newest(&agent)["TaskGroups"]["g"]["PlacedAllocs"] == 1
+    });
+    let id = newest(&agent)["ID"].as_str().unwrap().to_owned();
+    let allocs = get(&agent, &format!("/v1/deployment/allocations/{id}"));
+    let said = judge(&agent, &id, &serde_json::json!({"UnhealthyAllocationIDs": [allocs[0]["ID"]]}));
+    assert_eq!(said.json()["RevertedJobVersion"], 0, "{}", said.body);
+    let failed = get(&agent, &format!("/v1/deployment/{id}"));
+    let told = "Failed due to unhealthy allocations - rolling back to job version 0";
+    assert_eq!((&failed["Status"], &failed["StatusDescription"]), (&"failed".into(), &told.into()));
+    agent.cli(&["delete", "web", "--wait"]).success();
+    agent.finish();
+}

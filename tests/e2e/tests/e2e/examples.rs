@@ -1,0 +1,263 @@
+//! Runs every manifest in manifests/ and checks the claims in its comments.
+
+use std::{collections::BTreeSet, fs};
+
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    command::User,
+    consul::{Access, Consul},
+    home::Home,
+    http::{self, Peer},
+    ports,
+    program::{example, project},
+    wait,
+};
+use rustix::process::Signal;
+
+use crate::common::{is_root, patient, start_run};
+
+/// The examples with a test below, in `run.rs` or in `traefik.rs`.
+const TOLD: [&str; 14] = [
+    "artifact",
+    "canary",
+    "check-restart",
+    "dispatch",
+    "hello",
+    "identity",
+    "periodic",
+    "placement",
+    "sidecar",
+    "tag-override",
+    "volume",
+    "web",
+    "web-consul",
+    "web-traefik",
+];
+
+#[test]
+fn every_example_has_its_story_and_is_valid() {
+    let home = Home::new(User::Same);
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(project().join("manifests")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            found.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
+            let program = herdlet_e2e::program::program();
+            let arguments = ["validate".as_ref(), path.as_os_str()];
+            let command = herdlet_e2e::command::prepare(&home, User::Same, program, &arguments);
+            herdlet_e2e::command::Running::start(command).finish().success();
+        }
+    }
+    assert_eq!(found, TOLD.map(str::to_owned).into_iter().collect());
+}
+
+#[test]
+fn artifact_runs_what_it_has_fetched() {
+    let home = Home::new(User::Same);
+    let output = start_run(&home, User::Same, &[&example("artifact")]).finish().success();
+    assert!(
+        output.stdout.contains("| fetched\n") && output.stdout.contains("| hello\n"),
+        "{}",
+        output.stdout
+    );
+    home.until_no_trace();
+}
+
+#[test]
+fn identity_shows_that_it_has_three_tokens_and_none_of_them() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new(User::Same);
+    let output = start_run(&home, User::Same, &[&example("identity")]).finish().success();
+    assert_eq!(output.stdout, "show | three tokens\n");
+}
+
+#[test]
+fn sidecar_runs_its_tasks_in_order() {
+    let home = Home::new(User::Same);
+    let output = start_run(&home, User::Same, &[&example("sidecar")]).finish().success();
+    let lines: Vec<&str> =
+        output.stdout.lines().map(|line| line.split_once("| ").map_or("", |(_, text)| text)).collect();
+    assert_eq!(lines.first(), Some(&"one"), "{}", output.stdout);
+    assert_eq!(lines.last(), Some(&"tidied"), "{}", output.stdout);
+    home.until_no_trace();
+}
+
+#[test]
+fn volume_shares_one_and_gives_one_to_each_allocation() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&fs::read_to_string(example("volume")).unwrap());
+    let volumes = agent.home.state().join("volumes");
+    let lines = [0, 1].map(|index| format!("from volume.post[{index}]"));
+    agent.until_printed(&["logs", "volume"], |said| lines.iter().all(|line| said.contains(line)));
+    for index in 0..2 {
+        let line = format!("from volume.post[{index}]");
+        assert_eq!(fs::read_to_string(volumes.join("inbox").join(index.to_string())).unwrap().trim(), line);
+        let journal = fs::read_dir(&volumes)
+            .unwrap()
+            .filter_map(|entry| fs::read_to_string(entry.unwrap().path().join("log")).ok());
+        assert_eq!(journal.filter(|text| text.trim() == line).count(), 1, "a journal of its own");
+    }
+    agent.finish();
+}
+
+#[test]
+fn web_serves_what_lies_in_its_volume_on_dynamic_ports() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
+    agent.apply_and_wait(&patient("web"));
+    fs::write(agent.home.state().join("volumes/site/index.html"), "it is served").unwrap();
+    let mut ports = BTreeSet::new();
+    for name in ["web.web[0]", "web.web[1]"] {
+        let alloc = agent.alloc(name).unwrap();
+        let port = alloc.port("http").unwrap();
+        assert!(ports.insert(port));
+        let answer = http::get(&Peer::Port(port), "/").unwrap();
+        assert_eq!((answer.status, answer.body.as_str()), (200, "it is served"));
+        assert!(
+            agent.home.state().join("alloc").join(alloc.id()).join("httpd/secrets/nomad_api.jwt").exists()
+        );
+    }
+    let services = agent.cli(&["get", "services"]).success().stdout;
+    for port in &ports {
+        assert!(services.contains(&port.to_string()), "{port} in {services}");
+    }
+    assert!(agent.cli(&["status", "--check"]).code == 0);
+    let logs = wait::until("access logs", || {
+        let logs = agent.cli(&["logs", "web"]).success();
+        let logs = format!("{}{}", logs.stdout, logs.stderr);
+        logs.contains("GET / HTTP/1.1").then_some(logs)
+    });
+    assert!(logs.contains("web.web[0]") || logs.contains("httpd"), "{logs}");
+    let output = agent.cli(&["exec", "web", "--", "sh", "-c", "echo $NOMAD_PORT_http"]).success();
+    assert!(ports.contains(&output.stdout.trim().parse().unwrap()), "{output:?}");
+    agent.finish();
+}
+
+#[test]
+fn web_runs_privately_until_ctrl_c() {
+    let home = Home::new(User::Same);
+    let run = start_run(&home, User::Same, &[&example("web")]);
+    let port = wait::until("a server", || {
+        let servers = herdlet_e2e::host::processes_naming(home.path()).into_values();
+        servers
+            .filter_map(|line| line.split_once("http.server ")?.1.split(' ').next()?.parse::<u16>().ok())
+            .next()
+    });
+    let answer = wait::until("an answer", || http::get(&Peer::Port(port), "/"));
+    assert_eq!(answer.status, 200);
+    run.signal(Signal::INT);
+    assert_eq!(run.finish().code, 130);
+    home.until_no_trace();
+    assert!(http::get(&Peer::Port(port), "/").is_none());
+}
+
+#[test]
+fn web_consul_is_registered_and_checked_by_consul() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let setup = Setup::default().config(ports::for_tasks()).env("CONSUL_HTTP_ADDR", consul.address());
+    let mut agent = Agent::start_with(setup);
+    agent.apply_and_wait(&patient("web-consul"));
+    let port = agent.alloc("web-consul.web[0]").unwrap().port("http").unwrap();
+    let id = wait::until("the registration", || consul.ids("web-consul").pop());
+    assert!(id.starts_with("_herdlet-"), "{id}");
+    let service = consul.services()[&id].clone();
+    assert_eq!(service["Port"], port);
+    assert_eq!(service["Tags"], serde_json::json!(["example", "v1"]));
+    assert_eq!(service["Meta"]["owner"], "web team");
+    wait::until_true("both checks pass", || {
+        let checks = consul.checks("web-consul");
+        checks.len() == 2 && checks.iter().all(|check| check["Status"] == "passing")
+    });
+    agent.cli(&["delete", "web-consul", "--wait"]).success();
+    assert!(consul.ids("web-consul").is_empty());
+    agent.finish();
+}
+
+#[test]
+fn check_restart_restarts_what_is_stuck() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&patient("check-restart"));
+    let before = agent.single("check-restart.worker[0]", "worker");
+    agent.cli(&["exec", "check-restart", "--", "touch", "local/stuck"]).success();
+    let told = wait::until("that it will be restarted", || {
+        let told = agent.cli(&["explain", "check-restart"]).success().stdout;
+        told.contains("restarts unless check moves of service worker passes").then_some(told)
+    });
+    assert!(told.contains("it is stuck"), "what the check said: {told}");
+    wait::until_true("it is another process", || {
+        agent.members().iter().any(|member| member.alloc == before.alloc && member.pid != before.pid)
+    });
+    agent.cli(&["wait", "check-restart"]).success();
+    let events = agent.cli(&["describe", "check-restart"]).success().stdout;
+    assert!(events.contains("healthcheck: check \"moves\" unhealthy"), "{events}");
+    agent.finish();
+}
+
+#[test]
+fn canary_is_seen_under_its_own_tags_until_it_is_promoted() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
+    let text = patient("canary");
+    agent.apply_and_wait(&text);
+    let tags = || {
+        let listed = http::get(&agent.peer(), "/v1/service/canary").unwrap().json();
+        let mut tags: Vec<String> = listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["Tags"][0].as_str().unwrap().to_owned())
+            .collect();
+        tags.sort();
+        tags
+    };
+    assert_eq!(tags(), ["live", "live"]);
+    let next = agent.home.write("next.yaml", &text.replace("RELEASE: \"1\"", "RELEASE: \"2\""));
+    agent.cli(&["apply", "-f", next.to_str().unwrap()]).success();
+    wait::until_true("the canary is listed beside the others", || tags() == ["canary", "live", "live"]);
+    // Healthy for long enough.
+    wait::until_true("it may be promoted", || agent.cli(&["promote", "canary"]).code == 0);
+    agent.cli(&["wait", "canary"]).success();
+    assert_eq!(tags(), ["live", "live"]);
+    agent.finish();
+}
+
+#[test]
+fn tag_override_keeps_what_others_write() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let setup = Setup::default().config(ports::for_tasks()).env("CONSUL_HTTP_ADDR", consul.address());
+    let mut agent = Agent::start_with(setup);
+    agent.apply_and_wait(&fs::read_to_string(example("tag-override")).unwrap());
+    let id = wait::until("the registration", || consul.ids("tag-override").pop());
+    let mut entry = consul.services()[&id].clone();
+    assert_eq!(entry["Tags"], serde_json::json!(["replica"]));
+    // In the form of the agent's own API; changes from the servers reach the agent in the same way.
+    entry["Tags"] = serde_json::json!(["primary"]);
+    entry["Name"] = entry["Service"].take();
+    entry.as_object_mut().unwrap().retain(|key, _| {
+        ["ID", "Name", "Tags", "Address", "Port", "Meta", "EnableTagOverride"].contains(&key.as_str())
+    });
+    consul.put("/v1/agent/service/register", &entry.to_string());
+    // Another change, so that the agent inspects all services.
+    let other = patient("web-consul");
+    agent.apply_and_wait(&other);
+    assert_eq!(consul.services()[&id]["Tags"], serde_json::json!(["primary"]));
+    agent.finish();
+}

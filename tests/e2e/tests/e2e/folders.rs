@@ -1,0 +1,134 @@
+//! Reconciling a folder of manifests: new, removed and broken files, replaced links, missing folders.
+
+use std::time::Duration;
+
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    host, http, wait,
+};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::common::{is_root, job, sleeper};
+
+#[test]
+fn a_folder_of_manifests_is_kept_true() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    agent.set_arguments(vec!["--manifests".into(), agent.home.manifests().display().to_string()]);
+    agent.home.write("manifests/one.yaml", &job("one", "service", "", &[sleeper("t", "")]));
+    agent.launch();
+    let folder = agent.home.manifests();
+    let one = agent.single("one.g[0]", "t");
+    std::fs::write(folder.join("two.yaml"), job("two", "service", "", &[sleeper("t", "")])).unwrap();
+    let two = agent.single("two.g[0]", "t");
+    // A faulty file changes neither its own job nor others.
+    std::fs::write(folder.join("two.yaml"), "apiVersion: herdlet/v1\nkind: Jop\n").unwrap();
+    wait::until_true("the bad file is told", || agent.log().contains("two.yaml"));
+    wait::pause(Duration::from_millis(300));
+    assert!(host::is_alive(one.pid) && host::is_alive(two.pid));
+    std::fs::remove_file(folder.join("one.yaml")).unwrap();
+    wait::until_true("the job of the removed file is stopped", || !host::is_alive(one.pid));
+    assert!(host::is_alive(two.pid));
+    std::fs::remove_file(folder.join("two.yaml")).unwrap();
+    wait::until_true("the other one too", || !host::is_alive(two.pid));
+    agent.finish();
+}
+
+#[test]
+fn a_folder_behind_a_link_is_the_one_that_the_link_leads_to_now() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    let ground = agent.home.path().join("releases");
+    for (release, name) in [("1", "one"), ("2", "two")] {
+        std::fs::create_dir_all(ground.join(release)).unwrap();
+        let text = job(name, "service", "", &[sleeper("t", "")]);
+        std::fs::write(ground.join(release).join("job.yaml"), text).unwrap();
+    }
+    let link = ground.join("current");
+    std::os::unix::fs::symlink("1", &link).unwrap();
+    agent.set_arguments(vec!["--manifests".into(), link.display().to_string()]);
+    agent.launch();
+    let one = agent.single("one.g[0]", "t");
+    std::os::unix::fs::symlink("2", ground.join("next")).unwrap();
+    std::fs::rename(ground.join("next"), &link).unwrap();
+    let two = agent.single("two.g[0]", "t");
+    wait::until_true("what the link led to before is stopped", || !host::is_alive(one.pid));
+    // A recreated directory is empty for a moment.
+    std::fs::rename(ground.join("2"), ground.join("away")).unwrap();
+    wait::until_true("it is missed", || agent.log().contains("cannot be listed"));
+    std::fs::create_dir(ground.join("2")).unwrap();
+    wait::until_true("it is found empty", || agent.log().contains("is another directory than before"));
+    assert!(host::is_alive(two.pid));
+    std::fs::remove_dir(ground.join("2")).unwrap();
+    std::fs::rename(ground.join("away"), ground.join("2")).unwrap();
+    std::fs::remove_file(ground.join("2/job.yaml")).unwrap();
+    wait::until_true("what was removed is stopped", || !host::is_alive(two.pid));
+    agent.finish();
+}
+
+#[test]
+fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    let folder = agent.home.path().join("later");
+    agent.set_arguments(vec!["--manifests".to_owned(), folder.display().to_string()]);
+    agent.launch();
+    assert_eq!(http::get(&agent.peer(), "/readyz").unwrap().status, 200);
+    let complaints = |agent: &Agent| -> Vec<String> {
+        let of_it = |line: &&str| line.contains("ERROR") && line.contains("later");
+        agent.log().lines().filter(of_it).map(str::to_owned).collect()
+    };
+    wait::until_true("it is said", || !complaints(&agent).is_empty());
+    // Longer than the interval between searches for it.
+    wait::pause(Duration::from_secs(6));
+    let said = complaints(&agent);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("No such file"), "{said:?}");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a.yaml"), job("late", "service", "", &[sleeper("t", "")])).unwrap();
+    let member = agent.single("late.g[0]", "t");
+    // Removing the folder again removes no job.
+    std::fs::rename(&folder, agent.home.path().join("away")).unwrap();
+    wait::until_true("missed", || complaints(&agent).len() == 2);
+    assert_eq!(agent.members(), [member]);
+    agent.finish();
+}
+
+/// A mount over a folder hides it, but its watch reports nothing.
+#[test]
+fn what_is_mounted_over_a_folder_is_read() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    let over = agent.home.path().join("over");
+    let folder = over.join("jobs");
+    for (dir, name) in [(&folder, "one"), (&agent.home.path().join("other"), "two")] {
+        std::fs::create_dir_all(dir).unwrap();
+        std::fs::write(dir.join("job.yaml"), job(name, "service", "", &[sleeper("t", "")])).unwrap();
+    }
+    agent.set_arguments(vec!["--manifests".into(), folder.display().to_string()]);
+    agent.launch();
+    let one = agent.single("one.g[0]", "t");
+    // Not on the folder itself but on its parent: a disk that is mounted late.
+    mount("none", &over, "tmpfs", MountFlags::empty(), None).unwrap();
+    wait::until_true("it is missed", || agent.log().contains("cannot be listed"));
+    std::fs::rename(agent.home.path().join("other/job.yaml"), agent.home.path().join("job.yaml")).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(agent.home.path().join("job.yaml"), folder.join("two.yaml")).unwrap();
+    let two = agent.single("two.g[0]", "t");
+    assert!(host::is_alive(one.pid), "a disk that hides its file removes nothing");
+    unmount(&over, UnmountFlags::DETACH).unwrap();
+    wait::until_true("what is under it is read again", || !host::is_alive(two.pid));
+    assert!(host::is_alive(one.pid));
+    std::fs::remove_file(folder.join("job.yaml")).unwrap();
+    wait::until_true("its job is stopped", || !host::is_alive(one.pid));
+    agent.finish();
+}

@@ -1,0 +1,56 @@
+//! The network and mount namespaces of the tests.
+//!
+//! Before `main`, while there is one thread, the process enters namespaces of its own: its ports, abstract sockets and mounts
+//! are seen by no other process of the machine, and go with the last process of the test. A runner that starts a process per
+//! test thereby isolates each test from all others. Without root the tests run in the namespaces of the machine.
+
+use std::{ffi::c_int, io};
+
+use rustix::{
+    mount::{MountPropagationFlags, mount_change},
+    net::{AddressFamily, SocketType, socket},
+    thread::{UnshareFlags, unshare_unsafe},
+};
+
+#[used]
+#[expect(unsafe_code, reason = "the loader calls the functions of this section before `main`")]
+// SAFETY: the section holds pointers to C functions, and the loader passes arguments that a function may ignore.
+#[unsafe(link_section = ".init_array")]
+static ENTER: extern "C" fn() = enter;
+
+extern "C" fn enter() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    if let Err(error) = isolate() {
+        eprintln!("tests: enter namespaces: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn isolate() -> io::Result<()> {
+    #[expect(unsafe_code, reason = "other threads would keep their namespaces")]
+    // SAFETY: there is one thread, and no namespace of file descriptors is changed.
+    unsafe {
+        unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS)?;
+    }
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    bring_up_loopback()
+}
+
+fn bring_up_loopback() -> io::Result<()> {
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let flags = libc::c_short::try_from(libc::IFF_UP).map_err(io::Error::other)?;
+    let mut name = [0; libc::IFNAMSIZ];
+    for (to, from) in name.iter_mut().zip(b"lo") {
+        *to = libc::c_char::try_from(*from).map_err(io::Error::other)?;
+    }
+    let request =
+        libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+    #[expect(unsafe_code, reason = "the flags of a device are set by an ioctl")]
+    // SAFETY: the request is an `ifreq`, as the kernel expects, and lives until the call returns.
+    let code: c_int = unsafe {
+        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCSIFFLAGS, &raw const request)
+    };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,263 @@
+//! A real agent with real processes as a node of a Nomad cluster with stand-in servers on loopback.
+
+use std::time::Duration;
+
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    host,
+    http::{self, Peer},
+    ports, wait,
+};
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, NodeId, NodeStatus};
+use herdlet_nomad_server::{Cluster, Settings, lan::Listener};
+use herdlet_rpc::framed::StreamFrame;
+use serde_json::{Value, json};
+
+use crate::common::is_root;
+
+/// Servers, and an agent that is their node.
+pub(crate) struct Ground {
+    runtime: tokio::runtime::Runtime,
+    cluster: Cluster,
+    _listeners: Vec<Listener>,
+    pub(crate) agent: Agent,
+    node: NodeId,
+    /// The port of the node's own API.
+    pub(crate) port: u16,
+}
+
+impl Ground {
+    pub(crate) fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// Starts them with additional lines in the agent's config.
+    pub(crate) fn start_with(config: &str) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let guard = runtime.enter();
+        // Heartbeats are frequent, but one is missed only if the node is gone.
+        let settings = Settings {
+            ttl_min: Duration::from_secs(1),
+            grace: Duration::from_secs(120),
+            ..Settings::default()
+        };
+        let cluster = Cluster::start(settings);
+        let listeners = runtime.block_on(cluster.listen()).unwrap();
+        drop(guard);
+        let servers = listeners.iter().map(|listener| listener.address.clone()).collect::<Vec<_>>().join(",");
+        let [port] = ports::free();
+        let setup = Setup::default()
+            .config(format!("cluster: {{http_addr: 127.0.0.1, http_port: {port}}}\n{config}"))
+            .argument(format!("--servers={servers}"))
+            .argument("--raw-exec=true")
+            .argument("--node-class=edge");
+        let agent = Agent::start_with(setup);
+        let is_ready = |node: &herdlet_nomad_server::state::Stored| node.node.status == NodeStatus::Ready;
+        let node = wait::until("the node is ready", || {
+            cluster
+                .read(|state| state.nodes.iter().find(|(_, node)| is_ready(node)).map(|(id, _)| id.clone()))
+        });
+        Self { runtime, cluster, _listeners: listeners, agent, node, port }
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        wait::until_true(what, is_so);
+    }
+
+    pub(crate) fn submit(&self, job: &Value) -> herdlet_nomad_server::schedule::Key {
+        let _guard = self.runtime.enter();
+        self.cluster.submit(job).unwrap()
+    }
+
+    /// Returns the only allocation of a job that is wanted.
+    pub(crate) fn alloc(&self, key: &herdlet_nomad_server::schedule::Key) -> Allocation {
+        wait::until("it is placed", || {
+            let allocs = self.cluster.allocs_of(key);
+            allocs.into_iter().find(|alloc| !alloc.desired_status.is_terminal())
+        })
+    }
+
+    /// Stops a job on the servers, and waits for its end.
+    pub(crate) fn stop(&self, key: &herdlet_nomad_server::schedule::Key) {
+        {
+            let _guard = self.runtime.enter();
+            self.cluster.stop_job(key, true);
+        }
+        self.until("it has ended", || self.agent.members().is_empty());
+    }
+
+    pub(crate) fn reaches(&self, id: &AllocId, status: &ClientStatus) {
+        self.until(&format!("{id} is {status}"), || self.cluster.client_status(id) == *status);
+    }
+}
+
+impl Ground {
+    /// Removes everything from the servers, and checks that nothing remains.
+    pub(crate) fn finish(self) {
+        {
+            let _guard = self.runtime.enter();
+            let jobs: Vec<_> = self.cluster.read(|state| state.jobs.keys().cloned().collect());
+            for key in &jobs {
+                self.cluster.stop_job(key, true);
+            }
+            self.until("all has ended", || self.agent.members().is_empty());
+            self.cluster.write(|state| {
+                let ids: Vec<AllocId> = state.allocs.keys().cloned().collect();
+                ids.iter().for_each(|id| state.collect(id));
+            });
+        }
+        self.until("nothing is left", || self.agent.allocs().is_empty());
+        self.agent.finish();
+    }
+}
+
+/// Returns a service whose only task sleeps for `seconds`.
+pub(crate) fn service(id: &str, seconds: u32) -> Value {
+    json!({
+        "ID": id, "Name": id, "Type": "service", "Namespace": "default", "Datacenters": ["dc1"],
+        "TaskGroups": [{
+            "Name": "g", "Count": 1,
+            "Update": { "MaxParallel": 1, "HealthCheck": "checks", "MinHealthyTime": 100_000_000, "HealthyDeadline": 300_000_000_000_i64, "ProgressDeadline": 600_000_000_000_i64 },
+            "Networks": [{ "Mode": "host", "DynamicPorts": [{ "Label": "http" }] }],
+            "Tasks": [{
+                "Name": "t", "Driver": "raw_exec",
+                "Config": { "command": "/bin/sleep", "args": [seconds.to_string()] },
+                "Resources": { "CPU": 100, "MemoryMB": 32 },
+                "LogConfig": { "MaxFiles": 2, "MaxFileSizeMB": 1 },
+                "KillTimeout": 5_000_000_000_i64,
+            }],
+        }],
+    })
+}
+
+#[test]
+fn a_job_of_the_servers_runs_is_updated_outlives_the_agent_and_ends() {
+    if !is_root() {
+        return;
+    }
+    let mut ground = Ground::start();
+    let known = ground.cluster.read(|state| state.nodes[&ground.node].node.clone());
+    assert_eq!((&*known.node_class, &*known.datacenter), ("edge", "dc1"));
+    assert!(known.drivers["raw_exec"].healthy && known.attributes.contains_key("kernel.name"));
+
+    let key = ground.submit(&service("web", 100_001));
+    let first = ground.alloc(&key);
+    ground.reaches(&first.id, &ClientStatus::Running);
+    ground.until("it is healthy", || {
+        let healthy = ground.cluster.alloc(&first.id).and_then(|alloc| alloc.deployment_status?.healthy);
+        healthy == Some(true)
+    });
+    ground.until("its deployment is over", || ground.cluster.deployment(&key) == "successful");
+    let member = ground.agent.single("web.g[0]", "t");
+    assert_eq!(host::arguments(member.pid).unwrap(), ["/bin/sleep", "100001"]);
+    let port = first.allocated_resources.unwrap().shared.ports[0].value;
+    let environment = std::fs::read_to_string(format!("/proc/{}/environ", member.pid)).unwrap();
+    for expected in [format!("NOMAD_PORT_http={port}"), format!("NOMAD_ALLOC_ID={}", first.id)] {
+        assert!(environment.split('\0').any(|variable| variable == expected), "{expected}: {environment:?}");
+    }
+
+    ground.agent.crash();
+    ground
+        .until("the node is ready again", || ground.cluster.status(&ground.node) == Some(NodeStatus::Ready));
+    assert_eq!(ground.agent.single("web.g[0]", "t").pid, member.pid, "it was adopted");
+
+    ground.submit(&service("web", 100_002));
+    ground.until("another one runs", || {
+        let other = ground.cluster.allocs_of(&key).into_iter().find(|alloc| alloc.id != first.id);
+        other.is_some_and(|alloc| alloc.client_status == ClientStatus::Running)
+    });
+    ground.reaches(&first.id, &ClientStatus::Complete);
+    assert!(!host::is_alive(member.pid));
+
+    {
+        let _guard = ground.runtime.enter();
+        ground.cluster.stop_job(&key, true);
+    }
+    for alloc in ground.cluster.allocs_of(&key) {
+        ground.reaches(&alloc.id, &ClientStatus::Complete);
+    }
+    assert!(ground.agent.members().is_empty());
+    ground.finish();
+}
+
+#[test]
+fn what_fails_is_told_with_its_code_and_what_is_not_built_with_its_name() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::start();
+    let mut job = service("bad", 1);
+    job["Type"] = "batch".into();
+    job["TaskGroups"][0]["Update"] = Value::Null;
+    job["TaskGroups"][0]["RestartPolicy"] =
+        json!({ "Attempts": 0, "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000, "Mode": "fail" });
+    job["TaskGroups"][0]["Tasks"][0]["Config"] = json!({ "command": "/bin/sh", "args": ["-c", "exit 7"] });
+    let alloc = ground.alloc(&ground.submit(&job));
+    ground.reaches(&alloc.id, &ClientStatus::Failed);
+    let state = ground.cluster.alloc(&alloc.id).unwrap().task_states["t"].clone();
+    assert!(state.events.iter().any(|event| event.kind == "Terminated" && event.exit_code == 7));
+
+    let mut job = service("vault", 1);
+    job["TaskGroups"][0]["Tasks"][0]["Vault"] = json!({ "Policies": ["db"] });
+    let alloc = ground.alloc(&ground.submit(&job));
+    ground.reaches(&alloc.id, &ClientStatus::Failed);
+    let state = ground.cluster.alloc(&alloc.id).unwrap().task_states["t"].clone();
+    let failure = state.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
+    assert!(failure.display_message.contains("Vault"), "{}", failure.display_message);
+    ground.finish();
+}
+
+/// The calls behind `nomad alloc logs`, `alloc restart` and `node status -self`.
+#[test]
+fn servers_and_people_reach_what_runs_on_the_node() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::start();
+    let mut job = service("told", 1);
+    job["TaskGroups"][0]["Tasks"][0]["Config"] =
+        json!({ "command": "/bin/sh", "args": ["-c", "echo hello; exec sleep 100000"] });
+    let alloc = ground.alloc(&ground.submit(&job));
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+
+    let asked = json!({
+        "AllocID": alloc.id.to_string(), "Task": "t", "LogType": "stdout", "Origin": "start", "Offset": 0, "PlainText": true,
+        "Follow": false, "Region": "global",
+    });
+    let logs = async {
+        let mut stream =
+            ground.cluster.stream_to_node(&ground.node, "FileSystem.Logs", &asked).await.unwrap();
+        let mut told = String::new();
+        while let Ok(Some(frame)) = stream.receive::<StreamFrame>().await {
+            told.push_str(&String::from_utf8_lossy(&frame.payload));
+        }
+        told
+    };
+    ground.agent.until_logged(&alloc.id.to_string(), "t", "stdout", |said| said == "hello\n");
+    assert_eq!(ground.runtime.block_on(logs), "hello\n");
+
+    let pid = ground.agent.single("told.g[0]", "t").pid;
+    let asked = json!({ "AllocID": alloc.id.to_string(), "TaskName": "t", "Region": "global" });
+    let restarted = ground.cluster.call_node::<_, Nothing>(&ground.node, "Allocations.Restart", &asked);
+    ground.runtime.block_on(restarted).unwrap();
+    ground.until("it was restarted", || {
+        ground.agent.members().iter().any(|member| member.task == "t" && member.pid != pid)
+    });
+
+    let peer = Peer::Port(ground.port);
+    let own = http::request(&peer, "GET", "/v1/agent/self", &[], "").unwrap();
+    assert!(own.status == 200 && own.body.contains(&ground.node.to_string()), "{own:?}");
+    let shown = http::request(
+        &peer,
+        "GET",
+        &format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", alloc.id),
+        &[],
+        "",
+    );
+    assert_eq!(shown.unwrap().body.lines().next(), Some("hello"));
+    ground.finish();
+}
+
+#[derive(serde::Deserialize)]
+struct Nothing {}

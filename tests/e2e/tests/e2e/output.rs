@@ -1,0 +1,186 @@
+//! Output of commands: write errors, closed pipes, logs that are followed across replacements.
+
+use std::{
+    cell::RefCell,
+    io::Read as _,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use herdlet_e2e::{agent::Agent, ports, program::program, wait};
+
+use crate::common::{is_root, job, shell};
+
+#[test]
+fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job(
+        "chat",
+        "service",
+        "",
+        &[shell("t", "while echo said; do sleep 0.1; done", "")],
+    ));
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for (arguments, code) in [
+        (["get", "jobs"].as_slice(), 1),
+        (&["schema"], 1),
+        (&["logs", "chat"], 1),
+        (&["exec", "chat", "--", "echo", "x"], 125),
+    ] {
+        let status = agent.command(arguments).stdout(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+    // The reason can't be printed anywhere.
+    let status = agent.command(&["status", "nobody"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let status = agent.command(&["restart", "chat", "--wait"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    for (arguments, code) in [
+        (["logs", "-f", "chat"].as_slice(), 0),
+        (&["status", "--watch"], 0),
+        (&["get", "jobs", "--watch"], 0),
+        (&["exec", "chat", "--", "yes"], 141),
+    ] {
+        let mut running = agent.command(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        running.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let running = RefCell::new(running);
+        let ended = || running.borrow_mut().try_wait().unwrap();
+        wait::until_true(&format!("{arguments:?} ends"), || ended().is_some());
+        assert_eq!(ended().unwrap().code(), Some(code), "{arguments:?}");
+    }
+    agent.finish();
+}
+
+#[test]
+fn simulate_fails_where_no_node_is_ready_and_says_why() {
+    let [port] = ports::free();
+    let gone = format!("127.0.0.1:{port}");
+    let output = Command::new(program())
+        .args(["simulate", "--servers", &gone, "--nodes", "20", "--for", "8s"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let why =
+        format!("error: no node is ready: failed to reach a server: connect to {gone}: Connection refused");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with(&why) && said.lines().count() == 2, "nothing is said for each node: {said}");
+}
+
+#[test]
+fn whoever_follows_a_jobs_logs_hears_what_takes_the_place_of_what_ends() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let text = |said: &str| {
+        job(
+            "chat",
+            "service",
+            "count: 2",
+            &[shell("t", &format!("while echo {said}; do sleep 0.2; done"), "")],
+        )
+    };
+    agent.apply_and_wait(&text("first"));
+    let logs = agent.spawn(&["logs", "-f", "chat"]);
+    logs.until_stdout("first");
+    agent.apply_and_wait(&text("second"));
+    for name in ["chat.g[0]/t | second", "chat.g[1]/t | second"] {
+        logs.until_stdout(name);
+    }
+    agent.cli(&["delete", "chat", "--wait"]).success();
+    assert_eq!(logs.finish().code, 0, "it ends with the job");
+    agent.finish();
+}
+
+#[test]
+fn logs_since_a_moment_are_those_that_were_written_since() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let gate = agent.home.path().join("gate");
+    let script = format!(
+        "echo early; until test -e {}; do sleep 0.1; done; echo late; exec sleep 100000",
+        gate.display()
+    );
+    agent.apply_and_wait(&job("chat", "service", "", &[shell("t", &script, "")]));
+    let follow = agent.spawn(&["logs", "-f", "chat"]);
+    follow.until_stdout("early");
+    // The time of a log line is known to within ten seconds.
+    wait::pause(Duration::from_secs(12));
+    let date = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output().unwrap().stdout;
+    let between = String::from_utf8(date).unwrap().trim().to_owned();
+    wait::pause(Duration::from_secs(2));
+    std::fs::write(gate, "").unwrap();
+    follow.until_stdout("late");
+    let said = |arguments: &[&str]| {
+        let arguments = [["logs", "chat"].as_slice(), arguments].concat();
+        agent.cli(&arguments).success().stdout
+    };
+    assert_eq!(said(&["--since", "1h"]), "early\nlate\n");
+    assert_eq!(said(&["--since", &between]), "late\n");
+    assert_eq!(said(&["--since", "1h", "--tail", "1"]), "late\n");
+    for (time, why) in [("2999-01-01T00:00:00Z", "future"), ("yesterday", "2026-01-02T15:04:05Z")] {
+        let refused = agent.cli(&["logs", "chat", "--since", time]).ended(2).stderr;
+        assert!(refused.contains(why), "{refused}");
+    }
+    agent.finish();
+}
+
+// Regression: followers of a log saw a prompt only after it was answered.
+#[test]
+fn a_followed_log_shows_a_line_that_is_not_finished_and_says_that_the_agent_has_gone() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let ask = "printf 'your name? '; sleep 100000";
+    agent.apply_and_wait(&job("chat", "service", "", &[shell("t", ask, "")]));
+    let ends: [fn(&mut Agent); 2] = [Agent::kill, |agent| assert!(agent.terminate().success())];
+    for end in ends {
+        let labelled = agent.spawn(&["logs", "-f", "chat"]);
+        labelled.until_stdout("chat.g[0]/t | your name? ");
+        let id = agent.alloc("chat.g[0]").unwrap().id();
+        let alone = agent.spawn(&["logs", "-f", "--stdout", &id]);
+        alone.until_stdout("your name? ");
+        end(&mut agent);
+        for logs in [labelled, alone] {
+            let ended = logs.finish().ended(1);
+            assert!(ended.stdout.ends_with("your name? \n"), "{:?}", ended.stdout);
+            assert!(
+                ended.stderr.contains("the agent ended while its logs were being read"),
+                "{}",
+                ended.stderr
+            );
+            assert!(!ended.stderr.contains("body") && !ended.stderr.contains("message"), "{}", ended.stderr);
+        }
+        agent.launch();
+    }
+    agent.finish();
+}
+
+// Regression: readers and the next supervisor took the file for the newest part of the log, and the
+// supervisor removed all others.
+#[test]
+fn a_file_that_a_task_lays_beside_its_log_hides_nothing_of_it() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let plants = "echo one; sleep 0.5; echo planted > \"$NOMAD_ALLOC_DIR/logs/t.stdout.999999\"; echo two; exec sleep 100000";
+    agent.apply_and_wait(&job("chat", "service", "", &[shell("t", plants, "")]));
+    let logs = agent.spawn(&["logs", "-f", "chat", "--no-prefix"]);
+    logs.until_stdout("one\ntwo\n");
+    agent.cli(&["restart", "chat", "--wait"]).success();
+    logs.until_stdout("one\ntwo\none\ntwo\n");
+    let said = |arguments: &[&str]| agent.cli(&[&["logs", "chat"], arguments].concat()).success().stdout;
+    assert_eq!(said(&[]), "one\ntwo\none\ntwo\n");
+    assert_eq!(said(&["--tail", "1"]), "two\n");
+    assert_eq!(said(&["--since", "1h"]), "one\ntwo\none\ntwo\n");
+    agent.cli(&["delete", "chat", "--wait"]).success();
+    assert_eq!(logs.finish().code, 0);
+    agent.finish();
+}

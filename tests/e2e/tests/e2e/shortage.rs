@@ -1,0 +1,165 @@
+//! Starts that could not be made for lack of processes or descriptors, on the first agent of a runtime
+//! directory, as after each boot. They count as no attempt, no task fails permanently, and all tasks run once
+//! the resources suffice.
+
+use std::fs;
+
+use herdlet_e2e::{agent::Agent, environment, http, wait};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+use crate::{
+    common::{is_root, job, sleeper},
+    faults::Pids,
+};
+
+/// More tasks than either limit allows.
+const TASKS: usize = 60;
+
+/// The policy tolerates one lost attempt; a second one fails the task permanently.
+fn wanted() -> String {
+    let group = format!("count: {TASKS}\nrestart: {{attempts: 1, interval: 10m, delay: 1s, mode: fail}}");
+    job("many", "service", &group, &[sleeper("t", "")])
+}
+
+/// Asserts that every task runs in its first attempt, and was never reported as ended.
+fn assert_nothing_was_counted(agent: &Agent) {
+    let all = wait::until("all tasks run", || {
+        let all = agent.allocs();
+        let lost = all.iter().find(|alloc| alloc.failed("t") || alloc.restarts("t") > 0);
+        assert!(lost.is_none(), "{lost:?}\n{}", agent.log_tail());
+        (all.len() == TASKS && all.iter().all(|alloc| alloc.state("t") == "running")).then_some(all)
+    });
+    for alloc in all {
+        let events = alloc.events("t");
+        assert!(!events.iter().any(|event| event == "Terminated" || event == "Restarting"), "{events:?}");
+    }
+    assert_eq!(agent.members().len(), TASKS);
+}
+
+#[test]
+fn what_could_not_start_for_want_of_processes_has_lost_no_attempt() {
+    if !is_root() {
+        return;
+    }
+    let Some(group) = Pids::new("boot") else {
+        environment::leave_out("there is no pids controller that tests may use");
+        return;
+    };
+    let mut agent = Agent::start();
+    group.take(agent.pid());
+    group.limit("60");
+    agent.apply(&wanted());
+    // If supervisors are not in the agent's cgroup, all tasks start.
+    let is_short = wait::until("the limit is met, or all tasks run", || {
+        let is_short = agent.cli(&["explain", "many"]).stdout.contains("Resource temporarily unavailable");
+        (is_short || agent.members().len() == TASKS).then_some(is_short)
+    });
+    if !is_short {
+        environment::leave_out(
+            "supervisors are not in the agent's group: its limit of processes lets all tasks run",
+        );
+    }
+    group.limit("max");
+    assert_nothing_was_counted(&agent);
+    agent.finish();
+}
+
+#[test]
+fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Default::default());
+    agent.set_shell("ulimit -S -n 96");
+    agent.launch();
+    let path = agent.manifest(&wanted()).display().to_string();
+    let asked = agent.spawn(&["apply", "-f", &path]);
+    // Its API may lack descriptors too.
+    wait::until_true("the limit is met", || {
+        let is_met = agent.log().matches("Too many open files").count() > 1
+            || fs::read_dir(format!("/proc/{}/fd", agent.pid())).is_ok_and(|open| open.count() >= 95);
+        assert!(is_met || agent.members().len() < TASKS, "all tasks run within the limit");
+        is_met
+    });
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
+    // Its hard limit is that of this process.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    prlimit(pid, Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let _ = asked.finish();
+    agent.apply(&wanted());
+    assert_nothing_was_counted(&agent);
+    agent.finish();
+}
+
+/// Regression: the command counted as run, so the task was killed without it.
+#[test]
+fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let mark = agent.home.path().join("hook");
+    let hook = format!(
+        "shutdown_delay: 3s\nprestop: {{command: /bin/sh, args: [-c, 'echo ran > {}'], timeout: 5m}}",
+        mark.display()
+    );
+    agent.apply_and_wait(&job("hooked", "service", "", &[sleeper("t", &hook)]));
+    agent.cli(&["delete", "hooked"]).success();
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
+    let before = getrlimit(Resource::Nofile);
+    // All descriptor numbers below the limit are in use.
+    let open = fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap();
+    let open: Vec<u64> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let current = (0..).find(|number| !open.contains(number));
+    prlimit(pid, Resource::Nofile, Rlimit { current, ..before }).unwrap();
+    // Long enough for the delay and several attempts. A shorter pause would prove less, but fail nothing.
+    wait::pause(std::time::Duration::from_secs(8));
+    assert_eq!(agent.members().len(), 1, "it waits for its command");
+    assert!(!mark.exists());
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    wait::until_true("the command has run", || mark.exists());
+    wait::until_true("the task has ended", || agent.members().is_empty());
+    agent.finish();
+}
+
+/// If the agent can't run a check, the task's state is unknown: nothing is restarted or delisted.
+#[test]
+fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let restart = "interval: 1s, timeout: 2m, check_restart: {limit: 2, grace: 0s}";
+    let checks = [
+        format!("{{name: cmd, type: script, command: /bin/true, {restart}}}"),
+        format!("{{name: tcp, type: tcp, port: {port}, {restart}}}"),
+    ];
+    let services = format!("services: [{{name: web, checks: [{}]}}]", checks.join(", "));
+    agent.apply_and_wait(&job("checked", "service", "", &[sleeper("t", &services)]));
+    let member = agent.single("checked.g[0]", "t");
+    let is_listed = || {
+        let listed = http::get(&agent.peer(), "/v1/service/web").unwrap().json();
+        listed.as_array().is_some_and(|listed| listed.len() == 1)
+    };
+    wait::until_true("both checks pass", is_listed);
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
+    let before = getrlimit(Resource::Nofile);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(12), ..before }).unwrap();
+    wait::until_true("a check could not run", || agent.log().contains("a check could not run"));
+    // Long enough for several runs of each; a shorter pause would prove less and fail nothing.
+    wait::pause(std::time::Duration::from_secs(5));
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    let alloc = agent.alloc("checked.g[0]").unwrap();
+    assert_eq!(alloc.restarts("t"), 0, "{}", agent.log_tail());
+    assert_eq!(agent.single("checked.g[0]", "t"), member);
+    assert!(is_listed(), "its checks count as before");
+    assert_eq!(agent.log().matches("a check could not run").count(), 1);
+    drop(listener);
+    // The checks run again.
+    wait::until_true("the check fails that has nobody to ask", || {
+        agent.alloc("checked.g[0]").is_some_and(|alloc| alloc.restarts("t") > 0)
+    });
+    agent.finish();
+}

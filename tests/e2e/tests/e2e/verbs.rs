@@ -1,0 +1,94 @@
+//! Nomad's commands, as a user of Nomad types them.
+
+use herdlet_e2e::agent::Agent;
+
+use crate::common::{is_root, job, shell, volume};
+
+#[test]
+fn nomads_verbs_do_what_they_say() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let group = "volumes: {v: {type: host, source: kept}}";
+    let mounted = "volume_mounts: [{volume: v, destination: local/data}]";
+    let web = format!(
+        "{}{}",
+        volume("kept"),
+        job("web", "service", group, &[shell("t", "echo hello; exec sleep 100000", mounted)])
+    );
+    let file = agent.manifest(&web).display().to_string();
+    assert_eq!(agent.cli(&["job", "plan", &file]).code, 1);
+    agent.cli(&["job", "run", "-detach", &file]).success();
+    agent.cli(&["wait", "web"]).success();
+    assert!(agent.cli(&["job", "status", "web"]).success().stdout.contains("web version 0"));
+    let alloc = agent.cli(&["get", "allocs", "-o", "name"]).success().stdout.trim().to_owned();
+    agent.until_printed(&["alloc", "logs", &alloc, "t"], |said| said == "hello\n");
+    let told = agent.cli(&["alloc", "exec", "-task", "t", &alloc, "echo", "-n", "hi"]).success().stdout;
+    assert_eq!(told, "hi");
+    assert!(agent.cli(&["alloc", "status", &alloc]).success().stdout.contains("Task started by client"));
+    let node = agent.cli(&["node", "status"]).success().stdout;
+    assert!(node.contains("${attr.cpu.arch}") && node.contains("eligible     ready"), "{node}");
+    let inspected = agent.cli(&["job", "inspect", "web"]).success().stdout;
+    let parsed: serde_json::Value = serde_json::from_str(&inspected).unwrap();
+    assert_eq!(parsed["Job"]["ID"], "web", "{inspected}");
+    let again = agent.home.write("web.json", &inspected).display().to_string();
+    agent.cli(&["job", "validate", &again]).success();
+    let unknown = agent.cli(&["job", "eval", "web"]).ended(2).stderr;
+    assert!(
+        unknown.starts_with("error: there is no command \"job eval\"")
+            && unknown.contains("herdlet job run FILE"),
+        "{unknown}"
+    );
+    let unknown = agent.cli(&["stauts"]).ended(2).stderr;
+    assert_eq!(
+        unknown,
+        "error: there is no command \"stauts\": did you mean herdlet status?\n  all commands: herdlet --help\n"
+    );
+    let refused = agent.cli(&["job", "run", "-check-index", "7", &file]).ended(2).stderr;
+    assert!(
+        refused.starts_with("error: -check-index is not accepted: indexes are not compared"),
+        "{refused}"
+    );
+    let listed = agent.cli(&["job", "allocs", "-verbose", "-json", "web"]).success().stdout;
+    assert!(listed.starts_with('[') && listed.contains(&alloc), "{listed}");
+    assert!(agent.cli(&["alloc", "logs", "-tail", "-n", "1", &alloc]).success().stdout.contains("hello"));
+    // In Nomad it purges the job; here it never deletes the data of volumes, with two dashes either.
+    let told = agent.cli(&["job", "stop", "--purge", "-detach", "-yes", "web"]).success();
+    assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("job/web deleting\n", ""));
+    agent.cli(&["wait", "web", "--for=deleted"]);
+    assert!(agent.cli(&["get", "volumes"]).success().stdout.contains("kept"));
+    agent.cli(&["delete", "volume", "kept", "--purge"]).success();
+    agent.finish();
+}
+
+#[test]
+fn somebody_from_compose_needs_no_manual() {
+    if !is_root() {
+        return;
+    }
+    let agent = Agent::start();
+    let web = job("web", "service", "", &[shell("t", "echo hello; exec sleep 100000", "")]);
+    let folder = tempfile::tempdir().unwrap();
+    let here = |arguments: &[&str]| {
+        let output = agent.command(arguments).current_dir(folder.path()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let (code, _, told) = here(&["up", "-d"]);
+    assert!(code == 2 && told.contains("there is no herdlet.yaml in this folder"), "{told}");
+    std::fs::write(folder.path().join("compose.yaml"), "services: {}\n").unwrap();
+    std::fs::write(folder.path().join("web.yaml"), web).unwrap();
+    assert_eq!(here(&["up", "--wait"]).0, 0);
+    let (code, hostname, told) = here(&["exec", "web", "cat", "/etc/hostname"]);
+    assert_eq!((code, hostname, told.as_str()), (0, std::fs::read_to_string("/etc/hostname").unwrap(), ""));
+    assert!(here(&["ps"]).1.contains("web.g[0]"));
+    agent.until_printed(&["logs", "web"], |said| said == "hello\n");
+    assert_eq!(here(&["logs", "web"]).1, "hello\n");
+    let (code, _, told) = here(&["logs", "t"]);
+    assert!(code == 1 && told.contains("name a task with its job: web/t"), "{told}");
+    let (code, told, with) = here(&["down", "--wait"]);
+    assert_eq!((code, told.as_str()), (0, "job/web deleting\n"));
+    assert!(with.starts_with("using web.yaml\n"), "{with}");
+    agent.finish();
+}
