@@ -1,12 +1,12 @@
-//! Frames of yamux as they pass, on their way between a socket and the `yamux` crate, which keeps to itself what it thinks of them.
+//! Observes the yamux frames that pass between a socket and the `yamux` crate, which does not expose them.
 //!
 //! ```text
-//! version 0 │ kind │ flags, 2 bytes │ stream, 4 bytes │ length, 4 bytes │ of data: as many bytes       all big-endian
+//! version 0 │ kind │ flags, 2 bytes │ stream, 4 bytes │ length, 4 bytes │ data frames: payload       all big-endian
 //! ```
 //!
-//! In: bytes both ways. Out: the same bytes, how many came, which streams the peer has finished, and why the connection ends: it was cut,
-//! the peer breaks the protocol, or one side says that it goes. The crate answers a violation with a GoAway and goes on; here that is the
-//! end. What is known here is known before anybody who waits for a stream is woken.
+//! Input: bytes in both directions. Output: the same bytes, how many arrived, which streams the peer has finished, and why the connection
+//! ends: it was cut, the peer violated the protocol, or one side sent GoAway. The crate answers a violation with a GoAway and continues;
+//! here the connection ends. All this is recorded before any task that waits for a stream is woken.
 //!
 //! Facts: `hashicorp/yamux:spec.md` and `const.go`.
 
@@ -25,13 +25,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::Lost;
 
-/// What a peer may send on a stream before it is granted more. Fixed at what every stream begins with: the crate would let it grow, and
-/// a Go peer sends as much as is granted in *one* frame, of which the crate takes 1 MiB.
+/// How much a peer may send on a stream before it is granted more: the initial window of every stream, never enlarged. The crate would
+/// let it grow, but a Go peer sends as much as it was granted in *one* frame, and the crate rejects frames above 1 MiB.
 pub(crate) const WINDOW: u32 = 256 * 1024;
 
 const HEADER: usize = 12;
 
-/// The flag of the last frame that one side sends on a stream.
+/// The flag of the last frame that a side sends on a stream.
 const FIN: u16 = 4;
 
 /// The kind of a frame.
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     GoAway,
 }
 
-/// A frame without what it carries.
+/// A frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
@@ -53,7 +53,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// A header, or how the peer breaks the protocol with it.
+    /// Parses a header; an error describes how the peer violates the protocol.
     fn parse(header: [u8; HEADER]) -> Result<Self, String> {
         if header.starts_with(b"HTTP/") {
             return Err("speaks HTTP: is this its port for HTTP, and not the one for RPC (4647 by default)?"
@@ -90,17 +90,17 @@ impl Frame {
     }
 }
 
-/// Finds the frames in one direction's bytes, whatever the pieces in which they pass.
+/// Finds the frames in the bytes of one direction, however they are split.
 #[derive(Debug, Default)]
 pub(crate) struct Finder {
     header: [u8; HEADER],
     have: usize,
-    /// How many bytes of the last frame are still to pass.
+    /// Bytes of the last frame's payload that have not passed yet.
     payload: usize,
 }
 
 impl Finder {
-    /// Shows `each` the frames whose headers end in these bytes.
+    /// Calls `each` for every frame whose header ends in `bytes`.
     pub(crate) fn look(
         &mut self,
         mut bytes: &[u8],
@@ -125,7 +125,7 @@ impl Finder {
     }
 }
 
-/// What is known of a connection from what has passed.
+/// What is known about a connection from its traffic.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     received: AtomicU64,
@@ -133,32 +133,32 @@ pub(crate) struct Seen {
     streams: Mutex<Streams>,
 }
 
-/// How the peer ends its way of streams. The crate takes a reset, or a connection that was cut, for such an end.
+/// Which streams the peer has finished. The crate reports a reset, or a lost connection, as a regular end.
 #[derive(Debug, Default)]
 struct Streams {
-    /// Those that we have, and whether the peer has finished each.
+    /// Our open streams, and whether the peer has finished each.
     live: HashMap<u32, bool>,
-    /// The last one that was finished and that we don't have: of one frame that opens and finishes, this is seen first.
+    /// The last finished stream that is not in `live`: one frame can open and finish a stream, and is seen here before the stream exists.
     unknown: Option<u32>,
 }
 
 impl Seen {
-    /// How many bytes the peer has sent.
+    /// Number of bytes received.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Why the connection ends, where that was seen.
+    /// Why the connection ends, if known.
     pub(crate) fn end(&self) -> Option<Lost> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes why the connection ends, unless there is a reason already.
+    /// Records why the connection ends, unless a reason is already known.
     pub(crate) fn ends(&self, why: Lost) {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
     }
 
-    /// Heeds a stream from now on, to the moment when it is forgotten.
+    /// Starts tracking a stream, until [`Seen::forget`].
     pub(crate) fn heed(&self, stream: u32) {
         let mut streams = self.streams();
         let is_finished = streams.unknown == Some(stream);
@@ -169,7 +169,7 @@ impl Seen {
         self.streams().live.remove(&stream);
     }
 
-    /// Whether the peer has said that this was all, of a stream that is heeded.
+    /// Whether the peer has finished a tracked stream.
     pub(crate) fn is_finished(&self, stream: u32) -> bool {
         self.streams().live.get(&stream).copied().unwrap_or_default()
     }
@@ -187,16 +187,16 @@ impl Seen {
     }
 }
 
-/// A connection whose frames are looked at.
+/// A connection whose frames are observed.
 pub(crate) struct Watched<T> {
     io: T,
     inbound: Finder,
     outbound: Finder,
-    /// The last frame that came, of which the crate may think ill.
+    /// The last frame received: if the crate reports a violation, this frame caused it.
     last: Option<Frame>,
-    /// The stream that ends with the frame that is passing.
+    /// The stream that the current frame finishes, once its payload has passed.
     finishing: Option<u32>,
-    /// We have told the peer that it breaks the protocol.
+    /// The crate has sent the peer a GoAway for a violation.
     condemned: bool,
     seen: Arc<Seen>,
 }
@@ -214,7 +214,7 @@ impl<T> Watched<T> {
         let (last, finishing, seen) = (&mut self.last, &mut self.finishing, &self.seen);
         let looked = self.inbound.look(bytes, |frame| {
             *last = Some(frame);
-            // The one before has passed whole.
+            // The previous frame has passed completely.
             finishing.take().into_iter().for_each(|stream| seen.finished(stream));
             match frame.kind {
                 Kind::GoAway => seen.ends(Lost::GoAway(frame.length)),
@@ -231,7 +231,7 @@ impl<T> Watched<T> {
         looked.map_err(|why| self.violation(why))
     }
 
-    /// The same error once it is known to be the end.
+    /// Records the error as the end of the connection, and returns it.
     fn cut(&self, error: io::Error) -> io::Error {
         let (kind, why) = (error.kind(), Lost::from(error));
         self.seen.ends(why.clone());
@@ -246,7 +246,7 @@ impl<T> Watched<T> {
 
     fn went(&mut self, bytes: &[u8]) {
         let condemned = &mut self.condemned;
-        // What we send is well formed.
+        // Frames that we send are well-formed.
         let _ = self.outbound.look(bytes, |frame| {
             *condemned |= frame.kind == Kind::GoAway && frame.length != 0;
             Ok(())
@@ -311,7 +311,7 @@ mod tests {
                 }
                 let lines: Vec<_> = lines.collect();
                 let (mut finder, mut found) = (Finder::default(), Vec::new());
-                // Whatever the pieces.
+                // Split at arbitrary places.
                 for piece in lines.concat().chunks(7) {
                     finder
                         .look(piece, |frame| {
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    /// Whoever is woken by the end of a connection finds why it ended.
+    /// A task that is woken by the end of a connection can already read why it ended.
     #[tokio::test]
     async fn an_end_is_known_before_it_is_told() {
         let (ours, peer) = tokio::io::duplex(64);

@@ -1,4 +1,4 @@
-//! What is written and read, by example, and everything that stock peers were recorded with.
+//! Examples of encoding and decoding, and all recorded messages of stock peers.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn node() -> Node {
 fn what_is_written_is_read_again() {
     let bytes = encode(&node()).unwrap();
     assert_eq!(decode::<Node>(&bytes), Ok(node()));
-    // The fields of the flattened struct lie among the others.
+    // The fields of the flattened struct are among the others.
     let value: Value = decode(&bytes).unwrap();
     assert_eq!(value.get("Index"), Some(&Value::Uint(u64::MAX)));
 }
@@ -183,7 +183,7 @@ fn times_are_moments() {
     assert_eq!(Time::from(now).try_into(), Ok(now));
 }
 
-/// Every recorded value is read, and written in the very bytes that were recorded.
+/// Every recorded value decodes, and encodes to the recorded bytes.
 #[test]
 fn recorded_messages_are_written_as_they_were_read() {
     let mut messages = 0;

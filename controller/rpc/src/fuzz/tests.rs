@@ -1,4 +1,4 @@
-//! The corpus, and what a little chance makes of it.
+//! Replays the corpus, and random mutations of it.
 
 use std::{path::PathBuf, time::Instant};
 
@@ -24,7 +24,7 @@ fn the_corpus_of_rpc_holds() {
     }
 }
 
-/// Bytes of the corpus that are wrong, missing, doubled; as many as `HERDLET_TEST_MUTATIONS` says, and few without.
+/// Flips, removes and duplicates bytes of the corpus: `HERDLET_TEST_MUTATIONS` times, 2,000 by default.
 #[test]
 fn what_is_damaged_by_chance_holds() {
     let times =
