@@ -220,7 +220,7 @@ impl<T: Io> Driver<T> {
                 // Checked first: callers that close a connection also drop their streams, and the peer should see GoAway rather than
                 // resets.
                 biased;
-                // Where all handles are gone, or one of them says so.
+                // `Mux::close` was called; dropping all handles closes `opens`.
                 () = self.closing.cancelled() => break,
                 reply = self.opens.recv(), if !is_asked => match reply {
                     Some(reply) => asked = Some(reply),

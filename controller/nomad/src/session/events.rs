@@ -1,4 +1,4 @@
-//! Telling servers of what users should know of the node.
+//! Sends node events to servers.
 
 use std::collections::BTreeMap;
 

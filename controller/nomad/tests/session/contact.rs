@@ -1,4 +1,4 @@
-//! Registering, heartbeats, and servers that fail.
+//! Registration, heartbeats, and failing servers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ async fn heartbeats_over_an_hour_are_as_many_as_the_ttl_says() {
     let begun = Instant::now();
     let before = cluster.seen("Node.UpdateStatus").len();
     for number in 0..60 {
-        // Other calls succeed all the time: they are no reason for a heartbeat.
+        // Other calls succeed all the time: they must not trigger heartbeats.
         let id = cluster.place(&living.id, "job");
         runs(&cluster, &id).await;
         living.report(&id, ClientStatus::Running, &number.to_string());
@@ -98,7 +98,7 @@ async fn a_wrong_secret_is_refused_and_tried_again() {
         0
     );
     second.end().await;
-    // Who had registered before, and is told so when it asks for allocations, registers again.
+    // A registered node that learns of a wrong secret when it asks for allocations registers again.
     let third = live(pool(Lan::new(&cluster), &["s0"]), identity(1), Bench::default());
     ready(&cluster, &third.id).await;
     let before = cluster.seen("Node.Register").len();
@@ -183,7 +183,7 @@ async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
     sleep(seconds(12)).await;
     assert_eq!(registrations(), 2, "once for all");
     assert_eq!(cluster.read(|state| state.nodes[&living.id].node.meta["number"].clone()), "4");
-    // A description that servers refuse.
+    // Servers refuse this description.
     let mut node = described();
     node.datacenter.clear();
     living.node.send_replace(Arc::new(node));
@@ -208,7 +208,7 @@ async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
         cluster.set_down(0, false);
         let contact = living.contact.clone();
         within(60, "it is heard", || contact.borrow().is_in_reach && contact.borrow().losses > 0).await;
-        // Servers wait for a heartbeat after they were told.
+        // Servers make the node ready with a heartbeat after the reports.
         within(2, "it is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
         let expected = if outlive { ClientStatus::Running } else { ClientStatus::Complete };
         within(30, "it is told", || cluster.client_status(&id) == expected).await;
@@ -217,7 +217,7 @@ async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
     }
 }
 
-/// Servers go away again with the heartbeat that was to make the node ready, for longer than its TTL.
+/// Servers become unreachable with the heartbeat that was to make the node ready, for longer than its TTL.
 #[tokio::test(start_paused = true)]
 async fn a_second_outage_is_a_second_loss() {
     let (cluster, living) = world(Settings { outlive: true, ..Settings::default() }).await;
@@ -273,7 +273,7 @@ async fn a_node_hears_that_it_gets_no_new_work() {
     });
     let told = || living.contact.borrow().eligibility == Eligibility::Ineligible;
     within(25, "it is told", told).await;
-    // Forgotten by the servers, it keeps to that.
+    // The node keeps its eligibility when servers have forgotten it.
     cluster.write(|state| state.purge(&living.id));
     ready(&cluster, &living.id).await;
     assert!(told());
@@ -304,7 +304,7 @@ async fn servers_are_asked_for_other_allocations_and_nodes() {
     assert_eq!(queries.alloc(&"none".into(), Newer::Now).await.unwrap().alloc, None);
     let node = queries.node(&other.id, Newer::Now).await.unwrap().node.unwrap();
     assert!(node.id == other.id && node.secret_id.is_empty());
-    // Servers before 1.7 know no identities.
+    // Servers before 1.7 do not support identities.
     let error = queries.sign(&[], 1).await.unwrap_err();
     assert!(error.to_string().contains("can't find method Alloc.SignIdentities"), "{error}");
     life.abort();
@@ -331,7 +331,7 @@ async fn another_identity_is_asked_for_once_and_is_no_sign_of_a_missed_heartbeat
     life.abort();
 }
 
-/// It takes calls, and answers none: neither heartbeats nor those that wait already.
+/// The server accepts calls but answers none: neither heartbeats nor blocking queries.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_server_that_hangs() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
@@ -345,7 +345,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
     living.report(&id, ClientStatus::Complete, "");
     within(40, "it is heard of", || cluster.client_status(&new) == ClientStatus::Running).await;
     within(15, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
-    // A second one: there is one left.
+    // A second server hangs; one is left.
     let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
     cluster.set_hung(used, true);
     for _ in 0..1_200 {
@@ -383,7 +383,7 @@ async fn others_that_wait_leave_room_for_the_watch() {
     life.abort();
 }
 
-/// With messages of its own, and the options that every one has.
+/// Custom messages with the common options.
 #[tokio::test(start_paused = true)]
 async fn servers_are_asked_and_told_whatever_there_is() {
     #[derive(serde::Serialize)]

@@ -1,4 +1,4 @@
-//! Telling servers how allocations are.
+//! Reports on allocations to servers.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ async fn a_lost_answer_is_no_loss() {
     sleep(seconds(30)).await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Complete);
     assert!(cluster.reports(&id).len() <= 3);
-    // Nothing is taken back.
+    // No status is taken back.
     assert!(cluster.reports(&id).iter().skip(1).all(|status| *status == ClientStatus::Complete));
 }
 
