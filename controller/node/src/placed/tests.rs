@@ -1,4 +1,4 @@
-//! Every allocation that stock servers were recorded to give out, and what they were not recorded with.
+//! Recorded allocations of stock servers, and cases that were not recorded.
 
 use herdlet_api_types::job::CheckKind;
 use herdlet_rpc::codec::{self, Extent, Limits};
@@ -28,7 +28,7 @@ fn read(alloc: &wire::Allocation) -> Allocation {
     Reader::new(&real()).allocation(alloc).unwrap()
 }
 
-/// The first that was recorded to run.
+/// The first recorded allocation that should run.
 fn stock() -> wire::Allocation {
     let mut stock =
         recorded().into_iter().find(|alloc| alloc.desired_status == wire::DesiredStatus::Run).unwrap();
@@ -40,7 +40,7 @@ fn value(json: &Json) -> Value {
     herdlet_nomad_server::jobs::value(json).unwrap()
 }
 
-/// Of a job with this group.
+/// An allocation of a job with this group.
 fn of_group(group: Json) -> wire::Allocation {
     let mut group = group;
     group["Name"] = "web".into();
@@ -106,7 +106,7 @@ fn fields_of_later_releases_are_passed_over() {
     assert_eq!(spec.server.unwrap().refused, None);
 }
 
-/// Go reads the config of a task as JSON, where it knows no integers, and servers send what it has read.
+/// Go parses a task's config as JSON, which has no integers, and servers send the result.
 #[test]
 fn numbers_of_a_config_are_floats_in_what_servers_send() {
     let config = |adjustment: f64| {
@@ -327,7 +327,7 @@ fn whatever_a_job_asks_for_can_be_pretended() {
     }
 }
 
-/// Jobs with every field that a release has, most of them zero, the rest as servers and the command line canonicalise them.
+/// Jobs with every field of a release: most are zero, the others have the values that servers and the command line fill in.
 #[test]
 fn jobs_of_every_release_are_taken() {
     let jobs: Map<String, Json> = serde_json::from_str(include_str!("jobs.json")).unwrap();

@@ -1,9 +1,8 @@
-//! A disk from another node, for the allocation that takes the place of the one there.
+//! Fetches a disk from another node for the allocation that replaces the one there.
 //!
-//! In: that one as servers know it, what proves that we may have its disk. Out: `.came-<id>` beside the allocations' directories, whole or not
-//! there at all; the directory of the allocation takes it from there ([`heritage`]). What comes is a stranger's archive: it is unpacked by
-//! the process that unpacks artifacts, which sees nothing but one directory. Each disk is asked for once; where it can't be had the allocation
-//! begins with an empty one, and the log says why.
+//! Input: the predecessor as servers know it, and the migrate token. Output: `.came-<id>` beside the allocations' directories, complete or
+//! absent; the directory of the allocation takes it over ([`heritage`]). The archive is untrusted: the same confined process that unpacks
+//! artifacts unpacks it. Each disk is requested once. If that fails, the allocation starts with an empty disk, and the log has the reason.
 //!
 //! Facts: `hashicorp/nomad:client/allocwatcher/alloc_watcher.go` (`remotePrevAlloc.Migrate`).
 
@@ -41,76 +40,76 @@ use zeroize::Zeroizing;
 
 use crate::snapshot::error_name;
 
-/// What a snapshot is asked with.
+/// Fetches snapshots from other nodes.
 pub struct Mover {
-    /// Where it comes to.
+    /// Where the disks are stored.
     pub paths: Paths,
     pub tokens: Arc<ServerTokens>,
-    /// This node: what was here was moved without any of this.
+    /// This node; its own disks are taken over without the mover.
     pub node: NodeId,
-    /// Of nodes that speak TLS.
+    /// The region, part of the certificate names of nodes with TLS.
     pub region: String,
-    /// What they are known by, and what we show of ourselves; none: they are not spoken to.
+    /// Certificates for nodes with TLS; `None` if those cannot be contacted.
     pub tls: Option<RpcTls>,
-    /// The process that unpacks.
+    /// The process that unpacks archives.
     pub unpacker: Unpacker,
-    /// Who is under way.
+    /// Permits for concurrent transfers.
     pub turns: Semaphore,
 }
 
-/// Why a disk has not come.
+/// Why a disk could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    /// Nobody knows where it is.
+    /// The node's address is unknown.
     #[error("find its node: {0}")]
     Node(String),
-    /// What the node is known by can't be used.
+    /// The certificates cannot be used.
     #[error("prepare for https: {0}")]
     Tls(String),
-    /// It was not given, or not whole.
+    /// The download failed or is incomplete.
     #[error("fetch it from {address}: {source}")]
     Download {
         /// The node's HTTP API.
         address: String,
         source: DownloadError,
     },
-    /// It is not what it should be, or too much.
+    /// The archive is invalid or too large.
     #[error("{0}")]
     Unpack(#[from] UnpackError),
-    /// The other node could not read it.
+    /// The other node could not read the disk.
     #[error("fetch it: its node has failed to make it: {0:?}")]
     There(String),
-    /// It can't be kept.
+    /// The disk cannot be stored.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// The machine lacks something.
+    /// The local machine failed.
     #[error("keep it: {0}")]
     Machine(String),
-    /// Nobody wants it any more.
+    /// The disk is no longer wanted.
     #[error("fetch it: nobody wants it any more")]
     Unwanted,
 }
 
-/// So many come at the same time.
+/// Maximum number of concurrent transfers.
 pub const AT_ONCE: usize = 4;
 
-/// Files, directories and links of a disk.
+/// Maximum number of files, directories and links in a disk.
 const ENTRIES_MAX: u64 = 1_000_000;
 
-/// A disk may take so long to come, and to be unpacked.
+/// Time limit for the transfer, and for unpacking.
 const TIME_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// Of what the other node says about its failure.
+/// Maximum size of the other node's error text.
 const WHY_BYTES_MAX: u64 = 4096;
 
 const BODY: &str = "body";
 const TREE: &str = "tree";
 
 impl Mover {
-    /// Fetches the disk of `previous` from its node, for `heir`. Once this returns nothing of it is under way.
+    /// Fetches the disk of `previous` from its node, for its successor `heir`. Nothing is in progress any more when this returns.
     ///
     /// # Errors
-    /// [`MoveError`]; then nothing of it is there.
+    /// [`MoveError`]; nothing of the disk is left then.
     pub async fn fetch(
         &self,
         previous: AllocId,
@@ -134,7 +133,7 @@ impl Mover {
         blocking(move || {
             let (allocs, coming) = (open(&paths)?, coming_name(heir));
             if is_good && let Some(coming) = allocs.find(&coming)? {
-                // Before it counts as there.
+                // Sync the disk before the rename marks it as complete.
                 rustix::fs::syncfs(&coming).map_err(|errno| FsError::io("sync", coming.path(), errno))?;
                 coming.rename_into(OsStr::new(TREE), &allocs, &came)?;
             }
@@ -167,7 +166,7 @@ impl Mover {
                 .map_err(|errno| FsError::io("create", coming.path().join(BODY), errno))?;
             let free = rustix::fs::fstatvfs(&coming)
                 .map_err(|errno| FsError::io("examine", coming.path(), errno))?;
-            // It is there twice for a moment, and others want to write too.
+            // The archive and the unpacked tree exist at the same time, and other writers need space too.
             let bytes_max = free.f_bavail.saturating_mul(free.f_frsize) / 3;
             Ok((coming, std::fs::File::from(file), bytes_max))
         })
@@ -216,7 +215,7 @@ impl Mover {
         .await
     }
 
-    /// A client of its own, which goes where it is told and nowhere else: what it shows is for that node only.
+    /// A client for this node only, without redirects: the token must not reach another host.
     async fn client(&self, node: &Node, previous: AllocId) -> Result<(Client, Url), MoveError> {
         let path = format!("/v1/client/allocation/{previous}/snapshot");
         let nowhere = |why: &str| MoveError::Node(format!("its address is {:?}, {why}", node.http_addr));
@@ -241,7 +240,7 @@ impl Mover {
             .await
             .map_err(|error| MoveError::Node(error.to_string()))?;
         let address = found.next().ok_or_else(|| nowhere("which has no address"))?;
-        // A certificate is for the role of a node, not for its address.
+        // The certificate is for the role of a client in the region, not for its address.
         let name = format!("client.{}.nomad", self.region);
         let credentials = blocking(move || {
             let read = |path: &Path| {

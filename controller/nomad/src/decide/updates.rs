@@ -207,7 +207,7 @@ impl Updates {
         self.is_open = true;
     }
 
-    /// The servers may have marked the node as down: report allocations that have not ended again.
+    /// The servers may have marked the node as down: report every allocation that has not ended once more.
     pub fn missed(&mut self) {
         for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
             *told = Told { status: ClientStatus::Unknown, ..Told::default() };
