@@ -14,7 +14,7 @@ pub struct Address {
 
 /// A text that is not an address. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("read {0:?} as an address: it is neither HOST nor HOST:PORT, nor [IPv6]:PORT")]
+#[error("parse the address {0:?}: expected HOST, HOST:PORT or [IPv6]:PORT")]
 pub struct AddressError(String);
 
 impl Address {

@@ -156,13 +156,13 @@ pub fn tune(tcp: &TcpStream) -> io::Result<()> {
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
     /// The client sent nothing in time, or disconnected.
-    #[error("hear what a connection is for: {0}")]
+    #[error("read the kind of a connection: {0}")]
     Silent(io::Error),
     /// The client uses TLS and we do not, or vice versa.
-    #[error("accept a connection: it is {0}")]
+    #[error("accept a connection: the client uses {0}")]
     Tls(&'static str),
     /// The kind of connection is not supported.
-    #[error("accept a connection of kind {0:#04x}")]
+    #[error("accept a connection of the unknown kind {0:#04x}")]
     Kind(u8),
     /// The connection broke while being served.
     #[error(transparent)]
@@ -201,7 +201,7 @@ async fn greet(mut io: impl Io, tls: Option<&ServerTls>) -> Result<(u8, Box<dyn 
         return if first == TLS { Err(AcceptError::Tls("TLS")) } else { Ok((first, Box::new(io))) };
     };
     if first != TLS {
-        return Err(AcceptError::Tls("not TLS"));
+        return Err(AcceptError::Tls("no TLS"));
     }
     let mut io = tls.accept(io).await.map_err(AcceptError::Silent)?;
     let first = io.read_u8().await.map_err(AcceptError::Silent)?;

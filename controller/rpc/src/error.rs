@@ -11,22 +11,22 @@ use crate::{
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Lost {
     /// We closed it.
-    #[error("use a connection that was closed")]
+    #[error("use the connection: it was closed")]
     Closed,
     /// The peer closed it.
-    #[error("keep a connection: the peer closed it")]
+    #[error("use the connection: the peer closed it")]
     Ended,
     /// The peer sent GoAway: 0 for a normal end, 1 for a protocol violation, 2 for an internal error.
-    #[error("keep a connection: the peer goes away (code {0})")]
+    #[error("use the connection: the peer sent GoAway (code {0})")]
     GoAway(u32),
     /// The peer violated the protocol, and we closed the connection.
-    #[error("keep a connection: the peer {0}")]
+    #[error("use the connection: the peer {0}")]
     Violation(String),
     /// One side refused the other's certificate. With TLS 1.3, a server reports that only after the handshake.
-    #[error("keep a connection: TLS: {0}")]
+    #[error("use the connection: TLS: {0}")]
     Tls(String),
     /// Reading or writing failed, or the peer did not acknowledge sent data within TCP's time limit.
-    #[error("keep a connection: {0}")]
+    #[error("use the connection: {0}")]
     Failed(Arc<io::Error>),
 }
 
@@ -48,7 +48,7 @@ pub enum MessageError {
     #[error("read a message: the stream ended")]
     Ended,
     /// The stream was reset, or its connection was lost.
-    #[error("read or write a message: {0}")]
+    #[error("transfer a message: {0}")]
     Io(Arc<io::Error>),
     /// The message exceeds a limit, or is not a valid message.
     #[error(transparent)]
@@ -83,7 +83,7 @@ pub enum CallError {
     #[error(transparent)]
     NotSent(Lost),
     /// All streams stayed in use by other calls for this long; nothing was sent.
-    #[error("find room for a call within {0:.1?}")]
+    #[error("start a call: other calls kept all streams in use for {0:.1?}")]
     NoRoom(Duration),
     /// The connection was lost. The server may have done what was asked.
     #[error(transparent)]
@@ -95,7 +95,7 @@ pub enum CallError {
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The answer belongs to another request.
-    #[error("get the answer to request {expected}: it is one to {found}")]
+    #[error("get the answer to request {expected}: the server answered request {found}")]
     Sequence {
         /// The request's number.
         expected: u64,
@@ -327,7 +327,7 @@ mod tests {
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// The name cannot be resolved.
-    #[error("find the address of {address}: {source}")]
+    #[error("resolve {address}: {source}")]
     Resolve {
         /// The server's address.
         address: Address,
@@ -343,7 +343,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// The TLS handshake failed on either side.
-    #[error("speak TLS with {address}: {source}")]
+    #[error("complete the TLS handshake with {address}: {source}")]
     Tls {
         /// The server's address.
         address: Address,

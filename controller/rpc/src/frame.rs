@@ -56,8 +56,9 @@ impl Frame {
     /// Parses a header; an error describes how the peer violates the protocol.
     fn parse(header: [u8; HEADER]) -> Result<Self, String> {
         if header.starts_with(b"HTTP/") {
-            return Err("speaks HTTP: is this its port for HTTP, and not the one for RPC (4647 by default)?"
-                .to_owned());
+            return Err(
+                "speaks HTTP: is this its HTTP port instead of its RPC port (4647 by default)?".to_owned()
+            );
         }
         let [version, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = header;
         let kind = match kind {
@@ -65,18 +66,20 @@ impl Frame {
             1 => Kind::WindowUpdate,
             2 => Kind::Ping,
             3 => Kind::GoAway,
-            4.. => return Err(format!("sends a frame of kind {kind}, which is none of yamux")),
+            4.. => return Err(format!("sends a frame of kind {kind}, which yamux does not have")),
         };
         if version != 0 {
-            return Err(format!("speaks version {version} of yamux"));
+            return Err(format!("uses version {version} of yamux"));
         }
         let flags = u16::from_be_bytes([f0, f1]);
         let (stream, length) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([l0, l1, l2, l3]));
         let frame = Self { kind, flags, stream, length };
         match kind {
-            Kind::Data if length > WINDOW => Err(format!("sends {length} bytes at a time, more than it may")),
+            Kind::Data if length > WINDOW => {
+                Err(format!("sends {length} bytes in one frame, more than allowed"))
+            }
             Kind::Data | Kind::WindowUpdate if stream == 0 => {
-                Err("sends data on stream 0, which is none".to_owned())
+                Err("sends data on stream 0, which does not exist".to_owned())
             }
             Kind::Data | Kind::WindowUpdate | Kind::Ping | Kind::GoAway => Ok(frame),
         }
@@ -255,10 +258,10 @@ impl<T> Watched<T> {
 
     fn why_condemned(&self) -> String {
         match self.last {
-            None => "breaks the protocol of yamux".to_owned(),
+            None => "violates the yamux protocol".to_owned(),
             Some(Frame { kind, flags, stream, length }) => {
                 format!(
-                    "breaks the protocol of yamux by {kind:?} with flags {flags:#x}, stream {stream}, length {length}"
+                    "violates the yamux protocol by {kind:?} with flags {flags:#x}, stream {stream}, length {length}"
                 )
             }
         }
@@ -354,8 +357,8 @@ mod tests {
     #[test]
     fn nonsense_is_told() {
         let look = |header: [u8; HEADER]| Finder::default().look(&header, |_| Ok(())).unwrap_err();
-        assert_eq!(look([1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]), "speaks version 1 of yamux");
-        assert_eq!(look(*b"GET / HTTP/1"), "sends a frame of kind 69, which is none of yamux");
+        assert_eq!(look([1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]), "uses version 1 of yamux");
+        assert_eq!(look(*b"GET / HTTP/1"), "sends a frame of kind 69, which yamux does not have");
         assert!(look([0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 1]).contains("262145 bytes"));
         assert!(look([0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).contains("stream 0"));
     }

@@ -3,7 +3,7 @@
 //! Input: bytes, from a fuzzer (`tests/fuzz/run rpc`) or from the corpus (`tests/fuzz/corpus/rpc`, replayed by the tests below). The first
 //! byte selects the target. Output: nothing, or a panic that names the broken invariant. Compiled only for tests and fuzzing.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken promise is told by a panic")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken invariant panics")]
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -131,7 +131,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         let mut known = self.known();
         let Known { servers: list, chance, links, .. } = &mut *known;
         if list.replace(servers, chance) {
-            tracing::info!(servers = %list, "servers are known");
+            tracing::info!(servers = %list, "the list of servers has changed");
             // Calls in progress there run to completion.
             links.retain(|address, link| list.contains(address) || link.is_serving());
         }
@@ -392,7 +392,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         // server may still have been waiting for a leader.
         let is_silent = wait >= GRACE && caller.mux().received() == received;
         if is_silent && matches!(answer, Err(CallError::Late(_))) {
-            tracing::warn!(address = %server.address, method, "a server is silent; its connection is closed");
+            tracing::warn!(address = %server.address, method, "a server does not answer; closing its connection");
             caller.mux().close();
         }
         answer
@@ -439,7 +439,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
 
     async fn pause(&self, method: &str, error: &CallError, most: Duration) {
         let pause = self.known().chance.below(HOLD / TRIES_IN_HOLD).min(most);
-        tracing::debug!(method, %error, ?pause, "a call is tried again");
+        tracing::debug!(method, %error, ?pause, "retrying a call");
         sleep(pause).await;
     }
 

@@ -131,8 +131,8 @@ pub async fn serve<S: Service>(mut incoming: Incoming, service: Arc<S>, peer: Pe
 fn report(served: Result<Result<(), MessageError>, tokio::task::JoinError>) {
     match served {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a stream of a peer ended"),
-        Err(error) => tracing::error!(%error, "serving a stream of a peer has panicked"),
+        Ok(Err(error)) => tracing::debug!(%error, "a peer's stream failed"),
+        Err(error) => tracing::error!(%error, "the handler of a peer's stream panicked"),
     }
 }
 

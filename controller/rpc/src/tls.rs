@@ -38,19 +38,19 @@ pub enum TlsError {
         source: io::Error,
     },
     /// The authority, certificate or key is empty or not PEM.
-    #[error("use the {0}: its file has none (PEM)")]
+    #[error("use the {0}: its file does not hold one in PEM format")]
     Empty(&'static str),
     /// The key does not belong to the certificate.
-    #[error("use the certificate: the key is not its own")]
+    #[error("use the certificate: the key does not belong to it")]
     OtherKey,
     /// rustls does not accept the certificates.
     #[error("use the certificates")]
     Unfit(#[source] rustls::Error),
     /// The authority cannot verify any client.
-    #[error("use the authority: {0}")]
+    #[error("use the certificate authority: {0}")]
     Authority(String),
     /// The region cannot be part of a server name.
-    #[error("ask for a certificate of the region")]
+    #[error("verify certificates of the region: its name cannot be part of a host name")]
     Region(#[source] InvalidDnsNameError),
 }
 
@@ -87,7 +87,7 @@ impl Pem {
             (0, _) => Err(TlsError::Empty("authority")),
             (_, 0) => Ok(roots),
             (_, unused) => {
-                tracing::warn!(unused, "of the authority, some certificates can't be used");
+                tracing::warn!(unused, "ignoring unusable certificates in the authority file");
                 Ok(roots)
             }
         }

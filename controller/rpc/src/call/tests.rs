@@ -31,7 +31,7 @@ async fn errors_are_told_and_harm_no_other_call() {
         ("Lab.Fail", "node not found"),
         ("Lab.Nothing", "rpc: can't find method Lab.Nothing"),
         ("Nobody.Echo", "rpc: can't find service Nobody.Echo"),
-        ("Lab.Ports", "failed to read [1]: a text instead of u16"),
+        ("Lab.Ports", "failed to decode [1]: a text instead of u16"),
     ] {
         let arguments = Value::List(vec![Value::Int(1), Value::Text("secret".to_owned())]);
         let error = pair.client.call(method, &arguments, WAIT).await.unwrap_err();
@@ -130,12 +130,12 @@ async fn whoever_answers_nonsense_gets_no_further() {
     let error = raw().answered(&data(8, &[])).await;
     assert!(matches!(error, CallError::Message(MessageError::Io(_))), "{error}");
     let error = raw().answered(&data(0, b"\x82\xa3Seq\xa1x\xa1y\xc0\xc0")).await;
-    assert_eq!(error.to_string(), "read Seq: a text instead of u64");
+    assert_eq!(error.to_string(), "decode Seq: a text instead of u64");
     let error = raw().answered(&data(0, b"\x81\xa5Error\xdb\xff\xff\xff\xff")).await;
-    assert_eq!(error.to_string(), "take a message of more than 262144 bytes");
+    assert_eq!(error.to_string(), "accept a message of more than 262144 bytes");
     let error =
         raw().answered(&data(0, &[response(1, ""), vec![0xdd, 0xff, 0xff, 0xff, 0xff]].concat())).await;
-    assert_eq!(error.to_string(), "take a message of more than 67108864 bytes");
+    assert_eq!(error.to_string(), "accept a message of more than 67108864 bytes");
     let error = raw().answered(&data(0, &[0xc1])).await;
     assert!(matches!(error, CallError::Message(MessageError::Limit(_))), "{error}");
     let error = raw().answered(b"HTTP/1.1 400 Bad Request").await;

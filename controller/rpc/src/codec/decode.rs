@@ -16,13 +16,13 @@ pub enum DecodeError {
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// The message is incomplete.
-    #[error("read a message that ends in the middle of a value")]
+    #[error("decode a message: it ends within a value")]
     Cut,
     /// Further bytes follow the message.
-    #[error("read a message: {0} bytes follow it")]
+    #[error("decode a message: {0} bytes follow it")]
     Trailing(usize),
     /// A value has the wrong type.
-    #[error("read {}{why}", Place(path))]
+    #[error("decode {}{why}", Place(path))]
     Value {
         /// The path of the value: field names joined by `.`, list positions as `[0]`; empty for the message itself.
         path: String,
@@ -70,7 +70,7 @@ impl de::Error for DecodeError {
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Self::custom(format_args!("none of {expected:?}"))
+        Self::custom(format_args!("not one of {expected:?}"))
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{
 
 /// Why a value cannot be encoded: its serializer failed, or the type has no equivalent in Go. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("write a message: {0}")]
+#[error("encode a message: {0}")]
 pub struct EncodeError(String);
 
 impl ser::Error for EncodeError {
@@ -55,8 +55,8 @@ fn head(length: usize, short: (u8, usize), long: u8) -> Result<Head, EncodeError
         let [a, b] = length.to_be_bytes();
         return Ok(([long, a, b, 0, 0], 3));
     }
-    let length =
-        u32::try_from(length).map_err(|_| EncodeError(format!("{length} bytes or elements in one place")))?;
+    let length = u32::try_from(length)
+        .map_err(|_| EncodeError(format!("a value has {length} bytes or elements, more than 2^32 - 1")))?;
     let [a, b, c, d] = length.to_be_bytes();
     Ok(([long + 1, a, b, c, d], 5))
 }
@@ -306,7 +306,7 @@ impl<'e, 'a> ser::Serializer for &'e mut Encoder<'a> {
 }
 
 fn no_sum(name: &str, variant: &str) -> EncodeError {
-    EncodeError(format!("{name}::{variant} has fields, and Go has no such types"))
+    EncodeError(format!("{name}::{variant} has fields, and Go has no enums with fields"))
 }
 
 impl ser::SerializeSeq for Compound<'_, '_> {

@@ -9,16 +9,16 @@ use super::Limits;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// Too many bytes.
-    #[error("take a message of more than {0} bytes")]
+    #[error("accept a message of more than {0} bytes")]
     Bytes(usize),
     /// Too deeply nested.
-    #[error("take a message with more than {0} lists and maps within each other")]
+    #[error("accept a message with more than {0} nested lists and maps")]
     Depth(usize),
     /// Too many values.
-    #[error("take a message of more than {0} values")]
+    #[error("accept a message of more than {0} values")]
     Values(usize),
     /// The byte 0xc1 starts no value.
-    #[error("take a message with the byte 0xc1 at {0}, which begins no value")]
+    #[error("accept a message with the byte 0xc1 at {0}, which starts no value")]
     Reserved(usize),
 }
 

@@ -136,12 +136,15 @@ fn errors_name_the_place_and_not_the_value() {
         Value::Map(vec![(text(name), value)])
     }
     let error = decode::<Node>(&encode(&deep("secret")).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "read Child.Ports[1]: a text instead of u16");
+    assert_eq!(error.to_string(), "decode Child.Ports[1]: a text instead of u16");
     let error = decode::<Node>(&encode(&field("Ttl", Value::Float(1.5))).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "read Ttl: a float instead of i64");
+    assert_eq!(error.to_string(), "decode Ttl: a float instead of i64");
     let error = decode::<Node>(&encode(&field("StartedAt", text("secret"))).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "read StartedAt: bytes that is not a time as Go's MarshalBinary writes it");
-    assert_eq!(decode::<u8>(&[0xd0, 0xff]).unwrap_err().to_string(), "read an integer that is not u8");
+    assert_eq!(
+        error.to_string(),
+        "decode StartedAt: bytes that is not a time as Go's MarshalBinary writes it"
+    );
+    assert_eq!(decode::<u8>(&[0xd0, 0xff]).unwrap_err().to_string(), "decode an integer that is not u8");
     assert_eq!(decode::<u8>(&[1, 1]), Err(DecodeError::Trailing(1)));
     assert_eq!(decode::<u8>(&[0xcc]), Err(DecodeError::Cut));
     assert_eq!(decode::<u8>(&[]), Err(DecodeError::Cut));

@@ -138,11 +138,17 @@ async fn a_certificate_that_the_server_refuses_is_no_lost_connection() {
 async fn plain_and_tls_do_not_mix() {
     let (address, mut told) = server(Some(pem(AUTHORITY, SERVER))).await;
     assert!(name(&address, None).await.unwrap_err().is_lost());
-    assert_eq!(told.recv().await.unwrap().unwrap_err().to_string(), "accept a connection: it is not TLS");
+    assert_eq!(
+        told.recv().await.unwrap().unwrap_err().to_string(),
+        "accept a connection: the client uses no TLS"
+    );
     let (address, mut told) = server(None).await;
     let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), Verify::AuthorityOnly, "global").unwrap();
     assert!(name(&address, Some(&tls)).await.unwrap_err().is_lost());
-    assert_eq!(told.recv().await.unwrap().unwrap_err().to_string(), "accept a connection: it is TLS");
+    assert_eq!(
+        told.recv().await.unwrap().unwrap_err().to_string(),
+        "accept a connection: the client uses TLS"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -321,9 +321,9 @@ async fn who_talks_nonsense_is_left() {
         [frame(WINDOW_UPDATE, SYN, 2, 0), data(0, 2, &vec![0; 200_000]), data(0, 2, &vec![0; 200_000])]
             .concat();
     let cases: [(&str, Vec<u8>, &str); 8] = [
-        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "speaks HTTP: is this its port for HTTP"),
+        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "speaks HTTP: is this its HTTP port"),
         ("a talker", b"220 mail.example ESMTP\r\n".to_vec(), "of kind 50"),
-        ("a frame of a gigabyte", frame(DATA, 0, 2, 1 << 30), "1073741824 bytes at a time"),
+        ("a frame of a gigabyte", frame(DATA, 0, 2, 1 << 30), "1073741824 bytes in one frame"),
         ("more than the window", overrun, "by Data"),
         ("a stream of ours", frame(WINDOW_UPDATE, SYN, 1, 0), "by WindowUpdate with flags 0x1, stream 1"),
         (

@@ -98,7 +98,7 @@ async fn a_service_says_how_much_it_takes() {
     theirs.write_all(&request).await.unwrap();
     theirs.shutdown().await.unwrap();
     let refused = plain(ours, &Anything, &peer()).await.unwrap_err();
-    assert_eq!(refused.to_string(), "take a message of more than 1048576 bytes");
+    assert_eq!(refused.to_string(), "accept a message of more than 1048576 bytes");
     // The lab has a higher limit, and waits for the arguments.
     let (ours, mut theirs) = duplex(4096);
     theirs.write_all(&request).await.unwrap();
