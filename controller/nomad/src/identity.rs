@@ -57,19 +57,19 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// A file does not hold a UUID. The content is not reported: it may be a mistyped secret.
-    #[error("read {} as a UUID", path.display())]
+    #[error("read {}: it does not hold a UUID", path.display())]
     NoUuid {
         /// The file.
         path: PathBuf,
     },
     /// One of the two files is missing. With a newly created one, servers would refuse the node or treat it as another one.
-    #[error("find {} beside its companion", path.display())]
+    #[error("find {}: client-id and secret-id must exist together", path.display())]
     Half {
         /// The missing file.
         path: PathBuf,
     },
     /// Random bytes are unavailable.
-    #[error("draw random bytes")]
+    #[error("get random bytes")]
     Random(#[source] io::Error),
 }
 

@@ -23,7 +23,7 @@
 //!             self.0.report(AllocReport { id: changed.alloc.id, client_status, ..AllocReport::default() });
 //!         }
 //!         for (id, why) in desired.unreadable {
-//!             let client_description = format!("the allocation can't be read: {why}");
+//!             let client_description = format!("the allocation cannot be decoded: {why}");
 //!             self.0.report(AllocReport {
 //!                 id,
 //!                 client_status: ClientStatus::Failed,

@@ -239,7 +239,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
     fn heard(&self, answer: &NodeUpdateResponse) {
         let addresses = answer.servers.iter().filter_map(|server| {
             let parsed = server.rpc_advertise_addr.parse();
-            parsed.inspect_err(|error| tracing::warn!(%error, "a server told of")).ok()
+            parsed.inspect_err(|error| tracing::warn!(%error, "ignoring an invalid address of a server")).ok()
         });
         self.pool.set_servers(addresses.collect());
         lock(&self.tokens).answered(answer.signed().cloned());

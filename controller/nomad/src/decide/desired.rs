@@ -17,7 +17,7 @@ pub struct Desired {
     /// Allocations that the servers have deleted: remove everything that is left of them. Some were never delivered, because they are
     /// unreadable.
     pub removed: Vec<AllocId>,
-    /// New or changed allocations that cannot be decoded, each with the reason: `decode field A.B: …`. A new one counts as failed. A known
+    /// New or changed allocations that cannot be decoded, each with the reason: `decode A.B: …`. A new one counts as failed. A known
     /// one keeps running from its older copy, even if the newer one asks to stop it. Delivered again after a restart and whenever servers
     /// change it.
     pub unreadable: Vec<(AllocId, String)>,

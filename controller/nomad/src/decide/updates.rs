@@ -122,7 +122,7 @@ impl Updates {
     /// Adds a report. Returns whether [`due`](Self::due) may have changed.
     pub fn report(&mut self, report: AllocReport, now: Instant) -> bool {
         if self.is_open && !self.told.contains_key(&report.id) {
-            tracing::debug!(alloc = %report.id, "a report on what servers don't have");
+            tracing::debug!(alloc = %report.id, "dropping a report on an allocation that servers do not have");
             return false;
         }
         let Some(digest) = digest(&report) else { return false };
@@ -136,7 +136,7 @@ impl Updates {
         if newest.or(known.map(|known| &known.status)).is_some_and(has_ended)
             && !has_ended(&report.client_status)
         {
-            tracing::error!(alloc = %id, "what has ended is reported as {:?}; it stays ended", report.client_status);
+            tracing::error!(alloc = %id, "an ended allocation is reported as {:?}; ignoring the report", report.client_status);
             return false;
         }
         let is_urgent = is_urgent(known, &report);
@@ -353,7 +353,9 @@ fn health(report: &AllocReport) -> Option<bool> {
 
 fn digest(report: &AllocReport) -> Option<Digest> {
     let bytes = codec::encode(report)
-        .inspect_err(|error| tracing::error!(alloc = %report.id, %error, "a report can't be sent"))
+        .inspect_err(
+            |error| tracing::error!(alloc = %report.id, %error, "a report cannot be encoded; it is not sent"),
+        )
         .ok()?;
     let half = |salt| {
         let mut hasher = DefaultHasher::new();

@@ -118,14 +118,14 @@ pub struct Batch {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The response holds no list.
-    #[error("hear of allocations: the answer has no list of them")]
+    #[error("list allocations: the answer holds no list")]
     NoList,
     /// The servers do not know the node, or it was re-registered in the meantime.
-    #[error("hear of allocations: the node is not registered")]
+    #[error("list allocations: the node is not registered")]
     Unregistered,
     /// The leader's list is older than the known one, and it is too early to conclude that servers were restored.
     #[error(
-        "hear of allocations: the leader says what is older (index {found}) than what it has said (index {known})"
+        "list allocations: the leader's list (index {found}) is older than the known one (index {known})"
     )]
     Older {
         /// The index of the leader's list.
@@ -134,7 +134,7 @@ pub enum Unfit {
         known: u64,
     },
     /// The server lags behind the one that sent the list.
-    #[error("fetch allocations: the server is behind")]
+    #[error("fetch allocations: the server lags behind")]
     Behind,
     /// Listed allocations are missing.
     #[error("fetch allocations: {0} of them are missing")]

@@ -85,7 +85,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             meaning @ (Meaning::First | Meaning::Lost) => {
                 // A new signed identity also changes the node. Both may have happened.
                 if meaning == Meaning::Lost && answer.signed().is_none() {
-                    tracing::warn!("servers may have taken the node for dead");
+                    tracing::warn!("servers may have marked the node as down");
                     self.shared.contact.send_modify(|contact| contact.losses += 1);
                 }
                 lock(&self.shared.updates).missed();
@@ -132,7 +132,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             if tries >= servers {
                 return Err(error);
             }
-            tracing::info!(%error, "another server is told that the node lives");
+            tracing::info!(%error, "sending the heartbeat to another server");
         }
     }
 

@@ -47,19 +47,19 @@ pub struct Drain {
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
     /// No server answered.
-    #[error("ask servers for it: none has answered within {} s", ASKED.as_secs())]
+    #[error("request the drain from the servers: none answered within {} s", ASKED.as_secs())]
     Unanswered,
     /// Servers refused the request, or none are known.
-    #[error("ask servers for it")]
+    #[error("request the drain from the servers")]
     Refused(#[source] CallError),
     /// Servers became unreachable during the drain.
-    #[error("hear from servers whether it is over: none has answered for {} s", LOST.as_secs())]
+    #[error("learn from the servers whether the drain has ended: none answered for {} s", LOST.as_secs())]
     Lost,
     /// The deadline has passed.
-    #[error("drain it before its deadline")]
+    #[error("complete the drain before its deadline")]
     Late,
     /// The drain is over, but not all allocations have ended.
-    #[error("end what servers have stopped within {} s", ENDS.as_secs())]
+    #[error("end all allocations that the servers stopped within {} s", ENDS.as_secs())]
     Left,
 }
 
@@ -137,7 +137,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
                 }
                 Err(error) => error,
             };
-            tracing::warn!(%error, "servers don't say whether the node is drained");
+            tracing::warn!(%error, "failed to query whether the drain has ended");
             if failing.get_or_insert_with(Instant::now).elapsed() >= LOST {
                 return Err(DrainError::Lost);
             }

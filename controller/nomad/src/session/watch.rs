@@ -70,7 +70,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Ok(wait) => wait,
                 Err(Failure::Unfit(unfit)) => self.unfit(&unfit).await,
                 Err(Failure::Call(error)) => {
-                    tracing::warn!(%error, "allocations could not be asked for");
+                    tracing::warn!(%error, "failed to list allocations");
                     if kind(&error) == ErrorKind::NodeSecret {
                         self.unregistered();
                     }
@@ -89,13 +89,13 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let wait = self.chance(|chance| after_unfit(unfit, chance));
         match unfit {
             Unfit::Unregistered => {
-                tracing::warn!(%unfit, "allocations are asked for again");
+                tracing::warn!(%unfit, "listing allocations again");
                 self.unregistered();
             }
             Unfit::Older { .. } => {
                 tracing::error!(
                     %unfit,
-                    "servers were restored from an older state, or are others; what they say is believed in some minutes"
+                    "the servers were restored from an older state, or belong to another cluster; their state is accepted in a few minutes"
                 );
                 self.believed(false);
                 // Wait unconditionally, whatever other calls succeed: this gives the leader time.
@@ -103,7 +103,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 return Duration::ZERO;
             }
             Unfit::NoList | Unfit::Behind | Unfit::Missing(_) | Unfit::Old(_) => {
-                tracing::info!(%unfit, "allocations are asked for again");
+                tracing::info!(%unfit, "listing allocations again");
             }
         }
         wait
@@ -127,7 +127,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 tracing::info!(
                     index,
                     known = question.index,
-                    "a list of allocations is doubtful; the leader is asked"
+                    "a list of allocations is doubtful; asking the leader"
                 );
                 // Boxed, here and below: the session mostly waits for a list, and should not hold memory for these steps.
                 Box::pin(self.confirm(watch)).await?
@@ -135,7 +135,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         };
         self.believed(true);
         let Some(listing) = listing else {
-            tracing::debug!(index, known = question.index, "a list is not newer");
+            tracing::debug!(index, known = question.index, "a list has nothing new");
             return Ok(self.chance(|chance| after_nothing(asked.elapsed(), chance)));
         };
         Box::pin(self.take(watch, listing, runner)).await?;
@@ -194,7 +194,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                         batches.push(batch);
                     }
                     None => unreadable.extend(batch.ids.into_iter().map(|id| {
-                        tracing::error!(alloc = %id, %error, "an allocation can't be read");
+                        tracing::error!(alloc = %id, %error, "an allocation cannot be decoded");
                         (id, error.to_string())
                     })),
                 },
@@ -203,9 +203,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
         let is_anew = listing.is_anew();
         if is_anew {
-            tracing::error!(
-                "servers have begun anew from an older state; what they say is believed from now on"
-            );
+            tracing::error!("the servers were restored from an older state, which is accepted from now on");
             lock(&self.shared.updates).begin_anew();
             self.shared.acknowledged.notify_one();
         }
@@ -218,13 +216,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let counts = (desired.changed.len(), desired.removed.len(), desired.unreadable.len());
         if is_first || counts != (0, 0, 0) {
             let (changed, removed, unreadable) = counts;
-            tracing::info!(
-                index = desired.index,
-                changed,
-                removed,
-                unreadable,
-                "allocations are handed over"
-            );
+            tracing::info!(index = desired.index, changed, removed, unreadable, "allocations have changed");
             runner.apply(desired).await;
         }
         watch.applied(listing, held);
@@ -246,7 +238,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let Some(index) = lock(&self.shared.updates).remembered() else { return Ok(()) };
         let node = self.own_node().await?.node;
         if !acknowledged::is_known_to(index, node.as_ref()) {
-            tracing::info!(index, "servers may not know what they had acknowledged; all is told once more");
+            tracing::info!(index, "servers may have lost acknowledged reports; sending all again");
             lock(&self.shared.updates).forget();
         }
         Ok(())
