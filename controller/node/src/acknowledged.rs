@@ -26,12 +26,12 @@ pub fn load(dir: &Path) -> Acknowledged {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Acknowledged::default(),
         Err(error) => {
-            tracing::warn!(%error, "what servers have acknowledged can't be read; all is told once more");
+            tracing::warn!(%error, "acknowledged reports cannot be read; sending all reports again");
             return Acknowledged::default();
         }
     };
     text.parse().unwrap_or_else(|error| {
-        tracing::warn!(%error, "what servers have acknowledged is damaged; all is told once more");
+        tracing::warn!(%error, "the file of acknowledged reports is damaged; sending all reports again");
         Acknowledged::default()
     })
 }
@@ -47,7 +47,7 @@ pub async fn keep(mut acknowledgements: Acknowledgements, dir: PathBuf) {
             durable::write_in_steps(&path, all.to_string().as_bytes(), Outlives::Processes, &Steps::default())
         });
         if let Ok(Err(error)) = kept.await {
-            tracing::debug!(%error, "what servers have acknowledged can't be kept");
+            tracing::debug!(%error, "acknowledged reports cannot be stored");
         }
     }
 }

@@ -208,7 +208,7 @@ impl Late {
     /// Sets the servers. Only the first call has an effect.
     pub fn are(&self, servers: impl Servers) {
         if self.0.set(Box::new(servers)).is_err() {
-            tracing::debug!("whom to ask was known already");
+            tracing::debug!("the servers are already set");
         }
     }
 }

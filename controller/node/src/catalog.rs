@@ -104,11 +104,11 @@ impl Mirror {
             let pause = match self.tell(&queries).await {
                 Ok(()) => None,
                 Err(error) if is_unknown(&error) => {
-                    tracing::warn!(%error, "these servers keep no services; those of provider nomad are found on this node only");
+                    tracing::warn!(%error, "the servers do not support services (before 1.3); those of provider nomad are found on this node only");
                     Some(UNKNOWN_AGAIN)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "servers can't be told of services");
+                    tracing::warn!(%error, "failed to update services at the servers; retrying");
                     Some(AGAIN)
                 }
             };

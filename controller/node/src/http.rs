@@ -339,7 +339,7 @@ impl NodeApi {
         let is_json = !matches!(call.body, CallBody::Raw(_)) && !raw.is_empty();
         let body = if is_json {
             serde_json::from_slice(&raw)
-                .map_err(|error| Refused(400, format!("the body is no JSON: {error}")))?
+                .map_err(|error| Refused(400, format!("the body is not valid JSON: {error}")))?
         } else {
             Json::Null
         };
@@ -369,7 +369,7 @@ impl NodeApi {
 /// Reads a request body, which may be empty.
 async fn read(body: Body) -> Result<Bytes, Refused> {
     let read = tokio::time::timeout(BODY_WAIT_MAX, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
-    read.map_err(|_| Refused(408, format!("the body did not come within {} s", BODY_WAIT_MAX.as_secs())))?
+    read.map_err(|_| Refused(408, format!("the body did not arrive within {} s", BODY_WAIT_MAX.as_secs())))?
         .map_err(|error| Refused(400, format!("the body could not be read: {error}")))
 }
 

@@ -46,9 +46,9 @@ impl<S: Service, D: Dial> Cluster for Servers<S, D> {
             let wanted = wire_requests(&request);
             let asked = tokio::time::timeout(WITHIN, queries.sign(&wanted, request.create_index));
             let answer = asked.await.map_err(|_| {
-                retry(format!("ask servers for identities: none has answered within {} s", WITHIN.as_secs()))
+                retry(format!("get identities signed: no server answered within {} s", WITHIN.as_secs()))
             })?;
-            signed(&request, answer.map_err(|error| retry(format!("ask servers for identities: {error}")))?)
+            signed(&request, answer.map_err(|error| retry(format!("get identities signed: {error}")))?)
         }
         .boxed()
     }
@@ -76,7 +76,7 @@ fn signed(request: &SignRequest, answer: SignResponse) -> Result<Vec<SignedIdent
     };
     let mut refused = answer.rejections.iter().filter(|it| is_ours(&it.alloc_id, &it.workload_identifier));
     if let Some(refused) = refused.find(|refused| request.identities.contains(&refused.identity_name)) {
-        let why = format!("get identity {:?} of servers: {}", refused.identity_name, refused.reason);
+        let why = format!("get identity {:?} signed: {}", refused.identity_name, refused.reason);
         return Err(Refusal { class: Class::Fatal, why });
     }
     let now = clock::wall_now().0;

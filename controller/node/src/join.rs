@@ -37,7 +37,7 @@ pub fn join<S: Service, D: Dial>(
     agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), agent.context.paths.node()));
     agent.watch(acknowledged::keep(session.acknowledgements(), agent.context.paths.node()));
     if agent.context.cluster.set(Box::new(Servers(session.queries()))).is_err() {
-        tracing::error!("an agent joins one cluster only; identities are asked for in the other");
+        tracing::error!("the agent has joined a cluster already; identities are signed by that one");
     }
     let told_again = watch::Sender::new(0);
     let node = agent.context.node.clone();

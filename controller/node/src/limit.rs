@@ -54,7 +54,7 @@ pub async fn follow(
         let now = Instant::now();
         let due = |limit| memory.due(limit);
         for (id, limit) in limits.iter().filter(|(_, limit)| due(*limit) <= now) {
-            tracing::warn!(alloc = %id, ?limit, "stopped: no server was in reach for stop_on_client_after");
+            tracing::warn!(alloc = %id, ?limit, "stopping an allocation: no server was reachable for stop_on_client_after");
             told.insert(*id);
             let event = Event::Desired(DesiredChange::AllocOutOfContact(*id));
             if inbox.send(Input::Event(event)).await.is_err() {
@@ -131,7 +131,7 @@ impl Memory {
         let kept = off_thread(move || durable::write(&path, nanos.to_string().as_bytes())).await;
         match kept.map_err(io::Error::other).flatten() {
             Ok(()) => self.is_kept = true,
-            Err(error) => tracing::warn!(%error, "can't keep when servers last answered"),
+            Err(error) => tracing::warn!(%error, "failed to store the time of the servers' last answer"),
         }
     }
 }

@@ -67,7 +67,7 @@ impl Member {
         let network =
             servers::network(&cluster, &config.region).context("prepare TLS to servers (`cluster.tls`)")?;
         let moved = moving::identity(&dir, cluster.moved_from.as_deref())?;
-        let consul = ConsulReader::new(consul).context("ask Consul")?;
+        let consul = ConsulReader::new(consul).context("set up the Consul client")?;
         Ok(Some(Self {
             cluster,
             region: config.region.clone(),
@@ -161,7 +161,7 @@ impl Member {
                 if let Err(error) =
                     servers::follow(pool, contact, cluster, Some(consul), CancellationToken::new()).await
                 {
-                    tracing::error!("failed to {error}; start the agent again to look for more");
+                    tracing::error!("failed to {error}; restart the agent to search again");
                 }
             }
         });
@@ -219,10 +219,10 @@ impl Joined {
     /// A warning about the contact with servers; `None` if all is well.
     pub fn warning(&self) -> Option<String> {
         let contact = self.contact.borrow();
-        let running = "what runs goes on, and nothing new comes";
+        let running = "running allocations continue, and no new ones arrive";
         if contact.disbelieved.is_some() {
             return Some(
-                "the servers tell of an older state than before, as after a restore; it is believed once it has lasted".to_owned(),
+                "the servers report an older state than before, as after a restore; it is accepted after a few minutes".to_owned(),
             );
         }
         // A heartbeat that is neither answered nor refused fails late.
@@ -230,10 +230,10 @@ impl Joined {
             return (!contact.has_leader).then(|| format!("the cluster has no leader: {running}"));
         }
         Some(match contact.last {
-            None => format!("{} has answered yet, the log says why: {running}", self.no_server()),
+            None => format!("{} has answered yet (see the log): {running}", self.no_server()),
             Some(heard) => {
                 let ago = heard.at.elapsed().as_secs();
-                format!("{} answers, the last did {ago} s ago, the log says why: {running}", self.no_server())
+                format!("{} answers, the last one did {ago} s ago (see the log): {running}", self.no_server())
             }
         })
     }
@@ -316,7 +316,7 @@ async fn warn_of_another_client(consul: Arc<ConsulReader>) {
     if let Some(id) = services.keys().find(|id| OF_A_CLIENT.iter().any(|begin| id.starts_with(begin))) {
         tracing::warn!(
             service = id,
-            "a client of Nomad uses the same Consul agent; one of the two should go"
+            "a Nomad client uses the same Consul agent; run only one of the two on this machine"
         );
     }
 }
@@ -326,7 +326,7 @@ async fn keep_signed(mut signed: watch::Receiver<Secret>, dir: PathBuf) {
     while signed.changed().await.is_ok() {
         let (dir, token) = (dir.clone(), signed.borrow_and_update().clone());
         if let Ok(Err(error)) = off_thread(move || Identity::keep_signed(&dir, &token)).await {
-            tracing::warn!(%error, "the identity that servers have signed can't be kept; they sign another one");
+            tracing::warn!(%error, "failed to store the node's signed identity; servers will sign another one");
         }
     }
 }

@@ -35,7 +35,7 @@ pub enum MoveError {
     Running { dir: PathBuf },
     /// Its tasks have not ended.
     #[error(
-        "take over the node of {}: allocations of Nomad's client are not over, {} of them, such as {first}; with the client running, \
+        "take over the node of {}: allocations of Nomad's client have not ended, {} of them, such as {first}; with the client running, \
          drain it first (nomad node drain -self -enable), then stop it", dir.display(), count
     )]
     Live { dir: PathBuf, count: usize, first: String },
@@ -43,14 +43,14 @@ pub enum MoveError {
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
     /// Its state cannot be read.
-    #[error("read what Nomad's client knows, {}; if nothing of it runs any more, remove that file", path.display())]
+    #[error("read the state of Nomad's client, {}; if none of its tasks run any more, remove that file", path.display())]
     State { path: PathBuf, source: BoltError },
     /// Its state file cannot be opened.
     #[error("open {}", path.display())]
     Open { path: PathBuf, source: io::Error },
     /// The identity cannot be taken from this directory.
     #[error(
-        "take over the node of {}: its directory is not called client; copy client-id and secret-id from it to {}",
+        "take over the node of {}: its directory is not named client; copy client-id and secret-id from it to {}",
         from.display(), to.display()
     )]
     Elsewhere { from: PathBuf, to: PathBuf },

@@ -226,7 +226,7 @@ const PRIORITY_MAX: u8 = 100;
 
 fn parse(job: &Json, drivers: &Drivers) -> Result<Job, String> {
     let set = manifests::read_of_servers(job, drivers).map_err(|problems| told(&problems))?;
-    let job = set.jobs.into_iter().next().ok_or("there is no job in it")?;
+    let job = set.jobs.into_iter().next().ok_or("it holds no job")?;
     Ok(job.object)
 }
 
@@ -244,7 +244,7 @@ fn told(problems: &Problems) -> String {
     if more > 0 {
         told.push(format!("and {more} more"));
     }
-    format!("this job can't run here: {}", told.join("; "))
+    format!("this job cannot run here: {}", told.join("; "))
 }
 
 /// The job's parent, and the payload that it was dispatched with.
@@ -278,7 +278,7 @@ fn child(job: &wire::Job) -> Result<Option<Child>, String> {
 pub(super) fn decompressed(payload: &[u8]) -> Result<Vec<u8>, String> {
     let wrong = |error: snap::Error| format!("Payload: {error}");
     if snap::raw::decompress_len(payload).map_err(wrong)? > PAYLOAD_MAX {
-        return Err(format!("Payload: is larger than {PAYLOAD_MAX} bytes"));
+        return Err(format!("Payload: larger than {PAYLOAD_MAX} bytes"));
     }
     snap::raw::Decoder::new().decompress_vec(payload).map_err(wrong)
 }
@@ -369,7 +369,7 @@ fn uuid(field: &str, text: &str) -> Result<Option<Uuid>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| format!("{field} is no UUID"))
+    text.parse().map(Some).map_err(|_| format!("{field} is not a UUID"))
 }
 
 /// The fields of a map, except those in `but`.

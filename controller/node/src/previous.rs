@@ -113,14 +113,14 @@ async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Opt
             Err(CallError::Server(error))
                 if error.kind() == ErrorKind::PermissionDenied && refused == REFUSED_MAX =>
             {
-                tracing::warn!(alloc = %id, %error, "servers don't tell whether an allocation has ended; it is taken for ended");
+                tracing::warn!(alloc = %id, %error, "servers refuse to report whether an allocation has ended; assuming that it has");
                 return None;
             }
             Err(error) => {
                 let is_refused =
                     matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::PermissionDenied);
                 refused = if is_refused { refused + 1 } else { 0 };
-                tracing::warn!(alloc = %id, %error, "servers can't be asked whether an allocation has ended");
+                tracing::warn!(alloc = %id, %error, "failed to query whether an allocation has ended; retrying");
                 sleep(AGAIN).await;
             }
         }
@@ -144,7 +144,7 @@ async fn bring<S: Service, D: Dial>(
     let fetch = async {
         let known = queries.node(&node, Newer::Now).await;
         let known = known.map_err(|error| MoveError::Node(error.to_string()))?.node;
-        let known = known.ok_or_else(|| MoveError::Node("servers have forgotten it".to_owned()))?;
+        let known = known.ok_or_else(|| MoveError::Node("servers do not know it".to_owned()))?;
         let tokens = Arc::clone(&mover.tokens);
         let token: Secret = match off_thread(move || tokens.of_disk(heir)).await {
             Ok(Ok(token)) => token,
@@ -162,12 +162,12 @@ async fn bring<S: Service, D: Dial>(
         }
     };
     match fetched {
-        Ok(()) => tracing::info!(alloc = %heir, previous = %id, "a disk has come from another node"),
+        Ok(()) => tracing::info!(alloc = %heir, previous = %id, "received a disk from another node"),
         Err(MoveError::Unwanted) => {}
         Err(error) => {
             tracing::warn!(
                 alloc = %heir, previous = %id, %node, %error,
-                "failed to bring a disk from another node; the allocation begins with an empty one"
+                "failed to fetch a disk from another node; the allocation starts with an empty one"
             );
         }
     }

@@ -134,7 +134,7 @@ async fn keep_held(tokens: Arc<ServerTokens>, are_held: Arc<Notify>) {
             sleep(KEPT_AGAIN).await;
             let tokens = Arc::clone(&tokens);
             if let Ok(true) = off_thread(move || tokens.keep_held()).await {
-                tracing::info!("tokens of servers are kept and removed as they should be");
+                tracing::info!("tokens from servers are stored and removed again as required");
                 break;
             }
         }
@@ -160,7 +160,7 @@ impl AgentRunner {
             signed.chain(disks).fold(Ok(()), Result::and)
         });
         if let Ok(Err(error)) = kept.await {
-            tracing::error!(%error, "failed to keep tokens that servers have given; they are held in memory until it can be done");
+            tracing::error!(%error, "failed to store tokens from servers; keeping them in memory and retrying");
             self.are_held.notify_one();
         }
     }
@@ -186,11 +186,11 @@ impl AgentRunner {
         });
         let Ok((tokens, identities)) = forgotten.await else { return };
         if let Err(error) = tokens {
-            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten; it is tried again");
+            tracing::warn!(%error, "failed to remove tokens of deleted allocations; retrying");
             self.are_held.notify_one();
         }
         if let Err(error) = identities {
-            tracing::warn!(%error, "failed to remove identities of allocations that servers have forgotten; the next agent tries it again");
+            tracing::warn!(%error, "failed to remove identities of deleted allocations; the next agent retries");
         }
     }
 
@@ -208,12 +208,12 @@ impl AgentRunner {
         let mut spec = match reader.allocation(alloc) {
             Ok(spec) => spec,
             Err(why) if known.is_none() => {
-                tracing::warn!(alloc = %alloc.id, why, "an allocation can't be run");
+                tracing::warn!(alloc = %alloc.id, why, "an allocation cannot be run");
                 self.reports.report(report::of_failed(alloc, &why, clock::wall_now()));
                 return Vec::new();
             }
             Err(why) => {
-                tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation can't be used; it goes on as it is");
+                tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation cannot be used; it continues unchanged");
                 return Vec::new();
             }
         };
@@ -234,7 +234,7 @@ impl AgentRunner {
     /// Reports a new allocation as failed; a known one keeps running.
     fn tell_unreadable(&self, id: wire::AllocId, why: &str) {
         let is_known = parse(&id).is_some_and(|id| self.parts.model.alloc(&id).is_some());
-        tracing::warn!(alloc = %id, why, is_known, "what servers want of an allocation can't be read");
+        tracing::warn!(alloc = %id, why, is_known, "an allocation from the servers cannot be decoded");
         if !is_known {
             let alloc = wire::Allocation { id, ..wire::Allocation::default() };
             self.reports.report(report::of_failed(&alloc, why, clock::wall_now()));

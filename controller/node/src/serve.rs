@@ -250,7 +250,7 @@ fn unknown(method: &str) -> Refusal {
 impl Service for NodeService {
     async fn call(&self, _: &Peer, call: Call) -> Result<Vec<u8>, Refusal> {
         self.answered(&call).await.map_err(|failure| {
-            tracing::debug!(method = call.method, %failure, "refused what a server asks");
+            tracing::debug!(method = call.method, %failure, "a call from a server failed");
             failure.into()
         })
     }

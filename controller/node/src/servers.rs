@@ -79,8 +79,8 @@ pub async fn find(cluster: &Cluster, consul: Option<&ConsulReader>) -> Vec<Addre
     if let Some(consul) = consul.filter(|_| cluster.servers.is_empty() && cluster.client_auto_join) {
         match timeout(RESOLVE_MAX, consul::servers(consul)).await {
             Ok(Ok(addresses)) => found = addresses,
-            Ok(Err(why)) => tracing::warn!(why, "Consul does not tell where servers are"),
-            Err(_) => tracing::warn!("Consul does not tell in time where servers are"),
+            Ok(Err(why)) => tracing::warn!(why, "failed to look up servers in Consul"),
+            Err(_) => tracing::warn!("looking up servers in Consul timed out"),
         }
     }
     found

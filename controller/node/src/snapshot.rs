@@ -104,7 +104,7 @@ impl Snapshots {
         drop(off_thread(move || {
             let _turn = turn;
             if let Err(error) = write(piped, id, &alloc, &tasks) {
-                tracing::warn!(alloc = %id, %error, "a snapshot of a disk was cut off");
+                tracing::warn!(alloc = %id, %error, "a snapshot of a disk was aborted");
             }
         }));
         let pieces = stream::unfold(Some(receiver), |receiver| async move {
@@ -112,7 +112,7 @@ impl Snapshots {
             match receiver.recv().await {
                 Some(Piece::Bytes(bytes)) => Some((Ok(bytes), Some(receiver))),
                 Some(Piece::End) => None,
-                None => Some((Err(io::Error::other("the snapshot was cut off")), None)),
+                None => Some((Err(io::Error::other("the snapshot was aborted")), None)),
             }
         });
         ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(pieces)).into_response()
@@ -141,8 +141,8 @@ impl Piped {
                 () = self.closing.cancelled() => Err(io::Error::other("the agent is shutting down")),
                 sent = timeout(READER_WAIT_MAX, self.sender.send(piece)) => match sent {
                     Ok(Ok(())) => Ok(()),
-                    Ok(Err(_)) => Err(io::Error::other("its reader has gone")),
-                    Err(_) => Err(io::Error::other(format!("its reader took nothing for {READER_WAIT_MAX:?}"))),
+                    Ok(Err(_)) => Err(io::Error::other("its reader has disconnected")),
+                    Err(_) => Err(io::Error::other(format!("its reader accepted nothing for {READER_WAIT_MAX:?}"))),
                 },
             }
         };
@@ -175,7 +175,7 @@ enum Trouble {
     #[error(transparent)]
     Unread(#[from] FsError),
     /// The tree is too deep; the archive can report it.
-    #[error("read {0}: it is nested too deep")]
+    #[error("read {0}: it is nested too deeply")]
     Deep(PathBuf),
     /// There are too many names; the archive can report it.
     #[error("read {0}: the disk has more than {NAMES_MAX} files and directories")]
@@ -320,7 +320,7 @@ impl Read for Exactly {
         let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read(buffer.get_mut(..len).unwrap_or_default())?;
         if read == 0 && len > 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file has become shorter"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file was truncated"));
         }
         self.left = self.left.saturating_sub(u64::try_from(read).unwrap_or_default());
         Ok(read)

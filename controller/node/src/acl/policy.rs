@@ -107,7 +107,7 @@ fn rule(Written { kind, label, policy, capabilities }: Written) -> Result<Option
         (_, "read") => rule.access = Access::Read,
         (_, "write") => rule.access = Access::Write,
         (_, "deny") => rule.access = Access::Deny,
-        (_, other) => return Err(format!("{kind} has the policy {other:?}, which there isn't")),
+        (_, other) => return Err(format!("{kind} has the unknown policy {other:?}")),
     }
     Ok(Some(rule))
 }
@@ -153,7 +153,7 @@ fn as_json(node: &Node) -> Json {
 
 fn json(text: &str) -> Result<Vec<Written>, String> {
     let read: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let Json::Object(subjects) = read else { return Err("it is no object".to_owned()) };
+    let Json::Object(subjects) = read else { return Err("it is not an object".to_owned()) };
     let mut written = Vec::new();
     for (kind, of_kind) in &subjects {
         written.extend(of_json(kind, of_kind)?);
@@ -193,17 +193,17 @@ fn of_json(kind: &str, value: &Json) -> Result<Vec<Written>, String> {
 }
 
 fn of_object(kind: &str, label: Option<String>, value: &Json) -> Result<Written, String> {
-    let Json::Object(fields) = value else { return Err(format!("{kind} is no object")) };
+    let Json::Object(fields) = value else { return Err(format!("{kind} is not an object")) };
     let policy = fields.get("policy").map(|policy| text_of(kind, "policy", policy)).transpose()?;
     let capabilities = fields.get("capabilities").map(|list| texts_of(kind, list)).transpose()?;
     Ok(Written { kind: kind.to_owned(), label, policy, capabilities: capabilities.unwrap_or_default() })
 }
 
 fn text_of(kind: &str, field: &str, value: &Json) -> Result<String, String> {
-    value.as_str().map(str::to_owned).ok_or_else(|| format!("{kind}: {field} is no text"))
+    value.as_str().map(str::to_owned).ok_or_else(|| format!("{kind}: {field} is not a string"))
 }
 
 fn texts_of(kind: &str, value: &Json) -> Result<Vec<String>, String> {
-    let list = value.as_array().ok_or_else(|| format!("{kind}: capabilities is no list"))?;
+    let list = value.as_array().ok_or_else(|| format!("{kind}: capabilities is not a list"))?;
     list.iter().map(|one| text_of(kind, "capabilities", one)).collect()
 }

@@ -166,10 +166,7 @@ impl Resolver {
                 (Err(Unanswered::Denied(denied)), _) => Err(denied),
                 // Keep using the last result.
                 (Err(Unanswered::Away(why)), Some(known)) => {
-                    tracing::warn!(
-                        why,
-                        "failed to ask servers what a token may do; what they said last holds"
-                    );
+                    tracing::warn!(why, "failed to resolve a token; using the cached permissions");
                     known.said.clone()
                 }
                 (Err(Unanswered::Away(why)), None) => return Err(Denied::Unsaid(why)),
@@ -279,12 +276,12 @@ fn field(name: &str, value: Value) -> (Value, Value) {
 }
 
 fn late() -> String {
-    format!("no server has said within {} s what the token may do", ANSWER_MAX.as_secs())
+    format!("failed to resolve the token: no server answered within {} s", ANSWER_MAX.as_secs())
 }
 
 fn unanswered(error: CallError) -> Unanswered {
     let CallError::Server(server) = &error else {
-        return Unanswered::Away(format!("failed to ask servers what the token may do: {error}"));
+        return Unanswered::Away(format!("failed to resolve the token: {error}"));
     };
     match server.kind() {
         ErrorKind::Token if server.text().contains("ACL support disabled") => Unanswered::Disabled,
@@ -299,9 +296,7 @@ fn unanswered(error: CallError) -> Unanswered {
         | ErrorKind::UnknownAllocation
         | ErrorKind::NoPathToNode
         | ErrorKind::Transport
-        | ErrorKind::Other => {
-            Unanswered::Away(format!("failed to ask servers what the token may do: {error}"))
-        }
+        | ErrorKind::Other => Unanswered::Away(format!("failed to resolve the token: {error}")),
     }
 }
 

@@ -85,7 +85,8 @@ pub(super) async fn open(
         return Err(Denied::Unknown.into());
     }
     let upgrade = request.extract_parts::<WebSocketUpgrade>().await;
-    let upgrade = upgrade.map_err(|error| Refused(400, format!("a websocket is expected here: {error}")))?;
+    let upgrade =
+        upgrade.map_err(|error| Refused(400, format!("this endpoint requires a websocket: {error}")))?;
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);
     let closing = api.shared.closing.clone();
     let is_browser = params.flag("ws_handshake").ok().flatten().unwrap_or_default();
@@ -129,8 +130,9 @@ impl NodeApi {
 
 async fn handshake(socket: &mut WebSocket) -> Result<String, &'static str> {
     let first = tokio::time::timeout(HANDSHAKE_WAIT_MAX, socket.recv()).await;
-    let Ok(Some(Ok(Message::Text(text)))) = first else { return Err("no handshake message came") };
-    let read = serde_json::from_str::<Handshake>(&text).map_err(|_| "the handshake message is no JSON")?;
+    let Ok(Some(Ok(Message::Text(text)))) = first else { return Err("no handshake message arrived") };
+    let read =
+        serde_json::from_str::<Handshake>(&text).map_err(|_| "the handshake message is not valid JSON")?;
     if read.version == 1 { Ok(read.auth_token) } else { Err("the version of the handshake is not supported") }
 }
 
@@ -160,7 +162,7 @@ async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: Ca
         closed = telling => closed,
         // Dropping the stream ends the command.
         () = hear(source, &mut writer) => None,
-        () = closing.cancelled() => Some((CLOSE_ERROR, "the agent ends".to_owned())),
+        () = closing.cancelled() => Some((CLOSE_ERROR, "the agent is shutting down".to_owned())),
     };
     if let Some((code, reason)) = closed {
         let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: fitting(reason).into() }))).await;

@@ -262,7 +262,7 @@ fn object(body: &Json) -> Result<Map<String, Json>, String> {
         Json::Object(given) => Ok(given.clone()),
         Json::Null => Err("Request body is empty".to_owned()),
         Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
-            Err("the body is no JSON object".to_owned())
+            Err("the body is not a JSON object".to_owned())
         }
     }
 }

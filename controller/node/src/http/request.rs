@@ -27,7 +27,7 @@ impl RequestParams {
     pub(super) fn read(query: &str, headers: &HeaderMap) -> Result<Self, Refused> {
         let decoded = |text: &str| {
             let read = percent_decoded(&text.replace('+', " "));
-            read.ok_or_else(|| Refused(400, "query parameters: they are no text".to_owned()))
+            read.ok_or_else(|| Refused(400, "query parameters: not valid UTF-8".to_owned()))
         };
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let parameters = pairs.map(|pair| {

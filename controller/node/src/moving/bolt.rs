@@ -34,7 +34,7 @@ pub enum BoltError {
     #[error("it has more than {0} bytes")]
     Long(u64),
     /// The file is not a BoltDB file, or is damaged.
-    #[error("it is no BoltDB file, or damaged: {0}")]
+    #[error("it is not a BoltDB file, or is damaged: {0}")]
     Damaged(&'static str),
 }
 
@@ -83,7 +83,7 @@ impl<'b> Bolt<'b> {
             }
         };
         let newer = [first, second].into_iter().flatten().max_by_key(|meta| meta.transaction);
-        let Meta { page_size, root, .. } = newer.ok_or(BoltError::Damaged("it has no whole beginning"))?;
+        let Meta { page_size, root, .. } = newer.ok_or(BoltError::Damaged("it has no intact meta page"))?;
         Ok(Self { bytes, page_size, root, left: Cell::new(bytes.len().saturating_mul(READ_TIMES)) })
     }
 
@@ -124,7 +124,7 @@ impl<'b> Bolt<'b> {
 
     fn walk(&self, id: u64, depth: usize, elements: &mut Vec<Element<'b>>) -> Result<(), BoltError> {
         if depth > DEPTH_MAX {
-            return Err(BoltError::Damaged("its pages go round in circles"));
+            return Err(BoltError::Damaged("its pages form a cycle"));
         }
         let page = self.page(id)?;
         match word16(page, 8)? {
@@ -138,13 +138,13 @@ impl<'b> Bolt<'b> {
                 }
                 Ok(())
             }
-            _ => Err(BoltError::Damaged("a page is of no kind that holds keys")),
+            _ => Err(BoltError::Damaged("a page is neither a branch nor a leaf")),
         }
     }
 
     fn leaf(&self, page: &'b [u8], elements: &mut Vec<Element<'b>>) -> Result<(), BoltError> {
         if word16(page, 8)? != LEAF {
-            return Err(BoltError::Damaged("a page is of no kind that holds keys"));
+            return Err(BoltError::Damaged("a page is neither a branch nor a leaf"));
         }
         self.spend(HEADER)?;
         for index in 0..usize::from(word16(page, 10)?) {
@@ -155,7 +155,7 @@ impl<'b> Bolt<'b> {
             let (flags, begin, key, value) = (word32(page, at)?, number(4)?, number(8)?, number(12)?);
             let begin = at.saturating_add(begin);
             let middle = begin.saturating_add(key);
-            let torn = BoltError::Damaged("a key is beyond its page");
+            let torn = BoltError::Damaged("a key extends beyond its page");
             let (Some(key), Some(value)) =
                 (page.get(begin..middle), page.get(middle..middle.saturating_add(value)))
             else {
@@ -169,14 +169,14 @@ impl<'b> Bolt<'b> {
 
     /// Counts bytes that are read.
     fn spend(&self, bytes: usize) -> Result<(), BoltError> {
-        let circle = BoltError::Damaged("its pages go round in circles, or lie over each other");
+        let circle = BoltError::Damaged("its pages form a cycle or overlap");
         self.left.set(self.left.get().checked_sub(bytes).ok_or(circle)?);
         Ok(())
     }
 
     /// A page and its overflow pages.
     fn page(&self, id: u64) -> Result<&'b [u8], BoltError> {
-        let torn = BoltError::Damaged("a page is beyond its end");
+        let torn = BoltError::Damaged("a page extends beyond the end of the file");
         let begin = usize::try_from(id).ok().and_then(|id| id.checked_mul(self.page_size));
         let page = begin.and_then(|begin| self.bytes.get(begin..));
         let Some(page) = page.filter(|page| page.len() >= HEADER) else { return Err(torn) };
@@ -215,14 +215,14 @@ fn checksum(bytes: &[u8]) -> u64 {
 /// A bucket's value: its page number, or, for a small bucket, the page itself after a header.
 fn inner(value: &[u8]) -> Result<Bucket<'_>, BoltError> {
     match word64(value, 0)? {
-        0 => value.get(16..).map(Bucket::Inline).ok_or(BoltError::Damaged("a bucket is torn")),
+        0 => value.get(16..).map(Bucket::Inline).ok_or(BoltError::Damaged("a bucket is truncated")),
         page => Ok(Bucket::Page(page)),
     }
 }
 
 fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BoltError> {
     let chunk = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    chunk.copied().ok_or(BoltError::Damaged("it ends too early"))
+    chunk.copied().ok_or(BoltError::Damaged("it is truncated"))
 }
 
 fn word16(bytes: &[u8], at: usize) -> Result<u16, BoltError> {

@@ -2,7 +2,7 @@
 //!
 //! Input: the file's bytes. Output: nothing, or a panic. The caller checks time and memory.
 
-#![expect(clippy::unwrap_used, reason = "a broken promise is told by a panic")]
+#![expect(clippy::unwrap_used, reason = "a broken invariant panics")]
 
 use super::{bolt::Bolt, live};
 

@@ -99,7 +99,7 @@ fn name_of(owner: &Map<String, Json>) -> Result<String, String> {
     let name = owner.get("Name").and_then(Json::as_str).unwrap_or_default();
     let is_bad = |char: char| matches!(char, '/' | '\\') || char.is_control();
     if matches!(name, "" | "." | "..") || name.len() > NAME_MAX || name.contains(is_bad) {
-        return Err(format!("the name {name:?} can't be that of a directory"));
+        return Err(format!("the name {name:?} cannot be a directory name"));
     }
     Ok(name.to_owned())
 }

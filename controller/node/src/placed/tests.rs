@@ -79,7 +79,7 @@ fn every_recorded_allocation_is_taken_or_refused_by_name() {
     refused.dedup();
     let templates =
         "TaskGroups[0].Tasks[0].Templates: `templates` is known from Nomad, but not built in this release";
-    assert_eq!(refused, [format!("web.g[0]: this job can't run here: {templates}")]);
+    assert_eq!(refused, [format!("web.g[0]: this job cannot run here: {templates}")]);
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_dispatched_child_has_its_payload() {
 fn what_can_not_even_be_named_is_an_error() {
     let nameless = wire::Allocation { id: "x".into(), ..of_group(json!({ "Tasks": [task()] })) };
     let error = Reader::new(&real()).allocation(&nameless).unwrap_err();
-    assert_eq!(error, "ID is no UUID");
+    assert_eq!(error, "ID is not a UUID");
     let taskless = of_group(json!({ "Tasks": [] }));
     assert!(Reader::new(&real()).allocation(&taskless).is_err());
 }

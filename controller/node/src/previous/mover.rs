@@ -64,7 +64,7 @@ pub enum MoveError {
     #[error("find its node: {0}")]
     Node(String),
     /// The certificates cannot be used.
-    #[error("prepare for https: {0}")]
+    #[error("set up HTTPS: {0}")]
     Tls(String),
     /// The download failed or is incomplete.
     #[error("fetch it from {address}: {source}")]
@@ -77,16 +77,16 @@ pub enum MoveError {
     #[error("{0}")]
     Unpack(#[from] UnpackError),
     /// The other node could not read the disk.
-    #[error("fetch it: its node has failed to make it: {0:?}")]
+    #[error("fetch it: its node failed to create the snapshot: {0:?}")]
     There(String),
     /// The disk cannot be stored.
     #[error(transparent)]
     Fs(#[from] FsError),
     /// The local machine failed.
-    #[error("keep it: {0}")]
+    #[error("store it: {0}")]
     Machine(String),
     /// The disk is no longer wanted.
-    #[error("fetch it: nobody wants it any more")]
+    #[error("fetch it: it is no longer needed")]
     Unwanted,
 }
 
@@ -173,11 +173,10 @@ impl Mover {
         .await?;
         let mut headers = HeaderMap::new();
         if !token.is_empty() {
-            let mut value = token.reveal().parse::<reqwest::header::HeaderValue>().map_err(|_| {
-                MoveError::Node(
-                    "what servers have given to prove that it may be had makes no sense".to_owned(),
-                )
-            })?;
+            let mut value = token
+                .reveal()
+                .parse::<reqwest::header::HeaderValue>()
+                .map_err(|_| MoveError::Node("the migrate token from the servers is invalid".to_owned()))?;
             value.set_sensitive(true);
             headers.insert("x-nomad-token", value);
         }
@@ -220,26 +219,26 @@ impl Mover {
         let path = format!("/v1/client/allocation/{previous}/snapshot");
         let nowhere = |why: &str| MoveError::Node(format!("its address is {:?}, {why}", node.http_addr));
         if node.http_addr.is_empty() {
-            return Err(nowhere("which is none"));
+            return Err(nowhere("which is invalid"));
         }
         let plain = format!("http://{}", node.http_addr).parse::<Url>();
-        let plain = plain.map_err(|_| nowhere("which is none"))?;
+        let plain = plain.map_err(|_| nowhere("which is invalid"))?;
         let is_bare = plain.path() == "/" && plain.query().is_none() && plain.username().is_empty();
-        let (Some(host), true) = (plain.host_str(), is_bare) else { return Err(nowhere("which is none")) };
+        let (Some(host), true) = (plain.host_str(), is_bare) else { return Err(nowhere("which is invalid")) };
         let tls = |error: reqwest::Error| MoveError::Tls(herdlet_base::error::in_full(&error.without_url()));
         if !node.tls_enabled {
             let client = http_client::builder(Tls::None).redirect(redirect::Policy::none()).build();
-            let url = plain.join(&path).map_err(|_| nowhere("which is none"))?;
+            let url = plain.join(&path).map_err(|_| nowhere("which is invalid"))?;
             return Ok((client.map_err(tls)?, url));
         }
         let Some(files) = self.tls.clone() else {
-            return Err(MoveError::Tls("the node speaks TLS, and this one has no certificates".to_owned()));
+            return Err(MoveError::Tls("the node uses TLS, and this node has no certificates".to_owned()));
         };
         let port = plain.port_or_known_default().unwrap_or(443);
         let mut found = tokio::net::lookup_host((host.trim_matches(['[', ']']), port))
             .await
             .map_err(|error| MoveError::Node(error.to_string()))?;
-        let address = found.next().ok_or_else(|| nowhere("which has no address"))?;
+        let address = found.next().ok_or_else(|| nowhere("which does not resolve"))?;
         // The certificate is for the role of a client in the region, not for its address.
         let name = format!("client.{}.nomad", self.region);
         let credentials = blocking(move || {
@@ -255,7 +254,7 @@ impl Mover {
         .await?;
         let builder = http_client::builder(Tls::Verified).redirect(redirect::Policy::none());
         let builder = credentials.give(builder).map_err(tls)?.resolve(&name, address);
-        let url = format!("https://{name}:{port}{path}").parse().map_err(|_| nowhere("which is none"))?;
+        let url = format!("https://{name}:{port}{path}").parse().map_err(|_| nowhere("which is invalid"))?;
         Ok((builder.build().map_err(tls)?, url))
     }
 }

@@ -39,7 +39,7 @@ struct Exported {
 /// Stock clients without a log file return this text.
 const NO_LOG_FILE: &str = "No nomad log file defined";
 /// Stock clients run `journalctl` for users who may read the agent's log.
-const NO_JOURNAL: &str = "the journal is not read for others; run journalctl on the node";
+const NO_JOURNAL: &str = "the journal cannot be read through the API; run journalctl on the node";
 
 /// Which profile is wanted.
 #[derive(Default, Deserialize)]

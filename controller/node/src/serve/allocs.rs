@@ -83,6 +83,6 @@ impl NodeService {
 
     pub(super) async fn set_pause_state(&self, asked: OfAlloc) -> Answered {
         self.alloc(&asked.alloc_id, &asked.auth_token, Capability::AllocLifecycle).await?;
-        Err(ApiError::NotBuilt("pausing tasks is not built".to_owned()).into())
+        Err(ApiError::NotBuilt("pausing tasks is not supported".to_owned()).into())
     }
 }

@@ -110,7 +110,7 @@ fn targets(answer: &[u8], id: u16) -> Result<Vec<(String, u16)>, String> {
     let message = Message::from_octets(answer).map_err(|error| error.to_string())?;
     let header = message.header();
     if header.id() != id || !header.qr() {
-        return Err("the answer is to another question".to_owned());
+        return Err("the answer belongs to another query".to_owned());
     }
     if header.rcode() != Rcode::NOERROR {
         return Err(header.rcode().to_string());
@@ -128,7 +128,7 @@ fn targets(answer: &[u8], id: u16) -> Result<Vec<(String, u16)>, String> {
         .collect();
     found.sort_by_key(|(rank, _)| *rank);
     match found.is_empty() {
-        true => Err("there is no SRV record under that name".to_owned()),
+        true => Err("the name has no SRV records".to_owned()),
         false => Ok(found.into_iter().map(|(_, target)| target).collect()),
     }
 }

@@ -90,7 +90,7 @@ async fn restarts_and_signals_are_asked_of_the_planner() {
         // Stock clients send no code here either.
         ("Allocations.Signal", &[of(ID), signal("SIGSTOP")], "not now"),
         // Errors that only this agent returns have a code.
-        ("Allocations.SetPauseState", &[of(ID)], "RPC Error:: 501,pausing tasks is not built"),
+        ("Allocations.SetPauseState", &[of(ID)], "RPC Error:: 501,pausing tasks is not supported"),
         ("Allocations.GetPauseState", &[of(ID)], "unknown task name \"\""),
     ] {
         assert_eq!(ground.call(method, arguments).await.unwrap_err(), says);

@@ -2,7 +2,7 @@
 //!
 //! Input: a response. Output: nothing, or a panic.
 
-#![expect(clippy::unwrap_used, reason = "a broken promise is told by a panic")]
+#![expect(clippy::unwrap_used, reason = "a broken invariant panics")]
 
 use std::str::FromStr as _;
 
