@@ -148,7 +148,10 @@ mod tests {
         assert_eq!(shown, [("a.b-c".to_owned(), "x".to_owned()), ("zone".to_owned(), "b".to_owned())]);
         let back = again.with(&changes(&[("rack", Some("2")), ("a.b-c", None)])).unwrap();
         assert_eq!(back.merged()["rack"], "2");
-        assert!(!back.dynamic.contains_key("a.b-c"), "what nobody has fixed leaves nothing");
+        assert!(
+            !back.dynamic.contains_key("a.b-c"),
+            "a removed key that the config does not set leaves no entry"
+        );
     }
 
     #[test]

@@ -255,7 +255,7 @@ async fn an_identity_that_servers_sign_is_kept_over_restarts_and_renewed_when_du
     assert_eq!(
         (std::fs::read_to_string(&file).unwrap(), asked()),
         (first.clone(), 1),
-        "nobody asks for another one"
+        "no other one is requested"
     );
     agent.stop().await;
 

@@ -335,7 +335,7 @@ async fn tokens_that_no_server_knows_are_guesses() {
     assert!(told >= 10);
     assert_eq!(node.ask(Method::GET, "/v1/agent/self", "boss", "").await.status().as_u16(), 200);
     let anonymous = node.ask(Method::GET, "/v1/agent/self", "", "").await.status().as_u16();
-    assert_eq!(anonymous, 403, "who has no token guesses nothing");
+    assert_eq!(anonymous, 403, "a request without a token is not a guess");
 }
 
 /// Guesses under a wrong host name, from a page or for a websocket count too, and so do forged task identities.

@@ -150,7 +150,7 @@ fn what_is_not_built_is_named_by_its_path() {
     assert!(spec.group().unwrap().update.is_none());
     let mut alloc = of_group(json!({ "Tasks": [task] }));
     alloc.deployment_id = "5f5f5f5f-1111-4000-8000-000000000000".to_owned();
-    assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment hears that it has failed");
+    assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment must learn that it has failed");
 }
 
 #[test]

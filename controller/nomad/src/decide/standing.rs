@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(standing.answered(true), Meaning::Expected, "it is ready");
         assert_eq!(standing.answered(false), Meaning::Expected);
         assert_eq!(standing.answered(true), Meaning::Lost);
-        assert_eq!(standing.answered(true), Meaning::Lost, "before anything was told");
+        assert_eq!(standing.answered(true), Meaning::Lost, "before any report");
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
         standing.failed();
         assert_eq!(standing.answered(true), Meaning::Lost);
         standing.failed();
-        assert!(standing.awaits_reports(), "they are owed all the same");
+        assert!(standing.awaits_reports(), "the reports are still outstanding");
     }
 
     #[test]

@@ -36,7 +36,7 @@ async fn a_stale_read_never_stops_anything() {
     (0..3).for_each(|server| cluster.freeze(server));
     let ids = [cluster.place(&first.id, "a"), cluster.place(&first.id, "b")];
     sleep(seconds(60)).await;
-    assert_eq!(first.bench.ids(), [], "nobody told of them");
+    assert_eq!(first.bench.ids(), [], "no server has listed them");
     (0..3).for_each(|server| cluster.thaw(server));
     for id in &ids {
         runs(&cluster, id).await;
@@ -70,7 +70,7 @@ async fn a_list_with_a_lower_index_is_ignored() {
     living.report(&id, ClientStatus::Running, "x");
     let before = cluster.seen("Node.GetClientAllocs").len();
     sleep(seconds(59)).await;
-    assert!(living.contact.borrow().disbelieved.is_some(), "somebody is told");
+    assert!(living.contact.borrow().disbelieved.is_some(), "the conflict is reported");
     sleep(seconds(600)).await;
     assert_eq!(living.bench.ids(), std::slice::from_ref(&id));
     let asked = cluster.seen("Node.GetClientAllocs").len() - before;
@@ -139,7 +139,7 @@ async fn what_is_gone_here_is_not_fetched_until_servers_change_it() {
     sleep(seconds(400)).await;
     assert_eq!((living.bench.ids(), cluster.seen("Alloc.GetAllocs").len()), (vec![b.clone()], fetched));
     cluster.stop(&a);
-    within(5, "it is heard of", || living.bench.ids().len() == 2).await;
+    within(5, "it is listed again", || living.bench.ids().len() == 2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +177,7 @@ async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
     });
     for (at, id) in ids.iter().enumerate() {
         let expected = if at == 100 { ClientStatus::Failed } else { ClientStatus::Running };
-        within(30, "it is told", || cluster.client_status(id) == expected).await;
+        within(30, "the report arrives", || cluster.client_status(id) == expected).await;
     }
     let why = living.bench.see(|seen| seen.unreadable.clone());
     assert_eq!(why.len(), 1);
@@ -237,13 +237,13 @@ async fn servers_that_were_restored_from_an_older_state_are_followed_after_some_
         state.restore(kept);
         state.place(&living.id, &job("new"), "group")
     });
-    within(330, "somebody is told", || living.contact.borrow().disbelieved.is_some()).await;
+    within(330, "the conflict is reported", || living.contact.borrow().disbelieved.is_some()).await;
     assert_eq!(living.bench.ids().len(), 6, "nothing is done at once");
     within(1_500, "the new ones run", || cluster.client_status(&new) == ClientStatus::Running).await;
     assert!(begun.elapsed() > seconds(300), "{:?}", begun.elapsed());
     assert_eq!(living.bench.ids(), [old.clone(), new], "servers know no other");
     assert_eq!(cluster.status(&living.id), Some(herdlet_nomad::wire::NodeStatus::Ready));
-    within(5, "what was told before is told again", || cluster.reports(&old).len() == 2).await;
+    within(5, "earlier reports are repeated", || cluster.reports(&old).len() == 2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +257,7 @@ async fn batches_that_are_too_large_are_fetched_in_parts_and_what_is_too_large_b
     });
     for (at, id) in ids.iter().enumerate() {
         let expected = if at == 7 { ClientStatus::Failed } else { ClientStatus::Running };
-        within(30, "it is told", || cluster.client_status(id) == expected).await;
+        within(30, "the report arrives", || cluster.client_status(id) == expected).await;
     }
     let why = living.bench.see(|seen| seen.unreadable.clone());
     assert!(why.len() == 1 && why[0].0 == ids[7] && why[0].1.contains("more than"), "{why:?}");
@@ -272,7 +272,7 @@ async fn a_newer_copy_that_can_not_be_read_is_told_and_the_older_one_goes_on() {
     runs(&cluster, &id).await;
     cluster.write(|state| state.unreadable.insert(id.clone()));
     cluster.stop(&id);
-    within(5, "it is told", || living.bench.see(|seen| seen.unreadable.len()) == 1).await;
+    within(5, "the runner is informed", || living.bench.see(|seen| seen.unreadable.len()) == 1).await;
     sleep(seconds(400)).await;
     assert_eq!(living.bench.see(|seen| seen.unreadable.len()), 1, "once");
     assert_eq!(cluster.reports(&id), [ClientStatus::Running]);

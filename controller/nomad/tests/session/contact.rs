@@ -191,7 +191,10 @@ async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
     assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
     assert!(registrations() >= 6);
     living.node.send_replace(Arc::new(described()));
-    within(60, "it is told", || cluster.read(|state| state.nodes[&living.id].node.meta.is_empty())).await;
+    within(60, "the description arrives", || {
+        cluster.read(|state| state.nodes[&living.id].node.meta.is_empty())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,13 +210,14 @@ async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
         assert_eq!(living.bench.ids(), std::slice::from_ref(&id), "it runs on");
         cluster.set_down(0, false);
         let contact = living.contact.clone();
-        within(60, "it is heard", || contact.borrow().is_in_reach && contact.borrow().losses > 0).await;
+        within(60, "a heartbeat is answered", || contact.borrow().is_in_reach && contact.borrow().losses > 0)
+            .await;
         // Servers make the node ready with a heartbeat after the reports.
         within(2, "it is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
         let expected = if outlive { ClientStatus::Running } else { ClientStatus::Complete };
-        within(30, "it is told", || cluster.client_status(&id) == expected).await;
+        within(30, "the report arrives", || cluster.client_status(&id) == expected).await;
         sleep(seconds(60)).await;
-        assert_eq!(contact.borrow().losses, 1, "that it is ready is no loss");
+        assert_eq!(contact.borrow().losses, 1, "becoming ready is no loss");
     }
 }
 
@@ -229,9 +233,9 @@ async fn a_second_outage_is_a_second_loss() {
         let is_away = || cluster.status(&living.id) == Some(NodeStatus::Disconnected);
         within(60, "it is missed", is_away).await;
         cluster.set_down(0, false);
-        within(60, "that is seen", || losses() == loss).await;
+        within(60, "the loss is counted", || losses() == loss).await;
     }
-    within(30, "it is told", || cluster.client_status(&id) == ClientStatus::Running).await;
+    within(30, "the report arrives", || cluster.client_status(&id) == ClientStatus::Running).await;
     ready(&cluster, &living.id).await;
     sleep(seconds(60)).await;
     assert_eq!(losses(), 3);
@@ -258,7 +262,7 @@ async fn node_events_are_told_together_and_again_if_that_failed() {
         living.reports.event(NodeEvent { message: number.to_string(), ..NodeEvent::default() });
     }
     let told = || cluster.read(|state| state.nodes[&living.id].events.len());
-    within(30, "they are told", || told() == 10).await;
+    within(30, "the events arrive", || told() == 10).await;
     assert_eq!(cluster.seen("Node.EmitEvents").len(), 2);
     assert_eq!(cluster.read(|state| state.nodes[&living.id].events[0].message.clone()), "2");
 }
@@ -272,7 +276,7 @@ async fn a_node_hears_that_it_gets_no_new_work() {
         stored.node.scheduling_eligibility = Eligibility::Ineligible;
     });
     let told = || living.contact.borrow().eligibility == Eligibility::Ineligible;
-    within(25, "it is told", told).await;
+    within(25, "the node learns of it", told).await;
     // The node keeps its eligibility when servers have forgotten it.
     cluster.write(|state| state.purge(&living.id));
     ready(&cluster, &living.id).await;
@@ -343,8 +347,8 @@ async fn nobody_waits_for_a_server_that_hangs() {
     cluster.set_hung(used, true);
     let new = cluster.place(&living.id, "new");
     living.report(&id, ClientStatus::Complete, "");
-    within(40, "it is heard of", || cluster.client_status(&new) == ClientStatus::Running).await;
-    within(15, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(40, "it is listed", || cluster.client_status(&new) == ClientStatus::Running).await;
+    within(15, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     // A second server hangs; one is left.
     let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
     cluster.set_hung(used, true);
@@ -353,7 +357,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
         assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
     }
     let last = cluster.place(&living.id, "last");
-    within(40, "it is heard of", || cluster.client_status(&last) == ClientStatus::Running).await;
+    within(40, "it is listed", || cluster.client_status(&last) == ClientStatus::Running).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started() {
     let id = cluster.place(&living.id, "job");
     sleep(seconds(1)).await;
     cluster.stop(&id);
-    within(70, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(70, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     assert_eq!(living.bench.see(|seen| seen.started.get(&id).copied()), None);
 }
 
@@ -34,7 +34,7 @@ async fn flaw_4_what_has_ended_is_told_once_and_never_taken_back() {
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
     living.ends(&id, ClientStatus::Failed);
-    within(5, "it is told", || cluster.client_status(&id) == ClientStatus::Failed).await;
+    within(5, "the report arrives", || cluster.client_status(&id) == ClientStatus::Failed).await;
     // A user requests a restart after the end.
     living.report(&id, ClientStatus::Running, "restarted");
     sleep(seconds(60)).await;
@@ -75,7 +75,7 @@ async fn flaw_6_the_first_list_after_a_start_is_the_leaders() {
     cluster.lead(None);
     let second = live(pool(Lan::new(&cluster), &["s1"]), identity(1), bench);
     sleep(seconds(20)).await;
-    assert!(!second.contact.borrow().is_listed, "nobody who may say so has said what it has");
+    assert!(!second.contact.borrow().is_listed, "no leader has listed its allocations");
     cluster.lead(Some(2));
     within(60, "it is listed", || second.contact.borrow().is_listed).await;
     sleep(seconds(60)).await;
@@ -104,7 +104,7 @@ async fn flaw_8_what_was_complete_does_not_run_again_after_a_restart() {
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
     living.ends(&id, ClientStatus::Complete);
-    within(5, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(5, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     let bench = living.end().await;
     // The bench remembers only that the allocation existed, and servers change it once more.
     bench.see(|seen| seen.ended.clear());
@@ -128,7 +128,7 @@ async fn flaw_9_an_end_that_nobody_was_told_of_is_told_after_the_restart() {
     let bench = living.end().await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Running);
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-    within(60, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(60, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     assert_eq!(second.bench.see(|seen| seen.started[&id]), 1);
 }
 
@@ -202,7 +202,7 @@ async fn flaw_54_what_comes_with_a_reconnection_is_handed_over_whole() {
     cluster.write(|state| state.change(&id, |alloc| alloc.job = new));
     cluster.set_down(0, false);
     ready(&cluster, &living.id).await;
-    within(30, "it is told", || cluster.client_status(&id) == ClientStatus::Running).await;
+    within(30, "the report arrives", || cluster.client_status(&id) == ClientStatus::Running).await;
     let alloc = living.bench.see(|seen| seen.allocs[&id].clone());
     assert_eq!((alloc.job.version(), alloc.client_status), (7, ClientStatus::Unknown), "both at once");
     assert_eq!(alloc.desired_status, DesiredStatus::Run);

@@ -136,7 +136,7 @@ async fn what_fails_is_replaced_and_a_batch_that_is_done_is_not() {
     run(&cluster, &key, 1).await;
     let first = running(&cluster, &key).remove(0);
     node_of(&nodes, &first).ends(&first.id, ClientStatus::Failed);
-    within(4, "it is told", || cluster.client_status(&first.id) == ClientStatus::Failed).await;
+    within(4, "the report arrives", || cluster.client_status(&first.id) == ClientStatus::Failed).await;
     assert_eq!(cluster.allocs_of(&key).len(), 1, "not before its delay");
     run(&cluster, &key, 1).await;
     let second = running(&cluster, &key).remove(0);

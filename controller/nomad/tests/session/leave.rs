@@ -84,9 +84,9 @@ async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
     assert!(!strategy.started_at.is_zero() && !strategy.force_deadline.is_zero());
     assert_eq!(node.scheduling_eligibility, Eligibility::Ineligible);
     sleep(seconds(600)).await;
-    assert!(!left.is_finished(), "servers say when it is over, whatever has ended here");
+    assert!(!left.is_finished(), "servers decide when the drain ends, whatever has ended here");
     let asked = world.cluster.seen("Node.GetNode").len();
-    assert!(asked <= 5, "nobody asks again and again: {asked}");
+    assert!(asked <= 5, "the query is not repeated without need: {asked}");
     world.cluster.stop(&world.alloc);
     within(5, "it has left", || left.is_finished()).await;
     left.await.unwrap().unwrap();

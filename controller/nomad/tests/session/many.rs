@@ -80,7 +80,7 @@ async fn many_nodes_live_in_one_process() {
     cluster.until(|state| ids.iter().all(|id| state.allocs[id].client_status == ClientStatus::Running)).await;
     sleep(seconds(60)).await;
     assert!(cluster.read(all(NodeStatus::Ready)), "all heartbeats were in time");
-    assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was told once");
+    assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was reported once");
     let each = |bytes: usize| bytes.saturating_sub(memory_before) / 1024 / count;
     println!(
         "{count} nodes: {} KiB each idle, {} KiB each with 10 allocations; {} tasks each, both sides; a node's own has {} bytes",

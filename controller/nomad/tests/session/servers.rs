@@ -104,7 +104,7 @@ async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_re
     };
     let (_node, _, task, cancel) = begin(Secret::default(), Secret::default());
     sleep(seconds(60)).await;
-    assert_eq!(cluster.status(&identity(1).id), None, "nobody has introduced it");
+    assert_eq!(cluster.status(&identity(1).id), None, "it has no introduction token");
     cancel.cancel();
     task.await.unwrap();
     let (_node, signed, task, cancel) = begin(introduction, Secret::default());
@@ -112,7 +112,7 @@ async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_re
     let first = signed.borrow().clone();
     assert!(!first.is_empty());
     sleep(seconds(100)).await;
-    assert_eq!(*signed.borrow(), first, "who shows it gets no other");
+    assert_eq!(*signed.borrow(), first, "servers sign no other while it is valid");
     cancel.cancel();
     task.await.unwrap();
     // Servers have forgotten the node: its identity is enough to register.

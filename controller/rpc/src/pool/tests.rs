@@ -197,7 +197,7 @@ async fn a_server_that_hangs_is_left() {
     let error = pool.name().await.unwrap_err();
     assert!(matches!(error, CallError::Late(_)), "{error}");
     assert_eq!(began.elapsed(), GRACE);
-    assert!(left.has_changed().unwrap(), "who waits for it in another call hears so");
+    assert!(left.has_changed().unwrap(), "other calls to it are notified");
     assert_eq!(pool.name().await.unwrap(), order[1]);
     // Its connection was closed, so other calls there end too.
     let link = Arc::clone(&pool.known().links[&order[0].parse::<Address>().unwrap()]);
@@ -389,7 +389,7 @@ async fn new_servers_take_the_place_of_old_ones() {
     assert_eq!(pool.name().await.unwrap(), order[2]);
     assert!(!pool.known().links.contains_key(&order[0].parse::<Address>().unwrap()));
     pool.set_servers(Vec::new());
-    assert_eq!(pool.name().await.unwrap(), order[2], "none at all are no news");
+    assert_eq!(pool.name().await.unwrap(), order[2], "an empty list is ignored");
 }
 
 #[tokio::test(start_paused = true)]

@@ -58,7 +58,7 @@ impl Cluster {
         let caller = body.get("AuthToken").and_then(Value::as_text).unwrap();
         match &*question.method {
             "ACL.ResolveToken" => {
-                assert_eq!(caller, "", "whoever asks is nobody yet");
+                assert_eq!(caller, "", "the call itself is anonymous");
                 Ok(match body.get("SecretID").and_then(Value::as_text).unwrap() {
                     _ if self.forgets.load(Ordering::SeqCst) => map(&[("Token", Value::Nil)]),
                     OPERATOR => token("management", &[], &[]),
@@ -178,7 +178,7 @@ async fn what_was_said_is_kept_for_a_while_and_longer_without_servers() {
     cluster.away.store(true, Ordering::SeqCst);
     tokio::time::advance(Duration::from_secs(3_600)).await;
     assert!(resolve(&resolver, READER).await.is_ok());
-    assert!(matches!(resolve(&resolver, OPERATOR).await, Err(Denied::Unsaid(_))), "nothing was said of it");
+    assert!(matches!(resolve(&resolver, OPERATOR).await, Err(Denied::Unsaid(_))), "nothing is cached for it");
     cluster.away.store(false, Ordering::SeqCst);
     cluster.forgets.store(true, Ordering::SeqCst);
     tokio::time::advance(Duration::from_secs(31)).await;

@@ -85,7 +85,7 @@ fn nothing_goes_twice() {
     assert!(!updates.report(running("a", ""), t), "and is the newest again");
     updates.done(7);
     assert_eq!(updates.due(t), None);
-    assert!(!updates.report(running("a", ""), t), "it was told");
+    assert!(!updates.report(running("a", ""), t), "servers have it");
     updates.report(running("a", "x"), t);
     updates.report(running("a", ""), t);
     assert_eq!(updates.due(t), None, "what servers have is the newest again");
@@ -173,9 +173,9 @@ fn many_go_in_several_calls() {
 fn what_has_ended_stays_ended() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     updates.report(report("a", ClientStatus::Failed, ""), t);
-    assert!(!updates.report(running("a", "late"), t), "before it is told");
+    assert!(!updates.report(running("a", "late"), t), "before the end is sent");
     assert_eq!(sent(&mut updates, t), ["a:failed"]);
-    assert!(!updates.report(running("a", "late"), t), "while it is told");
+    assert!(!updates.report(running("a", "late"), t), "while the end is in flight");
     updates.done(7);
     assert!(!updates.report(running("a", "late"), t), "afterwards");
     assert_eq!(updates.due(t + ms(10_000)), None);
@@ -229,7 +229,7 @@ fn acknowledged(t: Instant) -> Acknowledged {
     before.report(running("b", ""), t);
     sent(&mut before, t);
     before.done(9);
-    assert_eq!(before.remembered(), None, "it is what this one was told");
+    assert_eq!(before.remembered(), None, "only the previous session counts");
     before.acknowledged(&"n".into())
 }
 
