@@ -82,8 +82,8 @@ pub enum CallError {
     /// The connection was lost before anything was sent.
     #[error(transparent)]
     NotSent(Lost),
-    /// All streams stayed in use by other calls for this long; nothing was sent.
-    #[error("start a call: other calls kept all streams in use for {0:.1?}")]
+    /// Too many other calls stayed in progress for this long; nothing was sent.
+    #[error("start a call: too many others are in progress, and none ended within {0:.1?}")]
     NoRoom(Duration),
     /// The connection was lost. The server may have done what was asked.
     #[error(transparent)]

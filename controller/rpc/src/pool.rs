@@ -168,7 +168,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     }
 
     /// Makes a read-only call. `request` builds the request for a given blocking time (`MaxQueryTime`). If a server fails, the next one is
-    /// asked with the rest of `block`, and one last time with [`BLOCK_MIN`]. A request with an index must set that time: servers block a
+    /// asked with the rest of `block`, and one last time with almost none. A request with an index must set that time: servers block a
     /// query without it for 300 s.
     ///
     /// # Errors
