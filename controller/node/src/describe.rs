@@ -99,7 +99,7 @@ impl Describer {
             if let Some(interface) = cluster.network.interface.as_ref().filter(is_missing) {
                 tracing::warn!(
                     interface,
-                    "the network interface of the config is not there; the node has no address"
+                    "the configured network interface does not exist; the node has no address"
                 );
             }
             parts.networks = fixed.networks(&interfaces.unwrap_or_default());
@@ -286,7 +286,7 @@ pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String,
 
 fn untold(error: &std::io::Error) {
     let every = NETWORK_PERIOD.as_secs();
-    tracing::info!(%error, "the kernel does not tell of changes to networks; they are looked at every {every} s");
+    tracing::info!(%error, "the kernel does not report network changes; inspecting networks every {every} s");
 }
 
 fn missed(error: &dyn std::fmt::Display) -> bool {
