@@ -55,7 +55,7 @@ const CONSUL_PERIOD: Duration = Duration::from_secs(15);
 const CONSUL_MAX: Duration = Duration::from_secs(10);
 /// How many queries in a row must fail before Consul counts as gone: a single failure may be a restart.
 const CONSUL_MISSES: u32 = 2;
-/// How long a driver may take to say what it is at start.
+/// Time limit for a driver to send its first fingerprint at start.
 const DRIVER_MAX: Duration = Duration::from_secs(10);
 
 /// Describes this machine. Clones share the description.
