@@ -157,7 +157,7 @@ impl Describer {
             self.change(|parts| {
                 let before = parts.drivers.get(name);
                 let mut info = info;
-                // When it was seen counts only where it is news.
+                // A later timestamp alone is not a change.
                 if let Some(before) = before {
                     let same = DriverInfo { update_time: before.update_time, ..info.clone() };
                     if same == *before {

@@ -66,7 +66,7 @@ fn healthy() -> Fingerprint {
     }
 }
 
-/// The recorded machine, described by us.
+/// The description that herdlet builds for the recorded machine.
 fn described(recorded: &Node) -> Node {
     let mut config = config("127.0.0.1:5646");
     let cluster = config.cluster.as_mut().unwrap();
