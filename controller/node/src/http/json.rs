@@ -151,7 +151,7 @@ pub(super) fn read(json: &Json, name: &str) -> Result<Value, String> {
 /// Converts a job likewise.
 ///
 /// # Errors
-/// As of [`read`].
+/// See [`read`].
 pub(super) fn read_job(job: &Json) -> Result<Value, String> {
     read_as(job, "Job", CONFIG)
 }

@@ -509,7 +509,7 @@ async fn no_answer_of_a_route_is_lost() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-/// Each row is answered as its column says.
+/// The node handles each route as its `node` field requires.
 #[tokio::test]
 async fn the_node_answers_as_its_column_says() {
     let node = Node::new(false).await;

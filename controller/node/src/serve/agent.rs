@@ -41,7 +41,7 @@ const NO_LOG_FILE: &str = "No nomad log file defined";
 /// Stock clients run `journalctl` for users who may read the agent's log.
 const NO_JOURNAL: &str = "the journal cannot be read through the API; run journalctl on the node";
 
-/// Which profile is wanted.
+/// The requested profile.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Profiled {

@@ -132,7 +132,7 @@ async fn what_is_gone_here_is_not_fetched_until_servers_change_it() {
     let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
     runs(&cluster, &a).await;
     runs(&cluster, &b).await;
-    // As if it was collected here, or could not be set up.
+    // Simulates that the node collected the allocation or could not set it up.
     living.bench.see(|seen| seen.allocs.remove(&a));
     let fetched = cluster.seen("Alloc.GetAllocs").len();
     living.report(&b, ClientStatus::Running, "news");

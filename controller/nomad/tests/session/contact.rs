@@ -367,7 +367,7 @@ async fn others_that_wait_leave_room_for_the_watch() {
     let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity(1), node, Options::default());
     let queries = session.queries();
     let elsewhere = cluster.place(&identity(2).id, "elsewhere");
-    // Nothing is asked before the node is registered.
+    // The session sends no queries before the node is registered.
     let waits: Vec<_> = (0..300)
         .map(|_| {
             let (queries, id) = (queries.clone(), elsewhere.clone());

@@ -143,7 +143,7 @@ async fn a_lost_answer_is_no_loss() {
     sleep(seconds(30)).await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Complete);
     assert!(cluster.reports(&id).len() <= 3);
-    // No status is taken back.
+    // No later report goes back to an earlier status.
     assert!(cluster.reports(&id).iter().skip(1).all(|status| *status == ClientStatus::Complete));
 }
 
