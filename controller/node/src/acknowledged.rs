@@ -1,7 +1,7 @@
 //! Stores what servers have acknowledged of this node's allocations, so that the next agent reports only changes.
 //!
-//! Input: acknowledgements. Output: a file in the node's directory. Nothing waits for it, and it is not synced: reports that are lost or
-//! damaged are sent again (`herdlet_nomad::decide::acknowledged`).
+//! In: acknowledgements. Out: a file in the node's directory. Nothing waits for it, and it is not synced: reports that are lost or damaged
+//! are sent again (`herdlet_nomad::decide::acknowledged`).
 
 use std::{
     io,

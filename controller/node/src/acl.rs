@@ -1,7 +1,7 @@
 //! The permissions of a token, by the cluster's access control lists (ACLs).
 //!
-//! Input: a token's policies, as servers store them. Output: whether they cover an allocation's namespace, the node or the agent.
-//! [`policy`] parses policies, [`resolver`] requests them from servers and caches them; this module only evaluates them.
+//! In: a token's policies, as servers store them. Out: whether they cover an allocation's namespace, the node or the agent. [`policy`]
+//! parses policies, [`resolver`] requests them from servers and caches them; this module only evaluates them.
 //!
 //! Facts: `hashicorp/nomad:acl/acl.go`, `acl/policy.go`.
 

@@ -1,6 +1,6 @@
 //! Calls to the cluster's servers on behalf of others than the node's session.
 //!
-//! Input: a [`Question`]. Output: the server's response. Calls carry the token of the question, never the node's own.
+//! In: a [`Question`]. Out: the server's response. Calls carry the token of the question, never the node's own.
 
 use std::{
     sync::{Arc, OnceLock},

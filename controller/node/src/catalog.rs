@@ -1,8 +1,8 @@
 //! Registers services of provider `nomad` from servers' allocations in the servers' catalogue (1.3 and later).
 //!
-//! Input: the built-in catalogue, which has them too. Output: registrations and removals at the servers, until both agree. Each
-//! registration is sent once, and again if servers may have marked the node as down, since they remove its services then. Servers
-//! themselves remove entries left by a killed agent, when its allocations end.
+//! In: the built-in catalogue, which has them too. Out: registrations and removals at the servers, until both agree. Each registration is
+//! sent once, and again if servers may have marked the node as down, since they remove its services then. Servers themselves remove entries
+//! left by a killed agent, when its allocations end.
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/service_registration.go`, `client/serviceregistration/nsd/nsd.go`.
 

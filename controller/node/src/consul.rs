@@ -1,6 +1,6 @@
 //! Information from a Consul agent: attributes for constraints, and the servers' addresses.
 //!
-//! Input: JSON of `/v1/agent/self` and `/v1/catalog/…`. Output: attributes under Nomad's names, addresses. Missing values are left out.
+//! In: JSON of `/v1/agent/self` and `/v1/catalog/…`. Out: attributes under Nomad's names, addresses. Missing values are left out.
 
 use herdlet_fingerprint::Attributes;
 use herdlet_rpc::address::Address;

@@ -1,7 +1,7 @@
 //! The description of this node for servers, kept up to date.
 //!
-//! Input: the config, the machine, fingerprints of drivers, metadata changes by operators, resources of local manifests. Output: a [`Node`]
-//! on a watch, replaced whenever it differs. Networks are inspected when the kernel reports changes, Consul at intervals, both also after
+//! In: the config, the machine, fingerprints of drivers, metadata changes by operators, resources of local manifests. Out: a [`Node`] on a
+//! watch, replaced whenever it differs. Networks are inspected when the kernel reports changes, Consul at intervals, both also after
 //! errors.
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! The HTTP API of a node: answers requests about the node itself, and forwards all others to the cluster's servers.
 //!
-//! Input: requests to the address that the node advertises, with tokens of the cluster (`X-Nomad-Token`, or a bearer). Output: Nomad's
-//! JSON. Each request becomes an RPC, either to this node's own [`NodeService`] or to a server; the one called checks the permissions.
-//! Long-running requests (logs, files, commands, the agent's log, events) become streaming calls.
+//! In: requests to the address that the node advertises, with tokens of the cluster (`X-Nomad-Token`, or a bearer). Out: Nomad's JSON. Each
+//! request becomes an RPC, either to this node's own [`NodeService`] or to a server; the one called checks the permissions. Long-running
+//! requests (logs, files, commands, the agent's log, events) become streaming calls.
 //!
 //! ```text
 //!   request ──► gate ──► row of the table ─┬─► handled by this node without a call

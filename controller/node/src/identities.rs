@@ -1,6 +1,6 @@
 //! Has the cluster's servers sign identities of tasks (1.7 and later).
 //!
-//! Input: names of identities. Output: tokens, and the time to renew them. Stores nothing.
+//! In: names of identities. Out: tokens, and the time to renew them. Stores nothing.
 //!
 //! Facts: `hashicorp/nomad:client/widmgr/widmgr.go`, `helper/backoff.go` (`ExpiryToRenewTime`).
 

@@ -1,7 +1,7 @@
 //! Joining a cluster: connects a session with the agent.
 //!
-//! Input: an agent, and a session that has not started. Output: the session runs beside the agent's loop until the agent ends, starting
-//! once the stored state is loaded. Tasks outlive both.
+//! In: an agent, and a session that has not started. Out: the session runs beside the agent's loop until the agent ends, starting once the
+//! stored state is loaded. Tasks outlive both.
 
 use std::sync::Arc;
 

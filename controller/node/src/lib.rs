@@ -1,6 +1,6 @@
 //! Node mode: the agent as a client of a Nomad server cluster.
 //!
-//! Input: the allocations that servers want on this node, from `herdlet-nomad`'s session. Output: events for the planner, reports on the
+//! In: the allocations that servers want on this node, from `herdlet-nomad`'s session. Out: events for the planner, reports on the
 //! allocations, and a description of this machine for servers. The same planner, executor and drivers run servers' allocations and those of
 //! manifests; this crate holds the differences.
 //!

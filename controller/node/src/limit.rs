@@ -1,9 +1,9 @@
 //! Stops allocations that have run too long without servers: `disconnect.stop_on_client_after`, up to 1.9 also
 //! `stop_after_client_disconnect`.
 //!
-//! Input: the time of the servers' last answer, and the read model. Output: an event for the planner for each allocation over its limit.
-//! The time counts across restarts of the agent and the machine, from the last answer to any agent, which is stored in a file while there
-//! are such allocations. Without the file it counts from the agent's start.
+//! In: the time of the servers' last answer, and the read model. Out: an event for the planner for each allocation over its limit. The time
+//! counts across restarts of the agent and the machine, from the last answer to any agent, which is stored in a file while there are such
+//! allocations. Without the file it counts from the agent's start.
 
 use std::{
     collections::BTreeSet,

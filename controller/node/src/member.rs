@@ -1,7 +1,7 @@
 //! This machine as a node of a cluster: its identity before the agent starts, and the tasks that run beside the agent.
 //!
-//! Input: the config. Output: an identity, an up-to-date description, discovered servers, and a session with them. If the node was taken
-//! over from a Nomad client, that client is locked out while this lives.
+//! In: the config. Out: an identity, an up-to-date description, discovered servers, and a session with them. If the node was taken over
+//! from a Nomad client, that client is locked out while this lives.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 

@@ -1,7 +1,7 @@
 //! The node's metadata: from the config, and changed by operators at run time (`nomad node meta apply`).
 //!
-//! Input: changes. Output: the merged metadata, stored on disk before anything uses it. Setting a key to null removes it; a removed key of
-//! the config stays removed across restarts until it is set again.
+//! In: changes. Out: the merged metadata, stored on disk before anything uses it. Setting a key to null removes it; a removed key of the
+//! config stays removed across restarts until it is set again.
 
 use std::{
     collections::BTreeMap,

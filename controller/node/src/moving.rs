@@ -1,6 +1,6 @@
 //! Takes over the node of a Nomad client: the identity stays, and nothing runs twice.
 //!
-//! Input: the config. Output: the node's identity, or why it cannot be taken over: a Nomad client runs in that directory, or has left tasks
+//! In: the config. Out: the node's identity, or why it cannot be taken over: a Nomad client runs in that directory, or has left tasks
 //! there.
 
 mod bolt;

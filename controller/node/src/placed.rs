@@ -1,8 +1,8 @@
 //! Converts an allocation from a server into one for the planner.
 //!
-//! Input: an allocation with its whole job, as received. Output: an [`Allocation`] whose job has only its own group, parsed like a JSON job
-//! file. Fields that only servers use (constraints, counts, rescheduling) are removed first: servers have already decided. A job that
-//! cannot be parsed, or that uses unsupported features, becomes a refused allocation, whose tasks fail with the reason.
+//! In: an allocation with its whole job, as received. Out: an [`Allocation`] whose job has only its own group, parsed like a JSON job file.
+//! Fields that only servers use (constraints, counts, rescheduling) are removed first: servers have already decided. A job that cannot be
+//! parsed, or that uses unsupported features, becomes a refused allocation, whose tasks fail with the reason.
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/structs.go` (`Allocation`, `Job`), `client/allocrunner/taskrunner/dispatch_hook.go` (payloads
 //! are compressed by snappy).

@@ -1,7 +1,7 @@
 //! Waits for the ends of allocations on other nodes, so that their successors can start, and fetches their disks.
 //!
-//! Input: ids of allocations. Output: an event for the planner once servers report that an allocation has ended, is unknown with its node,
-//! or was deleted; before that, its disk ([`mover`]) for its successor.
+//! In: ids of allocations. Out: an event for the planner once servers report that an allocation has ended, is unknown with its node, or was
+//! deleted; before that, its disk ([`mover`]) for its successor.
 //!
 //! Facts: `hashicorp/nomad:client/allocwatcher/alloc_watcher.go` (`remotePrevAlloc.Wait`).
 

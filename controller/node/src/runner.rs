@@ -1,7 +1,7 @@
 //! Runs a session's allocations by means of the agent: desired state goes to the planner, the read model goes to servers.
 //!
-//! Input: lists of changed allocations. Output: events for the loop, and a report on every change of a server's allocation. It keeps no
-//! state: the known allocations are those in the read model.
+//! In: lists of changed allocations. Out: events for the loop, and a report on every change of a server's allocation. It keeps no state:
+//! the known allocations are those in the read model.
 
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 

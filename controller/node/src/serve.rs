@@ -1,8 +1,8 @@
 //! The calls from servers to this node, over the connections that the node has opened.
 //!
-//! Input: calls, with the token of the user who asked the server. Output: the same data as from the local API, in the format of Nomad's
-//! clients: logs, files, commands, statistics, restarts and signals of allocations ([`reach`](herdlet_api::reach)), the node's metadata,
-//! the agent's log. Each call is checked against the cluster's ACLs, whatever the server has checked before.
+//! In: calls, with the token of the user who asked the server. Out: the same data as from the local API, in the format of Nomad's clients:
+//! logs, files, commands, statistics, restarts and signals of allocations ([`reach`](herdlet_api::reach)), the node's metadata, the agent's
+//! log. Each call is checked against the cluster's ACLs, whatever the server has checked before.
 //!
 //! Facts: `hashicorp/nomad:client/rpc.go`, `client/*_endpoint.go`, and recordings.
 

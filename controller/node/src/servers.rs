@@ -1,7 +1,7 @@
 //! Finds the servers: from the config, by DNS, or in Consul.
 //!
-//! Input: the config, Consul, and the node's contact. Output: addresses for the pool, now and whenever the session asks for others.
-//! Addresses reported by servers themselves reach the pool elsewhere.
+//! In: the config, Consul, and the node's contact. Out: addresses for the pool, now and whenever the session asks for others. Addresses
+//! reported by servers themselves reach the pool elsewhere.
 
 pub mod srv;
 

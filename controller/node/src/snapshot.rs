@@ -1,9 +1,9 @@
 //! `…/snapshot`: an allocation's disk, for the node that runs its successor.
 //!
-//! Input: a local allocation, and a token. Output: a tar stream of `alloc/data` and of each task's `local`. The migrate token, which
-//! servers derive from this node's secret, grants access. If something cannot be read, the archive ends with an error file whose name stock
-//! clients look for; if even that cannot be sent, the response is aborted, so that it does not look complete. Links are sent as they are;
-//! mounts, sockets, fifos and devices are skipped.
+//! In: a local allocation, and a token. Out: a tar stream of `alloc/data` and of each task's `local`. The migrate token, which servers
+//! derive from this node's secret, grants access. If something cannot be read, the archive ends with an error file whose name stock clients
+//! look for; if even that cannot be sent, the response is aborted, so that it does not look complete. Links are sent as they are; mounts,
+//! sockets, fifos and devices are skipped.
 //!
 //! Facts: `hashicorp/nomad:client/allocdir/alloc_dir.go` (`Snapshot`), `nomad/structs/structs.go` (`GenerateMigrateToken`).
 

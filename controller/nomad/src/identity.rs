@@ -1,6 +1,6 @@
 //! The node's identity: an id, and a secret that proves it. Created once and kept for good.
 //!
-//! Input: the agent's state directory, and optionally the data directory of a Nomad client whose node the agent takes over. Output: an
+//! In: the agent's state directory, and optionally the data directory of a Nomad client whose node the agent takes over. Out: an
 //! [`Identity`], in the files `client-id` and `secret-id` with mode 0600, in the format of stock clients
 //! (`hashicorp/nomad:client/client.go`, `setupNode`); and `identity.jwt`, the identity signed by servers. Must not know how they are used.
 //!

@@ -1,7 +1,7 @@
 //! A node's session with its servers: it registers, sends heartbeats, watches its allocations, and reports on them.
 //!
-//! Input: servers, an identity, a description of the node that may change, and a [`Factory`] for the runner of allocations. Output: calls
-//! to servers, [`Desired`](crate::seam::Desired) for the runner, and a [`Contact`] for observers.
+//! In: servers, an identity, a description of the node that may change, and a [`Factory`] for the runner of allocations. Out: calls to
+//! servers, [`Desired`](crate::seam::Desired) for the runner, and a [`Contact`] for observers.
 //!
 //! ```text
 //!   register ──► registered ──┬──► heartbeats ──► node unknown to servers: register

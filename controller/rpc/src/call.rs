@@ -1,8 +1,8 @@
 //! Outgoing calls over a connection.
 //!
-//! Input: a method and its arguments. Output: the reply or an error. A peer answers the requests of one stream in sequence, so each call
-//! uses a stream of its own; afterwards up to two streams are kept for later calls, as stock clients do
-//! (`hashicorp/nomad:helper/pool/pool.go`). Dropping a call resets its stream.
+//! In: a method and its arguments. Out: the reply or an error. A peer answers the requests of one stream in sequence, so each call uses a
+//! stream of its own; afterwards up to two streams are kept for later calls, as stock clients do (`hashicorp/nomad:helper/pool/pool.go`).
+//! Dropping a call resets its stream.
 
 use std::{
     fmt,

@@ -1,6 +1,6 @@
 //! Encodes and decodes messages: msgpack in the dialect of Nomad's Go `net/rpc` peers.
 //!
-//! Input: any serde type, with Go's field names. Output: bytes that stock peers of any version accept, and back. Differences from msgpack
+//! In: any serde type, with Go's field names. Out: bytes that stock peers of any version accept, and back. Differences from msgpack
 //! libraries, which is why this module exists:
 //!
 //! - Strings and bytes are one wire type ("raw", from the specification before 2013): stock peers write neither `str8` nor `bin`, and they

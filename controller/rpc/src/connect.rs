@@ -1,6 +1,6 @@
 //! Outgoing and incoming connections.
 //!
-//! Input: an address, or an accepted connection. Output: a byte stream, with TLS or without, whose kind the first byte has announced.
+//! In: an address, or an accepted connection. Out: a byte stream, with TLS or without, whose kind the first byte has announced.
 //!
 //! ```text
 //! 06 …                  streams by yamux             04 <TLS: 06 …>     the same over TLS

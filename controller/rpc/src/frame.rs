@@ -4,9 +4,9 @@
 //! version 0 │ kind │ flags, 2 bytes │ stream, 4 bytes │ length, 4 bytes │ data frames: payload       all big-endian
 //! ```
 //!
-//! Input: bytes in both directions. Output: the same bytes, how many arrived, which streams the peer has finished, and why the connection
-//! ends: it was cut, the peer violated the protocol, or one side sent GoAway. The crate answers a violation with a GoAway and continues;
-//! here the connection ends. All this is recorded before any task that waits for a stream is woken.
+//! In: bytes in both directions. Out: the same bytes, how many arrived, which streams the peer has finished, and why the connection ends:
+//! it was cut, the peer violated the protocol, or one side sent GoAway. The crate answers a violation with a GoAway and continues; here the
+//! connection ends. All this is recorded before any task that waits for a stream is woken.
 //!
 //! Facts: `hashicorp/yamux:spec.md` and `const.go`.
 

@@ -1,7 +1,7 @@
 //! Fuzz targets, and the invariants that must hold for any input.
 //!
-//! Input: bytes, from a fuzzer (`tests/fuzz/run rpc`) or from the corpus (`tests/fuzz/corpus/rpc`, replayed by the tests below). The first
-//! byte selects the target. Output: nothing, or a panic that names the broken invariant. Compiled only for tests and fuzzing.
+//! In: bytes, from a fuzzer (`tests/fuzz/run rpc`) or from the corpus (`tests/fuzz/corpus/rpc`, replayed by the tests below). The first
+//! byte selects the target. Out: nothing, or a panic that names the broken invariant. Compiled only for tests and fuzzing.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken invariant panics")]
 

@@ -1,7 +1,7 @@
 //! Nomad's RPC protocol, both sides of it: the client of real servers, and a server for tests.
 //!
-//! Input: addresses, certificates, calls with any arguments. Output: replies, and the peer's calls to a [`Service`]. This crate must not
-//! know what the calls mean: no allocation, no node, nothing of the agent.
+//! In: addresses, certificates, calls with any arguments. Out: replies, and the peer's calls to a [`Service`]. This crate must not know
+//! what the calls mean: no allocation, no node, nothing of the agent.
 //!
 //! ```text
 //!   pool ──► call, framed ──►┐                 ┌──► serve ──► Service

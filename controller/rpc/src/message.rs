@@ -1,7 +1,7 @@
 //! Consecutive messages on a stream: RPC headers, and reading and writing whole messages.
 //!
-//! Input: any byte stream. Output: whole messages within limits. Dropping a pending read loses nothing: the reader keeps the bytes that
-//! have arrived.
+//! In: any byte stream. Out: whole messages within limits. Dropping a pending read loses nothing: the reader keeps the bytes that have
+//! arrived.
 //!
 //! Facts: Go's `net/rpc/server.go` (`Request`, `Response`), `hashicorp/nomad:nomad/structs/streaming_rpc.go`.
 

@@ -1,8 +1,7 @@
 //! Many streams over one connection: yamux, with the behaviour that Nomad's peers expect.
 //!
-//! Input: a connection whose kind byte was already sent or read. Output: streams that we open, streams that the peer opens
-//! ([`Incoming`]), and why the connection ended. A task drives the connection until the peer closes it, [`Mux::close`] is called or the
-//! last handle is dropped.
+//! In: a connection whose kind byte was already sent or read. Out: streams that we open, streams that the peer opens ([`Incoming`]), and
+//! why the connection ended. A task drives the connection until the peer closes it, [`Mux::close`] is called or the last handle is dropped.
 //!
 //! ```text
 //!   Mux::open ──► ┌────────┐ ◄──► yamux ◄──► frame::Watched ◄──► socket

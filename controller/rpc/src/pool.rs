@@ -1,7 +1,7 @@
 //! The servers of a region: server selection, failover, and one connection to each server in use.
 //!
-//! Input: addresses, from the configuration and from the servers; calls. Output: replies. Calls always go to the first server of the list;
-//! a server that fails moves to the end. Servers also call us over each connection: those calls go to our [`Service`].
+//! In: addresses, from the configuration and from the servers; calls. Out: replies. Calls always go to the first server of the list; a
+//! server that fails moves to the end. Servers also call us over each connection: those calls go to our [`Service`].
 //!
 //! ```text
 //!   query, write ──► first server ──► connection, dialled once ──► reply

@@ -1,8 +1,7 @@
 //! Incoming calls over a connection.
 //!
-//! Input: streams that the peer opens, or a connection without streams. Output: calls to a [`Service`], sequential per stream, and its
-//! replies in the format of Go's `net/rpc`. [`mux`](crate::mux) bounds the number of streams. An error or a panic in one call affects no
-//! other.
+//! In: streams that the peer opens, or a connection without streams. Out: calls to a [`Service`], sequential per stream, and its replies in
+//! the format of Go's `net/rpc`. [`mux`](crate::mux) bounds the number of streams. An error or a panic in one call affects no other.
 //!
 //! Facts: `hashicorp/nomad:client/rpc.go` (`handleConn`), Go's `net/rpc/server.go` (`ServeRequest`).
 

@@ -1,8 +1,8 @@
 //! One stream of a connection; each direction ends independently.
 //!
-//! Input: bytes to send. Output: bytes received. The stream only ends where the peer finished it: a reset, or a lost connection, is an
-//! error. Dropping a stream before finishing it resets it, so the peer learns at once that nobody waits. Dropping it afterwards sends
-//! nothing: the peer can still send until the window is full.
+//! In: bytes to send. Out: bytes received. The stream only ends where the peer finished it: a reset, or a lost connection, is an error.
+//! Dropping a stream before finishing it resets it, so the peer learns at once that nobody waits. Dropping it afterwards sends nothing: the
+//! peer can still send until the window is full.
 
 use std::{
     fmt, io,

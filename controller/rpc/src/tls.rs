@@ -1,6 +1,6 @@
 //! TLS of RPC connections, with mutual authentication.
 //!
-//! Input: certificates and a key in PEM. Output: encrypted streams. A server's certificate must be signed by the authority and, if
+//! In: certificates and a key in PEM. Out: encrypted streams. A server's certificate must be signed by the authority and, if
 //! `verify_server_hostname` is set, be valid for `server.<region>.nomad` rather than for its host name.
 //!
 //! Facts: `hashicorp/nomad:helper/tlsutil/config.go`.

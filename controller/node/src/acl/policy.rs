@@ -1,7 +1,7 @@
 //! Parses one policy: rules in HCL 1 or in JSON, as operators write them.
 //!
-//! Input: the text that servers store. Output: its rules on namespaces, the node, the agent and the operator API; other rules do not
-//! concern a node. An unreadable policy grants nothing and is an error: it might have denied something.
+//! In: the text that servers store. Out: its rules on namespaces, the node, the agent and the operator API; other rules do not concern a
+//! node. An unreadable policy grants nothing and is an error: it might have denied something.
 
 use std::collections::BTreeSet;
 

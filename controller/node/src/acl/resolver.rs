@@ -1,7 +1,7 @@
 //! Resolves tokens to permissions by asking the cluster's servers.
 //!
-//! Input: a token of any kind: an operator's (a UUID), a task's identity (a JWT), or empty for the anonymous token. Output: an [`Acl`].
-//! Results are cached for a while; if no server can be reached, for longer, until the token expires.
+//! In: a token of any kind: an operator's (a UUID), a task's identity (a JWT), or empty for the anonymous token. Out: an [`Acl`]. Results
+//! are cached for a while; if no server can be reached, for longer, until the token expires.
 //!
 //! Facts: `hashicorp/nomad:client/acl.go`; servers before 1.5 lack `ACL.WhoAmI`, those before 1.4 lack roles.
 

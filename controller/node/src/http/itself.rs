@@ -1,6 +1,6 @@
 //! Requests that this node answers without a call: metrics, the agent itself and its servers, disks; and permission to parse job files.
 //!
-//! Input: a request, and the answer that its row names. Output: a response, or the request for the local API.
+//! In: a request, and the answer that its row names. Out: a response, or the request for the local API.
 
 use axum::{
     http::StatusCode,

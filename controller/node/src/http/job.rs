@@ -1,7 +1,7 @@
 //! Completes a job of Nomad's JSON API: what a client agent fills in before it forwards the job to servers.
 //!
-//! Input: the job of a request, in which anything may be missing. Output: the job with every default that servers expect to be filled in,
-//! and without fields that only servers set. All other fields, such as a driver's or a later version's, are passed through for servers to
+//! In: the job of a request, in which anything may be missing. Out: the job with every default that servers expect to be filled in, and
+//! without fields that only servers set. All other fields, such as a driver's or a later version's, are passed through for servers to
 //! check.
 //!
 //! Facts: `hashicorp/nomad:command/agent/job_endpoint.go` (`ApiJobToStructJob`), `api/jobs.go`, `api/tasks.go`, `api/services.go`,

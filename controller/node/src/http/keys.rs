@@ -1,7 +1,7 @@
 //! The servers' public keys for signed identities, and the discovery document, which others fetch to verify tokens.
 //!
-//! Input: servers' answers. Output: a JSON Web Key set (RFC 7517, RFC 8037), an OpenID Connect discovery document, and how long to cache
-//! the keys. Keys of unknown types are left out.
+//! In: servers' answers. Out: a JSON Web Key set (RFC 7517, RFC 8037), an OpenID Connect discovery document, and how long to cache the
+//! keys. Keys of unknown types are left out.
 //!
 //! Facts: `hashicorp/nomad:command/agent/keyring_endpoint.go`, `nomad/structs/keyring.go`; PKCS #1 (RFC 8017, A.1.1) for keys of RSA.
 

@@ -1,7 +1,7 @@
 //! Metrics in JSON, which Nomad's agents return unless Prometheus' format is requested.
 //!
-//! Input: the page in Prometheus' text format. Output: the metrics that Nomad also has, under its names. All are gauges: current values,
-//! rather than values over an interval as in Nomad's counters and samples.
+//! In: the page in Prometheus' text format. Out: the metrics that Nomad also has, under its names. All are gauges: current values, rather
+//! than values over an interval as in Nomad's counters and samples.
 //!
 //! Facts: `hashicorp/nomad:command/agent/metrics_endpoint.go`, `hashicorp/go-metrics:inmem_endpoint.go` (`MetricsSummary`).
 

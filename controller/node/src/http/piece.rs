@@ -1,6 +1,6 @@
 //! Decodes one message of a stream from servers or another node.
 //!
-//! Input: a decoded message. Output: its payload, or why the stream has failed.
+//! In: a decoded message. Out: its payload, or why the stream has failed.
 
 use herdlet_rpc::codec::Value;
 

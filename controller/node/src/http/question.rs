@@ -1,6 +1,6 @@
 //! Converts a request of the HTTP API into a call.
 //!
-//! Input: the row's call, the query, the path and the body. Output: a [`Question`] whose fields come from all of them.
+//! In: the row's call, the query, the path and the body. Out: a [`Question`] whose fields come from all of them.
 
 use herdlet_api::http::routes::{
     Call, CallBody, FieldSource, JobUse, PathParam, PathParams, RequestRule, Verb,

@@ -1,6 +1,6 @@
 //! Converts the answer of a call into a response of the HTTP API.
 //!
-//! Input: the answer of a server or of this node, and the row of the call. Output: a status code, Nomad's headers, JSON.
+//! In: the answer of a server or of this node, and the row of the call. Out: a status code, Nomad's headers, JSON.
 
 use axum::{
     http::{StatusCode, header},

@@ -1,6 +1,6 @@
 //! Converts requests for long-running data into streaming calls.
 //!
-//! Input: the kind of stream from the row, path and query. Output: the method and its fields, or why the request is invalid.
+//! In: the kind of stream from the row, path and query. Out: the method and its fields, or why the request is invalid.
 
 use std::collections::BTreeMap;
 

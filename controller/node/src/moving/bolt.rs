@@ -1,7 +1,7 @@
 //! Reads BoltDB files, as far as the state of Nomad's client requires: keys and values of buckets.
 //!
-//! Input: the bytes of a file, all untrusted. Output: buckets by path, values by key. Read-only. The reader limits the total number of
-//! bytes: a file with cyclic or overlapping pages could otherwise take unlimited time or memory.
+//! In: the bytes of a file, all untrusted. Out: buckets by path, values by key. Read-only. The reader limits the total number of bytes: a
+//! file with cyclic or overlapping pages could otherwise take unlimited time or memory.
 //!
 //! ```text
 //! page:  id u64 · flags u16 · count u16 · overflow u32 · elements            (little endian, as on every machine Nomad runs on)

@@ -1,6 +1,6 @@
 //! Invariants for any file that is read as the state of Nomad's client; for tests and fuzzing only.
 //!
-//! Input: the file's bytes. Output: nothing, or a panic. The caller checks time and memory.
+//! In: the file's bytes. Out: nothing, or a panic. The caller checks time and memory.
 
 #![expect(clippy::unwrap_used, reason = "a broken invariant panics")]
 

@@ -1,6 +1,6 @@
 //! Names of groups and tasks that servers accept but manifests do not.
 //!
-//! Input: a group in the JSON of a job file. Output: the same group with valid names, and, after parsing, a job with the original names.
+//! In: a group in the JSON of a job file. Out: the same group with valid names, and, after parsing, a job with the original names.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Removes the fields of a job that do not concern the node that runs it: servers have already decided by them, or they belong to features
 //! that are not used here.
 //!
-//! Input: a group of a job in the API's JSON, as servers send it. Output: the group without these fields. Unsupported fields that remain
-//! are refused by name later, so nothing may be removed here that a task would need.
+//! In: a group of a job in the API's JSON, as servers send it. Out: the group without these fields. Unsupported fields that remain are
+//! refused by name later, so nothing may be removed here that a task would need.
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/structs.go`, `nomad/structs/services.go`, `nomad/job_endpoint_hook_implicit_identities.go`.
 

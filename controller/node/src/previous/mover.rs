@@ -1,6 +1,6 @@
 //! Fetches a disk from another node for the allocation that replaces the one there.
 //!
-//! Input: the predecessor as servers know it, and the migrate token. Output: `.came-<id>` beside the allocations' directories, complete or
+//! In: the predecessor as servers know it, and the migrate token. Out: `.came-<id>` beside the allocations' directories, complete or
 //! absent; the directory of the allocation takes it over ([`heritage`]). The archive is untrusted: the same confined process that unpacks
 //! artifacts unpacks it. Each disk is requested once. If that fails, the allocation starts with an empty disk, and the log has the reason.
 //!

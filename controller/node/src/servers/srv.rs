@@ -1,6 +1,6 @@
 //! Looks up SRV records, which the C library's resolver does not support.
 //!
-//! Input: a name. Output: hosts and ports, in the order in which to try them. The name servers come from `/etc/resolv.conf`.
+//! In: a name. Out: hosts and ports, in the order in which to try them. The name servers come from `/etc/resolv.conf`.
 
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub mod fed;

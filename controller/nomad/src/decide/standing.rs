@@ -1,7 +1,7 @@
 //! The servers' view of the node, derived from heartbeat responses.
 //!
-//! Input: whether a response reports a changed node status, and events between heartbeats. Output: what the response means, and whether to
-//! send an extra heartbeat as soon as servers have accepted reports.
+//! In: whether a response reports a changed node status, and events between heartbeats. Out: what the response means, and whether to send
+//! an extra heartbeat as soon as servers have accepted reports.
 //!
 //! ```text
 //!            ┌── status changed ◄──────────┐

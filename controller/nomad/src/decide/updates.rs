@@ -1,6 +1,6 @@
 //! Reports to servers: the newest of each allocation, in as few calls as possible.
 //!
-//! Input: reports, at any time, and the results of calls. Output: when to call next, and with which reports.
+//! In: reports, at any time, and the results of calls. Out: when to call next, and with which reports.
 //!
 //! ```text
 //!   report ──► same as servers have: dropped

@@ -1,6 +1,6 @@
 //! Leaving: asks servers to drain the node, and waits for the end of the drain.
 //!
-//! Input: drain options, and a future for when all local allocations have ended. Output: the result. Nothing waits for unresponsive servers
+//! In: drain options, and a future for when all local allocations have ended. Out: the result. Nothing waits for unresponsive servers
 //! without limit: shutting down must terminate.
 
 use std::{

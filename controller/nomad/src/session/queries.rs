@@ -1,7 +1,7 @@
 //! Other calls from a node to its servers: any method, with the node's token.
 //!
-//! Input: a method, and a request that embeds the common options. Output: the response, as any type. Servers refuse calls before the node
-//! is registered, so calls wait for that; callers that cannot wait set a timeout.
+//! In: a method, and a request that embeds the common options. Out: the response, as any type. Servers refuse calls before the node is
+//! registered, so calls wait for that; callers that cannot wait set a timeout.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Finds the end of a message. Messages have no length prefix, so finding the end requires a walk over the values.
 //!
-//! Input: the bytes received so far. Output: the length of the first message once it is complete, or the limit that it exceeds, as soon as
-//! a length in it claims so. The walk resumes where it stopped: it reads no byte twice, and skips the contents of texts.
+//! In: the bytes received so far. Out: the length of the first message once it is complete, or the limit that it exceeds, as soon as a
+//! length in it claims so. The walk resumes where it stopped: it reads no byte twice, and skips the contents of texts.
 
 use super::Limits;
 

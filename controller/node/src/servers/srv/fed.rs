@@ -1,6 +1,6 @@
 //! Invariants for any response to a query for SRV records; for tests and fuzzing only.
 //!
-//! Input: a response. Output: nothing, or a panic.
+//! In: a response. Out: nothing, or a panic.
 
 #![expect(clippy::unwrap_used, reason = "a broken invariant panics")]
 

@@ -1,6 +1,6 @@
 //! Shares equal jobs within the process, however many allocations of however many nodes have them.
 //!
-//! Input: a decoded value. Output: a shared copy, possibly an existing equal one. A job is freed with its last user.
+//! In: a decoded value. Out: a shared copy, possibly an existing equal one. A job is freed with its last user.
 
 use std::{
     collections::HashMap,
