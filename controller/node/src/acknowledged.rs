@@ -1,7 +1,7 @@
-//! What servers have acknowledged of this node's allocations is kept for the next agent, which then tells only what has changed.
+//! Stores what servers have acknowledged of this node's allocations, so that the next agent reports only changes.
 //!
-//! In: acknowledgements, as they come. Out: a file in the node's directory. Nobody waits for it, nor is the disk waited for: what is lost, or
-//! damaged, is told once more (`herdlet_nomad::decide::acknowledged`).
+//! In: acknowledgements. Out: a file in the node's directory. Nothing waits for it, and it is not synced: reports that are lost or damaged
+//! are sent again (`herdlet_nomad::decide::acknowledged`).
 
 use std::{
     io,
@@ -17,26 +17,26 @@ use tokio::time::sleep;
 /// The file, in the node's directory.
 const FILE: &str = "acknowledged";
 
-/// Written at most once in this time: in a burst there are several acknowledgements a second.
+/// Minimum time between two writes: in a burst, servers acknowledge several times a second.
 const PACE: Duration = Duration::from_secs(2);
 
-/// What an agent before this one has kept; nothing where it can't be read. Blocks.
+/// Loads what the previous agent stored; empty if it cannot be read. Blocks.
 pub fn load(dir: &Path) -> Acknowledged {
     let text = match std::fs::read_to_string(dir.join(FILE)) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Acknowledged::default(),
         Err(error) => {
-            tracing::warn!(%error, "what servers have acknowledged can't be read; all is told once more");
+            tracing::warn!(%error, "acknowledged reports cannot be read; sending all reports again");
             return Acknowledged::default();
         }
     };
     text.parse().unwrap_or_else(|error| {
-        tracing::warn!(%error, "what servers have acknowledged is damaged; all is told once more");
+        tracing::warn!(%error, "the file of acknowledged reports is damaged; sending all reports again");
         Acknowledged::default()
     })
 }
 
-/// Keeps what is acknowledged. `dir` is the node's directory.
+/// Stores acknowledgements. `dir` is the node's directory.
 pub async fn keep(mut acknowledgements: Acknowledgements, dir: PathBuf) {
     let path = dir.join(FILE);
     loop {
@@ -47,7 +47,7 @@ pub async fn keep(mut acknowledgements: Acknowledgements, dir: PathBuf) {
             durable::write_in_steps(&path, all.to_string().as_bytes(), Outlives::Processes, &Steps::default())
         });
         if let Ok(Err(error)) = kept.await {
-            tracing::debug!(%error, "what servers have acknowledged can't be kept");
+            tracing::debug!(%error, "acknowledged reports cannot be stored");
         }
     }
 }

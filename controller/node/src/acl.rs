@@ -1,7 +1,7 @@
-//! What a token may do, by the cluster's access control lists (ACLs).
+//! The permissions of a token, by the cluster's access control lists (ACLs).
 //!
-//! In: the policies of a token, as servers keep them. Out: whether one of its capabilities covers an allocation's namespace, the node or
-//! the agent. [`policy`] reads policies, [`resolver`] asks servers for them and keeps them for a while; here it is only weighed.
+//! In: a token's policies, as servers store them. Out: whether they cover an allocation's namespace, the node or the agent. [`policy`]
+//! parses policies, [`resolver`] requests them from servers and caches them; this module only evaluates them.
 //!
 //! Facts: `hashicorp/nomad:acl/acl.go`, `acl/policy.go`.
 
@@ -15,23 +15,23 @@ pub use resolver::{Denied, Mode, Resolver, Settings};
 
 use policy::{Rule, Subject};
 
-/// What may be done with the allocations of a namespace.
+/// A permission on the allocations of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// See a job, its allocations and what they use.
+    /// See a job, its allocations and their resource usage.
     ReadJob,
-    /// Register a job; collect what its allocations have left.
+    /// Register a job; garbage-collect its allocations.
     SubmitJob,
-    /// Only the latter (1.11 and later).
+    /// Garbage-collect only (1.11 and later).
     GcAllocation,
-    /// Have the text of a job read.
+    /// Have job files parsed.
     ParseJob,
     ReadLogs,
-    /// Read files, logs among them.
+    /// Read files, including logs.
     ReadFs,
     /// Execute commands in tasks.
     AllocExec,
-    /// Execute them also where tasks see the machine's own file system.
+    /// Execute commands also in tasks that see the machine's file system.
     AllocNodeExec,
     /// Restart allocations and send them signals.
     AllocLifecycle,
@@ -55,60 +55,60 @@ impl Capability {
     }
 }
 
-/// A coarse access, to the node, the agent or the operator's part; the greater of two counts, and no access at all is the greatest.
+/// A coarse permission on the node, the agent or the operator API; the greater of two wins, and `Deny` is the greatest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// No policy says anything.
+    /// No policy mentions it.
     #[default]
     Unsaid,
     List,
     Read,
     Write,
-    /// None, whatever other policies say.
+    /// No access, whatever other policies grant.
     Deny,
 }
 
 impl Access {
-    /// Whether it is enough to read.
+    /// Whether it permits reading.
     #[must_use]
     pub fn reads(self) -> bool {
         matches!(self, Self::Read | Self::Write)
     }
 
-    /// Whether it is enough to change something.
+    /// Whether it permits changes.
     #[must_use]
     pub fn writes(self) -> bool {
         self == Self::Write
     }
 }
 
-/// What a token may do.
+/// The permissions of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acl {
-    /// Everything, since the cluster has no access control.
+    /// Everything is allowed: the cluster has no ACLs.
     Disabled,
-    /// Everything: the token is one of management.
+    /// Everything is allowed: it is a management token.
     Management,
-    /// What its policies say.
+    /// The union of its policies.
     Policies(Grants),
 }
 
-/// What policies say together.
+/// The merged rules of several policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grants {
     namespaces: BTreeMap<String, Capabilities>,
-    /// By namespaces' common pattern, with `*`.
+    /// By namespace pattern with `*`.
     patterns: BTreeMap<String, Capabilities>,
     node: Access,
     agent: Access,
     operator: Access,
 }
 
-/// Capabilities by name; `deny` among them means that there are none.
+/// Capabilities by name; `deny` removes all others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Capabilities(BTreeSet<String>);
 
-/// The capability that takes all others away.
+/// The capability that removes all others.
 const DENY: &str = "deny";
 
 impl Capabilities {
@@ -121,7 +121,7 @@ impl Capabilities {
 }
 
 impl Acl {
-    /// What these policies say together.
+    /// Merges policies.
     pub fn of<'p>(policies: impl IntoIterator<Item = &'p Policy>) -> Self {
         let mut grants = Grants::default();
         for Rule { subject, access, capabilities } in policies.into_iter().flat_map(|policy| &policy.rules) {
@@ -138,8 +138,8 @@ impl Acl {
         Self::Policies(grants)
     }
 
-    /// Whether this may be done in that namespace. What is said of the namespace itself counts, or else of the pattern that says most of
-    /// its name.
+    /// Whether the capability is granted in a namespace. A rule for the namespace itself wins over patterns; among patterns, the most
+    /// specific one.
     #[must_use]
     pub fn allows(&self, namespace: &str, capability: Capability) -> bool {
         match self {
@@ -164,7 +164,7 @@ impl Acl {
         self.access(|grants| grants.agent)
     }
 
-    /// Access to the operator's part.
+    /// Access to the operator API.
     #[must_use]
     pub fn operator(&self) -> Access {
         self.access(|grants| grants.operator)
@@ -178,7 +178,7 @@ impl Acl {
     }
 }
 
-/// What is said by the pattern that leaves the fewest characters of the name to its `*`s; of several such ones, by the last in order.
+/// The rule of the pattern whose `*`s match the fewest characters of the name; among equal ones, the last in order.
 fn closest<'g>(patterns: &'g BTreeMap<String, Capabilities>, name: &str) -> Option<&'g Capabilities> {
     let matching = patterns.iter().filter(|(pattern, _)| matches(pattern, name));
     let left = |pattern: &str| {
@@ -188,7 +188,7 @@ fn closest<'g>(patterns: &'g BTreeMap<String, Capabilities>, name: &str) -> Opti
     matching.rev().min_by_key(|(pattern, _)| left(pattern)).map(|(_, said)| said)
 }
 
-/// Whether a name is of a pattern in which `*` stands for any characters.
+/// Whether a name matches a pattern in which `*` matches any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut left) = name.strip_prefix(first) else { return false };

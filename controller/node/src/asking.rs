@@ -1,7 +1,6 @@
-//! How the cluster's servers are asked for something that the session of the node doesn't ask for itself.
+//! Calls to the cluster's servers on behalf of others than the node's session.
 //!
-//! In: a [`Question`]. Out: the answer as it came. Who asks is whoever is named in the question, not the node: nothing is done in the
-//! node's own name.
+//! In: a [`Question`]. Out: the server's response. Calls carry the token of the question, never the node's own.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -28,60 +27,60 @@ use herdlet_rpc::{
 };
 use serde::de::DeserializeOwned;
 
-/// Asks servers.
+/// Makes calls to servers.
 pub trait Servers: Send + Sync + 'static {
-    /// Asks one of them, and another one where that fails. [`Question::body`] is what to send.
+    /// Calls one server, and another one if that fails. [`Question::body`] gives the arguments.
     ///
     /// # Errors
     /// See [`CallError`].
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>>;
 
-    /// Begins a call that goes on for long, at one of them. [`Question::body`] is what to send.
+    /// Starts a streaming call to one server. [`Question::body`] gives the arguments.
     ///
     /// # Errors
     /// See [`CallError`].
     fn stream(&self, question: Question) -> BoxFuture<'_, Result<Framed<Box<dyn Io>>, CallError>>;
 
-    /// Addresses of those that are known, for people.
+    /// Addresses of the known servers, for display.
     fn addresses(&self) -> Vec<String>;
 
-    /// Takes these in place of those that are known, until servers tell of others. Those of them that don't answer are left out.
+    /// Replaces the known servers until servers report others. Addresses that do not answer are left out.
     ///
     /// # Errors
-    /// Where none of them answers, what each of them fails with: then nothing is changed.
+    /// If none of them answers: the error of each. Nothing changes then.
     fn set_addresses(&self, servers: Vec<Address>) -> BoxFuture<'_, Result<(), String>>;
 
-    /// The identity that they have signed for the node (1.11 and later); empty: none.
+    /// The identity that servers have signed for the node (1.11 and later); empty if there is none.
     fn signed(&self) -> Secret;
 
-    /// They are asked for another one with the next heartbeat.
+    /// Requests a new identity with the next heartbeat.
     fn renew_identity(&self);
 }
 
-/// What is asked.
+/// A call and its options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     /// `Service.Method`.
     pub method: String,
     pub token: Secret,
-    /// The region; none for the node's own.
+    /// The region; `None` for the node's own.
     pub region: Option<String>,
-    /// Empty is the default one, where it matters.
+    /// The namespace; empty for the default one.
     pub namespace: String,
-    /// The answer waits until there is something newer; 0 for one at once.
+    /// Block until there is something newer; 0 for a response at once.
     pub index: u64,
-    /// For how long; zero for what servers think right.
+    /// For how long to block; zero for the servers' default.
     pub wait: Duration,
-    /// Any server may answer, not only the leader.
+    /// Whether any server may answer, rather than only the leader.
     pub stale: bool,
-    /// Something is changed: it must not be sent twice, unless nothing was done.
+    /// Whether the call changes something. It must not be repeated then, unless nothing was done.
     pub is_write: bool,
-    /// Everything else that the method takes.
+    /// The method's own arguments.
     pub fields: Value,
 }
 
 impl Question {
-    /// A question about everything, of the anonymous token, to the leader.
+    /// A read-only question to the leader with the anonymous token, without arguments.
     #[must_use]
     pub fn new(method: &str) -> Self {
         Self {
@@ -97,7 +96,7 @@ impl Question {
         }
     }
 
-    /// The arguments of the call, for a node of that region. `block` is for how long its server may let it wait.
+    /// The arguments of the call, from a node in `region`. `block`: how long the server may block it.
     #[must_use]
     pub fn body(&self, region: &str, block: Duration) -> Value {
         let text = |text: &str| Value::Text(text.to_owned());
@@ -124,15 +123,15 @@ impl Question {
     }
 }
 
-/// What a server has said.
+/// A server's response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer(pub Value);
 
 impl Answer {
-    /// The same as a type.
+    /// Converts the response to a type.
     ///
     /// # Errors
-    /// When it has other types.
+    /// If it has another type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, CallError> {
         let bytes = codec::encode(&self.0).map_err(MessageError::from)?;
         Ok(codec::decode(&bytes).map_err(MessageError::from)?)
@@ -201,15 +200,15 @@ impl<S: Service, D: Dial> Servers for OfSession<S, D> {
     }
 }
 
-/// Servers that are known later: what is served to them is there before the first connection to one.
+/// Servers that are set later: services for them must exist before the first connection.
 #[derive(Default)]
 pub struct Late(OnceLock<Box<dyn Servers>>);
 
 impl Late {
-    /// From now on these are asked. Said once; nothing changes later.
+    /// Sets the servers. Only the first call has an effect.
     pub fn are(&self, servers: impl Servers) {
         if self.0.set(Box::new(servers)).is_err() {
-            tracing::debug!("whom to ask was known already");
+            tracing::debug!("the servers are already set");
         }
     }
 }

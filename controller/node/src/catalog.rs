@@ -1,8 +1,8 @@
-//! Services of provider `nomad` of what servers have placed here, in the servers' own catalogue (1.3 and later).
+//! Registers services of provider `nomad` from servers' allocations in the servers' catalogue (1.3 and later).
 //!
-//! In: the built-in catalogue, which has them as well. Out: registrations and removals at the servers, until both hold the same. What is
-//! registered is told once, and again where servers may have taken the node for dead: they remove its services then. What is left by an
-//! agent that was killed they remove themselves, with the end of its allocation.
+//! In: the built-in catalogue, which has them too. Out: registrations and removals at the servers, until both agree. Each registration is
+//! sent once, and again if servers may have marked the node as down, since they remove its services then. Servers themselves remove entries
+//! left by a killed agent, when its allocations end.
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/service_registration.go`, `client/serviceregistration/nsd/nsd.go`.
 
@@ -21,16 +21,16 @@ use herdlet_services::catalog::BuiltIn;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::sleep};
 
-/// So many are told at once.
+/// Maximum number of services per call.
 const BATCH: usize = 256;
 
-/// Between a failure and the next try.
+/// Wait after a failure.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Between tries with servers that know no services (before 1.3).
+/// Wait if the servers do not support services (before 1.3).
 const UNKNOWN_AGAIN: Duration = Duration::from_secs(600);
 
-/// A service as servers hold it.
+/// A service in the servers' format.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Entry {
@@ -67,26 +67,26 @@ struct DeleteRequest {
     options: WriteOptions,
 }
 
-/// The answers say nothing but an index.
+/// Responses hold only an index.
 #[derive(Deserialize)]
 struct Done {}
 
-/// What servers are told of the catalogue.
+/// Keeps the servers' catalogue in sync with the built-in one.
 pub struct Mirror {
     catalog: Arc<BuiltIn>,
     model: Arc<ReadModel>,
     node: NodeFacts,
-    /// What they hold, as far as they have said so, by id.
+    /// The entries that servers have accepted, by id.
     told: BTreeMap<String, Entry>,
 }
 
 impl Mirror {
-    /// Of this node, whose allocations the model shows.
+    /// For this node, whose allocations are in `model`.
     pub fn new(catalog: Arc<BuiltIn>, model: Arc<ReadModel>, node: NodeFacts) -> Self {
         Self { catalog, model, node, told: BTreeMap::new() }
     }
 
-    /// Keeps servers up to date. Whenever `told_again` changes they may have forgotten everything.
+    /// Keeps servers up to date. A change of `told_again` means that they may have lost all entries.
     pub async fn follow<S: Service, D: Dial>(
         mut self,
         queries: Queries<S, D>,
@@ -95,7 +95,7 @@ impl Mirror {
         let catalog = Arc::clone(&self.catalog);
         loop {
             let (version, shown) = (catalog.version(), self.model.version());
-            // Judged before it is told: meanwhile it may be shown.
+            // Check before sending: the allocation may appear in the meantime.
             let is_early = self.is_early();
             if told_again.has_changed().unwrap_or_default() {
                 told_again.mark_unchanged();
@@ -104,11 +104,11 @@ impl Mirror {
             let pause = match self.tell(&queries).await {
                 Ok(()) => None,
                 Err(error) if is_unknown(&error) => {
-                    tracing::warn!(%error, "these servers keep no services; those of provider nomad are found on this node only");
+                    tracing::warn!(%error, "the servers do not support services (before 1.3); those of provider nomad are found on this node only");
                     Some(UNKNOWN_AGAIN)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "servers can't be told of services");
+                    tracing::warn!(%error, "failed to update services at the servers; retrying");
                     Some(AGAIN)
                 }
             };
@@ -149,13 +149,13 @@ impl Mirror {
         Ok(())
     }
 
-    /// What servers should hold. An allocation of this machine's own is none of theirs.
+    /// The entries that servers should have; local allocations are excluded.
     fn wanted(&self) -> BTreeMap<String, Entry> {
         let entries = self.catalog.all().into_iter().filter_map(|one| self.entry(one));
         entries.map(|entry| (entry.id.clone(), entry)).collect()
     }
 
-    /// Whether an allocation has services that isn't shown yet: they can be brought up before the commit that it is shown with.
+    /// Whether a registered service's allocation is not in the read model yet: a service can come up before the commit that publishes it.
     fn is_early(&self) -> bool {
         self.catalog.all().iter().any(|one| self.model.alloc(&one.alloc).is_none())
     }
@@ -164,7 +164,7 @@ impl Mirror {
         let view = self.model.alloc(&one.alloc)?;
         view.spec.server.as_ref()?;
         Some(Entry {
-            // But for the mark of whose entries they are, ids are made alike.
+            // The two formats differ only in this prefix.
             id: one.id.replacen("_herdlet-", "_nomad-", 1),
             service_name: one.name,
             namespace: one.job.namespace.to_string(),
@@ -183,8 +183,8 @@ fn is_unknown(error: &CallError) -> bool {
     matches!(error, CallError::Server(error) if error.kind() == ErrorKind::UnknownMethod)
 }
 
-/// Whether there is nothing more to remove. Servers remove what is left of an allocation that has ended, and with ACLs those from 2.0 on
-/// deny whoever then names it (`hashicorp/nomad:nomad/auth/auth.go`).
+/// Whether the entry is already gone. Servers remove the entries of ended allocations, and from 2.0 on, with ACLs, deny a later removal
+/// (`hashicorp/nomad:nomad/auth/auth.go`).
 fn is_gone(error: &CallError) -> bool {
     let CallError::Server(error) = error else { return false };
     error.kind() == ErrorKind::PermissionDenied || error.text().contains("service registration not found")
@@ -213,7 +213,7 @@ mod tests {
     use herdlet_manifest::fixture::{alloc_view, job, registration};
     use herdlet_services::catalog::ServiceOwner;
 
-    /// Runs nothing.
+    /// A runner that does nothing.
     struct Nothing;
 
     impl Factory for Nothing {
@@ -234,7 +234,7 @@ mod tests {
         fn report_again(&self) {}
     }
 
-    /// A service is up before the commit that its allocation is shown with, also while servers are being told of another one.
+    /// A service may be up before its allocation is published, even while servers are being updated.
     #[tokio::test(start_paused = true)]
     async fn services_that_are_up_before_their_allocation_is_shown_are_told_once_it_is() {
         let cluster = Cluster::start(Settings::default());
@@ -281,7 +281,7 @@ mod tests {
 
         cluster.fault("ServiceRegistration.Upsert", 1, &Fault::Slow(Duration::from_secs(3)));
         show(2, slow.clone());
-        // Both before it looks again.
+        // Both come up before the mirror checks again.
         up(&slow);
         up(&meanwhile);
         sleep(Duration::from_secs(1)).await;

@@ -1,22 +1,22 @@
-//! What a Consul agent says: of itself, for constraints of jobs, and where servers are.
+//! Information from a Consul agent: attributes for constraints, and the servers' addresses.
 //!
-//! In: JSON of `/v1/agent/self` and `/v1/catalog/…`. Out: attributes under Nomad's names, addresses. What is not there is left out.
+//! In: JSON of `/v1/agent/self` and `/v1/catalog/…`. Out: attributes under Nomad's names, addresses. Missing values are left out.
 
 use herdlet_fingerprint::Attributes;
 use herdlet_rpc::address::Address;
 use herdlet_services::catalog::ConsulReader;
 use serde_json::Value;
 
-/// What is known by a Consul agent.
+/// Information about a Consul agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     /// `consul.…` and `unique.consul.…`.
     pub attributes: Attributes,
-    /// The node's name there: `DATACENTER.NAME`.
+    /// The node's name in Consul: `DATACENTER.NAME`.
     pub link: Option<String>,
 }
 
-/// Asks an agent what it is; none where it does not answer.
+/// Queries an agent; `None` if it does not answer.
 pub async fn ask(consul: &ConsulReader) -> Option<Known> {
     consul.read("/v1/agent/self").await.ok().map(|answer| known(&answer))
 }
@@ -61,10 +61,10 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Datacenters that are asked for servers, the nearest first.
+/// Maximum number of datacenters to search for servers, nearest first.
 const DATACENTERS_MAX: usize = 9;
 
-/// Nomad's servers as they are registered in Consul: those of the nearest datacenter that has some.
+/// Nomad's servers registered in Consul, from the nearest datacenter that has any.
 ///
 /// # Errors
 /// Why Consul does not answer.
@@ -76,7 +76,7 @@ pub async fn servers(consul: &ConsulReader) -> Result<Vec<Address>, String> {
     }
     let datacenters = read("/v1/catalog/datacenters").await?;
     let names = datacenters.as_array().into_iter().flatten().filter_map(Value::as_str);
-    // The first one is that of the agent.
+    // The first one is the agent's own.
     for name in names.filter(|name| is_plain(name)).take(DATACENTERS_MAX).skip(1) {
         let path = format!("/v1/catalog/service/nomad?tag=rpc&near=_agent&dc={name}");
         let found = addresses(&read(&path).await?);

@@ -1,7 +1,8 @@
-//! The node as servers are told of it, and anew whenever something of it changes.
+//! The description of this node for servers, kept up to date.
 //!
-//! In: the config, the machine, what drivers say, meta that operators change, room that local manifests take. Out: [`Node`]s on a watch:
-//! a new one only where it differs. Networks are looked at when the kernel tells of changes, Consul again and again, also after errors.
+//! In: the config, the machine, fingerprints of drivers, metadata changes by operators, resources of local manifests. Out: a [`Node`] on a
+//! watch, replaced whenever it differs. Networks are inspected when the kernel reports changes, Consul at intervals, both also after
+//! errors.
 //!
 //! ```text
 //!   config, machine ──► Fixed ──┐
@@ -42,22 +43,22 @@ use crate::{
     meta::{Changes, MetaError, NodeMeta},
 };
 
-/// What the kernel tells of networks within this time is one change: an interface comes with its addresses and routes.
+/// Changes that the kernel reports within this time count as one: an interface comes with its addresses and routes.
 const NETWORK_SETTLES: Duration = Duration::from_secs(1);
-/// Where they change all the time, as routes of some routers do, they are looked at no more often.
+/// Minimum time between two inspections if networks change all the time, as the routes of some routers do.
 const NETWORK_PAUSE: Duration = Duration::from_secs(5);
-/// Networks are looked at this often where the kernel does not tell of changes, and after a look that failed.
+/// Interval of inspections if the kernel does not report changes, and after an inspection that failed.
 const NETWORK_PERIOD: Duration = Duration::from_secs(15);
-/// Consul is asked this often, as by Nomad.
+/// Interval of queries to Consul, as in Nomad.
 const CONSUL_PERIOD: Duration = Duration::from_secs(15);
-/// How long it may take to answer.
+/// Time limit for a query to Consul.
 const CONSUL_MAX: Duration = Duration::from_secs(10);
-/// A Consul that has not answered so often is gone; one miss may be its restart.
+/// How many queries in a row must fail before Consul counts as gone: a single failure may be a restart.
 const CONSUL_MISSES: u32 = 2;
-/// How long a driver may take to say what it is at start.
+/// Time limit for a driver to send its first fingerprint at start.
 const DRIVER_MAX: Duration = Duration::from_secs(10);
 
-/// Describes this machine. Clones are one.
+/// Describes this machine. Clones share the description.
 #[derive(Clone)]
 pub struct Describer {
     shared: Arc<Shared>,
@@ -67,19 +68,19 @@ struct Shared {
     fixed: Fixed,
     state_dir: PathBuf,
     parts: Mutex<Parts>,
-    /// One change of meta at a time, so that the file and what is told are the same.
+    /// Held during a change of metadata, so that the file and the description agree.
     changing: tokio::sync::Mutex<()>,
     node: watch::Sender<Arc<Node>>,
-    /// Consul was asked once, if it is asked at all.
+    /// Whether Consul was queried once, if it is used at all.
     asked: watch::Sender<bool>,
 }
 
 impl Describer {
-    /// The machine as it is now, as far as nobody has to be waited for. `drivers`: see [`drivers`]. Afterwards [`follow`](Self::follow)
-    /// keeps it true.
+    /// Describes the machine as it is now, without waiting for slow parts. `drivers`: see [`drivers`]. Then [`follow`](Self::follow) keeps
+    /// the description up to date.
     ///
     /// # Errors
-    /// When the meta that was changed before can't be read.
+    /// If the stored metadata cannot be read.
     pub fn start(
         config: &Config,
         cluster: &Cluster,
@@ -98,7 +99,7 @@ impl Describer {
             if let Some(interface) = cluster.network.interface.as_ref().filter(is_missing) {
                 tracing::warn!(
                     interface,
-                    "the network interface of the config is not there; the node has no address"
+                    "the configured network interface does not exist; the node has no address"
                 );
             }
             parts.networks = fixed.networks(&interfaces.unwrap_or_default());
@@ -106,7 +107,7 @@ impl Describer {
         Ok(Self::with(fixed, parts, config.state_dir.clone()))
     }
 
-    /// From what is known already.
+    /// Starts from known parts.
     pub fn with(fixed: Fixed, parts: Parts, state_dir: PathBuf) -> Self {
         let node = watch::Sender::new(Arc::new(fixed.node(&parts)));
         let (parts, changing) = (Mutex::new(parts), tokio::sync::Mutex::new(()));
@@ -114,10 +115,10 @@ impl Describer {
         Self { shared: Arc::new(Shared { fixed, state_dir, parts, changing, node, asked }) }
     }
 
-    /// Waits until [`follow`](Self::follow) has heard of Consul, or has waited long enough for it: a node that registers before would do so
-    /// twice.
+    /// Waits until [`follow`](Self::follow) has a result from Consul, or has waited long enough: a node that registers earlier would have
+    /// to register twice.
     pub async fn is_whole(&self) {
-        // The sender lives as long as this.
+        // `self` holds the sender.
         let _ = self.shared.asked.subscribe().wait_for(|asked| *asked).await;
     }
 
@@ -126,7 +127,7 @@ impl Describer {
         self.shared.node.subscribe()
     }
 
-    /// Keeps looking at what may change, until it is cancelled.
+    /// Keeps the description up to date until it is cancelled.
     pub async fn follow(
         &self,
         consul: Option<&ConsulReader>,
@@ -156,7 +157,7 @@ impl Describer {
             self.change(|parts| {
                 let before = parts.drivers.get(name);
                 let mut info = info;
-                // When it was seen counts only where it is news.
+                // A later timestamp alone is not a change.
                 if let Some(before) = before {
                     let same = DriverInfo { update_time: before.update_time, ..info.clone() };
                     if same == *before {
@@ -168,7 +169,7 @@ impl Describer {
         }
     }
 
-    /// What local manifests take of the machine, beside what the config reserves: room, and ports of the host.
+    /// Resources and ports that local manifests take, in addition to those that the config reserves.
     pub fn set_reserved(&self, room: Room, ports: BTreeSet<u16>) {
         self.change(|parts| {
             parts.reserved = room;
@@ -176,12 +177,12 @@ impl Describer {
         });
     }
 
-    /// The node's meta: what the config says, and what was changed.
+    /// The node's metadata.
     pub fn meta(&self) -> NodeMeta {
         self.parts().meta.clone()
     }
 
-    /// Changes the node's meta, on disk before anybody hears of it.
+    /// Changes the node's metadata. Stores it on disk before anything uses it.
     ///
     /// # Errors
     /// See [`MetaError`]; nothing has changed then.
@@ -202,7 +203,7 @@ impl Describer {
         if !self.shared.fixed.runs("network") {
             return;
         }
-        // Before the first look, so that nothing goes unheard.
+        // Open this before the first inspection, so that no change is missed.
         let mut changes = InterfaceChanges::open().inspect_err(untold).ok();
         loop {
             let looked = Instant::now();
@@ -212,7 +213,7 @@ impl Describer {
                     self.change(|parts| parts.networks = networks);
                     true
                 }
-                // What was known stays.
+                // Keep the known networks.
                 Ok(Err(error)) => missed(&error),
                 Err(error) => missed(&error),
             };
@@ -251,7 +252,7 @@ impl Describer {
         }
     }
 
-    /// Changes something, and tells where that changes the node.
+    /// Makes a change, and publishes the node if it differs.
     fn change(&self, change: impl FnOnce(&mut Parts)) {
         let mut parts = self.parts();
         change(&mut parts);
@@ -285,7 +286,7 @@ pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String,
 
 fn untold(error: &std::io::Error) {
     let every = NETWORK_PERIOD.as_secs();
-    tracing::info!(%error, "the kernel does not tell of changes to networks; they are looked at every {every} s");
+    tracing::info!(%error, "the kernel does not report network changes; inspecting networks every {every} s");
 }
 
 fn missed(error: &dyn std::fmt::Display) -> bool {

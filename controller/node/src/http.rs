@@ -1,13 +1,13 @@
-//! The HTTP API of a node: what is about the node itself is answered here, everything else by the cluster's servers.
+//! The HTTP API of a node: answers requests about the node itself, and forwards all others to the cluster's servers.
 //!
-//! In: requests, on the address that the node advertises, with tokens of the cluster (`X-Nomad-Token`, or a bearer). Out: Nomad's JSON.
-//! Each request becomes the call that a server would be asked too: to this node's own [`NodeService`], which decides who may do what, or
-//! to a server, which does so itself. What goes on for long (logs, files, commands, the agent's log, events) becomes a streaming call.
+//! In: requests to the address that the node advertises, with tokens of the cluster (`X-Nomad-Token`, or a bearer). Out: Nomad's JSON. Each
+//! request becomes an RPC, either to this node's own [`NodeService`] or to a server; the one called checks the permissions. Long-running
+//! requests (logs, files, commands, the agent's log, events) become streaming calls.
 //!
 //! ```text
-//!   request ──► gate ──► row of the table ─┬─► answer of this node alone
+//!   request ──► gate ──► row of the table ─┬─► handled by this node without a call
 //!                                          ├─► streaming call ─┬──► NodeService      this node, its allocations
-//!                                          └─► plain call ─────┴──► Servers          all else
+//!                                          └─► unary call ─────┴──► Servers          everything else
 //! ```
 
 mod exec;
@@ -59,43 +59,43 @@ use super::{
     snapshot::Snapshots,
 };
 
-/// How the node stands with its servers, for people.
+/// The node's contact with its servers, for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// When a heartbeat was answered last, as a duration until now; none before the first.
+    /// Time since the last answered heartbeat; `None` before the first.
     pub last_heartbeat: Option<Duration>,
-    /// When the next one was due after that.
+    /// How long after it the next one was due.
     pub ttl: Duration,
 }
 
-/// What answers the node's HTTP API.
+/// The node's HTTP API.
 pub struct NodeApi {
     /// The local API.
     pub shared: Arc<Shared>,
-    /// What servers can call.
+    /// Handles the calls of servers.
     pub service: Arc<NodeService>,
-    /// The cluster.
+    /// The cluster's servers.
     pub servers: Arc<dyn Servers>,
-    /// Disks, for other nodes.
+    /// Serves disks to other nodes.
     pub snapshots: Snapshots,
-    /// How the node stands with it, asked anew for each answer.
+    /// The current contact with the servers.
     pub standing: Box<dyn Fn() -> Standing + Send + Sync>,
 }
 
-/// Why a request is not answered: a status code, and what is said.
+/// Why a request failed: a status code and a text.
 struct Refused(u16, String);
 
-/// Of bodies.
+/// Maximum size of a request body.
 const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// The end of errors that are told with another code than most, and that code: what servers tell has no code of its own.
+/// Ends of error texts from servers that imply a status code: these errors carry no code.
 const CODES: [(&str, u16); 2] = [
     ("Job registration, dispatch, and scale are disabled by the scheduler configuration", 403),
     ("Filter expression cannot be used with other filter parameters", 400),
 ];
 
-/// Calls whose answers pages of other origins may read, if they have a token that the cluster knows or are named in the config: those of a
-/// user interface that is served by servers. Without either it asks servers, which ask this node.
+/// Requests whose responses pages of other origins may read, if they present a token that the cluster knows, or if the config allows their
+/// origin: those of a user interface served by the servers. Without either, the interface asks the servers, which call this node.
 const OF_OTHER_ORIGINS: [&str; 7] = [
     "/v1/client/fs/",
     "/v1/client/allocation/",
@@ -106,7 +106,7 @@ const OF_OTHER_ORIGINS: [&str; 7] = [
     "/v1/var/",
 ];
 
-/// How long a body may take.
+/// Time limit for receiving a request body.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl IntoResponse for Refused {
@@ -131,7 +131,7 @@ impl From<ServerError> for Refused {
         if let Some((end, code)) = CODES.into_iter().find(|(end, _)| text.ends_with(end)) {
             return Self(code, end.to_owned());
         }
-        // Of a file, or of a node.
+        // An error about a file or a node.
         if text.contains("no such file or directory") || text.contains("Unknown node") {
             return Self(404, text.to_owned());
         }
@@ -161,7 +161,7 @@ impl From<CallError> for Refused {
     }
 }
 
-/// Every endpoint.
+/// The router with all endpoints.
 pub fn router(api: Arc<NodeApi>) -> Router {
     herdlet_api::http::router(Arc::clone(&api.shared)).layer(middleware::from_fn_with_state(api, gate))
 }
@@ -183,7 +183,7 @@ async fn gate(State(api): State<Arc<NodeApi>>, request: Request, next: Next) -> 
         Ok(Passed::Answer(response)) => response,
         Ok(Passed::On(request)) => next.run(*request).await,
         Err(refused) => {
-            // Whether the token is wrong or may not do this does not show in the refusal of a server.
+            // A server's refusal does not reveal whether the token is unknown or lacks the permission.
             if refused.0 == Denied::Refused.code() && verdict == TokenVerdict::None {
                 verdict = api.judge(&token).await;
             }
@@ -197,7 +197,7 @@ async fn gate(State(api): State<Arc<NodeApi>>, request: Request, next: Next) -> 
     if may_read { of_other_origin(response) } else { response }
 }
 
-/// What a page of another origin asks before it asks.
+/// The response to a preflight request from a page of another origin.
 fn preflight(asked: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
@@ -226,31 +226,31 @@ impl Tokens for NodeApi {
     }
 }
 
-/// What becomes of a request here.
+/// The result of a request at this layer.
 enum Passed {
-    /// It is answered.
+    /// A response.
     Answer(Response),
-    /// The local API answers it.
+    /// The request, to be passed on to the local API.
     On(Box<Request>),
 }
 
-/// A request to whose path a row belongs.
+/// A request that matches a row of the table.
 struct Incoming {
     path: PathParams,
     params: RequestParams,
     request: Request,
 }
 
-/// A call with what its row says beside it.
+/// A call with the relevant properties of its row.
 #[derive(Clone, Copy)]
 struct RoutedCall<'r> {
     verb: Verb,
-    /// The method of this node that is the same call.
+    /// The equivalent method of this node.
     own: Option<&'static str>,
     call: &'r Call,
 }
 
-/// A parameter of a path that is a text.
+/// A single-valued parameter of a path.
 fn path_param<'p>(path: &'p PathParams, wanted: &str) -> Option<&'p str> {
     path.iter().find_map(|(name, value)| match value {
         PathParam::One(value) if *name == wanted => Some(value.as_str()),
@@ -259,16 +259,16 @@ fn path_param<'p>(path: &'p PathParams, wanted: &str) -> Option<&'p str> {
 }
 
 impl NodeApi {
-    /// What the cluster knows about a token. The resolver remembers its answer, so that a repeated token costs no call.
+    /// Whether the cluster knows a token. The resolver caches the answer, so a repeated token costs no call.
     async fn judge(&self, token: &Secret) -> TokenVerdict {
-        // The anonymous token is everybody's, also that of a page of another origin.
+        // Anybody can use the anonymous token, including pages of other origins.
         if token.is_empty() {
             return TokenVerdict::None;
         }
         match self.service.acl(token).await {
             Ok(acl) if *acl == Acl::Disabled => TokenVerdict::None,
             Ok(_) => TokenVerdict::Known,
-            // Servers refuse a forged identity of a task without saying that it is unknown.
+            // Servers deny a forged task identity without reporting it as unknown.
             Err(Denied::Unknown | Denied::Refused) => TokenVerdict::Wrong,
             Err(Denied::Expired | Denied::Unsaid(_)) => TokenVerdict::None,
         }
@@ -319,7 +319,7 @@ impl NodeApi {
         }
     }
 
-    /// Whether a call is one for this node: about it, or about an allocation that is here.
+    /// Whether a call concerns this node, or an allocation on it.
     fn is_here(&self, alloc: Option<&str>, params: &RequestParams) -> bool {
         match alloc {
             Some(id) => self.service.has(id),
@@ -330,7 +330,7 @@ impl NodeApi {
         }
     }
 
-    /// Makes a call at this node or at a server, whichever the request means.
+    /// Makes the call of a request at this node or at a server.
     async fn forward(&self, routed: RoutedCall<'_>, incoming: Incoming) -> Result<Response, Refused> {
         let Incoming { path, params, request } = incoming;
         let call = routed.call;
@@ -339,7 +339,7 @@ impl NodeApi {
         let is_json = !matches!(call.body, CallBody::Raw(_)) && !raw.is_empty();
         let body = if is_json {
             serde_json::from_slice(&raw)
-                .map_err(|error| Refused(400, format!("the body is no JSON: {error}")))?
+                .map_err(|error| Refused(400, format!("the body is not valid JSON: {error}")))?
         } else {
             Json::Null
         };
@@ -366,10 +366,10 @@ impl NodeApi {
     }
 }
 
-/// A body, which may be empty.
+/// Reads a request body, which may be empty.
 async fn read(body: Body) -> Result<Bytes, Refused> {
     let read = tokio::time::timeout(BODY_WAIT_MAX, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
-    read.map_err(|_| Refused(408, format!("the body did not come within {} s", BODY_WAIT_MAX.as_secs())))?
+    read.map_err(|_| Refused(408, format!("the body did not arrive within {} s", BODY_WAIT_MAX.as_secs())))?
         .map_err(|error| Refused(400, format!("the body could not be read: {error}")))
 }
 

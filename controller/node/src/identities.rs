@@ -1,6 +1,6 @@
 //! Has the cluster's servers sign identities of tasks (1.7 and later).
 //!
-//! In: names of identities. Out: tokens, with the time at which others are to be asked for. It keeps nothing.
+//! In: names of identities. Out: tokens, and the time to renew them. Stores nothing.
 //!
 //! Facts: `hashicorp/nomad:client/widmgr/widmgr.go`, `helper/backoff.go` (`ExpiryToRenewTime`).
 
@@ -21,16 +21,16 @@ use herdlet_rpc::{Service, connect::Dial, pool::Chance};
 
 use super::report;
 
-/// So long servers may take: a little less than any operation may. After that they are asked again.
+/// Time limit for servers: a little less than that of an operation. After it, the operation is retried.
 const WITHIN: Duration = Duration::from_secs(8);
 
-/// Before that no other identity is asked for: clocks may differ by more than a token lives.
+/// Minimum time before a renewal, since clocks may differ by more than a token's lifetime.
 const RENEWED_AFTER: Duration = Duration::from_secs(10);
 
-/// A workload that is a task, in Nomad's numbers.
+/// Nomad's workload type of a task.
 const OF_TASK: i64 = 0;
 
-/// The servers of the cluster, as the executor knows them.
+/// The executor's view of the cluster's servers.
 pub struct Servers<S, D>(pub Queries<S, D>);
 
 impl<S: Service, D: Dial> std::fmt::Debug for Servers<S, D> {
@@ -46,9 +46,9 @@ impl<S: Service, D: Dial> Cluster for Servers<S, D> {
             let wanted = wire_requests(&request);
             let asked = tokio::time::timeout(WITHIN, queries.sign(&wanted, request.create_index));
             let answer = asked.await.map_err(|_| {
-                retry(format!("ask servers for identities: none has answered within {} s", WITHIN.as_secs()))
+                retry(format!("get identities signed: no server answered within {} s", WITHIN.as_secs()))
             })?;
-            signed(&request, answer.map_err(|error| retry(format!("ask servers for identities: {error}")))?)
+            signed(&request, answer.map_err(|error| retry(format!("get identities signed: {error}")))?)
         }
         .boxed()
     }
@@ -69,14 +69,14 @@ fn wire_requests(request: &SignRequest) -> Vec<IdentityRequest> {
     request.identities.iter().map(request_of).collect()
 }
 
-/// The identities of an answer that are those asked for.
+/// The requested identities in a response.
 fn signed(request: &SignRequest, answer: SignResponse) -> Result<Vec<SignedIdentity>, Refusal> {
     let is_ours = |id: &herdlet_nomad::wire::AllocId, workload: &str| {
         *id == report::id(request.alloc) && workload == request.task
     };
     let mut refused = answer.rejections.iter().filter(|it| is_ours(&it.alloc_id, &it.workload_identifier));
     if let Some(refused) = refused.find(|refused| request.identities.contains(&refused.identity_name)) {
-        let why = format!("get identity {:?} of servers: {}", refused.identity_name, refused.reason);
+        let why = format!("get identity {:?} signed: {}", refused.identity_name, refused.reason);
         return Err(Refusal { class: Class::Fatal, why });
     }
     let now = clock::wall_now().0;
@@ -92,7 +92,7 @@ fn signed(request: &SignRequest, answer: SignResponse) -> Result<Vec<SignedIdent
     Ok(identities.collect())
 }
 
-/// When half of its life is over, and up to a tenth of that sooner, so that not all are asked for at once.
+/// When half of the lifetime is over, or up to a tenth of that earlier at random to spread renewals.
 fn renew_at(now: i64, expires: i64, chance: &mut Chance) -> i64 {
     let left = Duration::from_nanos(u64::try_from(expires.saturating_sub(now)).unwrap_or_default());
     let half = left / 2;

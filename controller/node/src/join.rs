@@ -1,7 +1,7 @@
-//! Joining a cluster: a session whose allocations the agent runs.
+//! Joining a cluster: connects a session with the agent.
 //!
-//! In: an agent, and a session that has not begun. Out: the session lives beside the agent's loop, from the moment at which it is known
-//! what is here, to the agent's end. Tasks outlive both.
+//! In: an agent, and a session that has not started. Out: the session runs beside the agent's loop until the agent ends, starting once the
+//! stored state is loaded. Tasks outlive both.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::{
     runner,
 };
 
-/// Lives with servers once the node is `described`. Jobs may use `drivers`; disks of other nodes come by `mover`.
+/// Runs the session once the node is `described`. Jobs may use `drivers`; `mover` fetches disks from other nodes.
 pub fn join<S: Service, D: Dial>(
     agent: &mut Agent,
     session: Session<S, D>,
@@ -37,7 +37,7 @@ pub fn join<S: Service, D: Dial>(
     agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), agent.context.paths.node()));
     agent.watch(acknowledged::keep(session.acknowledgements(), agent.context.paths.node()));
     if agent.context.cluster.set(Box::new(Servers(session.queries()))).is_err() {
-        tracing::error!("an agent joins one cluster only; identities are asked for in the other");
+        tracing::error!("the agent has joined a cluster already; identities are signed by that one");
     }
     let told_again = watch::Sender::new(0);
     let node = agent.context.node.clone();
@@ -45,7 +45,7 @@ pub fn join<S: Service, D: Dial>(
     agent.watch(catalog.follow(session.queries(), told_again.subscribe()));
     let restored = agent.handle.first_turn.clone();
     agent.watch(async move {
-        // Before, what is here isn't shown, and would be taken for new.
+        // Until then the read model is empty, and known allocations would look new.
         if restored.opened().await.is_ok() {
             described.await;
             let runner = runner::Parts {

@@ -1,4 +1,4 @@
-//! Leaving the cluster: what the config says of it, and when nothing of the servers' runs here any more.
+//! Leaving the cluster, as configured, and waiting until no server's allocation runs here.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use herdlet_config::DrainOnShutdown;
 use herdlet_nomad::session::{Drain, DrainError, Queries};
 use herdlet_rpc::{Service, connect::Dial};
 
-/// Lets servers drain the node, and waits for that. Servers that are not there don't hold it up.
+/// Has servers drain the node, and waits for the end. Unreachable servers do not block it for long.
 ///
 /// # Errors
-/// Why the node is not drained.
+/// Why the node was not drained.
 pub async fn drain<S: Service, D: Dial>(
     queries: &Queries<S, D>,
     model: &ReadModel,
@@ -22,7 +22,7 @@ pub async fn drain<S: Service, D: Dial>(
     queries.drain(drain, || ended(model, ignore_system_jobs)).await
 }
 
-/// Waits until all has ended that a drain ends.
+/// Waits until all allocations have ended that a drain stops.
 pub(super) async fn ended(model: &ReadModel, ignore_system_jobs: bool) {
     let stays = |view: &Arc<AllocView>| ignore_system_jobs && view.spec.job.kind == JobType::System;
     let is_left =

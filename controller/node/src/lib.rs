@@ -1,17 +1,17 @@
 //! Node mode: the agent as a client of a Nomad server cluster.
 //!
-//! In: what servers want of this node, by `herdlet-nomad`'s session. Out: events for the planner, and reports on what became of them;
-//! what this machine is, told to servers. Allocations of servers run by the same planner, executor and drivers as those of manifests; what
-//! differs is here.
+//! In: the allocations that servers want on this node, from `herdlet-nomad`'s session. Out: events for the planner, reports on the
+//! allocations, and a description of this machine for servers. The same planner, executor and drivers run servers' allocations and those of
+//! manifests; this crate holds the differences.
 //!
 //! ```text
-//!   servers ◄─► session ──► runner ──► placed: a server's allocation as a planned one ──► inbox
-//!    ▲             ▲  ▲        └─────► previous: the ends of allocations elsewhere, and their disks ──► inbox
+//!   servers ◄─► session ──► runner ──► placed: converts a server's allocation into a planned one ──► inbox
+//!    ▲             ▲  ▲        └─────► previous: ends of allocations on other nodes, and their disks ──► inbox
 //!    │             │  └── report ◄── read model          limit: too long without servers ─► inbox
-//!  found by      describe: this machine; meta: what is said of it; moving: whose node it was
-//!  `servers`
+//!   `servers`    describe: this machine; meta: its metadata; moving: takeover of a Nomad client's node
+//!   finds them
 //!
-//!   servers ──► serve: calls on this node ──► reach      people ──► http ─┬─► serve         other nodes ──► http ──► snapshot
+//!   servers ──► serve: calls to this node ──► reach      users ──► http ─┬─► serve          other nodes ──► http ──► snapshot
 //!                 └──► acl ──► asking ──► servers                        └─► asking ──► servers
 //! ```
 

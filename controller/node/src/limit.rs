@@ -1,9 +1,9 @@
-//! Allocations that may not run too long without servers: `disconnect.stop_on_client_after`, up to 1.9 also
+//! Stops allocations that have run too long without servers: `disconnect.stop_on_client_after`, up to 1.9 also
 //! `stop_after_client_disconnect`.
 //!
-//! In: when servers last answered, and what is shown. Out: word to the planner of each allocation whose time is over. It counts over
-//! restarts of the agent and of the machine, from the last answer that an agent before this one had, which is kept in a file while there
-//! are such allocations. Without one it counts from the agent's start.
+//! In: the time of the servers' last answer, and the read model. Out: an event for the planner for each allocation over its limit. The time
+//! counts across restarts of the agent and the machine, from the last answer to any agent, which is stored in a file while there are such
+//! allocations. Without the file it counts from the agent's start.
 
 use std::{
     collections::BTreeSet,
@@ -27,10 +27,10 @@ use tokio::{
 /// The file, in the node's directory: nanoseconds since 1970.
 const FILE: &str = "last-contact";
 
-/// No limit is longer: a deadline that can't be told is none.
+/// Upper bound for limits, so that deadlines do not overflow.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Follows contact and allocations until the agent ends. `dir` is the node's directory.
+/// Follows the contact and the allocations until the agent ends. `dir` is the node's directory.
 pub async fn follow(
     mut contact: watch::Receiver<Contact>,
     model: Arc<ReadModel>,
@@ -54,7 +54,7 @@ pub async fn follow(
         let now = Instant::now();
         let due = |limit| memory.due(limit);
         for (id, limit) in limits.iter().filter(|(_, limit)| due(*limit) <= now) {
-            tracing::warn!(alloc = %id, ?limit, "stopped: no server was in reach for stop_on_client_after");
+            tracing::warn!(alloc = %id, ?limit, "stopping an allocation: no server was reachable for stop_on_client_after");
             told.insert(*id);
             let event = Event::Desired(DesiredChange::AllocOutOfContact(*id));
             if inbox.send(Input::Event(event)).await.is_err() {
@@ -70,7 +70,7 @@ pub async fn follow(
     }
 }
 
-/// Allocations that run here with a limit, but for those that were told of.
+/// Running allocations with a limit, except those already reported.
 fn limits(model: &ReadModel, told: &BTreeSet<AllocId>) -> Vec<(AllocId, Duration)> {
     let limit = |view: &herdlet_api_types::view::AllocView| {
         let limit = view.spec.server.as_ref()?.stop_on_client_after.filter(|limit| limit.0 > 0)?;
@@ -81,13 +81,13 @@ fn limits(model: &ReadModel, told: &BTreeSet<AllocId>) -> Vec<(AllocId, Duration
     model.allocs().iter().filter_map(|view| limit(view)).collect()
 }
 
-/// When servers last answered.
+/// The time of the servers' last answer.
 struct Memory {
     path: PathBuf,
-    /// By this process's clock: that moment, or the process's beginning, so long after it.
+    /// On this process's clock: that time, or the process's start, which was `gone_before` later.
     since: Instant,
     gone_before: Duration,
-    /// So long servers may be silent and well.
+    /// How long servers may be silent under normal conditions.
     silence: Duration,
     wall: SystemTime,
     is_kept: bool,
@@ -98,7 +98,7 @@ impl Memory {
         let path = dir.join(FILE);
         let known = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
         let known = known.map(|nanos| UNIX_EPOCH + Duration::from_nanos(nanos));
-        // A clock that was set back since says nothing.
+        // If the clock was set back, the stored time is unusable.
         let gone_before = known.and_then(|known| wall.duration_since(known).ok()).unwrap_or_default();
         Self {
             path,
@@ -131,7 +131,7 @@ impl Memory {
         let kept = off_thread(move || durable::write(&path, nanos.to_string().as_bytes())).await;
         match kept.map_err(io::Error::other).flatten() {
             Ok(()) => self.is_kept = true,
-            Err(error) => tracing::warn!(%error, "can't keep when servers last answered"),
+            Err(error) => tracing::warn!(%error, "failed to store the time of the servers' last answer"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! This machine as a node of a cluster: who it is before its agent starts, and what lives beside the agent afterwards.
+//! This machine as a node of a cluster: its identity before the agent starts, and the tasks that run beside the agent.
 //!
-//! In: the config. Out: an identity, a description that is kept true, servers that are found, and a session with them. Where the node was
-//! Nomad's before, its client is kept away as long as this lives.
+//! In: the config. Out: an identity, an up-to-date description, discovered servers, and a session with them. If the node was taken over
+//! from a Nomad client, that client is locked out while this lives.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
@@ -45,7 +45,7 @@ use super::{
     snapshot::Snapshots,
 };
 
-/// A node that is not with its servers yet.
+/// A node that has not joined yet.
 pub struct Member {
     cluster: Cluster,
     region: String,
@@ -56,18 +56,18 @@ pub struct Member {
 }
 
 impl Member {
-    /// The node that the config makes of this machine; none where it stands alone. To be called while the state directory is held, and
-    /// before anything is started.
+    /// The node that the config describes; `None` if this machine is standalone. Call it while holding the state directory, before anything
+    /// is started.
     ///
     /// # Errors
-    /// When who it is can't be read or kept, certificates can't be used, or Nomad's client runs on it or has left work.
+    /// If the identity cannot be read or stored, certificates cannot be used, or a Nomad client runs in its directory or has left tasks.
     pub fn of(config: &Config, consul: &ConsulConfig) -> anyhow::Result<Option<Self>> {
         let Some(cluster) = config.cluster.clone() else { return Ok(None) };
         let dir = config.state_dir.join("node");
         let network =
             servers::network(&cluster, &config.region).context("prepare TLS to servers (`cluster.tls`)")?;
         let moved = moving::identity(&dir, cluster.moved_from.as_deref())?;
-        let consul = ConsulReader::new(consul).context("ask Consul")?;
+        let consul = ConsulReader::new(consul).context("set up the Consul client")?;
         Ok(Some(Self {
             cluster,
             region: config.region.clone(),
@@ -83,10 +83,10 @@ impl Member {
         self.moved.identity.id.as_str()
     }
 
-    /// Joins: from now on servers are heard, and may call. Jobs may use `drivers`; `shared` is the local API.
+    /// Joins the cluster: from now on servers can call. Jobs may use `drivers`; `shared` is the local API.
     ///
     /// # Errors
-    /// When tokens or meta can't be read.
+    /// If tokens or metadata cannot be read.
     pub async fn join(
         self,
         config: &Config,
@@ -161,7 +161,7 @@ impl Member {
                 if let Err(error) =
                     servers::follow(pool, contact, cluster, Some(consul), CancellationToken::new()).await
                 {
-                    tracing::error!("failed to {error}; start the agent again to look for more");
+                    tracing::error!("failed to {error}; restart the agent to search again");
                 }
             }
         });
@@ -171,7 +171,7 @@ impl Member {
         agent.watch({
             let registry = agent.context.drivers.clone();
             async move {
-                // Nomad's client stays away as long as this lives.
+                // Holds the lock that keeps Nomad's client out.
                 let _moved = moved;
                 describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
             }
@@ -181,23 +181,23 @@ impl Member {
     }
 }
 
-/// A node with its servers.
+/// A node that has joined.
 #[derive(Clone)]
 pub struct Joined {
-    /// How it stands with them.
+    /// The node's contact with its servers.
     pub contact: watch::Receiver<Contact>,
     pub api: Arc<NodeApi>,
     leave: Leave,
-    /// No driver was found that may be told of.
+    /// Whether no driver was found that may be offered.
     offers_nothing: bool,
     since: Instant,
 }
 
-/// Has the node drained.
+/// Drains the node.
 type Leave = Arc<dyn Fn(DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> + Send + Sync>;
 
 impl Joined {
-    /// How servers see the node, as far as it knows.
+    /// The node as servers see it, as far as the node knows.
     pub fn seen(&self) -> SeenByServers {
         let contact = self.contact.borrow();
         let status = match (contact.is_registered, contact.is_in_reach && !contact.is_overdue()) {
@@ -209,46 +209,46 @@ impl Joined {
         SeenByServers { status, eligibility: if is_ineligible { "ineligible" } else { "eligible" } }
     }
 
-    /// That servers find no driver here.
+    /// A warning if no driver is offered to servers.
     pub fn offers_nothing(&self) -> Option<String> {
         self.offers_nothing.then(|| {
             "no task driver is offered to the servers, so they place nothing here: --raw-exec turns raw_exec on".to_owned()
         })
     }
 
-    /// What people should know of it; nothing while all is well.
+    /// A warning about the contact with servers; `None` if all is well.
     pub fn warning(&self) -> Option<String> {
         let contact = self.contact.borrow();
-        let running = "what runs goes on, and nothing new comes";
+        let running = "running allocations continue, and no new ones arrive";
         if contact.disbelieved.is_some() {
             return Some(
-                "the servers tell of an older state than before, as after a restore; it is believed once it has lasted".to_owned(),
+                "the servers report an older state than before, as after a restore; it is accepted after a few minutes".to_owned(),
             );
         }
-        // A heartbeat that nobody answers, nor refuses, is given up late.
+        // A heartbeat that is neither answered nor refused fails late.
         if contact.is_in_reach && !contact.is_overdue() {
             return (!contact.has_leader).then(|| format!("the cluster has no leader: {running}"));
         }
         Some(match contact.last {
-            None => format!("{} has answered yet, the log says why: {running}", self.no_server()),
+            None => format!("{} has answered yet (see the log): {running}", self.no_server()),
             Some(heard) => {
                 let ago = heard.at.elapsed().as_secs();
-                format!("{} answers, the last did {ago} s ago, the log says why: {running}", self.no_server())
+                format!("{} answers, the last one did {ago} s ago (see the log): {running}", self.no_server())
             }
         })
     }
 }
 
 impl Joined {
-    /// Has the node drained, and waits for that. May be dropped at any time.
+    /// Drains the node and waits for the end. Dropping the future is safe.
     ///
     /// # Errors
-    /// Why it is not drained. Servers that aren't there don't hold it up.
+    /// Why it was not drained. Unreachable servers do not block it for long.
     pub fn drain(&self, how: DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> {
         (self.leave)(how)
     }
 
-    /// The same in numbers.
+    /// The contact as numbers for metrics.
     pub fn figures(&self) -> NodeContact {
         let contact = self.contact.borrow();
         NodeContact {
@@ -261,7 +261,7 @@ impl Joined {
         }
     }
 
-    /// Whom the node has in mind.
+    /// Names the known servers.
     fn no_server(&self) -> String {
         match self.api.servers.addresses().join(", ") {
             known if known.is_empty() => "no server of the cluster is known, so none".to_owned(),
@@ -274,14 +274,14 @@ fn standing(contact: &Contact) -> Standing {
     Standing { last_heartbeat: contact.last.map(|heard| heard.at.elapsed()), ttl: contact.ttl }
 }
 
-/// How callers are known.
+/// The configured ACL settings.
 fn acl(cluster: &Cluster) -> Settings {
     let AclRules { enabled, token_ttl, policy_ttl, role_ttl } = cluster.acl;
     let mode = if enabled { Mode::On } else { Mode::Cluster };
     Settings { mode, ttl: token_ttl.min(policy_ttl).min(role_ttl).to_std() }
 }
 
-/// What local manifests want of this machine is kept from servers' jobs.
+/// Keeps resources of local manifests reserved from servers' jobs.
 async fn reserve(describer: Describer, model: Arc<ReadModel>) {
     let mut told = None;
     loop {
@@ -295,7 +295,7 @@ async fn reserve(describer: Describer, model: Arc<ReadModel>) {
                 ports.extend(group.fixed_ports().filter(|_| wanted > 0));
             }
         }
-        // Most changes are none of manifests, and to describe the node anew is work.
+        // Most changes do not affect manifests, and updating the description is expensive.
         let now = Some((room, ports));
         if told != now {
             if let Some((room, ports)) = now.clone() {
@@ -307,26 +307,26 @@ async fn reserve(describer: Describer, model: Arc<ReadModel>) {
     }
 }
 
-/// What Nomad's own client has registered in a Consul agent begins so: itself, and services of its tasks.
+/// Prefixes of the ids that Nomad's client uses in a Consul agent: for itself, and for services of its tasks.
 const OF_A_CLIENT: [&str; 2] = ["_nomad-client-", "_nomad-task-"];
 
-/// Nomad's client and this agent leave each other's services alone, but one machine is to be one node.
+/// Warns if a Nomad client uses the same Consul agent. The two ignore each other's services, but one machine should be one node.
 async fn warn_of_another_client(consul: Arc<ConsulReader>) {
     let Ok(serde_json::Value::Object(services)) = consul.read("/v1/agent/services").await else { return };
     if let Some(id) = services.keys().find(|id| OF_A_CLIENT.iter().any(|begin| id.starts_with(begin))) {
         tracing::warn!(
             service = id,
-            "a client of Nomad uses the same Consul agent; one of the two should go"
+            "a Nomad client uses the same Consul agent; run only one of the two on this machine"
         );
     }
 }
 
-/// The identity that servers sign is kept for the next agent.
+/// Stores the identity signed by servers for the next agent.
 async fn keep_signed(mut signed: watch::Receiver<Secret>, dir: PathBuf) {
     while signed.changed().await.is_ok() {
         let (dir, token) = (dir.clone(), signed.borrow_and_update().clone());
         if let Ok(Err(error)) = off_thread(move || Identity::keep_signed(&dir, &token)).await {
-            tracing::warn!(%error, "the identity that servers have signed can't be kept; they sign another one");
+            tracing::warn!(%error, "failed to store the node's signed identity; servers will sign another one");
         }
     }
 }

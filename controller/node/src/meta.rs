@@ -1,7 +1,7 @@
-//! The node's meta: what the config says, and what operators change while it runs (`nomad node meta apply`).
+//! The node's metadata: from the config, and changed by operators at run time (`nomad node meta apply`).
 //!
-//! In: changes. Out: what counts, on disk before anybody hears of it. A key that is set to nothing goes; one of the config's stays away
-//! over restarts, until it is set again.
+//! In: changes. Out: the merged metadata, stored on disk before anything uses it. Setting a key to null removes it; a removed key of the
+//! config stays removed across restarts until it is set again.
 
 use std::{
     collections::BTreeMap,
@@ -11,46 +11,46 @@ use std::{
 
 use herdlet_base::durable;
 
-/// Names and values; a key without a value is one of the config's that was removed.
+/// Keys and values; a key without a value is a removed key of the config.
 pub type Changes = BTreeMap<String, Option<String>>;
 
-/// Keys that operators may set.
+/// Maximum number of keys that operators may set.
 const KEYS_MAX: usize = 1_000;
-/// Bytes of all of them with their values.
+/// Maximum total size of these keys and their values.
 const BYTES_MAX: usize = 256 << 10;
 
-/// The meta of a node, in its three forms.
+/// The metadata from the config and from operators.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeMeta {
-    /// What the config says.
+    /// From the config.
     pub fixed: BTreeMap<String, String>,
     pub dynamic: Changes,
 }
 
-/// Why meta is not changed, or not known. Reads after "failed to".
+/// Why metadata cannot be changed or loaded. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
     #[error("change the node's meta: missing required Meta object")]
     Nothing,
-    /// A name is none.
+    /// A key is not a valid name.
     #[error("change the node's meta: \"{0}\" is invalid: keys must be names joined by dots")]
     Key(String),
-    /// It is too much.
+    /// Too many keys or bytes.
     #[error("change the node's meta: more than {KEYS_MAX} keys or {BYTES_MAX} bytes")]
     TooMuch,
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The file can't be written.
+    /// The file cannot be written.
     #[error("write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
 }
 
 impl NodeMeta {
-    /// With what was changed before, in a file of the state directory.
+    /// Loads earlier changes from a file in the state directory.
     ///
     /// # Errors
-    /// When the file is there and can't be read.
+    /// If the file exists and cannot be read.
     pub fn load(fixed: BTreeMap<String, String>, state_dir: &Path) -> Result<Self, MetaError> {
         let path = file(state_dir);
         let failed = |source| MetaError::Read { path: path.clone(), source };
@@ -62,10 +62,10 @@ impl NodeMeta {
         Ok(Self { fixed, dynamic })
     }
 
-    /// With these changes.
+    /// Applies changes.
     ///
     /// # Errors
-    /// When a key is none, or it would be too much.
+    /// If a key is invalid, or the result is too large.
     pub fn with(&self, changes: &Changes) -> Result<Self, MetaError> {
         if changes.is_empty() {
             return Err(MetaError::Nothing);
@@ -89,10 +89,10 @@ impl NodeMeta {
         Ok(Self { fixed: self.fixed.clone(), dynamic })
     }
 
-    /// Writes what was changed, for good.
+    /// Stores the changes durably.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// If writing fails.
     pub fn save(&self, state_dir: &Path) -> Result<(), MetaError> {
         let path = file(state_dir);
         let failed = |source| MetaError::Write { path: path.clone(), source };
@@ -100,7 +100,7 @@ impl NodeMeta {
         durable::write(&path, &bytes).map_err(failed)
     }
 
-    /// What counts.
+    /// The effective metadata.
     pub fn merged(&self) -> BTreeMap<String, String> {
         let mut merged = self.fixed.clone();
         for (key, value) in &self.dynamic {
@@ -117,7 +117,7 @@ fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("node-meta.json")
 }
 
-/// What constraints can name.
+/// Whether constraints can refer to it.
 fn is_name(part: &str) -> bool {
     let mut chars = part.chars();
     chars.next().is_some_and(|char| char.is_alphabetic() || char == '_')
@@ -148,7 +148,10 @@ mod tests {
         assert_eq!(shown, [("a.b-c".to_owned(), "x".to_owned()), ("zone".to_owned(), "b".to_owned())]);
         let back = again.with(&changes(&[("rack", Some("2")), ("a.b-c", None)])).unwrap();
         assert_eq!(back.merged()["rack"], "2");
-        assert!(!back.dynamic.contains_key("a.b-c"), "what nobody has fixed leaves nothing");
+        assert!(
+            !back.dynamic.contains_key("a.b-c"),
+            "a removed key that the config does not set leaves no entry"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Moving in where Nomad's client was: the node stays who it is, and nothing runs twice.
+//! Takes over the node of a Nomad client: the identity stays, and nothing runs twice.
 //!
-//! In: the config. Out: the node's identity; or why it may not be taken: a Nomad client runs on that directory, or left tasks there.
+//! In: the config. Out: the node's identity, or why it cannot be taken over: a Nomad client runs in that directory, or has left tasks
+//! there.
 
 mod bolt;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
@@ -23,59 +24,59 @@ use self::bolt::{Bolt, BoltError};
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use self::fed::{example, feed as feed_bolt};
 
-/// The largest state of a client that is read.
+/// Maximum size of a client's state file that is read.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// What keeps us from being the node that Nomad's client was. Reads after "failed to".
+/// Why the node of a Nomad client cannot be taken over. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    /// It is still there.
+    /// The client is running.
     #[error("take over the node of {}: a Nomad client is running there; stop it first", dir.display())]
     Running { dir: PathBuf },
-    /// Its tasks are.
+    /// Its tasks have not ended.
     #[error(
-        "take over the node of {}: allocations of Nomad's client are not over, {} of them, such as {first}; with the client running, \
+        "take over the node of {}: allocations of Nomad's client have not ended, {} of them, such as {first}; with the client running, \
          drain it first (nomad node drain -self -enable), then stop it", dir.display(), count
     )]
     Live { dir: PathBuf, count: usize, first: String },
-    /// Somebody else could change what it knows.
+    /// Another user could change its state.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
-    /// What it knows can't be read.
-    #[error("read what Nomad's client knows, {}; if nothing of it runs any more, remove that file", path.display())]
+    /// Its state cannot be read.
+    #[error("read the state of Nomad's client, {}; if none of its tasks run any more, remove that file", path.display())]
     State { path: PathBuf, source: BoltError },
-    /// The file can't be opened.
+    /// Its state file cannot be opened.
     #[error("open {}", path.display())]
     Open { path: PathBuf, source: io::Error },
-    /// The identity is elsewhere than it can be taken from.
+    /// The identity cannot be taken from this directory.
     #[error(
-        "take over the node of {}: its directory is not called client; copy client-id and secret-id from it to {}",
+        "take over the node of {}: its directory is not named client; copy client-id and secret-id from it to {}",
         from.display(), to.display()
     )]
     Elsewhere { from: PathBuf, to: PathBuf },
-    /// Who the node is can't be read or kept.
+    /// The node's identity cannot be read or stored.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
 
-/// Nomad's client stays away as long as this is held.
+/// The node's identity. Keeps Nomad's client locked out while it lives.
 #[derive(Debug)]
 pub struct Moved {
-    /// Who the node is.
+    /// The identity itself.
     pub identity: Identity,
-    /// The lock on what Nomad's client knows.
+    /// The lock on the client's state file.
     lock: Option<File>,
 }
 
 impl Moved {
-    /// Whether Nomad's client is kept away.
+    /// Whether Nomad's client is locked out.
     pub fn holds_lock(&self) -> bool {
         self.lock.is_some()
     }
 }
 
-/// The node's identity, kept in `dir`; that of Nomad's client in `moved_from` (the directory with `client-id`) where there is none yet. To
-/// be called before anything is started, with every start: somebody may have gone back to Nomad meanwhile.
+/// The node's identity, stored in `dir`; if there is none, copied from Nomad's client in `moved_from` (the directory with `client-id`).
+/// Call it at every start, before anything else is started: the user may have gone back to Nomad in the meantime.
 ///
 /// # Errors
 /// See [`MoveError`]; nothing has changed then.
@@ -100,7 +101,7 @@ pub fn identity(dir: &Path, moved_from: Option<&Path>) -> Result<Moved, MoveErro
     Ok(Moved { identity: Identity::load_or_create(dir, data_dir)?, lock })
 }
 
-/// Whether nothing of Nomad's client runs, and nothing will.
+/// Locks Nomad's client out and checks that none of its tasks run.
 fn check(client: &Path) -> Result<Option<File>, MoveError> {
     let path = client.join("state.db");
     let file = match File::open(&path) {
@@ -108,7 +109,7 @@ fn check(client: &Path) -> Result<Option<File>, MoveError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(MoveError::Open { path, source }),
     };
-    // A client holds its lock as long as it runs.
+    // A running client holds this lock.
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Err(MoveError::Running { dir: client.to_owned() }),
@@ -125,7 +126,7 @@ fn check(client: &Path) -> Result<Option<File>, MoveError> {
     }
 }
 
-/// Allocations of which a task is not dead. One of which no task is known has started none.
+/// Allocations with a task that is not dead. An allocation without known tasks has started none.
 ///
 /// `allocations/ALLOC/task-NAME`: `task_state` is a `structs.TaskState` in msgpack (`hashicorp/nomad:client/state/db_bolt.go`).
 fn live(state: &Bolt<'_>) -> Result<Vec<String>, BoltError> {

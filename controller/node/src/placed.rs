@@ -1,8 +1,8 @@
-//! An allocation as a server gives it out → the same as it is planned here.
+//! Converts an allocation from a server into one for the planner.
 //!
-//! In: an allocation with its job, whole, as it came. Out: an [`Allocation`] whose job has just the one group, read by the same way in as
-//! a job file in JSON. What only servers look at (constraints, counts, rescheduling) is left out before: they have decided. What can't be
-//! read or isn't built becomes an allocation that is refused, whose tasks fail with the reason.
+//! In: an allocation with its whole job, as received. Out: an [`Allocation`] whose job has only its own group, parsed like a JSON job file.
+//! Fields that only servers use (constraints, counts, rescheduling) are removed first: servers have already decided. A job that cannot be
+//! parsed, or that uses unsupported features, becomes a refused allocation, whose tasks fail with the reason.
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/structs.go` (`Allocation`, `Job`), `client/allocrunner/taskrunner/dispatch_hook.go` (payloads
 //! are compressed by snappy).
@@ -32,47 +32,47 @@ mod theirs;
 
 use self::{given::Limits, names::Names};
 
-/// What of a task can be pretended.
+/// Fields of a task that simulation keeps.
 const PRETENDED_TASK: [&str; 8] =
     ["KillTimeout", "Leader", "Lifecycle", "Meta", "Name", "Resources", "RestartPolicy", "ShutdownDelay"];
 
-/// The same of a group.
+/// Fields of a group that simulation keeps.
 const PRETENDED_GROUP: [&str; 5] = ["Meta", "Name", "RestartPolicy", "ShutdownDelay", "Update"];
 
-/// So many problems of a job are told.
+/// Maximum number of problems to report per job.
 const PROBLEMS_MAX: usize = 3;
 
-/// A payload is this large at most, as servers take it (16 KiB), with room for those of other releases.
+/// Maximum size of a payload in bytes. Servers accept 16 KiB; other releases may accept more.
 const PAYLOAD_MAX: usize = 1024 * 1024;
 
 /// How jobs are read.
 #[derive(Debug, Clone)]
 pub enum Reading {
-    /// To be run by these drivers: what isn't built is refused.
+    /// For execution by these drivers: unsupported features are refused.
     Real(Drivers),
-    /// To be pretended: whatever a task is to do, it is one of the driver mock.
+    /// For simulation: every task uses the driver mock, whatever it would do.
     Pretended,
 }
 
-/// A job of a batch: as it came, the group, what its tasks may use, and what was made of it.
+/// A parsed job of a batch: the job as received, the group, the tasks' limits, and the result.
 type Known = (wire::Job, String, Limits, Result<Arc<Job>, String>);
 
-/// Reads what servers give out, and reads no job twice that comes with several allocations at once.
+/// Converts servers' allocations, parsing a job only once per batch.
 pub struct Reader<'r> {
     reading: &'r Reading,
     jobs: Vec<Known>,
 }
 
 impl<'r> Reader<'r> {
-    /// Begins a batch.
+    /// Starts a batch.
     pub fn new(reading: &'r Reading) -> Self {
         Self { reading, jobs: Vec::new() }
     }
 
-    /// The allocation as it is planned. One that can't run here is refused by what it says.
+    /// Converts an allocation. If it cannot run here, the result is refused and holds the reason.
     ///
     /// # Errors
-    /// What keeps it from being planned at all: its id, or names that not even a refused one can have.
+    /// If not even a refused allocation can be planned: an invalid id, or invalid names.
     pub fn allocation(&mut self, alloc: &wire::Allocation) -> Result<Allocation, String> {
         let id = AllocId(uuid("ID", alloc.id.as_str())?.ok_or("ID is empty")?);
         let (job, refused) = match self.job(alloc) {
@@ -140,7 +140,7 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
         return Err(format!("its job has no group {:?}", alloc.task_group));
     };
     let mut written = fields(alloc.job.value(), &theirs::OF_JOB);
-    // A dispatched child tells it still, and its tasks may ask for the payload.
+    // A dispatched child still has this field, and its tasks may use the payload.
     let is_dispatched =
         !matches!(alloc.job.value().get("Dispatched"), None | Some(Value::Nil | Value::Bool(false)));
     if !is_dispatched {
@@ -156,7 +156,7 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
     Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
 }
 
-/// The same with tasks that are only pretended: of what they are to do nothing is left.
+/// Parses a job for simulation: everything that its tasks would do is removed.
 fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
     let Some(group) = alloc.job.group(&alloc.task_group) else {
         return Err(format!("its job has no group {:?}", alloc.task_group));
@@ -177,13 +177,13 @@ fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
     parse(&job, &Drivers::built_in()).map(|job| named(names.restored(job), alloc))
 }
 
-/// What stands for a job that can't be read: its group and tasks by their names.
+/// Replaces a job that cannot be parsed: only its group and task names are kept.
 fn stand_in(alloc: &wire::Allocation) -> Result<Job, String> {
     let task = |name: &str| json!({ "Name": name, "Driver": "mock", "Config": {} });
     let tasks: Vec<Json> = alloc.job.tasks(&alloc.task_group).map(task).collect();
     let mut group =
         Map::from_iter([("Name".to_owned(), (*alloc.task_group).into()), ("Tasks".to_owned(), tasks.into())]);
-    // A deployment wants to hear that it is not healthy.
+    // The deployment must learn that the allocation is unhealthy.
     let kind = if alloc.deployment_id.is_empty() {
         "batch"
     } else {
@@ -195,12 +195,12 @@ fn stand_in(alloc: &wire::Allocation) -> Result<Job, String> {
     parse(&job, &Drivers::built_in()).map(|job| named(names.restored(job), alloc))
 }
 
-/// Where servers leave it out it is the default one.
+/// Servers may omit the default namespace.
 fn namespace(alloc: &wire::Allocation) -> &str {
     if alloc.namespace.is_empty() { DEFAULT_NAMESPACE } else { &alloc.namespace }
 }
 
-/// The job with what servers have called it.
+/// Restores the names and ids that servers use.
 fn named(job: Job, alloc: &wire::Allocation) -> Job {
     let text =
         |name: &str| alloc.job.value().get(name).and_then(Value::as_text).unwrap_or_default().to_owned();
@@ -215,7 +215,7 @@ fn named(job: Job, alloc: &wire::Allocation) -> Job {
     }
 }
 
-/// It decides in which order tasks start. Newer servers take higher ones than there are here.
+/// The priority orders task starts. Newer servers accept higher ones than this agent.
 fn priority(job: &Value) -> Option<u8> {
     let priority = u8::try_from(job.get("Priority")?.as_u64()?).unwrap_or(PRIORITY_MAX);
     Some(priority.clamp(1, PRIORITY_MAX))
@@ -226,11 +226,11 @@ const PRIORITY_MAX: u8 = 100;
 
 fn parse(job: &Json, drivers: &Drivers) -> Result<Job, String> {
     let set = manifests::read_of_servers(job, drivers).map_err(|problems| told(&problems))?;
-    let job = set.jobs.into_iter().next().ok_or("there is no job in it")?;
+    let job = set.jobs.into_iter().next().ok_or("it holds no job")?;
     Ok(job.object)
 }
 
-/// What is wrong with a job, in a sentence. Nobody has its text before them, so lines say nothing.
+/// Describes a job's problems in one sentence. Line numbers are omitted: users do not see this text.
 fn told(problems: &Problems) -> String {
     let mut told: Vec<String> = problems
         .iter()
@@ -244,10 +244,10 @@ fn told(problems: &Problems) -> String {
     if more > 0 {
         told.push(format!("and {more} more"));
     }
-    format!("this job can't run here: {}", told.join("; "))
+    format!("this job cannot run here: {}", told.join("; "))
 }
 
-/// Of which job it is a child, and what it was dispatched with.
+/// The job's parent, and the payload that it was dispatched with.
 fn child(job: &wire::Job) -> Result<Option<Child>, String> {
     let value = job.value();
     let parent = value.get("ParentID").and_then(Value::as_text).unwrap_or_default();
@@ -278,12 +278,12 @@ fn child(job: &wire::Job) -> Result<Option<Child>, String> {
 pub(super) fn decompressed(payload: &[u8]) -> Result<Vec<u8>, String> {
     let wrong = |error: snap::Error| format!("Payload: {error}");
     if snap::raw::decompress_len(payload).map_err(wrong)? > PAYLOAD_MAX {
-        return Err(format!("Payload: is larger than {PAYLOAD_MAX} bytes"));
+        return Err(format!("Payload: larger than {PAYLOAD_MAX} bytes"));
     }
     snap::raw::Decoder::new().decompress_vec(payload).map_err(wrong)
 }
 
-/// How the health of a group's allocations is judged where their node is drained.
+/// How to judge the health of a group's allocations while their node is drained.
 fn migrate(group: &Value) -> Option<Migrate> {
     let migrate = group.get("Migrate").filter(|migrate| matches!(migrate, Value::Map(_)))?;
     let health_check = match migrate.get("HealthCheck").and_then(Value::as_text) {
@@ -298,7 +298,7 @@ fn migrate(group: &Value) -> Option<Migrate> {
     })
 }
 
-/// What is taken over of a disk. One that may come from another node may also stay on its own.
+/// What an allocation takes over from its predecessor's disk. `AnyNode` includes the same node.
 fn heritage(group: &Value) -> Heritage {
     let is = |name: &str| {
         let disk = group.get("EphemeralDisk");
@@ -311,13 +311,13 @@ fn heritage(group: &Value) -> Heritage {
     }
 }
 
-/// From 1.8 on it stands in `disconnect`.
+/// Since 1.8 the value is in `disconnect`.
 fn stop_on_client_after(group: &Value) -> Option<Duration> {
     let new = group.get("Disconnect").and_then(|disconnect| disconnect.get("StopOnClientAfter"));
     new.and_then(duration).or_else(|| group.get("StopAfterClientDisconnect").and_then(duration))
 }
 
-/// Servers take any; clients pass over one that is not positive, and that of what is to run for ever: `structs/alloc.go`.
+/// Servers accept any value; clients ignore those that are not positive, and those of jobs that run for ever: `structs/alloc.go`.
 fn max_run_duration(group: &Value) -> Option<Duration> {
     duration(group.get("MaxRunDuration")?).filter(|longest| *longest > Duration::ZERO)
 }
@@ -334,7 +334,7 @@ fn duration(value: &Value) -> Option<Duration> {
     }
 }
 
-/// Commands that people may have executed in tasks, by task (1.7 and later).
+/// Commands that users may execute in tasks, by task (1.7 and later).
 fn actions(group: &Value) -> BTreeMap<String, Vec<TaskAction>> {
     let text =
         |value: &Value, field: &str| value.get(field).and_then(Value::as_text).unwrap_or_default().to_owned();
@@ -348,7 +348,7 @@ fn actions(group: &Value) -> BTreeMap<String, Vec<TaskAction>> {
     items(group, "Tasks").iter().map(of_task).filter(|(_, actions)| !actions.is_empty()).collect()
 }
 
-/// What a list has; nothing where there is none.
+/// The items of a list field; empty if it is missing.
 fn items<'v>(owner: &'v Value, field: &str) -> &'v [Value] {
     match owner.get(field) {
         Some(Value::List(items)) => items,
@@ -356,7 +356,7 @@ fn items<'v>(owner: &'v Value, field: &str) -> &'v [Value] {
     }
 }
 
-/// `job.group[3]`.
+/// Parses the index in `job.group[3]`.
 fn index_of(name: &str) -> u32 {
     let index = name
         .strip_suffix(']')
@@ -369,17 +369,17 @@ fn uuid(field: &str, text: &str) -> Result<Option<Uuid>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| format!("{field} is no UUID"))
+    text.parse().map(Some).map_err(|_| format!("{field} is not a UUID"))
 }
 
-/// The fields of a map, but for these.
+/// The fields of a map, except those in `but`.
 fn fields(value: &Value, but: &[&str]) -> Map<String, Json> {
     let Value::Map(entries) = value else { return Map::new() };
     let named = entries.iter().filter_map(|(key, value)| Some((key.as_text()?, value)));
     named.filter(|(key, _)| !but.contains(key)).map(|(key, value)| (key.to_owned(), json(value))).collect()
 }
 
-/// The value in JSON, as Nomad's API writes it. In the config of a task every number comes as a float: what is whole is meant as an integer.
+/// Converts a value to JSON as Nomad's API does. Numbers in a task's config arrive as floats: whole ones stand for integers.
 fn json(value: &Value) -> Json {
     match value {
         Value::Nil => Json::Null,
@@ -395,7 +395,7 @@ fn json(value: &Value) -> Json {
 }
 
 fn number(value: f64) -> Json {
-    // Its shortest text has no fraction where it is whole.
+    // The shortest text of a whole number has no fraction.
     value.to_string().parse::<i64>().map_or_else(|_| value.into(), Json::from)
 }
 

@@ -1,7 +1,7 @@
-//! The ends of allocations on other nodes: what waits for one begins only then, and with its disk where that comes along.
+//! Waits for the ends of allocations on other nodes, so that their successors can start, and fetches their disks.
 //!
-//! In: their ids. Out: word to the planner once servers say that one has ended, is unknown to them with its node, or was forgotten; before
-//! that, its disk ([`mover`]) for the allocation that is to take it over.
+//! In: ids of allocations. Out: an event for the planner once servers report that an allocation has ended, is unknown with its node, or was
+//! deleted; before that, its disk ([`mover`]) for its successor.
 //!
 //! Facts: `hashicorp/nomad:client/allocwatcher/alloc_watcher.go` (`remotePrevAlloc.Wait`).
 
@@ -28,34 +28,34 @@ use tokio_util::sync::CancellationToken;
 use self::mover::{MoveError, Mover};
 use super::report;
 
-/// So many are told before they are followed; whoever tells of more waits for a moment.
+/// Capacity of the channel of requests; senders wait while it is full.
 pub const WAITING_MAX: usize = 64;
 
-/// Between a question that failed and the next.
+/// Wait after a failed query.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// A node that was forgotten, and registers again, is refused for a moment.
+/// How often a denied query is repeated: a node that re-registers after servers forgot it is denied for a moment.
 const REFUSED_MAX: u32 = 3;
 
-/// An allocation on another node whose end is waited for.
+/// An allocation on another node whose end is awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Awaited {
     pub id: AllocId,
-    /// The one that takes over its disk; none where nobody does.
+    /// The allocation that takes over its disk, if any.
     pub heir: Option<AllocId>,
 }
 
-/// What moves disks, and what is shown of those that want them; none where there are none.
+/// The mover, and the read model with the allocations that want disks; `None` if no disks are moved.
 pub type Moving = Option<Arc<(Mover, Arc<ReadModel>)>>;
 
-/// Follows all of them, until nobody asks any more.
+/// Handles requests until the channel closes.
 pub async fn follow<S: Service, D: Dial>(
     mut asked: mpsc::Receiver<Awaited>,
     queries: Queries<S, D>,
     inbox: Inbox<Input>,
     moving: Moving,
 ) {
-    // By the one that ends, those that take over its disk: one that is asked for twice is followed once for each.
+    // By predecessor, the successors that take over its disk: each pair is handled once.
     let mut followed: BTreeMap<AllocId, Vec<Option<AllocId>>> = BTreeMap::new();
     let mut waits = JoinSet::new();
     loop {
@@ -81,7 +81,7 @@ pub async fn follow<S: Service, D: Dial>(
                 let Some(left) = followed.get_mut(&id) else { continue };
                 left.retain(|known| *known != heir);
                 if !left.is_empty() {
-                    // Its disk is still under way.
+                    // A disk is still being transferred.
                     continue;
                 }
                 followed.remove(&id);
@@ -94,7 +94,7 @@ pub async fn follow<S: Service, D: Dial>(
     }
 }
 
-/// Resolves when it doesn't run any more, as far as servers know. The answer is its node; none where they know nothing of it.
+/// Waits until servers know that it no longer runs. Returns its node; `None` if servers do not know the allocation.
 async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Option<NodeId> {
     let mut newer = Newer::Now;
     let mut refused = 0;
@@ -109,25 +109,25 @@ async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Opt
                 refused = 0;
             }
             Err(CallError::Server(error)) if error.kind() == ErrorKind::UnknownAllocation => return None,
-            // They will not tell: whoever waits longer waits for ever.
+            // Servers keep refusing, so waiting longer would never end.
             Err(CallError::Server(error))
                 if error.kind() == ErrorKind::PermissionDenied && refused == REFUSED_MAX =>
             {
-                tracing::warn!(alloc = %id, %error, "servers don't tell whether an allocation has ended; it is taken for ended");
+                tracing::warn!(alloc = %id, %error, "servers refuse to report whether an allocation has ended; assuming that it has");
                 return None;
             }
             Err(error) => {
                 let is_refused =
                     matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::PermissionDenied);
                 refused = if is_refused { refused + 1 } else { 0 };
-                tracing::warn!(alloc = %id, %error, "servers can't be asked whether an allocation has ended");
+                tracing::warn!(alloc = %id, %error, "failed to query whether an allocation has ended; retrying");
                 sleep(AGAIN).await;
             }
         }
     }
 }
 
-/// Brings the disk here, or says why not: what waits for it begins in any case.
+/// Fetches the disk, or logs why not: the successor starts either way.
 async fn bring<S: Service, D: Dial>(
     id: AllocId,
     node: NodeId,
@@ -137,14 +137,14 @@ async fn bring<S: Service, D: Dial>(
 ) {
     let (mover, model) = moving;
     if node == mover.node {
-        // It was collected before.
+        // The allocation was on this node and is already collected.
         return;
     }
     let unwanted = CancellationToken::new();
     let fetch = async {
         let known = queries.node(&node, Newer::Now).await;
         let known = known.map_err(|error| MoveError::Node(error.to_string()))?.node;
-        let known = known.ok_or_else(|| MoveError::Node("servers have forgotten it".to_owned()))?;
+        let known = known.ok_or_else(|| MoveError::Node("servers do not know it".to_owned()))?;
         let tokens = Arc::clone(&mover.tokens);
         let token: Secret = match off_thread(move || tokens.of_disk(heir)).await {
             Ok(Ok(token)) => token,
@@ -162,18 +162,18 @@ async fn bring<S: Service, D: Dial>(
         }
     };
     match fetched {
-        Ok(()) => tracing::info!(alloc = %heir, previous = %id, "a disk has come from another node"),
+        Ok(()) => tracing::info!(alloc = %heir, previous = %id, "received a disk from another node"),
         Err(MoveError::Unwanted) => {}
         Err(error) => {
             tracing::warn!(
                 alloc = %heir, previous = %id, %node, %error,
-                "failed to bring a disk from another node; the allocation begins with an empty one"
+                "failed to fetch a disk from another node; the allocation starts with an empty one"
             );
         }
     }
 }
 
-/// Resolves once an allocation that was shown is not to begin any more.
+/// Waits until a published allocation should no longer start.
 async fn is_unwanted(id: AllocId, model: &ReadModel) {
     let mut was_shown = false;
     loop {

@@ -1,4 +1,4 @@
-//! What is shown of an allocation → what servers are told of it.
+//! Converts the view of an allocation into the report for servers.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use herdlet_nomad::wire::{
 };
 use herdlet_rpc::codec::Time;
 
-/// What stock clients say of every allocation that is pending.
+/// Stock clients report this for every pending allocation.
 const NOT_STARTED: &str = "No tasks have started";
 
-/// What servers are told of an allocation that is theirs; none of one that is this machine's own.
+/// The report on a server's allocation; `None` for a local one.
 pub fn of(view: &AllocView) -> Option<AllocReport> {
     view.spec.server.as_ref()?;
     let deployment_status = view.verdict.map(|healthy| DeploymentStatus {
@@ -31,7 +31,7 @@ pub fn of(view: &AllocView) -> Option<AllocReport> {
         id: id(view.spec.id),
         client_status: status(view.status),
         client_description: match view.status {
-            // What exactly is waited for is told here only.
+            // The detailed reason is shown only locally.
             ClientStatus::Pending => NOT_STARTED.to_owned(),
             ClientStatus::Running | ClientStatus::Complete | ClientStatus::Failed => {
                 view.description.clone().into_owned()
@@ -44,7 +44,7 @@ pub fn of(view: &AllocView) -> Option<AllocReport> {
     })
 }
 
-/// What servers are told of an allocation that can't even be planned: it has failed, with all its tasks.
+/// The report on an allocation that cannot be planned: failed, with all its tasks.
 pub fn of_failed(alloc: &wire::Allocation, why: &str, now: UnixNanos) -> AllocReport {
     let event = wire::TaskEvent {
         kind: "Setup Failure".to_owned(),
@@ -80,7 +80,7 @@ pub fn of_failed(alloc: &wire::Allocation, why: &str, now: UnixNanos) -> AllocRe
     }
 }
 
-/// The id as servers write it.
+/// The id in the servers' format.
 pub fn id(id: AllocId) -> wire::AllocId {
     id.to_string().into()
 }
@@ -141,7 +141,7 @@ fn task_event(event: &TaskEvent) -> wire::TaskEvent {
     }
 }
 
-/// Go's zero time where nothing has happened.
+/// Go's zero time if the event has not happened.
 fn time(at: UnixNanos) -> Time {
     if at == UnixNanos::default() { Time::default() } else { Time::from_unix_nanos(at.0) }
 }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::test_recordings::messages;
 
-    /// What is not in a text is stored with an event, the rest follows from its kind and text.
+    /// Details that are stored with an event; the others follow from its kind and message.
     const STORED: [&str; 9] = [
         "exit_code",
         "signal",
@@ -169,7 +169,7 @@ mod tests {
         "task_signal",
     ];
 
-    /// An event that a stock client has told, as it would be stored here.
+    /// The stored form of an event that a stock client reported.
     fn stored(told: &wire::TaskEvent) -> TaskEvent {
         let kind: TaskEventKind = serde_json::from_value(told.kind.clone().into()).unwrap();
         let is_told = matches!(kind, TaskEventKind::NotRestarting | TaskEventKind::RestartSignaled);

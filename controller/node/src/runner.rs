@@ -1,7 +1,7 @@
-//! The agent as what runs a session's allocations: what servers want goes to the planner, what is shown goes to servers.
+//! Runs a session's allocations by means of the agent: desired state goes to the planner, the read model goes to servers.
 //!
-//! In: lists of changed allocations. Out: events for the loop, and a report on every change of an allocation that is a server's. It
-//! remembers nothing: what is known of before is what the read model shows.
+//! In: lists of changed allocations. Out: events for the loop, and a report on every change of a server's allocation. It keeps no state:
+//! the known allocations are those in the read model.
 
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
@@ -35,19 +35,19 @@ use super::{
     report,
 };
 
-/// What a runner is made of.
+/// The runner's dependencies.
 pub struct Parts {
-    /// Where the planner hears.
+    /// The planner's inbox.
     pub inbox: Inbox<Input>,
-    /// What is shown. Must have been filled once.
+    /// The read model. It must have been filled once.
     pub model: Arc<ReadModel>,
-    /// Where tokens are kept; none: nothing is kept.
+    /// Stores tokens; `None` to store nothing.
     pub tokens: Option<Arc<ServerTokens>>,
     /// How jobs are read.
     pub reading: Reading,
-    /// Takes allocations of other nodes whose end is waited for.
+    /// Receives allocations of other nodes whose end is awaited.
     pub previous: mpsc::Sender<Awaited>,
-    /// Counts how often servers are told everything again: after the first list, and whenever they may have forgotten it.
+    /// Counts how often everything is reported again: after the first list, and whenever servers may have lost reports.
     pub told_again: watch::Sender<u64>,
 }
 
@@ -65,11 +65,11 @@ impl Factory for Parts {
     }
 }
 
-/// Runs a session's allocations by the agent's loop.
+/// Runs a session's allocations by means of the agent's loop.
 pub struct AgentRunner {
     parts: Parts,
     reports: Reports,
-    /// Tokens could not be written.
+    /// Notified when tokens could not be written.
     are_held: Arc<Notify>,
     _follower: JoinSet<()>,
 }
@@ -81,7 +81,7 @@ impl Runner for AgentRunner {
             let tokens = self.parts.tokens.as_ref().filter(|_| !view.status.is_terminal());
             let is_heir = is_unbegun(&view)
                 && elsewhere(&view.spec, &self.parts.model).iter().any(|awaited| awaited.heir.is_some());
-            // What a crash has taken from it servers give once more with the allocation; those before 1.4 have nothing to give.
+            // If a crash lost tokens, lower the index so that servers send them again with the allocation; servers before 1.4 have none.
             let is_whole = tokens.is_none_or(|tokens| tokens.are_kept(view.spec.id, is_heir));
             let index = server.modify_index;
             Some((report::id(view.spec.id), if is_whole { index } else { index.saturating_sub(1) }))
@@ -94,7 +94,7 @@ impl Runner for AgentRunner {
         let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
         self.keep_tokens(&changed).await;
         let mut reader = Reader::new(&self.parts.reading);
-        // What an agent before this one was to begin still waits. Its token for the disk may have come only now.
+        // Allocations that the previous agent had not started are still waiting. The token for the disk may have arrived only now.
         let mut awaited = if is_first { still_awaited(&self.parts.model) } else { Vec::new() };
         for changed in &changed {
             awaited.extend(self.place(&mut reader, &changed.alloc, &mut events));
@@ -110,7 +110,7 @@ impl Runner for AgentRunner {
                 return;
             }
         }
-        // After those that wait are known: the word of an end that nobody waits for is lost.
+        // Send these after the events: the end of an allocation that nothing waits for is dropped.
         tell(self.parts.previous.clone(), awaited).await;
         let listed =
             is_first.then(|| changed.iter().filter_map(|changed| parse(&changed.alloc.id)).collect());
@@ -123,10 +123,10 @@ impl Runner for AgentRunner {
     }
 }
 
-/// How often what could not be kept is tried again.
+/// How often to retry storing tokens.
 const KEPT_AGAIN: Duration = Duration::from_secs(5);
 
-/// Whenever tokens are held, until they are not.
+/// Retries whenever tokens are held in memory, until they are stored.
 async fn keep_held(tokens: Arc<ServerTokens>, are_held: Arc<Notify>) {
     loop {
         are_held.notified().await;
@@ -134,7 +134,7 @@ async fn keep_held(tokens: Arc<ServerTokens>, are_held: Arc<Notify>) {
             sleep(KEPT_AGAIN).await;
             let tokens = Arc::clone(&tokens);
             if let Ok(true) = off_thread(move || tokens.keep_held()).await {
-                tracing::info!("tokens of servers are kept and removed as they should be");
+                tracing::info!("tokens from servers are stored and removed again as required");
                 break;
             }
         }
@@ -142,7 +142,7 @@ async fn keep_held(tokens: Arc<ServerTokens>, are_held: Arc<Notify>) {
 }
 
 impl AgentRunner {
-    /// Before anything that may want them is begun.
+    /// Stores the tokens before any task that needs them starts.
     async fn keep_tokens(&self, changed: &[Changed]) {
         let given = |changed: &Changed| {
             let (signed, disk) = (&changed.alloc.signed_identities, &changed.migrate_token);
@@ -156,17 +156,17 @@ impl AgentRunner {
             let signed = signed.map(|(id, signed, _)| tokens.keep(*id, signed));
             let disks = given.iter().filter_map(|(id, _, disk)| Some((id, disk.as_ref()?)));
             let disks = disks.map(|(id, token)| tokens.keep_for_disk(*id, token));
-            // Each is tried.
+            // Try all, even if some fail.
             signed.chain(disks).fold(Ok(()), Result::and)
         });
         if let Ok(Err(error)) = kept.await {
-            tracing::error!(%error, "failed to keep tokens that servers have given; they are held in memory until it can be done");
+            tracing::error!(%error, "failed to store tokens from servers; keeping them in memory and retrying");
             self.are_held.notify_one();
         }
     }
 
-    /// Those of allocations that servers have removed. With the first list also those of allocations that are neither on it nor here: an
-    /// agent that was killed has left them.
+    /// Removes the tokens of removed allocations. After the first list, also those of allocations that are neither listed nor known: left
+    /// by an agent that was killed.
     async fn forget_tokens(&self, mut removed: Vec<AllocId>, listed: Option<BTreeSet<AllocId>>) {
         let Some(tokens) = self.parts.tokens.clone().filter(|_| !removed.is_empty() || listed.is_some())
         else {
@@ -178,7 +178,7 @@ impl AgentRunner {
                 let is_left = |id: &AllocId| !listed.contains(id) && model.alloc(id).is_none();
                 removed.extend(tokens.all().into_iter().filter(is_left));
             }
-            // Each is tried.
+            // Try all, even if some fail.
             let forget = |forget: fn(&ServerTokens, AllocId) -> io::Result<()>| {
                 removed.iter().map(|id| forget(&tokens, *id)).fold(Ok(()), Result::and)
             };
@@ -186,15 +186,15 @@ impl AgentRunner {
         });
         let Ok((tokens, identities)) = forgotten.await else { return };
         if let Err(error) = tokens {
-            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten; it is tried again");
+            tracing::warn!(%error, "failed to remove tokens of deleted allocations; retrying");
             self.are_held.notify_one();
         }
         if let Err(error) = identities {
-            tracing::warn!(%error, "failed to remove identities of allocations that servers have forgotten; the next agent tries it again");
+            tracing::warn!(%error, "failed to remove identities of deleted allocations; the next agent retries");
         }
     }
 
-    /// Adds what is to happen for an allocation. The answer is those that are not here and whose ends are to be waited for.
+    /// Adds the events for an allocation. Returns its predecessors on other nodes whose ends to wait for.
     fn place(
         &self,
         reader: &mut Reader<'_>,
@@ -208,12 +208,12 @@ impl AgentRunner {
         let mut spec = match reader.allocation(alloc) {
             Ok(spec) => spec,
             Err(why) if known.is_none() => {
-                tracing::warn!(alloc = %alloc.id, why, "an allocation can't be run");
+                tracing::warn!(alloc = %alloc.id, why, "an allocation cannot be run");
                 self.reports.report(report::of_failed(alloc, &why, clock::wall_now()));
                 return Vec::new();
             }
             Err(why) => {
-                tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation can't be used; it goes on as it is");
+                tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation cannot be used; it continues unchanged");
                 return Vec::new();
             }
         };
@@ -231,17 +231,17 @@ impl AgentRunner {
         Vec::new()
     }
 
-    /// One that is new has failed; one that is here goes on.
+    /// Reports a new allocation as failed; a known one keeps running.
     fn tell_unreadable(&self, id: wire::AllocId, why: &str) {
         let is_known = parse(&id).is_some_and(|id| self.parts.model.alloc(&id).is_some());
-        tracing::warn!(alloc = %id, why, is_known, "what servers want of an allocation can't be read");
+        tracing::warn!(alloc = %id, why, is_known, "an allocation from the servers cannot be decoded");
         if !is_known {
             let alloc = wire::Allocation { id, ..wire::Allocation::default() };
             self.reports.report(report::of_failed(&alloc, why, clock::wall_now()));
         }
     }
 
-    /// Allocations of the same version share one job, also where they came at different times.
+    /// Makes allocations of the same version share one job, even if they arrived at different times.
     fn share_job(&self, spec: &mut Allocation) {
         let siblings = self.parts.model.allocs_of(&spec.job_key);
         let is_same =
@@ -254,7 +254,7 @@ impl AgentRunner {
     }
 }
 
-/// Allocations that are not here and whose ends are waited for by what was never begun.
+/// Predecessors on other nodes that allocations which never started wait for.
 fn still_awaited(model: &ReadModel) -> Vec<Awaited> {
     model
         .allocs()
@@ -269,7 +269,7 @@ fn is_unbegun(view: &AllocView) -> bool {
     !view.status.is_terminal() && !has_begun
 }
 
-/// What of an allocation's predecessors is not here.
+/// An allocation's predecessors that are not on this node.
 fn elsewhere(spec: &Allocation, model: &ReadModel) -> Vec<Awaited> {
     let moves = spec.server.as_ref().is_some_and(|server| server.heritage == Heritage::AnyNode);
     let heir = |id| (moves && spec.previous == Some(id)).then_some(spec.id);
@@ -280,12 +280,12 @@ fn elsewhere(spec: &Allocation, model: &ReadModel) -> Vec<Awaited> {
 
 async fn tell(to: mpsc::Sender<Awaited>, awaited: Vec<Awaited>) {
     for one in awaited {
-        // Nobody takes them any more: the agent ends.
+        // The receiver is gone: the agent ends.
         let _ = to.send(one).await;
     }
 }
 
-/// Reports what changes, until the model is no more.
+/// Reports changes until the model is dropped.
 async fn follow(model: Arc<ReadModel>, reports: Reports) {
     let mut changes = model.changes();
     report_all(&model, &reports);

@@ -1,8 +1,8 @@
-//! What servers call on a node, over the connections that it has opened to them.
+//! The calls from servers to this node, over the connections that the node has opened.
 //!
-//! In: calls, with the token of whoever asked the server. Out: what the local API would answer too, in the words of Nomad's clients: logs,
-//! files, commands, statistics, restarts and signals of allocations ([`reach`](herdlet_api::reach)), the node's metadata, the agent's log.
-//! Each call is checked by the cluster's ACLs, whatever the server has checked before.
+//! In: calls, with the token of the user who asked the server. Out: the same data as from the local API, in the format of Nomad's clients:
+//! logs, files, commands, statistics, restarts and signals of allocations ([`reach`](herdlet_api::reach)), the node's metadata, the agent's
+//! log. Each call is checked against the cluster's ACLs, whatever the server has checked before.
 //!
 //! Facts: `hashicorp/nomad:client/rpc.go`, `client/*_endpoint.go`, and recordings.
 
@@ -38,31 +38,31 @@ use super::{
     asking::Servers,
 };
 
-/// Bytes of a stream of this process that wait to be read.
+/// Maximum number of unread bytes in a stream within this process.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// What can be called, by what is before the dot.
+/// The known services: the parts of methods before the dot.
 const SERVICES: [&str; 6] = ["Agent", "Allocations", "ClientStats", "FileSystem", "NodeIdentity", "NodeMeta"];
 
-/// What a node serves with.
+/// The service's dependencies.
 pub struct Parts {
-    /// The allocations of this machine.
+    /// Access to this machine's allocations.
     pub reach: Reach,
-    /// Who may do what.
+    /// Resolves tokens.
     pub acl: Resolver,
     pub servers: Arc<dyn Servers>,
     pub meta: Arc<dyn DynamicMeta>,
-    /// The id of the node, or its name: what answers about the agent itself say that they are of.
+    /// The node's id, or its name: included in responses about the agent.
     pub agent: String,
-    /// Commands may be executed in tasks; not so with `disable_remote_exec`.
+    /// Whether commands may be executed in tasks; false with `disable_remote_exec`.
     pub remote_exec: bool,
-    /// What is told of the agent and its machine is told to anybody where there are no ACLs: `enable_debug`.
+    /// Whether anyone may read information about the agent and its machine if there are no ACLs: `enable_debug`.
     pub debug: bool,
     /// Cancelled when the agent shuts down; ends every stream.
     pub closing: CancellationToken,
 }
 
-/// What servers can call.
+/// Handles calls from servers.
 pub struct NodeService {
     parts: Parts,
     host: HostLook,
@@ -74,14 +74,14 @@ impl std::fmt::Debug for NodeService {
     }
 }
 
-/// A request that has nothing but who asks.
+/// A request with nothing but a token.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Asked {
     auth_token: Secret,
 }
 
-/// An answer, with the index and other things that servers say of theirs: of a node's they are zero.
+/// A response with the metadata that servers' responses have; from a node they are zero.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Queried<T> {
@@ -99,30 +99,30 @@ impl<T> Queried<T> {
     }
 }
 
-/// What has an answer is an answer; so are errors.
+/// An encoded response, or the reason for a failure.
 type Answered = Result<Vec<u8>, Failure>;
 
-/// The answer of what just has been done.
+/// The response to a call that returns no data.
 fn done() -> Answered {
     Ok(answer(&json!({ "Index": 0 }))?)
 }
 
 impl NodeService {
-    /// Serves these.
+    /// Serves with these dependencies.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self { parts, host: HostLook::default() }
     }
 
-    /// What the token may do.
+    /// The permissions of a token.
     ///
     /// # Errors
-    /// Why it may do nothing.
+    /// Why it has none.
     pub async fn acl(&self, token: &Secret) -> Result<Arc<Acl>, Denied> {
         self.parts.acl.resolve(token).await
     }
 
-    /// The allocation of that id, if the token may do this with it.
+    /// The allocation with this id, if the token has the capability for it.
     async fn alloc(
         &self,
         id: &str,
@@ -134,7 +134,7 @@ impl NodeService {
         Ok(alloc)
     }
 
-    /// Whether the token may do one of these with the allocation.
+    /// Checks that the token has one of these capabilities for the allocation.
     async fn may(
         &self,
         alloc: &AllocView,
@@ -147,20 +147,20 @@ impl NodeService {
         if is_allowed { Ok(acl) } else { Err(Denied::Refused) }
     }
 
-    /// Answers a call of this process itself, as a server's would be.
+    /// Handles a call from this process like one from a server.
     ///
     /// # Errors
-    /// As a server would be told.
+    /// The error that a server would get.
     pub async fn ask(&self, method: &str, arguments: &Value) -> Result<Vec<u8>, Refusal> {
         let call = Call::new(method, arguments);
         let call = call.map_err(|error| Refusal::Error(format!("failed to {error}")))?;
         self.answered(&call).await.map_err(Refusal::from)
     }
 
-    /// Begins a streaming call of this process itself, as a server's would be.
+    /// Starts a streaming call from this process like one from a server.
     ///
     /// # Errors
-    /// When the arguments can't be said.
+    /// If the arguments cannot be encoded.
     pub async fn begin(
         self: Arc<Self>,
         method: String,
@@ -181,15 +181,15 @@ impl NodeService {
         Ok(stream)
     }
 
-    /// Whether a token may do this with the agent.
+    /// Checks a token's access to the agent.
     ///
     /// # Errors
-    /// Why it may not.
+    /// Why access is denied.
     pub async fn allows_agent(&self, token: &Secret, may: fn(Access) -> bool) -> Result<(), Denied> {
         if may(self.acl(token).await?.agent()) { Ok(()) } else { Err(Denied::Refused) }
     }
 
-    /// Whether a token may have jobs of that namespace read from their text.
+    /// Checks that a token may have job files of the namespace parsed.
     ///
     /// # Errors
     /// Why it may not.
@@ -200,7 +200,7 @@ impl NodeService {
         if is_allowed { Ok(()) } else { Err(Denied::Refused) }
     }
 
-    /// Whether a token may read all files of an allocation that is here.
+    /// Checks that a token may read all files of an allocation on this node.
     ///
     /// # Errors
     /// Why it may not.
@@ -209,7 +209,7 @@ impl NodeService {
         self.may(&alloc, token, &[Capability::ReadFs]).await.map(drop)
     }
 
-    /// Whether an allocation is here.
+    /// Whether an allocation is on this node.
     pub fn has(&self, id: &str) -> bool {
         self.parts.reach.alloc(id).is_ok()
     }
@@ -238,7 +238,7 @@ impl NodeService {
     }
 }
 
-/// As Go's `net/rpc` says of a method that there isn't.
+/// The error of Go's `net/rpc` for an unknown method.
 fn unknown(method: &str) -> Refusal {
     match method.rsplit_once('.') {
         Some((service, _)) if SERVICES.contains(&service) => Refusal::UnknownMethod,
@@ -250,7 +250,7 @@ fn unknown(method: &str) -> Refusal {
 impl Service for NodeService {
     async fn call(&self, _: &Peer, call: Call) -> Result<Vec<u8>, Refusal> {
         self.answered(&call).await.map_err(|failure| {
-            tracing::debug!(method = call.method, %failure, "refused what a server asks");
+            tracing::debug!(method = call.method, %failure, "a call from a server failed");
             failure.into()
         })
     }

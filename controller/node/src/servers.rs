@@ -1,7 +1,7 @@
-//! Where the servers are: as the config names them, by DNS, or as Consul knows them.
+//! Finds the servers: from the config, by DNS, or in Consul.
 //!
-//! In: what the config says, Consul, and how the node stands with its servers. Out: addresses for the pool, now and whenever the session
-//! would like to know others. What servers themselves tell of servers goes to the pool elsewhere.
+//! In: the config, Consul, and the node's contact. Out: addresses for the pool, now and whenever the session asks for others. Addresses
+//! reported by servers themselves reach the pool elsewhere.
 
 pub mod srv;
 
@@ -27,24 +27,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::consul;
 
-/// How long a name may take.
+/// Time limit for resolving a name.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
-/// However often the session would like to know of others, they are not looked for more often than this.
+/// Minimum time between two searches.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Addresses that are taken of all names together.
+/// Maximum number of addresses from all names together.
 const ADDRESSES_MAX: usize = 256;
 
-/// No server was found, however often it was tried. Reads after "failed to".
+/// No server was found after all tries. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[error("find a server of the cluster: none was found in {tries} tries (retry_max)")]
 pub struct NotFound {
     tries: u32,
 }
 
-/// How servers are reached: in TLS where the config says so.
+/// How to connect to servers: with TLS if configured.
 ///
 /// # Errors
-/// When certificates can't be used.
+/// If certificates cannot be used.
 pub fn network(cluster: &Cluster, region: &str) -> Result<Network, TlsError> {
     Ok(Network::new(cluster.tls.as_ref().map(|files| tls(files, region)).transpose()?))
 }
@@ -52,7 +52,7 @@ pub fn network(cluster: &Cluster, region: &str) -> Result<Network, TlsError> {
 /// TLS with these files.
 ///
 /// # Errors
-/// When they can't be used.
+/// If they cannot be used.
 pub fn tls(files: &RpcTls, region: &str) -> Result<ClientTls, TlsError> {
     for path in [&files.authority, &files.certificate, &files.key] {
         let exposed =
@@ -64,8 +64,8 @@ pub fn tls(files: &RpcTls, region: &str) -> Result<ClientTls, TlsError> {
     ClientTls::new(&pem, verify, region)
 }
 
-/// The servers that the config names; if it names none, those that Consul knows. A name stands for all its addresses; one that is not
-/// known now stays a name. Never waits long.
+/// The servers from the config; if it names none, those registered in Consul. A name gives all its addresses; a name that cannot be
+/// resolved now is kept as a name. Bounded in time.
 pub async fn find(cluster: &Cluster, consul: Option<&ConsulReader>) -> Vec<Address> {
     let mut found: Vec<Address> = Vec::new();
     let named = cluster.servers.iter().filter_map(|text| text.parse::<Address>().ok());
@@ -79,18 +79,18 @@ pub async fn find(cluster: &Cluster, consul: Option<&ConsulReader>) -> Vec<Addre
     if let Some(consul) = consul.filter(|_| cluster.servers.is_empty() && cluster.client_auto_join) {
         match timeout(RESOLVE_MAX, consul::servers(consul)).await {
             Ok(Ok(addresses)) => found = addresses,
-            Ok(Err(why)) => tracing::warn!(why, "Consul does not tell where servers are"),
-            Err(_) => tracing::warn!("Consul does not tell in time where servers are"),
+            Ok(Err(why)) => tracing::warn!(why, "failed to look up servers in Consul"),
+            Err(_) => tracing::warn!("looking up servers in Consul timed out"),
         }
     }
     found
 }
 
-/// Finds servers at start, and again whenever the session would like to know others, until it is cancelled. Those that are known stay: the
-/// next answer of a server tells who counts.
+/// Finds servers at the start, and again whenever the session asks for others, until it is cancelled. Known servers are kept: the next
+/// response of a server gives the valid list.
 ///
 /// # Errors
-/// When none was found in as many tries as the config allows.
+/// If none was found in the configured number of tries.
 pub async fn follow<S: Service, D: Dial>(
     pool: Arc<Pool<S, D>>,
     mut contact: watch::Receiver<Contact>,
@@ -121,7 +121,7 @@ pub async fn follow<S: Service, D: Dial>(
     }
 }
 
-/// Until there are some.
+/// Repeats the search until there are servers.
 async fn first<S: Service, D: Dial>(
     pool: &Pool<S, D>,
     cluster: &Cluster,
@@ -145,13 +145,13 @@ async fn first<S: Service, D: Dial>(
     }
 }
 
-/// All that a name stands for.
+/// All addresses of a name.
 async fn resolve(address: Address) -> Vec<Address> {
     let (host, port) = address.parts();
     if host.parse::<std::net::IpAddr>().is_ok() {
         return vec![address];
     }
-    // The name of a service, as `_nomad._tcp.example.org`.
+    // A service name such as `_nomad._tcp.example.org`.
     let targets = if host.starts_with('_') {
         match timeout(RESOLVE_MAX, srv::look_up(host))
             .await
@@ -172,7 +172,7 @@ async fn resolve(address: Address) -> Vec<Address> {
             Ok(Ok(addresses)) => {
                 found.extend(addresses.filter_map(|address| address.to_string().parse::<Address>().ok()));
             }
-            // Whoever dials looks it up again.
+            // Keep the name; dialling resolves it again.
             Ok(Err(_)) | Err(_) => found.extend(format!("{host}:{port}").parse::<Address>().ok()),
         }
     }

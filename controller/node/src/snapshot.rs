@@ -1,9 +1,9 @@
-//! `…/snapshot`: an allocation's disk, for the node on which another one takes its place.
+//! `…/snapshot`: an allocation's disk, for the node that runs its successor.
 //!
-//! In: an allocation of this machine, who asks. Out: a tar of `alloc/data` and of each task's `local`, as it is read. Who knows the migrate
-//! token may have it, which servers make from the secret of this node. What can't be read is told in the archive, by a file of a name that
-//! stock clients look for; where that can't be told any more the answer is cut off, so that nobody takes it for a whole one. Links are sent as
-//! they are, what is mounted below isn't, nor are sockets, fifos and devices.
+//! In: a local allocation, and a token. Out: a tar stream of `alloc/data` and of each task's `local`. The migrate token, which servers
+//! derive from this node's secret, grants access. If something cannot be read, the archive ends with an error file whose name stock clients
+//! look for; if even that cannot be sent, the response is aborted, so that it does not look complete. Links are sent as they are; mounts,
+//! sockets, fifos and devices are skipped.
 //!
 //! Facts: `hashicorp/nomad:client/allocdir/alloc_dir.go` (`Snapshot`), `nomad/structs/structs.go` (`GenerateMigrateToken`).
 
@@ -40,12 +40,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The name of the file that tells why a snapshot is none.
+/// The name of the file that reports a failed snapshot.
 pub fn error_name(id: &str) -> String {
     format!("NOMAD-{id}-ERROR.log")
 }
 
-/// What gives disks away.
+/// Serves snapshots of disks.
 pub struct Snapshots {
     paths: Paths,
     secret: Secret,
@@ -53,46 +53,46 @@ pub struct Snapshots {
     turns: Arc<Semaphore>,
 }
 
-/// So many are read at the same time; who comes later waits. Each holds a descriptor for each level of a tree, `DEPTH_MAX` at most: all
-/// together half of the 1,024 that a process has by default.
+/// Maximum number of concurrent snapshots; further requests wait. Each holds a descriptor per directory level, at most `DEPTH_MAX`:
+/// together half of a process's default limit of 1,024.
 const AT_ONCE: usize = 4;
 
-/// A reader that takes nothing for so long has gone.
+/// A reader that accepts nothing for this long is considered gone.
 const READER_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// So much is given at once, and so many of these wait for the reader.
+/// The size of a piece, and how many pieces wait for the reader.
 const PIECE_LEN: usize = 64 * 1024;
 const PIECES_LEN: usize = 4;
 
-/// Whoever takes a snapshot goes no deeper.
+/// Maximum depth of directories, which the receiving side also enforces.
 const DEPTH_MAX: usize = 120;
 
-/// So many files and directories are given at most: a task that goes on making them keeps no snapshot from ending.
+/// Maximum number of files and directories: a task that keeps creating them must not make the snapshot endless.
 const NAMES_MAX: u64 = 4_000_000;
 
-/// A part of the answer.
+/// A part of the response.
 enum Piece {
     Bytes(Bytes),
-    /// All of it was given.
+    /// The archive is complete.
     End,
 }
 
 impl Snapshots {
-    /// Of the node with this secret.
+    /// For the node with this secret.
     pub fn new(paths: Paths, secret: Secret, closing: CancellationToken) -> Self {
         Self { paths, secret, closing, turns: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Whether this is the migrate token of an allocation of this node.
+    /// Whether this is the migrate token of an allocation on this node.
     pub fn is_token(&self, id: &str, given: &Secret) -> bool {
         let Ok(given) = BASE64_URL_SAFE.decode(given.reveal()) else { return false };
-        // Compared in a time that tells nothing of it.
+        // Constant-time comparison.
         token(&self.secret, id).is_some_and(|token| token.verify_slice(&given).is_ok())
     }
 
     /// The disk of an allocation.
     pub async fn answer(&self, spec: &Allocation) -> Response {
-        // Never closed.
+        // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let (sender, receiver) = mpsc::channel(PIECES_LEN);
         let group = spec.group().map(|group| &group.tasks).into_iter().flatten();
@@ -100,11 +100,11 @@ impl Snapshots {
         let (id, alloc) = (spec.id, self.paths.alloc(&spec.id));
         let piped =
             Piped { sender, block: Vec::new(), handle: Handle::current(), closing: self.closing.clone() };
-        // It ends with the reader; nobody waits for it.
+        // The writer ends when the reader does; nothing waits for it.
         drop(off_thread(move || {
             let _turn = turn;
             if let Err(error) = write(piped, id, &alloc, &tasks) {
-                tracing::warn!(alloc = %id, %error, "a snapshot of a disk was cut off");
+                tracing::warn!(alloc = %id, %error, "a snapshot of a disk was aborted");
             }
         }));
         let pieces = stream::unfold(Some(receiver), |receiver| async move {
@@ -112,20 +112,20 @@ impl Snapshots {
             match receiver.recv().await {
                 Some(Piece::Bytes(bytes)) => Some((Ok(bytes), Some(receiver))),
                 Some(Piece::End) => None,
-                None => Some((Err(io::Error::other("the snapshot was cut off")), None)),
+                None => Some((Err(io::Error::other("the snapshot was aborted")), None)),
             }
         });
         ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(pieces)).into_response()
     }
 }
 
-/// None where there is no secret, or none of a node.
+/// `None` if there is no secret, or it cannot be a key.
 fn token(secret: &Secret, id: &str) -> Option<Blake2bMac512> {
     let secret = Some(secret.reveal()).filter(|secret| !secret.is_empty())?;
     Some(<Blake2bMac512 as Mac>::new_from_slice(secret.as_bytes()).ok()?.chain_update(id))
 }
 
-/// Hands pieces to the connection, which takes them at its own pace.
+/// Passes pieces to the connection at its pace.
 struct Piped {
     sender: mpsc::Sender<Piece>,
     block: Vec<u8>,
@@ -141,8 +141,8 @@ impl Piped {
                 () = self.closing.cancelled() => Err(io::Error::other("the agent is shutting down")),
                 sent = timeout(READER_WAIT_MAX, self.sender.send(piece)) => match sent {
                     Ok(Ok(())) => Ok(()),
-                    Ok(Err(_)) => Err(io::Error::other("its reader has gone")),
-                    Err(_) => Err(io::Error::other(format!("its reader took nothing for {READER_WAIT_MAX:?}"))),
+                    Ok(Err(_)) => Err(io::Error::other("its reader has disconnected")),
+                    Err(_) => Err(io::Error::other(format!("its reader accepted nothing for {READER_WAIT_MAX:?}"))),
                 },
             }
         };
@@ -168,19 +168,19 @@ impl Write for Piped {
     }
 }
 
-/// What keeps an archive from being whole.
+/// Why an archive is incomplete.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
-    /// Something can't be read: the archive can tell so.
+    /// Something cannot be read; the archive can report it.
     #[error(transparent)]
     Unread(#[from] FsError),
-    /// It is nested too deep: the same.
-    #[error("read {0}: it is nested too deep")]
+    /// The tree is too deep; the archive can report it.
+    #[error("read {0}: it is nested too deeply")]
     Deep(PathBuf),
-    /// There is more than is given: the same.
+    /// There are too many names; the archive can report it.
     #[error("read {0}: the disk has more than {NAMES_MAX} files and directories")]
     Many(PathBuf),
-    /// The archive can't go on.
+    /// The archive cannot be continued.
     #[error("write the archive: {0}")]
     Cut(#[from] io::Error),
 }
@@ -204,7 +204,7 @@ fn write(piped: Piped, id: AllocId, alloc: &Path, tasks: &[String]) -> Result<()
     Ok(piped.send(Piece::End)?)
 }
 
-/// An archive that is written as it is read.
+/// A tar archive written while the disk is read.
 struct Archive {
     tar: tar::Builder<Piped>,
     names_left: u64,
@@ -213,13 +213,13 @@ struct Archive {
 impl Archive {
     fn disk(&mut self, alloc: &Path, tasks: &[String]) -> Result<(), Trouble> {
         let alloc = Dir::open(alloc)?;
-        // Tasks may have put links in their places.
+        // Tasks may have replaced these directories by links.
         let data = alloc.open_below(&Path::new(SHARED).join(DATA), Crossing::Nothing)?;
         self.top(&data, &Path::new(SHARED).join(DATA))?;
         for task in tasks {
             match alloc.open_below(&Path::new(&encode(task)).join(LOCAL), Crossing::Nothing) {
                 Ok(local) => self.top(&local, &Path::new(task).join(LOCAL))?,
-                // It was never begun.
+                // The task has never started.
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -227,8 +227,8 @@ impl Archive {
         Ok(())
     }
 
-    /// A directory that every stock client opens to all users. Who may enter it here is in a list, which no archive has, and a node that
-    /// takes the disk over decides that by itself.
+    /// A top directory, which stock clients open to all users. Access here is controlled by an ACL, which the archive cannot hold; the
+    /// receiving node sets its own.
     fn top(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
         let mut header = about(tar::EntryType::Directory, &dir.stat()?);
         header.set_mode(0o777);
@@ -245,7 +245,7 @@ impl Archive {
     }
 
     fn contents(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
-        // Name by name: a task may have made more of them than there is memory for.
+        // One name at a time: a task may have created more names than fit into memory.
         let mut added = Ok(());
         dir.each_name_once(|name| {
             added = self.entry(dir, OsStr::from_bytes(name.to_bytes()), path);
@@ -257,7 +257,7 @@ impl Archive {
     fn entry(&mut self, dir: &Dir, name: &OsStr, path: &Path) -> Result<(), Trouble> {
         self.names_left =
             self.names_left.checked_sub(1).ok_or_else(|| Trouble::Many(dir.path().to_owned()))?;
-        // It may have gone meanwhile, or become something else.
+        // It may have been deleted or replaced in the meantime.
         let Some(stat) = dir.stat_name(name)? else { return Ok(()) };
         let path = path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
@@ -288,7 +288,7 @@ impl Archive {
         let mut header = about(tar::EntryType::Regular, &stat);
         let left = u64::try_from(stat.st_size).unwrap_or_default();
         header.set_size(left);
-        // What is written to it meanwhile comes too late, and what is taken from it leaves no place for a word.
+        // Bytes appended in the meantime are left out; if the file was truncated, the archive cannot continue, not even with an error file.
         Ok(self.tar.append_data(&mut header, path, Exactly { file, left })?)
     }
 }
@@ -309,7 +309,7 @@ fn about(kind: tar::EntryType, stat: &Stat) -> tar::Header {
     header
 }
 
-/// A file of just so many bytes.
+/// A reader of exactly `left` bytes of a file.
 struct Exactly {
     file: std::fs::File,
     left: u64,
@@ -320,7 +320,7 @@ impl Read for Exactly {
         let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read(buffer.get_mut(..len).unwrap_or_default())?;
         if read == 0 && len > 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file has become shorter"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file was truncated"));
         }
         self.left = self.left.saturating_sub(u64::try_from(read).unwrap_or_default());
         Ok(read)

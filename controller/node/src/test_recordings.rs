@@ -1,11 +1,11 @@
-//! For tests: what stock servers and clients of Nomad said to each other (`tests/nomad/recordings`, where a README says more).
+//! For tests: recorded traffic between stock servers and clients (`tests/nomad/recordings/README.md`).
 
 use std::{fmt, path::PathBuf};
 
 use herdlet_rpc::codec::{self, Extent, Limits, Value};
 use serde::Deserialize;
 
-/// One message, as it stands in a recording.
+/// One recorded message.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Message {
     #[serde(skip)]
@@ -32,14 +32,14 @@ impl fmt::Display for Message {
 }
 
 impl Message {
-    /// Of a plain call: its header and its body.
+    /// The header and body of a message of a unary call.
     pub(crate) fn plain(&self) -> (Value, Value) {
         let length = Extent::new(Limits::HEADER).of(&self.bytes).unwrap().unwrap();
         let (header, body) = self.bytes.split_at(length);
         (codec::decode(header).unwrap(), codec::decode(body).unwrap())
     }
 
-    /// Of a streaming call: the value that it is.
+    /// The value of a message of a streaming call.
     pub(crate) fn value(&self) -> Value {
         codec::decode(&self.bytes).unwrap()
     }
@@ -56,7 +56,7 @@ pub(crate) fn text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
 
-/// Every recorded message, in the order of the wire for each recording.
+/// Every recorded message, in wire order within each recording.
 pub(crate) fn messages() -> Vec<Message> {
     let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../tests/nomad/recordings"].iter().collect();
     let mut messages = Vec::new();

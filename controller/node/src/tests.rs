@@ -1,4 +1,4 @@
-//! A whole agent as a node of stand-in servers, in one process: what servers want is what runs, and what runs is what they know.
+//! A whole agent as a node of stand-in servers, in one process: servers' allocations run, and servers know their state.
 
 use std::{
     fs,
@@ -52,7 +52,7 @@ async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
     start_at(cluster, path, http.local_addr().unwrap().to_string()).await
 }
 
-/// An agent whose disks other nodes can have.
+/// An agent that serves its disks to other nodes.
 async fn start_giving(cluster: &Cluster, path: &Path) -> (Agent, NodeId, Identity) {
     let identity = Identity::load_or_create(&path.join("node"), None).unwrap();
     let paths = Paths { runtime: path.join("run"), state: path.to_owned() };
@@ -116,7 +116,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
-    // What takes longer does not come.
+    // Longer than anything here takes.
     tokio::time::timeout(Duration::from_secs(180), what).await.expect("it takes too long")
 }
 
@@ -134,7 +134,7 @@ async fn reaches(cluster: &Cluster, alloc: &AllocId, status: ClientStatus) {
     reached.await;
 }
 
-/// A job whose one task does this.
+/// A job with one task with this config.
 fn job(id: &str, kind: &str, config: Json) -> wire::Job {
     let task = json!({ "Name": "main", "Driver": "mock", "Config": config });
     let group = json!({ "Name": "group", "Tasks": [task], "RestartPolicy": { "Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1 } });
@@ -217,7 +217,7 @@ async fn an_agent_that_starts_anew_finds_what_runs_and_tells_nothing_twice() {
     agent.stop().await;
 }
 
-/// A batch or service job whose one task wants an identity beside the default one.
+/// A service job whose one task wants an additional identity.
 fn identified(id: &str, identity: Json) -> wire::Job {
     let task =
         json!({ "Name": "main", "Driver": "mock", "Config": { "run_for": "1h" }, "Identities": [identity] });
@@ -255,11 +255,11 @@ async fn an_identity_that_servers_sign_is_kept_over_restarts_and_renewed_when_du
     assert_eq!(
         (std::fs::read_to_string(&file).unwrap(), asked()),
         (first.clone(), 1),
-        "nobody asks for another one"
+        "no other one is requested"
     );
     agent.stop().await;
 
-    // Half of its life is over meanwhile.
+    // Make the token due for renewal.
     let kept = paths.server_identities(&id).join("main");
     let mut text: Json = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
     assert!(text["aws"]["renew_at"].as_i64().unwrap() > 0);
@@ -296,7 +296,7 @@ async fn a_task_whose_identity_servers_refuse_fails_and_names_it() {
     let alloc_id = |state: &herdlet_nomad_server::state::State| state.allocs.keys().next().cloned();
     let (web, node_id) =
         (identified("web", json!({ "Name": "aws", "Audience": ["sts"], "Env": true })), node.clone());
-    // Known before it is placed: ids are counted.
+    // Ids are sequential, so the id is known before the placement.
     let first = AllocId::from("00000001-0000-4000-8000-000000000001".to_owned());
     let rejection = queries::Rejection {
         alloc_id: first.clone(),
@@ -335,7 +335,7 @@ async fn an_agent_whose_node_leaves_ends_what_servers_have_placed() {
     agent.stop().await;
 }
 
-/// A service whose disk goes along.
+/// A service with this ephemeral disk.
 fn keeping(id: &str, disk: Json) -> wire::Job {
     let task = json!({ "Name": "main", "Driver": "mock", "Config": { "run_for": "1h" } });
     let group = json!({ "Name": "group", "Tasks": [task], "EphemeralDisk": disk });
@@ -349,14 +349,14 @@ fn fill(path: &Path, alloc: &AllocId) {
     fs::write(top.join("main/local/own"), "own").unwrap();
 }
 
-/// What of that an allocation has.
+/// Which parts of the disk an allocation has.
 fn filled(path: &Path, alloc: &AllocId) -> [bool; 2] {
     let top = path.join("alloc").join(alloc.to_string());
     [("alloc/data/shared", "shared"), ("main/local/own", "own")]
         .map(|(name, text)| fs::read_to_string(top.join(name)).is_ok_and(|read| read == text))
 }
 
-/// Another one takes the place of an allocation.
+/// Replaces an allocation by another one.
 fn replace(
     cluster: &Cluster,
     node: &NodeId,
@@ -432,7 +432,7 @@ async fn a_disk_migrates_to_another_node_where_the_token_is_right_and_begins_emp
     new.stop().await;
 }
 
-/// The agent is stopped while it waits for the end of one on another node: the next one waits on, and has its token still.
+/// The agent stops while an allocation waits for one on another node: the next agent keeps waiting, and still has the token.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_for_a_disk_outlives_the_agent() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,7 +1,7 @@
-//! What a node decides, without doing it: when to try again, which token to show, what an answer means, what to send.
+//! The decisions of a node, without their execution: when to retry, which token to present, what a response means, what to send.
 //!
-//! In: the moment, chance, and what has happened, as arguments. Out: waits, questions, batches. Must not do IO, read a clock or wait.
-//! Sources of the figures: `hashicorp/nomad:client/client.go`, where they are alike from 1.1 to 2.0.
+//! In: the time, randomness and events, as arguments. Out: waits, requests, batches. Must not do IO, read a clock or wait. The constants
+//! come from `hashicorp/nomad:client/client.go`, where they are the same from 1.1 to 2.0.
 
 pub mod acknowledged;
 pub mod contact;

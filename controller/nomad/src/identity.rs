@@ -1,10 +1,10 @@
-//! Who a node is: an id, and a secret that proves it. Made once and kept for good.
+//! The node's identity: an id, and a secret that proves it. Created once and kept for good.
 //!
-//! In: the directory of the agent's state, and perhaps a data directory of Nomad whose node we are from now on. Out: an [`Identity`], in
-//! the files `client-id` and `secret-id`, 0600, as stock clients keep them (`hashicorp/nomad:client/client.go`, `setupNode`); and `identity.jwt`, which servers sign. Must not
-//! know what they are good for.
+//! In: the agent's state directory, and optionally the data directory of a Nomad client whose node the agent takes over. Out: an
+//! [`Identity`], in the files `client-id` and `secret-id` with mode 0600, in the format of stock clients
+//! (`hashicorp/nomad:client/client.go`, `setupNode`); and `identity.jwt`, the identity signed by servers. Must not know how they are used.
 //!
-//! Both files are on disk before the call returns: a node that forgot its secret could not register until servers have forgotten the node.
+//! Both files are on disk before the call returns: a node that lost its secret could not register until servers have forgotten the node.
 
 use std::{
     fmt,
@@ -18,17 +18,17 @@ use zeroize::Zeroizing;
 
 use crate::wire::{NodeId, Secret};
 
-/// Names of the files, Nomad's.
+/// File names, as in Nomad.
 const ID: &str = "client-id";
 const SECRET: &str = "secret-id";
 
-/// The file of the identity that servers have signed. Stock clients keep it in their database.
+/// The file of the identity signed by servers. Stock clients keep it in their database.
 const SIGNED: &str = "identity.jwt";
 
-/// Bytes that a signed identity has at most: it names a node, its pool and its class.
+/// Maximum size of a signed identity in bytes: it names a node, its pool and its class.
 const SIGNED_MAX: u64 = 16 * 1024;
 
-/// A node's id and secret. `Debug` shows the id.
+/// A node's id and secret. `Debug` prints only the id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// A UUID.
@@ -37,48 +37,47 @@ pub struct Identity {
     pub secret: Secret,
 }
 
-/// What keeps a node from knowing who it is. Reads after "failed to".
+/// Why the identity cannot be loaded or created. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// A file can't be read.
+    /// A file cannot be read.
     #[error("read {}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file or directory can't be written.
+    /// A file or directory cannot be written.
     #[error("write {}", path.display())]
     Write {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file holds something else. What, is not told: it may be a secret with a typing error.
-    #[error("read {} as a UUID", path.display())]
+    /// A file does not hold a UUID. The content is not reported: it may be a mistyped secret.
+    #[error("read {}: it does not hold a UUID", path.display())]
     NoUuid {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// There is one of the two, and not the other. Made anew, servers would refuse the node, or take it for another one.
-    #[error("find {} beside its companion", path.display())]
+    /// One of the two files is missing. With a newly created one, servers would refuse the node or treat it as another one.
+    #[error("find {}: client-id and secret-id must exist together", path.display())]
     Half {
-        /// The one that is missing.
+        /// The missing file.
         path: PathBuf,
     },
-    /// There is no randomness.
-    #[error("draw random bytes")]
+    /// Random bytes are unavailable.
+    #[error("get random bytes")]
     Random(#[source] io::Error),
 }
 
 impl Identity {
-    /// The identity that is kept in `dir`; else the one of Nomad's client whose data directory is `moved_from`, which is kept from now
-    /// on; else a new one.
+    /// Loads the identity from `dir`. If there is none, copies the one from the Nomad data directory `moved_from`, or creates one.
     ///
     /// # Errors
-    /// See [`IdentityError`]. What can't be read is never replaced.
+    /// See [`IdentityError`]. Unreadable files are never replaced.
     pub fn load_or_create(dir: &Path, moved_from: Option<&Path>) -> Result<Self, IdentityError> {
         if let Some(kept) = Self::load(dir)? {
             return Ok(kept);
@@ -92,49 +91,49 @@ impl Identity {
         Ok(identity)
     }
 
-    /// The identity that is kept in a directory, if there is one.
+    /// Loads the identity from a directory; `None` if there is none.
     ///
     /// # Errors
     /// See [`IdentityError`].
     pub fn load(dir: &Path) -> Result<Option<Self>, IdentityError> {
         let (id, secret) = (dir.join(ID), dir.join(SECRET));
         match (read_uuid(&id)?, read_uuid(&secret)?) {
-            // Servers compare the secret as it is written; ids are in lower case.
+            // Servers compare the secret literally; ids are in lower case.
             (Some(id), Some(secret)) => {
                 let id = NodeId::from(&id.to_ascii_lowercase()[..]);
                 Ok(Some(Self { id, secret: Secret::from(&secret[..]) }))
             }
             (None, None) => Ok(None),
-            // The id is written last: what has only a secret was interrupted when it was made, and is known to nobody.
+            // The id is written last: a secret without an id is left from an interrupted creation, and no server knows it.
             (None, Some(_)) => Ok(None),
             (Some(_), None) => Err(IdentityError::Half { path: secret }),
         }
     }
 
-    /// The identity that servers have signed, as it was kept in a directory; empty: there is none.
+    /// Loads the stored identity signed by servers; empty if there is none.
     ///
     /// # Errors
-    /// When the file can't be read. One that is too long or no text is none.
+    /// If the file cannot be read. A file that is not UTF-8 gives an empty identity.
     pub fn load_signed(dir: &Path) -> Result<Secret, IdentityError> {
         let path = dir.join(SIGNED);
         let Some(bytes) = read(&path, SIGNED_MAX)? else { return Ok(Secret::default()) };
         Ok(Secret::from(std::str::from_utf8(&bytes).unwrap_or_default().trim()))
     }
 
-    /// Keeps the identity that servers have signed; an empty one is forgotten.
+    /// Stores the identity signed by servers; an empty one clears the file.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// If the file cannot be written.
     pub fn keep_signed(dir: &Path, signed: &Secret) -> Result<(), IdentityError> {
         let path = dir.join(SIGNED);
         let kept = make(dir).and_then(|()| write(&path, signed.reveal().as_bytes())).and_then(|()| sync(dir));
         kept.map_err(|source| IdentityError::Write { path, source })
     }
 
-    /// One that nobody has had before.
+    /// Creates a new identity.
     ///
     /// # Errors
-    /// Without randomness.
+    /// If random bytes are unavailable.
     pub fn random() -> Result<Self, IdentityError> {
         let id = random_uuid().map_err(IdentityError::Random)?;
         let secret = random_uuid().map_err(IdentityError::Random)?;
@@ -156,7 +155,7 @@ impl Identity {
     }
 }
 
-/// Makes a directory and those above it, all of which are on disk afterwards.
+/// Creates a directory and its missing parents, and syncs them to disk.
 fn make(dir: &Path) -> io::Result<()> {
     let missing: Vec<_> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -166,12 +165,12 @@ fn make(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets what a directory holds be on disk.
+/// Syncs a directory to disk.
 fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Whole or not at all. Who wrote it before and was interrupted has left nothing that counts.
+/// Replaces a file atomically. A leftover of an interrupted write is removed.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
@@ -184,7 +183,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// What a file holds, up to so many bytes. None: there is no file.
+/// Reads up to `most` bytes of a file; `None` if it does not exist.
 fn read(path: &Path, most: u64) -> Result<Option<Zeroizing<Vec<u8>>>, IdentityError> {
     let failed = |source| IdentityError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -192,13 +191,13 @@ fn read(path: &Path, most: u64) -> Result<Option<Zeroizing<Vec<u8>>>, IdentityEr
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    // With room for all: bytes that are moved would leave some behind.
+    // Reserve the full size: growing the buffer would leave copies of the secret in memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(most).unwrap_or_default()));
     file.take(most).read_to_end(&mut bytes).map_err(failed)?;
     Ok(Some(bytes))
 }
 
-/// A file's UUID, as it is written. None: there is no file.
+/// Reads a UUID from a file, as written; `None` if the file does not exist.
 fn read_uuid(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
     let Some(bytes) = read(path, 64)? else { return Ok(None) };
     let text = std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| is_uuid(text));
@@ -217,7 +216,7 @@ fn is_uuid(text: &str) -> bool {
 fn random_uuid() -> io::Result<Zeroizing<String>> {
     let mut bytes = Zeroizing::new([0_u8; 16]);
     File::open("/dev/urandom")?.read_exact(&mut *bytes)?;
-    // Version 4, as RFC 9562 has it.
+    // Version 4 of RFC 9562.
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let mut text = Zeroizing::new(String::with_capacity(36));
@@ -283,7 +282,7 @@ mod tests {
         assert!(matches!(load(), Err(IdentityError::NoUuid { .. })));
         fs::remove_file(dir.path().join(SECRET)).unwrap();
         assert!(matches!(load(), Err(IdentityError::Half { .. })));
-        // Interrupted when it was made.
+        // The creation was interrupted.
         made.keep(dir.path()).unwrap();
         fs::remove_file(dir.path().join(ID)).unwrap();
         fs::write(dir.path().join("client-id.new"), "half").unwrap();

@@ -1,13 +1,14 @@
-//! Being a node of a Nomad cluster, without knowing how allocations run.
+//! A node of a Nomad cluster, without knowledge of how allocations run.
 //!
-//! In: the servers ([`herdlet_rpc::pool`]), who the node is ([`identity`]), what it is ([`wire::Node`]), and something that runs allocations
-//! ([`seam`]). Out: a node that registers, sends heartbeats, hands over the allocations that it should run, and reports on them
-//! ([`session`]) by [`reports`]. What it decides, and when, is in [`decide`], without IO. Must not know how an allocation is run, stored or stopped.
+//! In: the servers ([`herdlet_rpc::pool`]), the node's identity ([`identity`]) and description ([`wire::Node`]), and a runner of
+//! allocations ([`seam`]). Out: a node that registers, sends heartbeats, passes its allocations to the runner ([`session`]), and reports on
+//! them ([`reports`]). [`decide`] holds the decisions and their timing, without IO. This crate must not know how an allocation is run,
+//! stored or stopped.
 //!
 //! ```text
 //!   servers ◄── calls ── session ──► Runner::apply            decide: when, what, with which token
 //!                           ▲
-//!                           └─────── Reports::report          wire: what is said
+//!                           └─────── Reports::report          wire: the messages
 //! ```
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! On what the runner reports: a buffer that takes everything at once, whatever servers do.
+//! The runner's reports: a buffer that accepts everything without waiting for servers.
 
 mod contact;
 
@@ -20,15 +20,15 @@ use crate::{
     wire::{AllocReport, NodeEvent, NodeId},
 };
 
-/// What reports and the session have in common.
+/// State shared by [`Reports`] and the session.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) node_id: NodeId,
     pub(crate) updates: Mutex<Updates>,
     pub(crate) report_came: Notify,
-    /// Wakes the heartbeat that waits until servers have acknowledged a report.
+    /// Wakes the heartbeat task, which waits until servers have acknowledged a report.
     pub(crate) told: Notify,
-    /// Wakes the keeper of acknowledgements: servers have acknowledged a report, or may have forgotten one.
+    /// Wakes the owner of [`Acknowledgements`]: servers have acknowledged a report, or may have forgotten one.
     pub(crate) acknowledged: Notify,
     pub(crate) events: Mutex<Events>,
     pub(crate) event_came: Notify,
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// With what servers had acknowledged before. That of another node is nothing.
+    /// `before` is what servers had acknowledged to the previous session. It is discarded if it belongs to another node.
     pub(crate) fn new(node_id: NodeId, before: Acknowledged) -> Self {
         let before = if before.node == node_id { before } else { Acknowledged::default() };
         Self {
@@ -52,7 +52,7 @@ impl Shared {
     }
 }
 
-/// Takes reports on allocations, and events of the node. Clones are one and the same.
+/// Accepts reports on allocations, and node events. Clones share the buffer.
 #[derive(Clone)]
 pub struct Reports {
     shared: Arc<Shared>,
@@ -69,7 +69,8 @@ impl Reports {
         Self { shared }
     }
 
-    /// How an allocation is. Never waits; of several reports on one allocation the newest is sent, and nothing that servers have already.
+    /// Reports the state of an allocation. Never waits. Only the newest report of an allocation is sent, and only if servers do not have it
+    /// yet.
     pub fn report(&self, mut report: AllocReport) {
         report.node_id = self.shared.node_id.clone();
         if lock(&self.shared.updates).report(report, Instant::now()) {
@@ -77,20 +78,20 @@ impl Reports {
         }
     }
 
-    /// Something that users should know of the node. Never waits; the newest ten are kept.
+    /// Adds an event for the node's users. Never waits; the newest ten are kept.
     pub fn event(&self, event: NodeEvent) {
         lock(&self.shared.events).add(event, Instant::now(), &mut Chance::new());
         self.shared.event_came.notify_one();
     }
 
-    /// How the node stands with its servers.
+    /// The node's contact with its servers.
     #[must_use]
     pub fn contact(&self) -> watch::Receiver<Contact> {
         self.shared.contact.subscribe()
     }
 }
 
-/// What servers have acknowledged, for whoever keeps it for the next agent. One is enough.
+/// What servers have acknowledged, to be stored for the next agent. Use only one.
 #[derive(Debug)]
 pub struct Acknowledgements {
     shared: Arc<Shared>,
@@ -101,12 +102,12 @@ impl Acknowledgements {
         Self { shared }
     }
 
-    /// Waits until servers have acknowledged something that was not waited for yet.
+    /// Waits until the acknowledged reports change.
     pub async fn changed(&mut self) {
         self.shared.acknowledged.notified().await;
     }
 
-    /// All of it. To be given to the next session: [`Options::acknowledged`](crate::session::Options::acknowledged).
+    /// All acknowledged reports, for the next session: [`Options::acknowledged`](crate::session::Options::acknowledged).
     #[must_use]
     pub fn all(&self) -> Acknowledged {
         lock(&self.shared.updates).acknowledged(&self.shared.node_id)

@@ -1,7 +1,6 @@
-//! What a session hands over, and to whom: the seam between being a node and running allocations.
+//! The interface between a session and the code that runs allocations.
 //!
-//! A [`Factory`] starts a [`Runner`] and gives it [`Reports`] on which to answer. One that says of every
-//! allocation that it runs, at once:
+//! A [`Factory`] starts a [`Runner`] and gives it [`Reports`] for its answers. A runner that reports every allocation as running, at once:
 //!
 //! ```
 //! use herdlet_nomad::{
@@ -14,7 +13,7 @@
 //!
 //! impl Runner for Optimist {
 //!     fn known(&self) -> Vec<(AllocId, u64)> {
-//!         Vec::new() // It remembers nothing from before.
+//!         Vec::new() // Keeps nothing from earlier sessions.
 //!     }
 //!
 //!     async fn apply(&self, desired: Desired) {
@@ -24,7 +23,7 @@
 //!             self.0.report(AllocReport { id: changed.alloc.id, client_status, ..AllocReport::default() });
 //!         }
 //!         for (id, why) in desired.unreadable {
-//!             let client_description = format!("the allocation can't be read: {why}");
+//!             let client_description = format!("the allocation cannot be decoded: {why}");
 //!             self.0.report(AllocReport {
 //!                 id,
 //!                 client_status: ClientStatus::Failed,
@@ -32,7 +31,7 @@
 //!                 ..AllocReport::default()
 //!             });
 //!         }
-//!         // Of what is in `desired.removed`, nothing may be left.
+//!         // A real runner deletes everything that is left of `desired.removed`.
 //!     }
 //!
 //!     fn report_again(&self) {}
@@ -56,23 +55,23 @@ use crate::{reports::Reports, wire::AllocId};
 
 /// Runs allocations.
 pub trait Runner: Send + Sync + 'static {
-    /// What is here from before, each with the `AllocModifyIndex` of the copy that is kept: also what has ended, what could not be set up,
-    /// and that of which nothing but this is left. Asked once, at the beginning. What servers have not changed since is not handed over again, so that one
-    /// that is to be gets one less.
+    /// The allocations from earlier sessions, each with the `AllocModifyIndex` of the stored copy. Includes those that have ended, those
+    /// that could not be set up, and those of which only this record is left. Called once, at the start. The session skips allocations that
+    /// servers have not changed since; to have one delivered again, return its index minus one.
     fn known(&self) -> Vec<(AllocId, u64)>;
 
-    /// Takes what is wanted. Should return soon, with the work begun and not done: nothing newer is heard meanwhile.
+    /// Accepts the desired state. Should start the work and return soon: the session receives no newer lists in the meantime.
     fn apply(&self, desired: Desired) -> impl Future<Output = ()> + Send;
 
-    /// The node was out of contact, or has just begun, and servers may think otherwise of what runs here: report once more how everything is.
+    /// Reports the state of every allocation again: the node was out of contact or has just started, and the servers may have another view.
     fn report_again(&self);
 }
 
-/// Starts what runs allocations.
+/// Starts a runner.
 pub trait Factory: Send {
-    /// What it starts.
+    /// The type of the runner.
     type Runner: Runner;
 
-    /// Starts it.
+    /// Starts the runner.
     fn start(self, reports: Reports) -> Self::Runner;
 }

@@ -1,17 +1,17 @@
-//! A node's life with its servers: it registers, sends heartbeats, hears what to run, and tells how that goes.
+//! A node's session with its servers: it registers, sends heartbeats, watches its allocations, and reports on them.
 //!
-//! In: servers, an identity, a description of the node that may change, and a [`Factory`] for what runs allocations. Out: calls to
-//! servers, [`Desired`](crate::seam::Desired) for the runner, and a [`Contact`] for whoever wants to know how it goes.
+//! In: servers, an identity, a description of the node that may change, and a [`Factory`] for the runner of allocations. Out: calls to
+//! servers, [`Desired`](crate::seam::Desired) for the runner, and a [`Contact`] for observers.
 //!
 //! ```text
-//!   register ──► registered ──┬──► heartbeats ──► the node is unknown: register
+//!   register ──► registered ──┬──► heartbeats ──► node unknown to servers: register
 //!      ▲                      ├──► watch ──► Runner::apply
 //!      └── the node changed   ├──► updates ◄── Reports::report
 //!                             ├──► events ◄── Reports::event
 //!                             └──► rebalance
 //! ```
 //!
-//! All of it is one task, so that thousands of nodes fit into a process; what is decided, and when, is in [`decide`](crate::decide).
+//! A session is a single task, so that one process can run thousands of nodes; the decisions are in [`decide`](crate::decide).
 
 mod beats;
 mod events;
@@ -50,23 +50,23 @@ use crate::{
     wire::{Eligibility, Node, QueryOptions, Secret, WriteOptions, registration::NodeUpdateResponse},
 };
 
-/// After a failure nothing is tried again within this time, even if other calls succeed.
+/// Minimum wait after a failure, even if other calls succeed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// What a session has to know beside the node.
+/// Parameters of a session.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The servers' region.
     pub region: String,
-    /// The node's name, in place of the description's: so that many nodes may share one.
+    /// Replaces the name in the node's description, so that many nodes may share a description.
     pub name: Option<String>,
-    /// Proves to servers that the node may join (1.11 and later). Mostly empty.
+    /// Authorizes the node to join (1.11 and later). Usually empty.
     pub introduction: Secret,
-    /// The identity that servers have signed before (1.11 and later), as [`Session::signed`] has told it. Mostly empty.
+    /// The identity that servers signed earlier (1.11 and later), from [`Session::signed`]. Usually empty.
     pub signed: Secret,
-    /// What servers had acknowledged to the session before, as [`Session::acknowledgements`] has told it. Mostly empty.
+    /// What servers acknowledged to the previous session, from [`Session::acknowledgements`]. Usually empty.
     pub acknowledged: Acknowledged,
-    /// Spreads what would happen at once; [`Chance::new`] unless a test wants to know it.
+    /// Spreads events that would coincide; use [`Chance::new`] except for reproducible tests.
     pub chance: Chance,
 }
 
@@ -79,7 +79,7 @@ impl Default for Options {
     }
 }
 
-/// A node's side of the connection with its servers.
+/// A node's session with its servers.
 #[derive(Debug)]
 pub struct Session<S, D> {
     inner: Arc<Inner<S, D>>,
@@ -94,15 +94,15 @@ struct Inner<S, D> {
     name: Option<String>,
     chance: Mutex<Chance>,
     tokens: Mutex<Tokens>,
-    /// The identity that servers have signed; empty: none.
+    /// The identity signed by servers; empty if there is none.
     signed: channel::Sender<Secret>,
     shared: Arc<Shared>,
-    /// For waits of others: the pool's room for those is never theirs alone, so that the watch has some.
+    /// Permits for blocking queries of other callers. Fewer than the pool's, so that the watch always gets one.
     waits: Semaphore,
 }
 
 impl<S: Service, D: Dial> Session<S, D> {
-    /// A node that has not begun to live.
+    /// A session that does not run yet.
     #[must_use]
     pub fn new(
         pool: Arc<Pool<S, D>>,
@@ -120,39 +120,38 @@ impl<S: Service, D: Dial> Session<S, D> {
         Self { inner: Arc::new(inner), node }
     }
 
-    /// How the node stands with its servers.
+    /// The node's contact with its servers.
     #[must_use]
     pub fn contact(&self) -> channel::Receiver<Contact> {
         self.inner.shared.contact.subscribe()
     }
 
-    /// The identity that servers have signed (1.11 and later), and every newer one; empty: none. Whoever keeps it on disk, and gives it to
-    /// the next session ([`Options::signed`]), spares the servers signing another one, and is known to those that ask for it.
+    /// The identity signed by servers (1.11 and later), and each newer one; empty if there is none. Store it and pass it to the next
+    /// session ([`Options::signed`]): then servers need not sign another one, and recognize the node if they require an identity.
     #[must_use]
     pub fn signed(&self) -> channel::Receiver<Secret> {
         self.inner.signed.subscribe()
     }
 
-    /// What else servers can be asked.
+    /// Makes other calls to servers.
     #[must_use]
     pub fn queries(&self) -> Queries<S, D> {
         Queries::new(Arc::clone(&self.inner))
     }
 
-    /// What servers acknowledge. Whoever keeps it, and gives it to the next session ([`Options::acknowledged`]), spares both sides that all is
-    /// told once more.
+    /// What servers acknowledge. Store it and pass it to the next session ([`Options::acknowledged`]) to avoid repeating all reports.
     #[must_use]
     pub fn acknowledgements(&self) -> Acknowledgements {
         Acknowledgements::new(Arc::clone(&self.inner.shared))
     }
 
-    /// On what the runner reports; others may tell of events.
+    /// The runner's reports; other components may add node events.
     #[must_use]
     pub fn reports(&self) -> Reports {
         Reports::new(Arc::clone(&self.inner.shared))
     }
 
-    /// Lives until it is cancelled. Servers are not told of the end: what runs goes on.
+    /// Runs the session until it is cancelled. Servers are not notified of the end, and allocations keep running.
     pub async fn run<F: Factory>(mut self, factory: F, cancel: CancellationToken) {
         let runner = factory.start(self.reports());
         let inner = Arc::clone(&self.inner);
@@ -167,7 +166,7 @@ impl<S: Service, D: Dial> Session<S, D> {
             )
         };
         let life = std::pin::pin!(life);
-        // Dropped before the calls that are under way, however this ends.
+        // However this ends, the guard closes the connections before the calls in progress are dropped.
         let _leave = Leave(&inner.pool);
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -176,7 +175,7 @@ impl<S: Service, D: Dial> Session<S, D> {
     }
 }
 
-/// Takes leave of all servers when it is dropped.
+/// Closes all connections when it is dropped.
 struct Leave<'p, S: Service, D: Dial>(&'p Pool<S, D>);
 
 impl<S: Service, D: Dial> Drop for Leave<'_, S, D> {
@@ -196,7 +195,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
 
     fn query(&self, min_query_index: u64, max_query_time: Duration, allow_stale: bool) -> QueryOptions {
         let auth_token = lock(&self.tokens).to_call();
-        // Without time to wait the server must not be given anything to wait for: zero would mean 300 s to it.
+        // A query that must not block needs index 0: servers would take a time of zero for 300 s.
         let min_query_index = if max_query_time.is_zero() { 0 } else { min_query_index };
         let region = self.region.clone();
         QueryOptions {
@@ -209,12 +208,12 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// Waits until the node is registered, since nothing else may be asked before.
+    /// Waits until the node is registered: servers refuse all other calls before that.
     async fn registered(&self) {
         let _ = self.shared.contact.subscribe().wait_for(|contact| contact.is_registered).await;
     }
 
-    /// Waits so long, or until any other call succeeds.
+    /// Waits for `wait`, or until any other call succeeds.
     async fn pause(&self, wait: Duration) {
         let mut successes = self.pool.successes();
         let least = wait.min(PAUSE_MIN);
@@ -225,8 +224,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// What comes of a call, unless another one, such as a heartbeat, finds meanwhile that its server does not answer: then that call
-    /// need not be waited for, which may take 348 s. The next one goes to another server.
+    /// Runs a call, but gives up if another one, such as a heartbeat, finds that the server does not respond: waiting may take 348 s. The
+    /// next call goes to another server.
     async fn while_kept<T>(&self, call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
         let (began, mut left) = (Instant::now(), self.pool.left());
         tokio::select! {
@@ -236,11 +235,11 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// What every answer to a registration or heartbeat tells.
+    /// Processes the fields that responses to registrations and heartbeats share.
     fn heard(&self, answer: &NodeUpdateResponse) {
         let addresses = answer.servers.iter().filter_map(|server| {
             let parsed = server.rpc_advertise_addr.parse();
-            parsed.inspect_err(|error| tracing::warn!(%error, "a server told of")).ok()
+            parsed.inspect_err(|error| tracing::warn!(%error, "ignoring an invalid address of a server")).ok()
         });
         self.pool.set_servers(addresses.collect());
         lock(&self.tokens).answered(answer.signed().cloned());
@@ -254,7 +253,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         self.signed.send_if_modified(|known| std::mem::replace(known, signed.clone()) != signed);
     }
 
-    /// A call was not answered, or refused.
+    /// Records that a registration or heartbeat failed or was refused.
     fn missed(&self) {
         self.shared.contact.send_modify(|contact| {
             contact.is_in_reach = false;

@@ -1,9 +1,9 @@
-//! What is said between a node and its servers: requests, answers, and what they hold.
+//! Messages between a node and its servers: requests, responses and their parts.
 //!
-//! In and out: serde types with Go's names, for herdlet-rpc's codec. Each is the superset of all versions from 1.1 to 2.0: what a peer does
-//! not know it skips, what it does not send is the zero value. Must not know who sends what, and when.
+//! Serde types with Go's field names, for herdlet-rpc's codec. Each type is the superset of all versions from 1.1 to 2.0: peers skip fields
+//! that they do not know, and a missing field is the zero value. Must not know who sends a message, or when.
 //!
-//! Facts: `hashicorp/nomad:nomad/structs/structs.go` and its neighbours, and recordings of stock peers, against which the tests hold these.
+//! Facts: `hashicorp/nomad:nomad/structs/structs.go` and its neighbours, and recordings of stock peers, which the tests compare these with.
 
 pub mod alloc;
 pub mod assigned;
@@ -29,12 +29,12 @@ pub use secret::Secret;
 pub use task::{TaskEvent, TaskState};
 pub use words::{ClientStatus, DesiredStatus, Eligibility, NodeStatus, RunState};
 
-/// Whether a value is the one that stands for none: where Go leaves out what is empty.
+/// Whether a value is the zero value, which Go omits.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A struct of which only what is not the zero value is written, but for what is always written.
+/// A struct of which fields with the zero value are omitted, except those under `always`.
 macro_rules! omit_empty {
     ($(#[$meta:meta])* pub struct $name:ident {
         $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)*

@@ -1,10 +1,10 @@
-//! What stock nodes and servers said to each other (`tests/nomad/recordings`), in our types: nothing is lost, nothing is made up.
+//! Messages recorded between stock nodes and servers (`tests/nomad/recordings`), in our types: nothing is lost or added.
 //!
-//! Each message is decoded, encoded again, and compared as values. What differs by intention:
+//! Each message is decoded, encoded again, and compared as values. Intended differences:
 //!
-//! - zero values, empty lists and empty maps are as good as none, on either side;
-//! - times are written as UTC;
-//! - what a node has no use for is not read: see [`UNREAD`].
+//! - zero values, empty lists and empty maps count as missing, on either side;
+//! - times are encoded as UTC;
+//! - fields that a node does not use are not decoded: see [`UNREAD`].
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -14,7 +14,7 @@ use herdlet_nomad::wire::{queries, registration};
 use herdlet_rpc::codec::{self, Extent, Limits, Value};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Fields of answers that are skipped: forms of before 0.9, and what only servers read.
+/// Fields of responses that are skipped: formats from before 0.9, and data that only servers read.
 const UNREAD: [&str; 6] =
     ["Resources", "SharedResources", "TaskResources", "Metrics", "AllocStates", "NextToken"];
 
@@ -54,7 +54,7 @@ fn from_hex(text: &str) -> Vec<u8> {
     pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
-/// The body behind the header of a plain call. None: the answer is an error.
+/// The body after the header of a unary call; `None` if the response is an error.
 fn body(bytes: &[u8]) -> Option<&[u8]> {
     let length = Extent::new(Limits::HEADER).of(bytes).unwrap().unwrap();
     let header: Value = codec::decode(&bytes[..length]).unwrap();
@@ -62,7 +62,7 @@ fn body(bytes: &[u8]) -> Option<&[u8]> {
     (!failed).then_some(&bytes[length..])
 }
 
-/// Without what counts as nothing. None where nothing is left.
+/// Removes zero values; `None` if nothing is left.
 fn plain(value: &Value, unread: &[&str]) -> Option<Value> {
     match value {
         Value::Nil | Value::Bool(false) | Value::Int(0) | Value::Uint(0) => None,
@@ -88,7 +88,7 @@ fn plain(value: &Value, unread: &[&str]) -> Option<Value> {
     }
 }
 
-/// A time, in UTC; none where it is zero.
+/// Converts a time to UTC; `None` if it is zero.
 fn time(bytes: &[u8]) -> Option<Option<Value>> {
     let ([1, moment @ .., _, _], 15) = (bytes, bytes.len()) else { return None };
     Some(moment.iter().any(|&byte| byte != 0).then(|| Value::Bytes(moment.to_owned())))
@@ -102,7 +102,7 @@ fn same<T: Serialize + DeserializeOwned>(name: &str, body: &[u8], unread: &[&str
     assert!(ours == theirs, "{name}: {}", difference(&ours.unwrap(), &theirs.unwrap()));
 }
 
-/// The first place where two values differ.
+/// Describes the first difference between two values.
 fn difference(ours: &Value, theirs: &Value) -> String {
     let (Value::Map(a), Value::Map(b)) = (ours, theirs) else {
         if let (Value::List(a), Value::List(b)) = (ours, theirs)
@@ -125,7 +125,7 @@ fn difference(ours: &Value, theirs: &Value) -> String {
 
 type Check = fn(&str, &[u8], &[&str]);
 
-/// The types of a method's request and answer.
+/// The types of a method's request and response.
 fn checks(method: &str) -> Option<(Check, Check)> {
     use queries::*;
     use registration::*;

@@ -1,24 +1,24 @@
-//! Where a server is: a name or an IP address, and a port, 4647 where none is said.
+//! The address of a server: a host name or an IP address, and a port (default 4647).
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
-/// The port of Nomad's RPC.
+/// The default port of Nomad's RPC.
 pub const PORT: u16 = 4647;
 
-/// An address as a user writes it, or as servers tell it.
+/// An address as a user writes it or as a server reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     host: String,
     port: u16,
 }
 
-/// What is no address. Reads after "failed to".
+/// A text that is not an address. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("read {0:?} as an address: it is neither HOST nor HOST:PORT, nor [IPv6]:PORT")]
+#[error("parse the address {0:?}: expected HOST, HOST:PORT or [IPv6]:PORT")]
 pub struct AddressError(String);
 
 impl Address {
-    /// The name or IP address, and the port, as resolvers take them.
+    /// The host and the port, in the form that resolvers take.
     #[must_use]
     pub fn parts(&self) -> (&str, u16) {
         (&self.host, self.port)

@@ -1,8 +1,8 @@
-//! Calls over a connection, as the caller.
+//! Outgoing calls over a connection.
 //!
-//! In: a method and its arguments. Out: the reply, or what went wrong. Each call has a stream to itself while it lasts, since a peer
-//! answers the requests of one stream one by one; afterwards the stream is kept for the next call, two of them at most, as stock clients do
-//! (`hashicorp/nomad:helper/pool/pool.go`). A call that is dropped resets its stream.
+//! In: a method and its arguments. Out: the reply or an error. A peer answers the requests of one stream in sequence, so each call uses a
+//! stream of its own; afterwards up to two streams are kept for later calls, as stock clients do (`hashicorp/nomad:helper/pool/pool.go`).
+//! Dropping a call resets its stream.
 
 use std::{
     fmt,
@@ -29,10 +29,10 @@ use crate::{
     stream::Stream,
 };
 
-/// Streams that are kept for the next calls.
+/// Idle streams kept for later calls.
 const IDLE: usize = 2;
 
-/// A peer that can be called. Clones share everything.
+/// A peer that can be called. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Caller {
     mux: Mux,
@@ -40,11 +40,11 @@ pub struct Caller {
     seq: Arc<AtomicU64>,
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Reply(Vec<u8>);
 
-/// Its size: a reply may hold secrets.
+/// Prints only the size: a reply may hold secrets.
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a reply of {} bytes", self.0.len())
@@ -52,15 +52,15 @@ impl fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// What it says.
+    /// Decodes the reply.
     ///
     /// # Errors
-    /// When it has other types.
+    /// If it has another type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, CallError> {
         codec::decode(&self.0).map_err(|error| MessageError::from(error).into())
     }
 
-    /// Its bytes.
+    /// The encoded bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -68,7 +68,7 @@ impl Reply {
 }
 
 impl Caller {
-    /// Calls go over this connection.
+    /// Makes calls over this connection.
     #[must_use]
     pub fn new(mux: Mux) -> Self {
         Self { mux, idle: Arc::default(), seq: Arc::default() }
@@ -80,7 +80,7 @@ impl Caller {
         &self.mux
     }
 
-    /// Calls `Service.Method` and waits so long for the answer.
+    /// Calls `Service.Method` and waits up to `wait` for the reply.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -92,7 +92,7 @@ impl Caller {
     ) -> Result<Reply, CallError> {
         let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
         let mut request = Vec::with_capacity(512);
-        // A stream that is new has its kind before the first request.
+        // On a new stream, the kind byte precedes the first request.
         request.push(PLAIN);
         let header = Request { seq, service_method: method.to_owned() };
         codec::encode_onto(&mut request, &header).map_err(MessageError::from)?;
@@ -119,7 +119,7 @@ impl Caller {
                 self.keep(stream).await;
                 Ok(reply)
             }
-            // After some errors the peer closes the stream, so it is closed after all of them.
+            // The peer closes the stream after some errors, so close it after each.
             Ok(Err(error)) => {
                 let _ = stream.io().shutdown().await;
                 Err(error.into())
@@ -128,7 +128,7 @@ impl Caller {
         }
     }
 
-    /// A stream on which nothing has happened since its last answer.
+    /// An idle stream on which nothing has arrived since its last reply.
     fn kept(&self) -> Option<Reader<Stream>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         std::iter::from_fn(|| idle.pop()).find_map(|mut stream| is_quiet(&mut stream).then_some(stream))
@@ -137,7 +137,7 @@ impl Caller {
     async fn keep(&self, mut stream: Reader<Stream>) {
         {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            // Where others wait for a stream, none is kept.
+            // Keep none while another call waits for a stream.
             if idle.len() < IDLE && !stream.has_more() && self.mux.has_room() {
                 idle.push(stream);
                 return;
@@ -147,7 +147,7 @@ impl Caller {
     }
 }
 
-/// Opens a stream within this time. If that fails, nothing was sent.
+/// Opens a stream within `wait`. If this fails, nothing was sent.
 pub(crate) async fn open(mux: &Mux, wait: Duration) -> Result<Stream, CallError> {
     match tokio::time::timeout(wait, mux.open()).await {
         Ok(opened) => opened.map_err(CallError::NotSent),
@@ -155,7 +155,7 @@ pub(crate) async fn open(mux: &Mux, wait: Duration) -> Result<Stream, CallError>
     }
 }
 
-/// Nothing has come: neither bytes that nobody asked for nor an end.
+/// Whether nothing has arrived: neither unexpected bytes nor the end.
 fn is_quiet(stream: &mut Reader<Stream>) -> bool {
     let mut byte = [0];
     let read = Pin::new(stream.io())

@@ -1,18 +1,18 @@
-//! Messages as bytes: msgpack as Go's `net/rpc` peers of Nomad write and read it.
+//! Encodes and decodes messages: msgpack in the dialect of Nomad's Go `net/rpc` peers.
 //!
-//! In: anything of serde, with Go's field names. Out: the bytes that a stock peer of any version accepts, and back. What differs
-//! from msgpack libraries, and why this is not one of them:
+//! In: any serde type, with Go's field names. Out: bytes that stock peers of any version accept, and back. Differences from msgpack
+//! libraries, which is why this module exists:
 //!
-//! - Strings and bytes are one type on the wire ("raw", the specification of before 2013): stock peers write neither `str8` nor
-//!   `bin`, and a time is 15 bytes in a *string*, which need not be UTF-8. All forms are read.
-//! - `nil` stands for the zero value of whatever is expected: of a struct, list, map, text, number. So a field needs no helper for
-//!   it, and a missing one none beside `#[serde(default)]` at its struct. Only what stands in a `#[serde(flatten)]` needs [`nil`].
-//! - Unknown fields are skipped. Integers may have any width; a float for an integer is an error, an integer for a float is not;
-//!   0 and 1 are read as booleans.
-//! - A text that is not UTF-8 is read as Go shows it: with U+FFFD in place of what is wrong.
+//! - Strings and bytes are one wire type ("raw", from the specification before 2013): stock peers write neither `str8` nor `bin`, and they
+//!   write a time as 15 bytes in a *string*, which need not be UTF-8. All forms are read.
+//! - `nil` decodes as the zero value of the expected type: of a struct, list, map, text, number. So fields need no attribute for it, and a
+//!   struct needs only `#[serde(default)]` for missing fields. Fields inside a `#[serde(flatten)]` need [`nil`].
+//! - Unknown fields are skipped. Integers may have any width; a float in place of an integer is an error, an integer in place of a float is
+//!   not; 0 and 1 decode as booleans.
+//! - Text that is not UTF-8 decodes as Go prints it: U+FFFD replaces the invalid bytes.
 //!
-//! Nothing grows with what a peer merely claims: a message has bounds ([`Limits`]) for bytes, depth and values, which are looked at
-//! before anything is allocated. Errors name the field's path, and never its value, which may be a secret.
+//! The decoder never allocates by a peer's claim alone: [`Limits`] on bytes, depth and values are checked before anything is allocated.
+//! Errors name the field's path, never its value, which may be a secret.
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/structs.go` (`MsgpackHandle`), `hashicorp/go-msgpack:codec/msgpack.go`, and recordings.
 
@@ -31,29 +31,30 @@ pub use extent::{Extent, LimitError};
 pub use time::Time;
 pub use value::Value;
 
-/// What a message may have at most.
+/// Upper bounds for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes.
+    /// Total size in bytes.
     pub bytes: usize,
-    /// Lists and maps within each other.
+    /// Nesting depth of lists and maps.
     pub depth: usize,
-    /// Values, keys of maps counted as well.
+    /// Number of values, including the keys of maps.
     pub values: usize,
 }
 
 impl Limits {
-    /// For bodies. A thousand large allocations in one answer have about 50 MB and 3 million values; a job is about 25 deep, and
-    /// what drivers are told may be deeper.
+    /// For bodies. A thousand large allocations in one reply have about 50 MB and 3 million values. A job is about 25 levels deep; a
+    /// driver's configuration may be deeper.
     pub const BODY: Self = Self { bytes: 64 << 20, depth: 96, values: 4 << 20 };
 
-    /// For arguments of calls to whoever isn't a server: an id or two, options, a command. 256 calls at a time may bring as many.
+    /// For arguments of calls from peers that are not servers: an id or two, options, a command. Up to 256 calls at a time may send as
+    /// much.
     pub const ARGUMENTS: Self = Self { bytes: 1 << 20, depth: 96, values: 64 << 10 };
 
-    /// For headers of RPCs, and for answers to those of streams. The text of an error is the longest that they have.
+    /// For RPC headers, and for replies to stream headers. An error text is the longest part.
     pub const HEADER: Self = Self { bytes: 256 << 10, depth: 4, values: 64 };
 
-    /// For frames of streams: 64 KiB of a file as base64 with its name, or whatever somebody pastes into a terminal.
+    /// For frames of streams: 64 KiB of a file as base64 with its name, or text pasted into a terminal.
     pub const FRAME: Self = Self { bytes: 4 << 20, depth: 8, values: 64 };
 }
 

@@ -1,10 +1,10 @@
-//! Connections: dialled, or accepted.
+//! Outgoing and incoming connections.
 //!
-//! In: an address, or a connection that was accepted. Out: bytes behind the first byte, which says what they are, in TLS or not.
+//! In: an address, or an accepted connection. Out: a byte stream, with TLS or without, whose kind the first byte has announced.
 //!
 //! ```text
-//! 06 …                  streams by yamux             04 <TLS: 06 …>     the same in TLS
-//! 05 …                  one streaming call           01 …               calls one after another
+//! 06 …                  streams by yamux             04 <TLS: 06 …>     the same over TLS
+//! 05 …                  one streaming call           01 …               unary calls in sequence
 //! ```
 //!
 //! Facts: `hashicorp/nomad:helper/pool/conn.go`, `nomad/rpc.go` (`handleConn`).
@@ -29,33 +29,33 @@ use crate::{
 const TLS: u8 = 4;
 const STREAMS: u8 = 6;
 
-/// How long dialling may take, with names, TCP and TLS, as that of stock clients.
+/// Time limit for dialling, including name resolution, TCP and TLS; the same as in stock clients.
 pub const DIAL: Duration = Duration::from_secs(10);
 
-/// How long each of the addresses of a name but the last is tried: so that there is time for the next, also where a server is dialled in
-/// haste because there are others.
+/// Time limit for each address of a name except the last, so that time remains for the next one even if the server is dialled with the
+/// shorter limit that applies while there are other servers.
 const DIAL_ONE: Duration = Duration::from_secs(2);
 
-/// How long a client may take to say what its connection is, as stock servers have it (`limits.rpc_handshake_timeout`).
+/// How long a client may take to announce the kind of its connection; stock servers' default (`limits.rpc_handshake_timeout`).
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// How long the network may be silent to what we have sent until the connection counts as lost: that of a hung link, not of a slow
-/// server, whose kernel answers. Below the 40 s after which a Go peer gives up one whose answer to its ping does not arrive: it sends one
-/// every 30 s and waits for 10. A server that takes in nothing for as long, so that its kernel has no room for more, is lost as well.
+/// How long sent data may remain unacknowledged before the connection counts as lost. This detects a dead link, not a slow server: its
+/// kernel still acknowledges. Shorter than the 40 s after which a Go peer gives up (it pings every 30 s and waits 10 s for the answer). A
+/// server that reads nothing for this long, so that its receive buffer is full, counts as lost too.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Streams, both ways.
+    /// Streams in both directions.
     Streams,
     /// One streaming call.
     OneStream,
 }
 
-/// How servers are reached: by the network, or by whatever a test has in its place.
+/// Connects to servers: over the network, or by a substitute in tests.
 pub trait Dial: Send + Sync + 'static {
-    /// Connects to a server and says what for.
+    /// Connects to a server and announces the purpose.
     fn dial(
         &self,
         address: &Address,
@@ -63,12 +63,12 @@ pub trait Dial: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Box<dyn Io>, DialError>> + Send;
 }
 
-/// TCP, in TLS where there are certificates.
+/// TCP, with TLS if there are certificates.
 #[derive(Debug, Default)]
 pub struct Network(Option<ClientTls>);
 
 impl Network {
-    /// With these certificates, or without TLS.
+    /// Uses TLS if `tls` is given.
     #[must_use]
     pub fn new(tls: Option<ClientTls>) -> Self {
         Self(tls)
@@ -81,7 +81,7 @@ impl Dial for Network {
     }
 }
 
-/// Connects to a server and says what for.
+/// Connects to a server and announces the purpose.
 ///
 /// # Errors
 /// See [`DialError`].
@@ -119,7 +119,7 @@ async fn dial_in_time(
     Ok(Box::new(io))
 }
 
-/// The first of the addresses of a name at which somebody answers. Of two, one may be of a network that is not there.
+/// Connects to the first address that answers. One of a name's addresses may belong to an unreachable network.
 async fn first_that<T, F: Future<Output = io::Result<T>>>(
     found: impl Iterator<Item = SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
@@ -138,10 +138,10 @@ async fn first_that<T, F: Future<Output = io::Result<T>>>(
     Err(why)
 }
 
-/// Sends at once, and notices when the other machine is gone.
+/// Disables Nagle's algorithm, and makes the kernel detect a dead peer.
 ///
 /// # Errors
-/// When the kernel does not do it.
+/// If the kernel refuses an option.
 pub fn tune(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     sockopt::set_socket_keepalive(tcp, true)?;
@@ -155,24 +155,24 @@ pub fn tune(tcp: &TcpStream) -> io::Result<()> {
 /// Why a client's connection was given up. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// It said nothing, or went.
-    #[error("hear what a connection is for: {0}")]
+    /// The client sent nothing in time, or disconnected.
+    #[error("read the kind of a connection: {0}")]
     Silent(io::Error),
-    /// It speaks TLS and we don't, or the other way round.
-    #[error("accept a connection: it is {0}")]
+    /// The client uses TLS and we do not, or vice versa.
+    #[error("accept a connection: the client uses {0}")]
     Tls(&'static str),
-    /// It is of a kind that is not spoken here.
-    #[error("accept a connection of kind {0:#04x}")]
+    /// The kind of connection is not supported.
+    #[error("accept a connection of the unknown kind {0:#04x}")]
     Kind(u8),
-    /// It was served, and broke off.
+    /// The connection broke while being served.
     #[error(transparent)]
     Message(#[from] MessageError),
 }
 
-/// Serves a connection that was accepted, to its end. With `tls` nothing else is accepted.
+/// Serves an accepted connection until it ends. If `tls` is given, only TLS is accepted.
 ///
 /// # Errors
-/// See [`AcceptError`]. How a connection with streams ends is no error.
+/// See [`AcceptError`]. The end of a connection with streams is never an error.
 pub async fn accept<S: Service>(
     io: impl Io,
     tls: Option<&ServerTls>,
@@ -194,14 +194,14 @@ pub async fn accept<S: Service>(
     }
 }
 
-/// The first byte that is not about TLS, and what is behind it.
+/// The kind byte (after TLS, if any), and the stream after it.
 async fn greet(mut io: impl Io, tls: Option<&ServerTls>) -> Result<(u8, Box<dyn Io>), AcceptError> {
     let first = io.read_u8().await.map_err(AcceptError::Silent)?;
     let Some(tls) = tls else {
         return if first == TLS { Err(AcceptError::Tls("TLS")) } else { Ok((first, Box::new(io))) };
     };
     if first != TLS {
-        return Err(AcceptError::Tls("not TLS"));
+        return Err(AcceptError::Tls("no TLS"));
     }
     let mut io = tls.accept(io).await.map_err(AcceptError::Silent)?;
     let first = io.read_u8().await.map_err(AcceptError::Silent)?;

@@ -1,4 +1,4 @@
-//! What can go wrong with a call, and what a server means by its errors.
+//! Errors of calls, and the meaning of a server's error texts.
 
 use std::{borrow::Cow, fmt, io, sync::Arc, time::Duration};
 
@@ -7,26 +7,26 @@ use crate::{
     codec::{DecodeError, EncodeError, LimitError},
 };
 
-/// Why a connection is no more. Reads after "failed to".
+/// Why a connection ended. Reads after "failed to".
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Lost {
-    /// We have closed it.
-    #[error("use a connection that was closed")]
+    /// We closed it.
+    #[error("use the connection: it was closed")]
     Closed,
-    /// The peer has closed it.
-    #[error("keep a connection: the peer closed it")]
+    /// The peer closed it.
+    #[error("use the connection: the peer closed it")]
     Ended,
-    /// The peer has said that it goes: 0 for its own reasons, 1 for a violation of the protocol, 2 for an internal error.
-    #[error("keep a connection: the peer goes away (code {0})")]
+    /// The peer sent GoAway: 0 for a normal end, 1 for a protocol violation, 2 for an internal error.
+    #[error("use the connection: the peer sent GoAway (code {0})")]
     GoAway(u32),
-    /// The peer does not keep to the protocol, and we have closed it.
-    #[error("keep a connection: the peer {0}")]
+    /// The peer violated the protocol, and we closed the connection.
+    #[error("use the connection: the peer {0}")]
     Violation(String),
-    /// The peer does not accept our certificate, or we not its. With TLS 1.3 a peer says so only after the handshake.
-    #[error("keep a connection: TLS: {0}")]
+    /// One side refused the other's certificate. With TLS 1.3, a server reports that only after the handshake.
+    #[error("use the connection: TLS: {0}")]
     Tls(String),
-    /// Reading or writing failed, or no answer came to what was sent within the time that TCP waits for one.
-    #[error("keep a connection: {0}")]
+    /// Reading or writing failed, or the peer did not acknowledge sent data within TCP's time limit.
+    #[error("use the connection: {0}")]
     Failed(Arc<io::Error>),
 }
 
@@ -34,29 +34,29 @@ impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(error) => Self::Tls(error.to_string()),
-            // TLS that ends without its own farewell.
+            // TLS that ended without `close_notify`.
             None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Ended,
             None => Self::Failed(Arc::new(error)),
         }
     }
 }
 
-/// Why a message did not come through. Reads after "failed to".
+/// Why a message could not be transferred. Reads after "failed to".
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MessageError {
-    /// The stream ended within a message, or before one that had to come.
+    /// The stream ended within a message, or before a required one.
     #[error("read a message: the stream ended")]
     Ended,
-    /// It was reset, or its connection was lost.
-    #[error("read or write a message: {0}")]
+    /// The stream was reset, or its connection was lost.
+    #[error("transfer a message: {0}")]
     Io(Arc<io::Error>),
-    /// It is larger than allowed, or none.
+    /// The message exceeds a limit, or is not a valid message.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// It has other types than it should.
+    /// A value in the message has the wrong type.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// What should be sent can't be.
+    /// The message cannot be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
@@ -67,45 +67,45 @@ impl From<io::Error> for MessageError {
     }
 }
 
-/// Why a call has no answer. Reads after "failed to".
+/// Why a call failed. Reads after "failed to".
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
     /// The server answered with an error.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// There is nobody to ask.
+    /// No servers are known.
     #[error("reach a server: no servers are known")]
     NoServers,
-    /// No connection could be made: nothing was sent.
+    /// No connection could be made; nothing was sent.
     #[error("reach a server: {0}")]
     Unreachable(#[source] Arc<DialError>),
     /// The connection was lost before anything was sent.
     #[error(transparent)]
     NotSent(Lost),
-    /// So many calls are under way that none of them made room within this time: nothing was sent.
-    #[error("find room for a call within {0:.1?}")]
+    /// Too many other calls stayed in progress for this long; nothing was sent.
+    #[error("start a call: too many others are in progress, and none ended within {0:.1?}")]
     NoRoom(Duration),
-    /// The connection was lost. Whether the server did what was asked isn't known.
+    /// The connection was lost. The server may have done what was asked.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// There is no answer yet. Whether the server does what was asked isn't known.
+    /// No answer arrived in time. The server may still do what was asked.
     #[error("get an answer within {0:.1?}")]
     Late(Duration),
-    /// The answer can't be understood, or the request not be written.
+    /// The answer cannot be decoded, or the request cannot be encoded.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// The answer is one to another request.
-    #[error("get the answer to request {expected}: it is one to {found}")]
+    /// The answer belongs to another request.
+    #[error("get the answer to request {expected}: the server answered request {found}")]
     Sequence {
-        /// The number of the request.
+        /// The request's number.
         expected: u64,
-        /// That of the answer.
+        /// The answer's number.
         found: u64,
     },
 }
 
 impl CallError {
-    /// Whether the same request may be sent again without being done twice: it was not sent, or refused before anything was done.
+    /// Whether the request can be repeated without being done twice: it was never sent, or the server refused it before doing anything.
     #[must_use]
     pub fn nothing_was_done(&self) -> bool {
         match self {
@@ -115,7 +115,7 @@ impl CallError {
         }
     }
 
-    /// Whether the connection went, not the call.
+    /// Whether the connection failed rather than the call.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         match self {
@@ -127,44 +127,44 @@ impl CallError {
     }
 }
 
-/// An error as a server tells it: a text. What it means is found by what the text contains, since whoever relays one may put words before
-/// it (`rpc error: `). Of a long one people are shown the beginning.
+/// An error text from a server. [`ServerError::kind`] searches the text, since each relaying server may add a prefix (`rpc error: `).
+/// `Display` shortens long texts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", shown(text))]
 pub struct ServerError {
     text: String,
 }
 
-/// What is meant, where it is worth knowing.
+/// What an error text means, where callers need to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// There is no leader now, and nothing was done: ask again.
+    /// There is no leader at the moment, and nothing was done: retry.
     NoLeader,
-    /// The leader is too new: ask again.
+    /// The new leader is not ready yet: retry.
     NotReady,
-    /// The region is unknown, or none was named.
+    /// The region is unknown, or the request names none.
     Region,
-    /// The token may not do this. To a node whose registration is gone, servers with ACLs say so too.
+    /// The token lacks the permission. Servers with ACLs also report this to a node whose registration is gone.
     PermissionDenied,
-    /// The token is unknown, expired or damaged, or there are no ACLs.
+    /// The token is unknown, expired or malformed, or ACLs are disabled.
     Token,
-    /// The node isn't registered (any more).
+    /// The node is not registered, or no longer.
     NodeNotFound,
-    /// Another secret is registered for the node.
+    /// The node is registered with another secret.
     NodeSecret,
-    /// The allocation isn't known.
+    /// The allocation is unknown.
     UnknownAllocation,
-    /// No server has a connection to the node, or none that could be used.
+    /// No server has a usable connection to the node.
     NoPathToNode,
-    /// The server doesn't know the method: it is too old, or too new. It closes the stream.
+    /// The server does not know the method: it is too old or too new. It closes the stream.
     UnknownMethod,
-    /// Whoever relays the call has lost its own connection.
+    /// The server that relayed the call lost its own connection.
     Transport,
     /// Anything else.
     Other,
 }
 
-/// Texts and what they mean; the first that is contained counts. From Nomad's `nomad/structs/errors.go`, `nomad/rpc.go`,
+/// Error texts and their meaning; the first one contained in the error counts. From Nomad's `nomad/structs/errors.go`, `nomad/rpc.go`,
 /// `nomad/node_endpoint.go`, and Go's `net/rpc/server.go`.
 const TEXTS: [(&str, ErrorKind); 23] = [
     ("No cluster leader", ErrorKind::NoLeader),
@@ -192,7 +192,7 @@ const TEXTS: [(&str, ErrorKind); 23] = [
     ("broken pipe", ErrorKind::Transport),
 ];
 
-/// More of an error than this is nobody's to read.
+/// Longest error text that `Display` prints in full.
 const SHOWN_BYTES_MAX: usize = 4 << 10;
 
 fn shown(text: &str) -> Cow<'_, str> {
@@ -204,10 +204,11 @@ fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What Go says of a connection that ended. Only at the end of a text: in others, such as one about a file, it may stand for anything.
+/// Go's text for a connection that ended. Matched only at the end of a text: elsewhere, such as in an error about a file, it may mean
+/// anything.
 const EOF: &str = "EOF";
 
-/// What stands before errors with a code of HTTP.
+/// The prefix of errors with an HTTP status code.
 const CODED: &str = "RPC Error:: ";
 
 impl ServerError {
@@ -217,13 +218,13 @@ impl ServerError {
         Self { text: text.into() }
     }
 
-    /// The text as it came.
+    /// The text as received.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What is meant.
+    /// What the text means.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         let known = TEXTS.iter().find(|(text, _)| self.text.contains(text));
@@ -231,14 +232,14 @@ impl ServerError {
         known.map_or(other, |&(_, kind)| kind)
     }
 
-    /// The code of HTTP that some errors have: `RPC Error:: 404,no such thing`.
+    /// The HTTP status code, if the error has one: 404 in `RPC Error:: 404,no such thing`.
     #[must_use]
     pub fn code(&self) -> Option<u16> {
         let (_, coded) = self.text.split_once(CODED)?;
         coded.split_once(',')?.0.parse().ok()
     }
 
-    /// The text without what stands before it for machines.
+    /// The text without the prefix that carries the status code.
     #[must_use]
     pub fn message(&self) -> &str {
         let coded = self.text.split_once(CODED).and_then(|(_, coded)| coded.split_once(','));
@@ -246,25 +247,25 @@ impl ServerError {
     }
 }
 
-/// How we refuse a call. Its text goes to the peer.
+/// How we refuse a call. The peer receives the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The call can't be done, for this reason. The stream stays open.
+    /// The call failed for this reason. The stream stays open.
     Error(String),
-    /// There is no such service: the part of the method before the dot.
+    /// The service does not exist: the part of the method before the dot.
     UnknownService,
-    /// The service has no such method.
+    /// The service does not have this method.
     UnknownMethod,
 }
 
 impl Refusal {
-    /// An error with a code of HTTP, which servers pass on to whoever asked.
+    /// An error with an HTTP status code, which servers pass on to the client.
     #[must_use]
     pub fn coded(code: u16, message: impl fmt::Display) -> Self {
         Self::Error(format!("{CODED}{code},{message}"))
     }
 
-    /// What the peer is told, in the words of Go's `net/rpc`.
+    /// The error text for the peer, in the wording of Go's `net/rpc`.
     #[must_use]
     pub fn text(&self, method: &str) -> String {
         match self {
@@ -305,7 +306,7 @@ mod tests {
     fn of_a_long_error_the_beginning_is_shown() {
         let long = ServerError::new("ö".repeat(3_000));
         assert!(long.to_string().ends_with("ö… (6000 bytes)") && long.to_string().len() < 4_200);
-        assert_eq!(long.text().len(), 6_000, "who has asked is told all of it");
+        assert_eq!(long.text().len(), 6_000, "`text` is not shortened");
         assert_eq!(ServerError::new("short").to_string(), "short");
     }
 
@@ -322,39 +323,39 @@ mod tests {
     }
 }
 
-/// Why a server can't be reached. Reads after "failed to".
+/// Why a server cannot be reached. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// Its name is unknown.
-    #[error("find the address of {address}: {source}")]
+    /// The name cannot be resolved.
+    #[error("resolve {address}: {source}")]
     Resolve {
-        /// The server's.
+        /// The server's address.
         address: Address,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Nobody answers there, or not what is expected.
+    /// The connection failed.
     #[error("connect to {address}: {source}")]
     Connect {
-        /// The server's.
+        /// The server's address.
         address: Address,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// TLS was refused by one side or the other.
-    #[error("speak TLS with {address}: {source}")]
+    /// The TLS handshake failed on either side.
+    #[error("complete the TLS handshake with {address}: {source}")]
     Tls {
-        /// The server's.
+        /// The server's address.
         address: Address,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It takes too long.
+    /// Dialling took too long.
     #[error("connect to {address} within {within:.1?}")]
     Late {
-        /// The server's.
+        /// The server's address.
         address: Address,
-        /// How long that may take.
+        /// The time limit.
         within: Duration,
     },
 }

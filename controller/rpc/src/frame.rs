@@ -1,12 +1,12 @@
-//! Frames of yamux as they pass, on their way between a socket and the `yamux` crate, which keeps to itself what it thinks of them.
+//! Observes the yamux frames that pass between a socket and the `yamux` crate, which does not expose them.
 //!
 //! ```text
-//! version 0 │ kind │ flags, 2 bytes │ stream, 4 bytes │ length, 4 bytes │ of data: as many bytes       all big-endian
+//! version 0 │ kind │ flags, 2 bytes │ stream, 4 bytes │ length, 4 bytes │ data frames: payload       all big-endian
 //! ```
 //!
-//! In: bytes both ways. Out: the same bytes, how many came, which streams the peer has finished, and why the connection ends: it was cut,
-//! the peer breaks the protocol, or one side says that it goes. The crate answers a violation with a GoAway and goes on; here that is the
-//! end. What is known here is known before anybody who waits for a stream is woken.
+//! In: bytes in both directions. Out: the same bytes, how many arrived, which streams the peer has finished, and why the connection ends:
+//! it was cut, the peer violated the protocol, or one side sent GoAway. The crate answers a violation with a GoAway and continues; here the
+//! connection ends. All this is recorded before any task that waits for a stream is woken.
 //!
 //! Facts: `hashicorp/yamux:spec.md` and `const.go`.
 
@@ -25,13 +25,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::Lost;
 
-/// What a peer may send on a stream before it is granted more. Fixed at what every stream begins with: the crate would let it grow, and
-/// a Go peer sends as much as is granted in *one* frame, of which the crate takes 1 MiB.
+/// How much a peer may send on a stream before it is granted more: the initial window of every stream, never enlarged. The crate would
+/// let it grow, but a Go peer sends as much as it was granted in *one* frame, and the crate rejects frames above 1 MiB.
 pub(crate) const WINDOW: u32 = 256 * 1024;
 
 const HEADER: usize = 12;
 
-/// The flag of the last frame that one side sends on a stream.
+/// The flag of the last frame that a side sends on a stream.
 const FIN: u16 = 4;
 
 /// The kind of a frame.
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     GoAway,
 }
 
-/// A frame without what it carries.
+/// A frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
@@ -53,11 +53,12 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// A header, or how the peer breaks the protocol with it.
+    /// Parses a header; an error describes how the peer violates the protocol.
     fn parse(header: [u8; HEADER]) -> Result<Self, String> {
         if header.starts_with(b"HTTP/") {
-            return Err("speaks HTTP: is this its port for HTTP, and not the one for RPC (4647 by default)?"
-                .to_owned());
+            return Err(
+                "speaks HTTP: is this its HTTP port instead of its RPC port (4647 by default)?".to_owned()
+            );
         }
         let [version, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = header;
         let kind = match kind {
@@ -65,18 +66,20 @@ impl Frame {
             1 => Kind::WindowUpdate,
             2 => Kind::Ping,
             3 => Kind::GoAway,
-            4.. => return Err(format!("sends a frame of kind {kind}, which is none of yamux")),
+            4.. => return Err(format!("sends a frame of kind {kind}, which yamux does not have")),
         };
         if version != 0 {
-            return Err(format!("speaks version {version} of yamux"));
+            return Err(format!("uses version {version} of yamux"));
         }
         let flags = u16::from_be_bytes([f0, f1]);
         let (stream, length) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([l0, l1, l2, l3]));
         let frame = Self { kind, flags, stream, length };
         match kind {
-            Kind::Data if length > WINDOW => Err(format!("sends {length} bytes at a time, more than it may")),
+            Kind::Data if length > WINDOW => {
+                Err(format!("sends {length} bytes in one frame, more than allowed"))
+            }
             Kind::Data | Kind::WindowUpdate if stream == 0 => {
-                Err("sends data on stream 0, which is none".to_owned())
+                Err("sends data on stream 0, which does not exist".to_owned())
             }
             Kind::Data | Kind::WindowUpdate | Kind::Ping | Kind::GoAway => Ok(frame),
         }
@@ -90,17 +93,17 @@ impl Frame {
     }
 }
 
-/// Finds the frames in one direction's bytes, whatever the pieces in which they pass.
+/// Finds the frames in the bytes of one direction, however they are split.
 #[derive(Debug, Default)]
 pub(crate) struct Finder {
     header: [u8; HEADER],
     have: usize,
-    /// How many bytes of the last frame are still to pass.
+    /// Bytes of the last frame's payload that have not passed yet.
     payload: usize,
 }
 
 impl Finder {
-    /// Shows `each` the frames whose headers end in these bytes.
+    /// Calls `each` for every frame whose header ends in `bytes`.
     pub(crate) fn look(
         &mut self,
         mut bytes: &[u8],
@@ -125,7 +128,7 @@ impl Finder {
     }
 }
 
-/// What is known of a connection from what has passed.
+/// What is known about a connection from its traffic.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     received: AtomicU64,
@@ -133,32 +136,32 @@ pub(crate) struct Seen {
     streams: Mutex<Streams>,
 }
 
-/// How the peer ends its way of streams. The crate takes a reset, or a connection that was cut, for such an end.
+/// Which streams the peer has finished. The crate reports a reset, or a lost connection, as a regular end.
 #[derive(Debug, Default)]
 struct Streams {
-    /// Those that we have, and whether the peer has finished each.
+    /// Our open streams, and whether the peer has finished each.
     live: HashMap<u32, bool>,
-    /// The last one that was finished and that we don't have: of one frame that opens and finishes, this is seen first.
+    /// The last finished stream that is not in `live`: one frame can open and finish a stream, and is seen here before the stream exists.
     unknown: Option<u32>,
 }
 
 impl Seen {
-    /// How many bytes the peer has sent.
+    /// Number of bytes received.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Why the connection ends, where that was seen.
+    /// Why the connection ends, if known.
     pub(crate) fn end(&self) -> Option<Lost> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes why the connection ends, unless there is a reason already.
+    /// Records why the connection ends, unless a reason is already known.
     pub(crate) fn ends(&self, why: Lost) {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
     }
 
-    /// Heeds a stream from now on, to the moment when it is forgotten.
+    /// Starts tracking a stream, until [`Seen::forget`].
     pub(crate) fn heed(&self, stream: u32) {
         let mut streams = self.streams();
         let is_finished = streams.unknown == Some(stream);
@@ -169,7 +172,7 @@ impl Seen {
         self.streams().live.remove(&stream);
     }
 
-    /// Whether the peer has said that this was all, of a stream that is heeded.
+    /// Whether the peer has finished a tracked stream.
     pub(crate) fn is_finished(&self, stream: u32) -> bool {
         self.streams().live.get(&stream).copied().unwrap_or_default()
     }
@@ -187,16 +190,16 @@ impl Seen {
     }
 }
 
-/// A connection whose frames are looked at.
+/// A connection whose frames are observed.
 pub(crate) struct Watched<T> {
     io: T,
     inbound: Finder,
     outbound: Finder,
-    /// The last frame that came, of which the crate may think ill.
+    /// The last frame received: if the crate reports a violation, this frame caused it.
     last: Option<Frame>,
-    /// The stream that ends with the frame that is passing.
+    /// The stream that the current frame finishes, once its payload has passed.
     finishing: Option<u32>,
-    /// We have told the peer that it breaks the protocol.
+    /// The crate has sent the peer a GoAway for a violation.
     condemned: bool,
     seen: Arc<Seen>,
 }
@@ -214,7 +217,7 @@ impl<T> Watched<T> {
         let (last, finishing, seen) = (&mut self.last, &mut self.finishing, &self.seen);
         let looked = self.inbound.look(bytes, |frame| {
             *last = Some(frame);
-            // The one before has passed whole.
+            // The previous frame has passed completely.
             finishing.take().into_iter().for_each(|stream| seen.finished(stream));
             match frame.kind {
                 Kind::GoAway => seen.ends(Lost::GoAway(frame.length)),
@@ -231,7 +234,7 @@ impl<T> Watched<T> {
         looked.map_err(|why| self.violation(why))
     }
 
-    /// The same error once it is known to be the end.
+    /// Records the error as the end of the connection, and returns it.
     fn cut(&self, error: io::Error) -> io::Error {
         let (kind, why) = (error.kind(), Lost::from(error));
         self.seen.ends(why.clone());
@@ -246,7 +249,7 @@ impl<T> Watched<T> {
 
     fn went(&mut self, bytes: &[u8]) {
         let condemned = &mut self.condemned;
-        // What we send is well formed.
+        // Frames that we send are well-formed.
         let _ = self.outbound.look(bytes, |frame| {
             *condemned |= frame.kind == Kind::GoAway && frame.length != 0;
             Ok(())
@@ -255,10 +258,10 @@ impl<T> Watched<T> {
 
     fn why_condemned(&self) -> String {
         match self.last {
-            None => "breaks the protocol of yamux".to_owned(),
+            None => "violates the yamux protocol".to_owned(),
             Some(Frame { kind, flags, stream, length }) => {
                 format!(
-                    "breaks the protocol of yamux by {kind:?} with flags {flags:#x}, stream {stream}, length {length}"
+                    "violates the yamux protocol by {kind:?} with flags {flags:#x}, stream {stream}, length {length}"
                 )
             }
         }
@@ -311,7 +314,7 @@ mod tests {
                 }
                 let lines: Vec<_> = lines.collect();
                 let (mut finder, mut found) = (Finder::default(), Vec::new());
-                // Whatever the pieces.
+                // Split at arbitrary places.
                 for piece in lines.concat().chunks(7) {
                     finder
                         .look(piece, |frame| {
@@ -328,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Whoever is woken by the end of a connection finds why it ended.
+    /// A task that is woken by the end of a connection can already read why it ended.
     #[tokio::test]
     async fn an_end_is_known_before_it_is_told() {
         let (ours, peer) = tokio::io::duplex(64);
@@ -354,8 +357,8 @@ mod tests {
     #[test]
     fn nonsense_is_told() {
         let look = |header: [u8; HEADER]| Finder::default().look(&header, |_| Ok(())).unwrap_err();
-        assert_eq!(look([1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]), "speaks version 1 of yamux");
-        assert_eq!(look(*b"GET / HTTP/1"), "sends a frame of kind 69, which is none of yamux");
+        assert_eq!(look([1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]), "uses version 1 of yamux");
+        assert_eq!(look(*b"GET / HTTP/1"), "sends a frame of kind 69, which yamux does not have");
         assert!(look([0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 1]).contains("262145 bytes"));
         assert!(look([0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).contains("stream 0"));
     }

@@ -1,11 +1,11 @@
-//! Streaming calls: messages both ways on a stream of their own, such as logs that are followed, or a terminal.
+//! Streaming calls: messages in both directions on one stream, such as followed logs or a terminal.
 //!
 //! ```text
 //! caller                              called
 //! {"Method": …}          ──►
 //!                        ◄──          {"Error": ""}
 //! arguments              ──►
-//! whatever it is about   ◄─►          whatever it is about, mostly `StreamFrame`s
+//! method-specific        ◄─►          method-specific, mostly `StreamFrame`s
 //! end                    ◄─►          end
 //! ```
 //!
@@ -28,62 +28,62 @@ use crate::{
     stream::Stream,
 };
 
-/// What is sent to the caller of most streaming methods: Nomad's `StreamErrWrapper`.
+/// A message to the caller of most streaming methods: Nomad's `StreamErrWrapper`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct StreamFrame {
-    /// What went wrong; nothing follows it.
+    /// The error, if any; it is the last message.
     pub error: Option<StreamError>,
-    /// Bytes of a file, or JSON, as the method says. None at all is a sign of life.
+    /// Bytes of a file, or JSON, depending on the method. An empty payload is a keepalive.
     #[serde(with = "codec::bytes")]
     pub payload: Vec<u8>,
 }
 
-/// What went wrong with a streaming call: Nomad's `RpcError`.
+/// The error of a streaming call: Nomad's `RpcError`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct StreamError {
-    /// In words.
+    /// The error text.
     pub message: String,
-    /// As a code of HTTP.
+    /// The HTTP status code.
     pub code: Option<i64>,
 }
 
-/// The size of the payload: it is somebody's log, or what they type.
+/// Prints only the size of the payload: it holds a user's logs or keystrokes.
 impl fmt::Debug for StreamFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "frame of {} bytes, {:?}", self.payload.len(), self.error)
     }
 }
 
-/// A stream of messages. Dropped before it was finished, it is reset.
+/// A stream of messages. Dropping it before [`Framed::finish`] resets it.
 #[derive(Debug)]
 pub struct Framed<T> {
     reader: FrameReader<T>,
     writer: FrameSender<T>,
 }
 
-/// The reading half of one.
+/// The reading half of a [`Framed`].
 pub type FrameReader<T> = Reader<ReadHalf<T>>;
 
-/// The writing half of one.
+/// The writing half of a [`Framed`].
 #[derive(Debug)]
 pub struct FrameSender<T> {
     io: WriteHalf<T>,
-    /// The last message.
+    /// The last message, encoded.
     message: Vec<u8>,
-    /// How much of it was sent.
+    /// Bytes of it already sent.
     sent: usize,
 }
 
 impl<T: Io> Framed<T> {
-    /// Messages from here on.
+    /// Frames an open stream.
     pub fn new(io: T) -> Self {
         let (reader, writer) = tokio::io::split(io);
         Self { reader: Reader::new(reader), writer: FrameSender { io: writer, message: Vec::new(), sent: 0 } }
     }
 
-    /// The arguments of a call, which must come: as large as [`Limits::ARGUMENTS`].
+    /// Reads the arguments of a call, up to [`Limits::ARGUMENTS`].
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -91,7 +91,7 @@ impl<T: Io> Framed<T> {
         self.read(Limits::ARGUMENTS).await
     }
 
-    /// The next message, which must come.
+    /// Reads the next message; the end of the stream is an error.
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -99,18 +99,18 @@ impl<T: Io> Framed<T> {
         self.reader.read(limits).await
     }
 
-    /// The next message within [`Limits::FRAME`]; none where the peer has finished.
+    /// Reads the next message within [`Limits::FRAME`], or `None` if the peer has finished.
     ///
     /// # Errors
-    /// As [`Reader::next`], and when it is of another type.
+    /// As [`Reader::next`]; also if the message has another type.
     pub async fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, MessageError> {
         self.receive_within(Limits::FRAME).await
     }
 
-    /// The same within other limits.
+    /// As [`Framed::receive`], with other limits.
     ///
     /// # Errors
-    /// As of [`Framed::receive`].
+    /// As [`Framed::receive`].
     pub async fn receive_within<M: DeserializeOwned>(
         &mut self,
         limits: Limits,
@@ -122,35 +122,35 @@ impl<T: Io> Framed<T> {
     /// As [`FrameSender::send`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`FrameSender::send`].
     pub async fn send<M: Serialize + ?Sized>(&mut self, message: &M) -> Result<(), MessageError> {
         self.writer.send(message).await
     }
 
-    /// Both ways, for who reads and writes at the same time.
+    /// Borrows both halves, to read and write at the same time.
     pub fn halves(&mut self) -> (&mut FrameReader<T>, FrameWriter<'_, T>) {
         (&mut self.reader, FrameWriter(&mut self.writer))
     }
 
-    /// Both ways, for two tasks. With the second of them the stream is dropped.
+    /// Splits into halves for two tasks. The stream is dropped with the second half.
     pub fn into_halves(self) -> (FrameReader<T>, FrameSender<T>) {
         (self.reader, self.writer)
     }
 
-    /// Sends no more.
+    /// Ends our direction.
     ///
     /// # Errors
-    /// When the peer is no more.
+    /// If the connection is lost.
     pub async fn finish(&mut self) -> Result<(), MessageError> {
         self.writer.finish().await
     }
 }
 
 impl<T: Io> FrameSender<T> {
-    /// Sends a message. Where this is dropped before it is done, the message goes whole, before the next one or the end, or not at all.
+    /// Sends a message. If this future is dropped early, the message is later sent whole (before the next one or the end) or not at all.
     ///
     /// # Errors
-    /// When it can't be written, or the peer is no more.
+    /// If the message cannot be encoded, or the connection is lost.
     pub async fn send<M: Serialize + ?Sized>(&mut self, message: &M) -> Result<(), MessageError> {
         let message = codec::encode(message)?;
         self.drain().await?;
@@ -158,16 +158,16 @@ impl<T: Io> FrameSender<T> {
         self.drain().await
     }
 
-    /// Sends no more.
+    /// Ends our direction.
     ///
     /// # Errors
-    /// When the peer is no more.
+    /// If the connection is lost.
     pub async fn finish(&mut self) -> Result<(), MessageError> {
         self.drain().await?;
         Ok(self.io.shutdown().await?)
     }
 
-    /// Sends what is left of the last message.
+    /// Sends the rest of the last message.
     async fn drain(&mut self) -> Result<(), MessageError> {
         while let Some(rest @ [_, ..]) = self.message.get(self.sent..) {
             match self.io.write(rest).await? {
@@ -180,7 +180,7 @@ impl<T: Io> FrameSender<T> {
     }
 }
 
-/// The writing half of a stream of messages, lent.
+/// A borrowed writing half.
 #[derive(Debug)]
 pub struct FrameWriter<'a, T>(&'a mut FrameSender<T>);
 
@@ -188,16 +188,16 @@ impl<T: Io> FrameWriter<'_, T> {
     /// As [`Framed::send`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Framed::send`].
     pub async fn send<M: Serialize + ?Sized>(&mut self, message: &M) -> Result<(), MessageError> {
         self.0.send(message).await
     }
 }
 
-/// Begins a streaming call on a stream of its own, and waits so long until it is accepted.
+/// Starts a streaming call on a new stream and waits up to `wait` for the peer to accept it.
 ///
 /// # Errors
-/// When it isn't.
+/// If the call is not accepted in time.
 pub async fn stream<A: Serialize + ?Sized>(
     mux: &Mux,
     method: &str,
@@ -214,10 +214,10 @@ pub async fn stream<A: Serialize + ?Sized>(
     begun.unwrap_or(Err(CallError::Late(wait))).map_err(|error| mux.lost().map_or(error, CallError::Lost))
 }
 
-/// Begins a streaming call on a stream, or a connection, whose kind was said.
+/// Starts a streaming call on a stream or connection whose kind byte was already sent.
 ///
 /// # Errors
-/// When it isn't accepted.
+/// If the call is not accepted.
 pub async fn begin<T: Io, A: Serialize + ?Sized>(
     io: T,
     method: &str,
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::{codec::Value, recordings};
 
-    /// Somebody else was faster, such as a resize of a terminal than its output. What was begun is not left in the middle.
+    /// A `select!` drops a send that lost, such as terminal output to a resize. The started message must not stay incomplete.
     #[tokio::test(start_paused = true)]
     async fn a_send_that_is_dropped_leaves_no_half_message() {
         let (ours, theirs) = tokio::io::duplex(8);
@@ -249,7 +249,7 @@ mod tests {
         let long = "x".repeat(100);
         let second = Duration::from_secs(1);
         assert!(tokio::time::timeout(second, framed.send(&long)).await.is_err());
-        // Nor is what waits behind it.
+        // A message waiting behind it is dropped whole.
         assert!(tokio::time::timeout(second, framed.send("lost")).await.is_err());
         let sends = async {
             framed.send("next").await.unwrap();
@@ -263,7 +263,7 @@ mod tests {
             heard
         };
         assert_eq!(tokio::join!(sends, hears).1, [&long[..], "next"]);
-        // Nor is it forgotten at the end.
+        // The message is also completed by `finish`.
         let (ours, theirs) = tokio::io::duplex(8);
         let (mut framed, mut peer) = (Framed::new(ours), Framed::new(theirs));
         assert!(tokio::time::timeout(second, framed.send(&long)).await.is_err());
@@ -273,7 +273,7 @@ mod tests {
         assert!(peer.receive::<String>().await.unwrap().is_none());
     }
 
-    /// Of a command with many words, as of any other, the arguments are read.
+    /// A long command exceeds the limit for frames, but not the one for arguments.
     #[tokio::test]
     async fn arguments_may_be_larger_than_frames() {
         let (ours, theirs) = tokio::io::duplex(4096);
@@ -307,13 +307,13 @@ mod tests {
         assert_eq!(reads.await.unwrap(), "hello");
     }
 
-    /// What nodes were recorded to send on streams is read as what it is.
+    /// Decodes the frames that recorded nodes sent.
     #[test]
     fn recorded_frames_are_frames() {
         let (mut frames, mut errors) = (0, 0);
         for message in recordings::messages().into_iter().filter(|message| message.kind == "frame") {
             let value: Value = codec::decode(&message.bytes).unwrap();
-            // Who asked for a terminal sends another kind.
+            // Terminal sessions use another type of message.
             let Some(payload) = value.get("Payload") else { continue };
             let frame: StreamFrame = codec::decode_within(&message.bytes, Limits::FRAME).unwrap();
             assert_eq!(codec::encode(payload).unwrap().len() > 1, !frame.payload.is_empty(), "{message}");

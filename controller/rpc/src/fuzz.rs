@@ -1,9 +1,9 @@
-//! What is fed with any bytes, and what must hold whatever they are.
+//! Fuzz targets, and the invariants that must hold for any input.
 //!
 //! In: bytes, from a fuzzer (`tests/fuzz/run rpc`) or from the corpus (`tests/fuzz/corpus/rpc`, replayed by the tests below). The first
-//! one says what the others are. Out: nothing, or a panic that names the broken promise. Compiled for tests and for fuzzing only.
+//! byte selects the target. Out: nothing, or a panic that names the broken invariant. Compiled only for tests and fuzzing.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken promise is told by a panic")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken invariant panics")]
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,16 +21,16 @@ use crate::{
     serve::{Call, Peer, Service, answer, serve},
 };
 
-/// What a message may have here: as much as a fuzzer makes up.
+/// Limits for messages: as much as a fuzzer generates.
 const LIMITS: Limits = Limits { bytes: 64 * 1024, depth: 96, values: 64 * 1024 };
 
-/// Longer than any of our own waits, in time that does not pass.
+/// Longer than all timeouts of the crate; time is paused.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// Feeds `data`.
+/// Runs the target that the first byte selects.
 ///
 /// # Panics
-/// When something does not hold.
+/// If an invariant is broken.
 pub fn feed(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 4 {
@@ -41,7 +41,7 @@ pub fn feed(data: &[u8]) {
     }
 }
 
-/// What begins a message is read or refused. What was read means the same when it is written and read again.
+/// The start of the input is decoded or refused. A decoded value stays the same when it is encoded and decoded again.
 fn message(data: &[u8]) {
     let mut extent = Extent::new(LIMITS);
     let Ok(Some(length)) = extent.of(data) else {
@@ -49,7 +49,7 @@ fn message(data: &[u8]) {
         return;
     };
     let message = &data[..length];
-    // In pieces it ends where it ends in one.
+    // Splitting the input does not change where the message ends.
     let mut pieces = Extent::new(LIMITS);
     assert!(
         (0..length).all(|end| pieces.of(&data[..end]) == Ok(None)) && pieces.of(data) == Ok(Some(length))
@@ -64,14 +64,14 @@ fn message(data: &[u8]) {
     let written = encode(&value).unwrap();
     let again: Value = codec::decode(&written).unwrap();
     assert!(encode(&again).unwrap() == written);
-    // Two kinds of texts can't be told apart by what was written; nor is what is not a number equal to itself.
+    // Compare encoded bytes: distinct kinds of text encode alike, and NaN does not equal itself.
     if let Ok(everything) = decode_within::<Everything>(message, LIMITS) {
         let again: Everything = codec::decode(&encode(&everything).unwrap()).unwrap();
         assert!(encode(&again).unwrap() == encode(&everything).unwrap());
     }
 }
 
-/// A value of each type that Nomad's structs have.
+/// A value of each type that Nomad's structs use.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Everything {
@@ -101,14 +101,14 @@ struct Options {
     allow_stale: bool,
 }
 
-/// Time does not pass, so what waits for nothing is seen at once.
+/// Time is paused, so a wait without a cause times out at once.
 fn in_time(what: impl Future<Output = ()>) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async { tokio::time::timeout(WAIT, what).await.expect("it ends") });
 }
 
-/// A server says this, as the whole of its connection: it ends, and so does all that we do over it.
+/// A server sends the input as its whole connection: the connection ends, and so does everything we do over it.
 async fn client(data: &[u8]) {
     let (ours, theirs) = duplex(1 << 20);
     let (mux, incoming) = Mux::start(ours, Side::Client);
@@ -122,14 +122,14 @@ async fn client(data: &[u8]) {
     tokio::join!(served, called, say(theirs, data));
 }
 
-/// A client says this, from its first byte.
+/// A client sends the input, starting with its kind byte.
 async fn server(data: &[u8]) {
     let (ours, theirs) = duplex(1 << 20);
     let served = connect::accept(ours, None, Arc::new(Repeats), String::new());
     let _ = tokio::join!(served, say(theirs, data));
 }
 
-/// A server answers so on the stream of a call.
+/// A server answers a call with the input.
 async fn answered(data: &[u8]) {
     let (ours, theirs) = duplex(1 << 20);
     let ((client, _incoming), (_server, mut streams)) =
@@ -145,7 +145,7 @@ async fn answered(data: &[u8]) {
     let _ = answer.map(|reply| reply.decode::<Everything>().is_ok());
 }
 
-/// Says all of it and goes, whatever the other one says.
+/// Sends all the data and closes, ignoring whatever the other side sends.
 async fn say(theirs: tokio::io::DuplexStream, data: &[u8]) {
     let (mut read, mut write) = tokio::io::split(theirs);
     let says = async {
@@ -156,7 +156,7 @@ async fn say(theirs: tokio::io::DuplexStream, data: &[u8]) {
     let (_, ()) = tokio::join!(read.read_to_end(&mut heard), says);
 }
 
-/// Says what it hears.
+/// Echoes what it receives.
 struct Repeats;
 
 impl Service for Repeats {
@@ -177,7 +177,7 @@ impl Service for Repeats {
     }
 }
 
-/// Whole examples to begin with.
+/// Valid inputs to start from.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let everything = Everything {

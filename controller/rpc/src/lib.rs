@@ -1,7 +1,7 @@
-//! Nomad's RPC, as both its sides speak it: the clients of real servers, and the servers' side for tests.
+//! Nomad's RPC protocol, both sides of it: the client of real servers, and a server for tests.
 //!
-//! In: addresses, certificates, calls with whatever arguments. Out: answers, and the calls of the peer to a [`Service`]. Must not know
-//! what the calls are about: no allocation, no node, nothing of the agent.
+//! In: addresses, certificates, calls with any arguments. Out: replies, and the peer's calls to a [`Service`]. This crate must not know
+//! what the calls mean: no allocation, no node, nothing of the agent.
 //!
 //! ```text
 //!   pool ──► call, framed ──►┐                 ┌──► serve ──► Service
@@ -10,15 +10,15 @@
 //!                                stream)
 //! ```
 //!
-//! - [`codec`]: messages as bytes, as Go's peers write and read them.
-//! - [`message`]: messages on a stream, one after another; headers of calls.
-//! - [`mux`], [`stream`]: many streams over one connection, by yamux.
-//! - [`call`] and [`serve`]: plain calls, one way and the other. [`framed`]: streaming calls.
-//! - [`connect`], [`tls`], [`address`]: connections, dialled and accepted.
-//! - [`pool`]: the servers of a region, and what follows when one fails.
-//! - [`error`]: what can go wrong, and what a server means by its errors.
+//! - [`codec`]: encodes and decodes messages the way Go peers do.
+//! - [`message`]: reads and writes consecutive messages on a stream; call headers.
+//! - [`mux`], [`stream`]: many streams over one yamux connection.
+//! - [`call`] and [`serve`]: unary calls, outgoing and incoming. [`framed`]: streaming calls.
+//! - [`connect`], [`tls`], [`address`]: outgoing and incoming connections.
+//! - [`pool`]: the servers of a region, and failover between them.
+//! - [`error`]: error types, and the meaning of a server's error texts.
 //!
-//! Versions 1.1 to 2.0 of Nomad speak alike here.
+//! Nomad 1.1 to 2.0 use the same protocol.
 #![warn(missing_docs)]
 
 pub mod address;

@@ -1,7 +1,7 @@
-//! Messages on a stream, one after another: what is before the body of an RPC, and how whole messages are read and written.
+//! Consecutive messages on a stream: RPC headers, and reading and writing whole messages.
 //!
-//! In: any stream of bytes. Out: whole messages within bounds. A reader that is dropped while it waits, and one that goes on later,
-//! lose nothing: what has arrived is kept.
+//! In: any byte stream. Out: whole messages within limits. Dropping a pending read loses nothing: the reader keeps the bytes that have
+//! arrived.
 //!
 //! Facts: Go's `net/rpc/server.go` (`Request`, `Response`), `hashicorp/nomad:nomad/structs/streaming_rpc.go`.
 
@@ -13,34 +13,34 @@ use crate::{
     error::MessageError,
 };
 
-/// The first byte of a stream, or of a connection without streams: requests and responses.
+/// First byte of a stream, or of a connection without streams: requests and responses follow.
 pub(crate) const PLAIN: u8 = 1;
-/// Likewise: one streaming RPC.
+/// First byte likewise: one streaming RPC follows.
 pub(crate) const STREAMING: u8 = 5;
 
-/// What is before the arguments of a call. Fields in the order in which stock peers write them.
+/// The header before a call's arguments. Fields are in the order in which stock peers write them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Request {
-    /// Chosen by the caller, repeated by the answer.
+    /// Chosen by the caller; the response repeats it.
     pub seq: u64,
     /// `Service.Method`.
     pub service_method: String,
 }
 
-/// What is before the reply to a call.
+/// The header before a call's reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Response {
-    /// Empty where the call succeeded. Else the body is an empty map.
+    /// Empty if the call succeeded. Otherwise the body is an empty map.
     pub error: String,
-    /// That of the request.
+    /// The request's `seq`.
     pub seq: u64,
-    /// That of the request.
+    /// The request's method.
     pub service_method: String,
 }
 
-/// What a streaming RPC begins with.
+/// The first message of a streaming RPC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct StreamHeader {
@@ -48,43 +48,43 @@ pub struct StreamHeader {
     pub method: String,
 }
 
-/// The answer to it; the arguments follow only then.
+/// The response to a [`StreamHeader`]. The caller sends its arguments only after it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct StreamAck {
-    /// Empty where the call is accepted.
+    /// Empty if the call is accepted.
     pub error: String,
 }
 
-/// Reads messages.
+/// Reads whole messages from a byte stream.
 #[derive(Debug)]
 pub struct Reader<R> {
     io: R,
-    /// What has arrived and was not given out.
+    /// Bytes that have arrived but are not yet returned.
     buffer: Vec<u8>,
 }
 
-/// Bytes that are read at a time within a message.
+/// Bytes to reserve per read within a message.
 const CHUNK: usize = 16 * 1024;
 
-/// Bytes that are held for what hasn't begun to come: calls wait long, and most answers are short.
+/// Bytes to reserve before a message begins: calls wait long, and most replies are short.
 const WAITING: usize = 1024;
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Reads from here on.
+    /// Reads from the current position of `io`.
     pub fn new(io: R) -> Self {
         Self { io, buffer: Vec::new() }
     }
 
-    /// The bytes of the next message. None: the stream ended, and not within one.
+    /// The bytes of the next message, or `None` if the stream ends between two messages.
     ///
     /// # Errors
-    /// When the stream ended within a message or was reset, and when the message breaks a bound: then nothing more can be read.
+    /// If the stream ends within a message or is reset, or the message exceeds a limit. Nothing more can be read after an error.
     pub async fn next(&mut self, limits: Limits) -> Result<Option<Vec<u8>>, MessageError> {
         let mut extent = Extent::new(limits);
         loop {
             if let Some(length) = extent.of(&self.buffer)? {
-                // The buffer goes with the message: after a large one nothing large is kept.
+                // Hand out the buffer itself, so that no large allocation remains after a large message.
                 let rest = self.buffer.split_off(length);
                 let mut message = std::mem::replace(&mut self.buffer, rest);
                 if message.capacity() > 2 * length {
@@ -99,30 +99,30 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// The next message, which must come.
+    /// Reads the next message; the end of the stream is an error.
     ///
     /// # Errors
-    /// As [`Reader::next`]; when the stream ends before it, and when it is of another type.
+    /// As [`Reader::next`]; also if the stream ends before the message, or the message has another type.
     pub async fn read<T: DeserializeOwned>(&mut self, limits: Limits) -> Result<T, MessageError> {
         let message = self.next(limits).await?.ok_or(MessageError::Ended)?;
         Ok(codec::decode_within(&message, limits)?)
     }
 
-    /// Whether something has arrived that nobody has asked for.
+    /// Whether bytes beyond the last returned message have arrived.
     pub(crate) fn has_more(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// What is read from.
+    /// The underlying stream.
     pub(crate) fn io(&mut self) -> &mut R {
         &mut self.io
     }
 }
 
-/// Writes whole messages at once.
+/// Writes all bytes and flushes.
 ///
 /// # Errors
-/// When the stream is no more, or can't be written to.
+/// If the stream is closed or cannot be written to.
 pub(crate) async fn write(io: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), MessageError> {
     io.write_all(bytes).await?;
     Ok(io.flush().await?)
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::recordings;
 
-    /// The headers of all recorded calls are written as stock peers have written them.
+    /// Encoding the headers of all recorded calls gives the bytes that stock peers sent.
     #[test]
     fn recorded_headers_are_written_as_they_were_read() {
         let mut calls = 0;
@@ -161,7 +161,7 @@ mod tests {
         assert!(calls > 400, "{calls}");
     }
 
-    /// Hundreds of nodes in one process wait for hundreds of answers.
+    /// A process with hundreds of nodes waits for hundreds of replies at once.
     #[tokio::test(start_paused = true)]
     async fn who_waits_holds_little_and_so_does_what_came() {
         let (ours, mut theirs) = tokio::io::duplex(1 << 20);

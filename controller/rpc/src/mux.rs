@@ -1,7 +1,7 @@
-//! Many streams over one connection: yamux, with what Nomad's peers expect of it.
+//! Many streams over one connection: yamux, with the behaviour that Nomad's peers expect.
 //!
-//! In: a connection whose first byte has passed. Out: streams that we open, streams that the peer opens ([`Incoming`]), and why it
-//! ended. A task of its own drives it until the peer goes, [`Mux::close`] is called or the last handle is dropped.
+//! In: a connection whose kind byte was already sent or read. Out: streams that we open, streams that the peer opens ([`Incoming`]), and
+//! why the connection ended. A task drives the connection until the peer closes it, [`Mux::close`] is called or the last handle is dropped.
 //!
 //! ```text
 //!   Mux::open ──► ┌────────┐ ◄──► yamux ◄──► frame::Watched ◄──► socket
@@ -9,11 +9,11 @@
 //!                 └────────┘
 //! ```
 //!
-//! Everything is bounded: [`STREAMS`] of each side, on a server twice those of its client, 256 KiB of unread bytes in each. Who opens more
-//! is told so by a reset of the stream. That is a bound on bytes and not quite on memory: a peer that sends them one by one makes us keep
-//! some 64 for each. And two peers of this crate that both write without reading could wait for each other for ever, since it does not read
-//! while it can't answer; a Go peer reads always. The peer's pings are answered; we send some while there is traffic, but none to learn
-//! whether an idle peer lives: that is what TCP (`connect.rs`) and deadlines of calls are for.
+//! Everything is bounded: [`STREAMS`] per side (twice as many incoming ones on a server), 256 KiB of unread bytes per stream. Streams
+//! beyond the limit are reset. The limit on bytes is not quite one on memory: if a peer sends single bytes, each costs about 64 bytes.
+//! Two peers of this crate that both write without reading could block each other for ever, since the driver does not read while it
+//! cannot answer; Go peers always read. The driver answers the peer's pings. It sends pings only while there is traffic, and none to
+//! detect that an idle peer is dead: TCP (`connect.rs`) and call deadlines do that.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -29,58 +29,59 @@ use crate::{
     stream::Stream,
 };
 
-/// Streams of each side at a time: as many as Go's peers leave unacknowledged.
+/// Maximum number of streams per side: as many as a Go peer leaves unacknowledged.
 pub const STREAMS: usize = 256;
 
-/// Streams of its clients that a server has at a time: as many again may have ended for the client, which opens others, and not yet for us.
+/// Maximum number of client streams on a server. A client may open a new stream before we have released the ended one, up to as many
+/// again.
 const STREAMS_SERVED: usize = 2 * STREAMS;
 
-/// Streams that the crate keeps, with those that were dropped and not yet forgotten. It gives the connection up at one more.
+/// Limit passed to the `yamux` crate, which also counts streams that were dropped but not yet closed. Exceeding it ends the connection.
 const STREAMS_KEPT: usize = 4 * STREAMS;
 
-/// How long a peer may take to read our farewell.
+/// How long a peer may take to read our GoAway.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Room that each connection has for what it reads, always: a heartbeat's answer or a few small frames.
+/// Read buffer per connection, allocated permanently: enough for a heartbeat response or a few small frames.
 const READ_BYTES: usize = 1_024;
 
-/// The same for what it writes: a heartbeat, or a report on an allocation.
+/// Write buffer per connection: enough for a heartbeat or an allocation update.
 const WRITE_BYTES: usize = 2 * 1_024;
 
-/// What bytes go over: TCP, TLS, or anything in tests.
+/// The underlying connection: TCP, TLS, or anything in tests.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
-/// Which side of the connection we are: who has dialled is the client, and numbers its streams oddly.
+/// Our side of the connection. The dialling side is the client and uses odd stream ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// We have dialled.
+    /// We dialled.
     Client,
-    /// The peer has.
+    /// The peer dialled.
     Server,
 }
 
-/// Streams that the peer opens. Where nobody receives them they are reset.
+/// Streams that the peer opens. They are reset if nobody receives them.
 pub type Incoming = mpsc::Receiver<Box<Stream>>;
 
-/// A handle of a connection. With the last one that is dropped it is closed.
+/// A handle of a connection. Dropping the last one closes the connection.
 #[derive(Debug, Clone)]
 pub struct Mux {
     open: mpsc::Sender<oneshot::Sender<yamux::Stream>>,
     room: Arc<Semaphore>,
-    /// How many streams of the peer there may be, and room for them.
+    /// The limit for the peer's streams, and the permits that are left.
     peers: usize,
     peers_room: Arc<Semaphore>,
     close: CancellationToken,
     ended: watch::Receiver<Option<Lost>>,
     seen: Arc<Seen>,
-    /// Cancelled once streams carry nothing any more.
+    /// Cancelled when streams can no longer carry data.
     gone: CancellationToken,
 }
 
 impl Mux {
-    /// Begins to drive a connection, on the present runtime.
+    /// Starts driving a connection on the current runtime.
     pub fn start(io: impl Io, side: Side) -> (Self, Incoming) {
         let (open, opens) = mpsc::channel(STREAMS);
         let peers = match side {
@@ -90,7 +91,7 @@ impl Mux {
         let (incoming, streams) = mpsc::channel(peers);
         let (close, gone) = (CancellationToken::new(), CancellationToken::new());
         let (end, ended) = watch::channel(None);
-        // A frame's head and a short body in one write, and several of them in one read. Long bodies pass by.
+        // Coalesces a frame header and a short body into one write, and several frames into one read. Long bodies bypass the buffer.
         let (io, seen) = Watched::new(BufStream::with_capacity(READ_BYTES, WRITE_BYTES, io));
         let mode = match side {
             Side::Client => yamux::Mode::Client,
@@ -110,7 +111,7 @@ impl Mux {
             room: Arc::clone(&mux.peers_room),
         };
         tokio::spawn(async move {
-            // Streams end with the driver, however it ends.
+            // Streams end with the driver, even if it panics.
             let _gone = driver.gone.clone().drop_guard();
             let known = Arc::clone(&driver.seen);
             let why = driver.run().await;
@@ -120,10 +121,10 @@ impl Mux {
         (mux, streams)
     }
 
-    /// Opens a stream, of which the peer learns with the first byte that is written. Waits while there are [`STREAMS`] of ours.
+    /// Opens a stream. The peer learns of it with the first byte written. Waits while [`STREAMS`] of ours are open.
     ///
     /// # Errors
-    /// When the connection is no more.
+    /// If the connection has ended.
     pub async fn open(&self) -> Result<Stream, Lost> {
         let opened = async {
             let room = Arc::clone(&self.room).acquire_owned().await.ok()?;
@@ -133,7 +134,7 @@ impl Mux {
         };
         tokio::select! {
             biased;
-            // Whoever has the streams that fill the room may keep them.
+            // Stop waiting even if the open streams are never dropped.
             () = self.gone.cancelled() => {}
             stream = opened => if let Some(stream) = stream {
                 return Ok(stream);
@@ -145,39 +146,39 @@ impl Mux {
         }
     }
 
-    /// Whether a stream can be opened without waiting for another one to end.
+    /// Whether a stream can be opened without waiting.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.room.available_permits() > 0
     }
 
-    /// Whether the peer has streams that it has opened.
+    /// Whether the peer has open streams.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.peers_room.available_permits() < self.peers
     }
 
-    /// Takes leave and closes. Streams end.
+    /// Sends GoAway and closes the connection. Streams end.
     pub fn close(&self) {
         self.seen.ends(Lost::Closed);
         self.close.cancel();
     }
 
-    /// Waits until the connection is no more, our farewell included, and says why.
+    /// Waits until the connection is closed, GoAway included, and returns the reason.
     pub async fn ended(&self) -> Lost {
         let mut ended = self.ended.clone();
         let why = ended.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
         why.unwrap_or(Lost::Closed)
     }
 
-    /// Why the connection is no more, or is about to be; none while it can be used.
+    /// Why the connection ended or is about to end; `None` while it can be used.
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
-        // Without a word the driver ends only by a panic.
+        // The driver reports a reason unless it panics.
         self.seen.end().or_else(|| self.ended.has_changed().is_err().then_some(Lost::Closed))
     }
 
-    /// How many bytes the peer has sent: whether it still says anything.
+    /// Number of bytes received: callers compare it to see whether the peer still sends anything.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.seen.received()
@@ -187,7 +188,7 @@ impl Mux {
 fn config() -> yamux::Config {
     let mut config = yamux::Config::default();
     config.set_max_num_streams(STREAMS_KEPT);
-    // No more than each stream has from the beginning: see `WINDOW`.
+    // No more than each stream's initial window: see `WINDOW`.
     config.set_max_connection_receive_window(Some(STREAMS_KEPT * WINDOW as usize));
     config
 }
@@ -199,7 +200,7 @@ struct Driver<T> {
     gone: CancellationToken,
     seen: Arc<Seen>,
     incoming: mpsc::Sender<Box<Stream>>,
-    /// For streams of the peer.
+    /// Permits for the peer's streams.
     room: Arc<Semaphore>,
 }
 
@@ -215,16 +216,17 @@ impl<T: Io> Driver<T> {
         loop {
             let is_asked = asked.is_some();
             tokio::select! {
-                // Whoever takes leave drops its streams as well: the peer hears of an end, not of resets.
+                // Checked first: callers that close a connection also drop their streams, and the peer should see GoAway rather than
+                // resets.
                 biased;
-                // Where all handles are gone, or one of them says so.
+                // `Mux::close` was called; dropping all handles closes `opens`.
                 () = self.closing.cancelled() => break,
                 reply = self.opens.recv(), if !is_asked => match reply {
                     Some(reply) => asked = Some(reply),
                     None => break,
                 },
                 event = next(&mut self.connection, is_asked) => match event {
-                    // Who has asked may have gone: then it is reset, before the peer has heard of it.
+                    // If the caller was dropped, the stream is reset before the peer has seen it.
                     Event::Opened(stream) => asked = asked.take().and_then(|reply: oneshot::Sender<_>| {
                         let _ = reply.send(stream);
                         None
@@ -248,12 +250,12 @@ impl<T: Io> Driver<T> {
         };
         let mut stream = Stream::new(stream, room, Arc::clone(&self.seen), &self.gone);
         stream.acknowledge();
-        // There is room for as many as have a permit.
+        // The channel has a slot for each permit.
         let _ = self.incoming.try_send(Box::new(stream));
     }
 }
 
-/// Drives the connection until something has happened.
+/// Drives the connection until an event occurs.
 async fn next<T: Io>(connection: &mut yamux::Connection<Watched<BufStream<T>>>, open: bool) -> Event {
     poll_fn(|cx| {
         if open && let Poll::Ready(opened) = connection.poll_new_outbound(cx) {

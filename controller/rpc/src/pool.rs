@@ -1,15 +1,15 @@
-//! The servers of a region: which of them is asked, what follows when it fails, and one connection to each that is used.
+//! The servers of a region: server selection, failover, and one connection to each server in use.
 //!
-//! In: addresses, from the configuration and from what servers tell; calls. Out: answers. The first server of the list is asked always;
-//! one that fails goes to its end. Over each connection the servers call us too: those calls go to our [`Service`].
+//! In: addresses, from the configuration and from the servers; calls. Out: replies. Calls always go to the first server of the list; a
+//! server that fails moves to the end. Servers also call us over each connection: those calls go to our [`Service`].
 //!
 //! ```text
-//!   query, write ──► first server ──► connection, dialled once ──► answer
+//!   query, write ──► first server ──► connection, dialled once ──► reply
 //!                        ▲  │ fails                                  │
-//!                        │  └──► end of the list, wait, again        └──► `successes`: whoever waits may try
+//!                        │  └──► end of the list, pause, retry       └──► `successes`: waiting callers may retry
 //! ```
 //!
-//! Who may call rarely holds no room for it meanwhile: what a call needs is allocated when it begins.
+//! Callers that call rarely hold no memory in between: a call allocates when it begins.
 //!
 //! Facts: `hashicorp/nomad:client/rpc.go` (`RPC`, `canRetry`), `client/servers/manager.go`, `helper/pool/pool.go`.
 
@@ -44,38 +44,38 @@ use link::Link;
 pub use chance::{Chance, jitter};
 pub use list::{ServerList, rebalance_after};
 
-/// For how long a call is tried on one server after the other, beside the time for which it may block (Nomad's `RPCHoldTimeout`).
+/// How long a failing call is retried on one server after the other, on top of its blocking time (Nomad's `RPCHoldTimeout`).
 pub const HOLD: Duration = Duration::from_secs(5);
 
-/// Between two tries of a call there is a part of the hold time, at most one in so many.
+/// The pause between two tries is at most the hold time divided by this.
 const TRIES_IN_HOLD: u32 = 16;
 
-/// The longest that a server lets a query wait, whatever it asks for.
+/// The longest time for which servers block a query, whatever it requests.
 const BLOCK_MAX: Duration = Duration::from_secs(300);
 
-/// What an answer may take on top of all that servers wait by themselves: 5 s for a leader, and their work.
+/// How long a reply may take beyond the time that servers block: 5 s to wait for a leader, and the processing.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The shortest for which we ask a query to wait. None at all stands for [`BLOCK_MAX`].
+/// The shortest blocking time to request. Servers treat zero as [`BLOCK_MAX`].
 const BLOCK_MIN: Duration = Duration::from_millis(1);
 
-/// Queries that block at a time: the others of a connection's streams ([`STREAMS`](crate::mux::STREAMS)) are for what is answered at once.
+/// Maximum number of blocking queries; the connection's other streams ([`STREAMS`](crate::mux::STREAMS)) are for calls answered at once.
 const LONG: usize = 192;
 
-/// How long a server is dialled while there are others.
+/// Dial timeout while there are other servers to try.
 const DIAL_HASTILY: Duration = Duration::from_secs(3);
 
-/// How long a server is given to answer a ping: its own wait for a leader, and as much again.
+/// How long a server may take to answer a ping: twice its own wait for a leader.
 const PING: Duration = Duration::from_secs(10);
 
-/// The servers of a region.
+/// The servers of a region, and the connections to them.
 #[derive(Debug)]
 pub struct Pool<S, D = Network> {
     service: Arc<S>,
     network: D,
     region: String,
     known: Mutex<Known>,
-    /// For queries that block.
+    /// Permits for blocking queries.
     long: Semaphore,
     successes: watch::Sender<u64>,
     left: watch::Sender<u64>,
@@ -88,33 +88,33 @@ struct Known {
     chance: Chance,
 }
 
-/// Whether a request may be done twice.
+/// Whether a request may be repeated after it may have been done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Read,
     Write,
 }
 
-/// How a call is repeated, and how long.
+/// How often and for how long a call is retried.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     manner: Manner,
-    /// For how long servers may let it wait.
+    /// For how long servers may block the call.
     block: Duration,
-    /// How long it may take as a whole.
+    /// Time limit for the whole call.
     within: Option<Duration>,
 }
 
-/// Who is asked.
+/// The server to ask.
 #[derive(Debug)]
 struct Server {
     address: Address,
-    /// How long that one is dialled.
+    /// Its dial timeout.
     dial: Duration,
 }
 
 impl<S: Service, D: Dial> Pool<S, D> {
-    /// A pool without connections. `chance` shuffles servers and spreads tries; [`Chance::new`] unless a test wants to know it.
+    /// A pool without connections. `chance` shuffles servers and spreads retries; use [`Chance::new`] except for reproducible tests.
     #[must_use]
     pub fn new(service: Arc<S>, region: String, servers: Vec<Address>, network: D, chance: Chance) -> Self {
         let known = Known { servers: ServerList::default(), links: HashMap::new(), chance };
@@ -125,55 +125,54 @@ impl<S: Service, D: Dial> Pool<S, D> {
         pool
     }
 
-    /// Takes these servers in place of those before, and closes connections to those that are gone, unless they call us over
-    /// them. Where they are the same ones, in whatever order, nothing changes: who has failed stays at the end. None at all are no news, and
-    /// don't count.
+    /// Replaces the servers, and closes connections to servers no longer listed unless the server has open calls over them. If the set is
+    /// unchanged, in whatever order, this does nothing: failed servers stay at the end. An empty list is ignored.
     pub fn set_servers(&self, servers: Vec<Address>) {
         let mut known = self.known();
         let Known { servers: list, chance, links, .. } = &mut *known;
         if list.replace(servers, chance) {
-            tracing::info!(servers = %list, "servers are known");
-            // What is under way there goes on to its end.
+            tracing::info!(servers = %list, "the list of servers has changed");
+            // Calls in progress there run to completion.
             links.retain(|address, link| list.contains(address) || link.is_serving());
         }
     }
 
-    /// Takes leave of all servers. Before calls under way are dropped: servers tell an error for each that is reset.
+    /// Closes all connections. Call it before dropping calls in progress: servers log an error for each stream that is reset.
     pub fn close(&self) {
         self.known().links.values().for_each(|link| link.close());
     }
 
-    /// The servers, first the one that is asked next.
+    /// The servers, in the order in which they will be asked.
     #[must_use]
     pub fn servers(&self) -> Vec<Address> {
         self.known().servers.all()
     }
 
-    /// How servers are reached.
+    /// How the pool connects to servers.
     #[must_use]
     pub fn network(&self) -> &D {
         &self.network
     }
 
-    /// Changes with each call that succeeds: whoever waits for a server may try again.
+    /// Changes with each successful call: a caller that waits for a reachable server may retry.
     #[must_use]
     pub fn successes(&self) -> watch::Receiver<u64> {
         self.successes.subscribe()
     }
 
-    /// Changes with each call for which a server had to be left that did not answer: whoever waits for it in another call, which may take
-    /// minutes, does well to ask anew.
+    /// Changes whenever a call gives up a server that did not answer: a caller with another call pending there, which may take minutes,
+    /// should retry it.
     #[must_use]
     pub fn left(&self) -> watch::Receiver<u64> {
         self.left.subscribe()
     }
 
-    /// Asks for what changes nothing. `request` makes the request for a given time for which it may block (`MaxQueryTime`); where a
-    /// server fails meanwhile the next one is asked for what is left of `block`, and a last time for next to nothing. A request with an
-    /// index must have that time: with none at all servers let it wait for 300 s.
+    /// Makes a read-only call. `request` builds the request for a given blocking time (`MaxQueryTime`). If a server fails, the next one is
+    /// asked with the rest of `block`, and one last time with almost none. A request with an index must set that time: servers block a
+    /// query without it for 300 s.
     ///
     /// # Errors
-    /// See [`CallError`]: the last one.
+    /// The last [`CallError`].
     pub async fn query<T: Serialize>(
         &self,
         method: &str,
@@ -183,10 +182,11 @@ impl<S: Service, D: Dial> Pool<S, D> {
         Box::pin(self.tried(method, Times { manner: Manner::Read, block, within: None }, request)).await
     }
 
-    /// As [`Pool::query`], and as a whole within a time. Who just drops a call that takes too long asks the same server the next time.
+    /// As [`Pool::query`], with a time limit for the whole call. Dropping a slow call instead would leave the same server first in the
+    /// list.
     ///
     /// # Errors
-    /// See [`CallError`]: the last one.
+    /// The last [`CallError`].
     pub async fn query_within<T: Serialize>(
         &self,
         method: &str,
@@ -198,19 +198,19 @@ impl<S: Service, D: Dial> Pool<S, D> {
             .await
     }
 
-    /// Asks for a change. It is repeated only where nothing was done, see [`CallError::nothing_was_done`].
+    /// Makes a call that changes something. It is repeated only if nothing was done, see [`CallError::nothing_was_done`].
     ///
     /// # Errors
-    /// See [`CallError`]: the last one.
+    /// The last [`CallError`].
     pub async fn write<T: Serialize + ?Sized>(&self, method: &str, request: &T) -> Result<Reply, CallError> {
         let times = Times { manner: Manner::Write, block: Duration::ZERO, within: None };
         Box::pin(self.tried(method, times, |_| request)).await
     }
 
-    /// As [`Pool::write`], and as a whole within a time: for what must be said in time, such as a heartbeat.
+    /// As [`Pool::write`], with a time limit for the whole call: for calls with a deadline, such as heartbeats.
     ///
     /// # Errors
-    /// See [`CallError`]: the last one.
+    /// The last [`CallError`].
     pub async fn write_within<T: Serialize + ?Sized>(
         &self,
         method: &str,
@@ -221,7 +221,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         Box::pin(self.tried(method, times, |_| request)).await
     }
 
-    /// Calls the first server once, and waits so long, dialling included. If the server fails it goes to the end of the list.
+    /// Calls the first server once, with `wait` as the time limit including dialling. If the server fails, it moves to the end of the list.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -235,7 +235,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         Box::pin(self.try_once(&server, method, request, wait)).await
     }
 
-    /// Begins a streaming call at the first server that is reached, over a connection of its own, as stock clients do.
+    /// Starts a streaming call on the first reachable server, over a connection of its own, as stock clients do.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -259,8 +259,8 @@ impl<S: Service, D: Dial> Pool<S, D> {
         Err(error)
     }
 
-    /// Spreads clients over servers: shuffles them and takes that order from the first one on that answers a ping. To be called
-    /// [`rebalance_after`] now and again. Without an answer the order stays.
+    /// Spreads clients over servers: shuffles the list, rotates it to start with the first server that answers a ping, and uses that order.
+    /// If none answers, the order is unchanged. Call it at intervals of [`rebalance_after`].
     pub async fn rebalance(&self) {
         let order = {
             let mut known = self.known();
@@ -278,7 +278,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         self.close_unused();
     }
 
-    /// Asks a server, which need not be a known one, for a sign of life.
+    /// Pings a server, which need not be in the list.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -317,7 +317,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
             if left().is_zero() {
                 return Err(error);
             }
-            // Nobody there: the next one is asked at once, and none twice.
+            // Unreachable: ask the next server at once, and none twice.
             if let CallError::Unreachable(_) = error {
                 unreached.push(server.address);
                 if self.next(&unreached).is_none() {
@@ -325,7 +325,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
                 }
                 continue;
             }
-            // A connection that has held begins anew: one that is always lost is no reason to dial for minutes.
+            // Restart the hold time after a connection that lasted. A connection that always breaks does not justify minutes of dialling.
             if tried.elapsed() > HOLD {
                 failing = Instant::now();
             }
@@ -341,13 +341,13 @@ impl<S: Service, D: Dial> Pool<S, D> {
         }
     }
 
-    /// Room for a query that blocks.
+    /// Waits for a permit to make a blocking query.
     async fn long(&self, wait: Duration) -> Result<SemaphorePermit<'_>, CallError> {
         let permit = tokio::time::timeout(wait, self.long.acquire()).await;
         permit.ok().and_then(Result::ok).ok_or(CallError::NoRoom(wait))
     }
 
-    /// The first server of the list but these.
+    /// The first server of the list that is not in `unreached`.
     fn next(&self, unreached: &[Address]) -> Option<Server> {
         let mut servers = self.servers().into_iter().filter(|server| !unreached.contains(server));
         let address = servers.next()?;
@@ -371,7 +371,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
 
     fn failed(&self, server: &Server, error: &CallError) {
         let is_left = is_servers(error) && self.known().servers.failed(&server.address);
-        // Where a connection is lost all calls over it learn so by themselves.
+        // When a connection is lost, every call over it fails by itself.
         if is_left && matches!(error, CallError::Late(_)) {
             self.left.send_modify(|count| *count = count.wrapping_add(1));
         }
@@ -388,16 +388,17 @@ impl<S: Service, D: Dial> Pool<S, D> {
         let caller = self.caller(server, wait).await?;
         let received = caller.mux().received();
         let answer = caller.call(method, request, wait.saturating_sub(began.elapsed())).await;
-        // Who says nothing at all, to nobody, hangs: other calls need not wait for it. In less time a server may have looked for a leader.
+        // No bytes at all arrived on the connection: the server hangs, and other calls should not wait for it. With a shorter `wait` the
+        // server may still have been waiting for a leader.
         let is_silent = wait >= GRACE && caller.mux().received() == received;
         if is_silent && matches!(answer, Err(CallError::Late(_))) {
-            tracing::warn!(address = %server.address, method, "a server is silent; its connection is closed");
+            tracing::warn!(address = %server.address, method, "a server does not answer; closing its connection");
             caller.mux().close();
         }
         answer
     }
 
-    /// The connection to a server, where there is one within this time.
+    /// The connection to a server, dialled if necessary, within `wait`.
     async fn caller(&self, Server { address, dial }: &Server, wait: Duration) -> Result<Caller, CallError> {
         let link = Arc::clone(self.known().links.entry(address.clone()).or_insert_with(Link::new));
         let within = wait.min(*dial);
@@ -409,7 +410,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         let io = self.network.dial(address, Purpose::Streams).await?;
         tracing::info!(%address, "connected to a server");
         let (mux, incoming) = Mux::start(io, Side::Client);
-        // Without a handle of its own: the connection is closed once nobody calls over it.
+        // The service gets no handle of the connection, so that the connection closes once nobody calls over it.
         let peer = Peer { address: address.to_string(), mux: None };
         tokio::spawn(serve(incoming, Arc::clone(&self.service), peer));
         Ok(Caller::new(mux))
@@ -438,7 +439,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
 
     async fn pause(&self, method: &str, error: &CallError, most: Duration) {
         let pause = self.known().chance.below(HOLD / TRIES_IN_HOLD).min(most);
-        tracing::debug!(method, %error, ?pause, "a call is tried again");
+        tracing::debug!(method, %error, ?pause, "retrying a call");
         sleep(pause).await;
     }
 
@@ -447,7 +448,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     }
 }
 
-/// What a ping needs.
+/// The arguments of a ping.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Ping<'a> {
@@ -458,25 +459,24 @@ fn unreachable(error: DialError) -> CallError {
     CallError::Unreachable(Arc::new(error))
 }
 
-/// How long an answer may take to a query that blocks so long: servers add up to a sixteenth, so that not all queries end at once, and wait
-/// for a leader.
+/// Time limit for the reply to a query that blocks for `block`: servers add up to a sixteenth as jitter, and wait for a leader.
 fn wait(block: Duration) -> Duration {
     let block = block.min(BLOCK_MAX);
     block + block / 16 + GRACE
 }
 
-/// Nomad's rule (`canRetry`), and one more: where nothing was sent, anything may be.
+/// Nomad's rule (`canRetry`), plus: any call may be retried if nothing was done.
 fn may_repeat(error: &CallError, manner: Manner) -> bool {
     error.nothing_was_done() || (manner == Manner::Read && error.is_lost())
 }
 
-/// Whether another server may do better. Stock clients leave a server after any error; here not after those that all servers would tell,
-/// such as one about a token: else who asks for what can't be had drives all other calls from server to server.
+/// Whether another server may do better. Stock clients leave a server after any error. Here an error that every server would return, such
+/// as one about a token, does not count: otherwise a caller with a bad request would drive all calls from server to server.
 fn is_servers(error: &CallError) -> bool {
     use ErrorKind::{NoLeader, NotReady, Region, Transport};
     match error {
         CallError::Server(error) => matches!(error.kind(), NoLeader | NotReady | Region | Transport),
-        // Too much was asked for, or something that can't be said.
+        // The reply exceeds a limit, or the request cannot be encoded.
         CallError::Message(MessageError::Limit(_) | MessageError::Encode(_)) => false,
         CallError::NoServers
         | CallError::Unreachable(_)

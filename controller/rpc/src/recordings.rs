@@ -1,10 +1,10 @@
-//! For tests only: what stock servers and clients said to each other (`tests/nomad/recordings`, where a README says more).
+//! For tests only: recorded traffic between stock servers and clients (`tests/nomad/recordings/README.md`).
 
 use std::{fmt, path::PathBuf};
 
 use serde::Deserialize;
 
-/// One message, as it stands in a recording.
+/// One recorded message.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Message {
     #[serde(skip)]
@@ -42,7 +42,7 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The recordings' folder, or another one with more of them.
+/// The folder of recordings; the variable names another one with more of them.
 fn folder() -> PathBuf {
     match std::env::var_os("HERDLET_TEST_RECORDINGS") {
         Some(folder) => folder.into(),
@@ -76,14 +76,14 @@ pub(crate) fn messages() -> Vec<Message> {
     messages
 }
 
-/// Bytes that passed at once.
+/// Bytes that were sent together.
 pub(crate) struct Passed {
     /// From the client to the server.
     pub(crate) way: bool,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The connections that were recorded as they were. First the first byte, then a frame in each line.
+/// The recorded raw connections: first the kind byte, then one frame per line.
 pub(crate) fn connections() -> Vec<(String, Vec<Passed>)> {
     let line = |line: &str| {
         let (way, text) = line.split_once(' ').unwrap();

@@ -1,8 +1,7 @@
-//! Calls over a connection, as the one who is called.
+//! Incoming calls over a connection.
 //!
-//! In: streams that the peer opens, or a connection without streams. Out: calls to a [`Service`], one by one of each stream, and its
-//! answers in the words of Go's `net/rpc`. How many streams there are at a time is bounded by [`mux`](crate::mux). What one call does, or a
-//! panic in it, touches no other.
+//! In: streams that the peer opens, or a connection without streams. Out: calls to a [`Service`], sequential per stream, and its replies in
+//! the format of Go's `net/rpc`. [`mux`](crate::mux) bounds the number of streams. An error or a panic in one call affects no other.
 //!
 //! Facts: `hashicorp/nomad:client/rpc.go` (`handleConn`), Go's `net/rpc/server.go` (`ServeRequest`).
 
@@ -22,15 +21,15 @@ use crate::{
     mux::{Incoming, Io, Mux},
 };
 
-/// How long a stream may take to say what it is.
+/// How long a stream may take to send its kind byte.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
 
-/// Who calls.
+/// The caller.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address, for logs.
     pub address: String,
-    /// The connection over which it may be called in turn; none where it has no streams.
+    /// The connection over which we can call the peer; `None` for connections without streams and for those of a [`pool`](crate::pool).
     pub mux: Option<Mux>,
 }
 
@@ -42,40 +41,40 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call with these arguments, for who has no connection between them and the service.
+    /// A call with these arguments, for callers in the same process as the service.
     ///
     /// # Errors
-    /// When they can't be written.
+    /// If they cannot be encoded.
     pub fn new<T: Serialize + ?Sized>(method: &str, arguments: &T) -> Result<Self, EncodeError> {
         Ok(Self { method: method.to_owned(), body: codec::encode(arguments)? })
     }
 
-    /// The arguments.
+    /// Decodes the arguments.
     ///
     /// # Errors
-    /// When they have other types.
+    /// If they have another type.
     pub fn arguments<T: serde::de::DeserializeOwned>(&self) -> Result<T, DecodeError> {
-        // Its bounds were looked at when it came.
+        // The limits were checked on arrival.
         codec::decode(&self.body)
     }
 }
 
-/// What can be called.
+/// Handles incoming calls.
 pub trait Service: Send + Sync + 'static {
-    /// Does a call and says what is answered, as made by [`answer`]. Is not dropped before its end, also where the peer has gone.
+    /// Handles a call and returns the reply, encoded by [`answer`]. The future runs to completion even if the peer disconnects.
     fn call(&self, peer: &Peer, call: Call) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
 
-    /// What the arguments of a call may have. As many calls as there are streams may bring them at a time, so only who is told large
-    /// things, as servers are, does well to take more.
+    /// The limits for a call's arguments. Every open stream can hold that much, so raise them only for services that receive large
+    /// arguments, as servers do.
     fn limits(&self) -> Limits {
         Limits::ARGUMENTS
     }
 
-    /// Whether there is such a streaming method.
+    /// Whether the streaming method exists.
     fn streams(&self, method: &str) -> bool;
 
-    /// Does a streaming call that was accepted: reads its arguments ([`Framed::arguments`]), and whatever else the method is about. The
-    /// stream is finished afterwards.
+    /// Handles an accepted streaming call: reads its arguments ([`Framed::arguments`]) and exchanges messages. The caller of this function
+    /// finishes the stream.
     fn stream(
         &self,
         peer: &Peer,
@@ -84,7 +83,7 @@ pub trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Nothing can be called: for whoever only calls.
+/// A service without methods, for peers that only make calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Unserved;
 
@@ -100,16 +99,15 @@ impl Service for Unserved {
     async fn stream(&self, _: &Peer, _: String, _: &mut Framed<Box<dyn Io>>) {}
 }
 
-/// A reply to a call.
+/// Encodes a reply.
 ///
 /// # Errors
-/// When it can't be written.
+/// If it cannot be encoded.
 pub fn answer<T: Serialize + ?Sized>(reply: &T) -> Result<Vec<u8>, Refusal> {
     codec::encode(reply).map_err(|error| Refusal::Error(format!("failed to {error}")))
 }
 
-/// Serves the streams that a peer opens, until its connection is no more; then waits for the calls that are under way. Dropped before, it
-/// drops them too.
+/// Serves the peer's streams until the connection ends, then waits for the calls in progress. Dropping this future drops them too.
 pub async fn serve<S: Service>(mut incoming: Incoming, service: Arc<S>, peer: Peer) {
     let mut streams = JoinSet::new();
     loop {
@@ -132,26 +130,26 @@ pub async fn serve<S: Service>(mut incoming: Incoming, service: Arc<S>, peer: Pe
 fn report(served: Result<Result<(), MessageError>, tokio::task::JoinError>) {
     match served {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a stream of a peer ended"),
-        Err(error) => tracing::error!(%error, "serving a stream of a peer has panicked"),
+        Ok(Err(error)) => tracing::debug!(%error, "a peer's stream failed"),
+        Err(error) => tracing::error!(%error, "the handler of a peer's stream panicked"),
     }
 }
 
-/// Serves one stream, which says by its first byte of which kind it is.
+/// Serves one stream, whose first byte gives its kind.
 async fn of_any_kind<S: Service>(mut stream: impl Io, service: &S, peer: &Peer) -> Result<(), MessageError> {
     let first = tokio::time::timeout(FIRST_BYTE, stream.read_u8()).await;
     match first.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))? {
         PLAIN => plain(stream, service, peer).await,
         STREAMING => streaming(stream, service, peer).await,
-        // Of no kind that there is: it is reset.
+        // Unknown kind: the stream is reset.
         0 | 2..=4 | 6.. => Ok(()),
     }
 }
 
-/// Answers requests until there are no more.
+/// Answers requests until the stream ends.
 ///
 /// # Errors
-/// When the stream is no more, or a request can't be understood.
+/// If the stream is lost, or a request cannot be decoded.
 pub async fn plain<S: Service>(stream: impl Io, service: &S, peer: &Peer) -> Result<(), MessageError> {
     let mut reader = Reader::new(stream);
     while let Some(header) = reader.next(Limits::HEADER).await? {
@@ -175,10 +173,10 @@ pub async fn plain<S: Service>(stream: impl Io, service: &S, peer: &Peer) -> Res
     Ok(reader.io().shutdown().await?)
 }
 
-/// Serves the one streaming call for which a stream was opened.
+/// Serves a stream's single streaming call.
 ///
 /// # Errors
-/// When the stream is no more, or what is asked for can't be understood.
+/// If the stream is lost, or a message cannot be decoded.
 pub async fn streaming<S: Service>(stream: impl Io, service: &S, peer: &Peer) -> Result<(), MessageError> {
     let stream: Box<dyn Io> = Box::new(stream);
     let mut framed = Framed::new(stream);

@@ -1,8 +1,8 @@
-//! One of the streams of a connection: bytes both ways, with an end of its own for each way.
+//! One stream of a connection; each direction ends independently.
 //!
-//! In: bytes to send. Out: bytes that came. An end is one that the peer has said: a stream that was reset, or cut with its connection, is
-//! an error. Dropped before it was finished, it is reset: the peer learns at once that nobody waits. Dropped afterwards it tells the peer
-//! nothing more, which may send what fits the window, and then waits.
+//! In: bytes to send. Out: bytes received. The stream only ends where the peer finished it: a reset, or a lost connection, is an error.
+//! Dropping a stream before finishing it resets it, so the peer learns at once that nobody waits. Dropping it afterwards sends nothing: the
+//! peer can still send until the window is full.
 
 use std::{
     fmt, io,
@@ -20,10 +20,10 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::frame::Seen;
 
-/// Bytes that are read at a time. What is read into has to be zeroed before.
+/// Bytes to read at a time. The buffer has to be zeroed first.
 const CHUNK: usize = 16 * 1024;
 
-/// A stream. Its room in the connection is given back when it is dropped.
+/// A stream. Dropping it releases its permit.
 pub struct Stream {
     inner: yamux::Stream,
     finished: bool,
@@ -34,8 +34,8 @@ pub struct Stream {
     _room: OwnedSemaphorePermit,
 }
 
-/// Resolves when we close the connection: the crate wakes nobody then. One for each way, since each may have a task of its own, and only
-/// the last that has asked is woken.
+/// Resolves when we close the connection: the crate does not wake streams then. Each direction has its own, since each may belong to a
+/// different task, and a shared future would wake only the last one.
 type Gone = Pin<Box<WaitForCancellationFutureOwned>>;
 
 impl Stream {
@@ -45,18 +45,19 @@ impl Stream {
         seen: Arc<Seen>,
         gone: &CancellationToken,
     ) -> Self {
-        // The crate tells its number to nobody but readers of logs.
+        // The crate exposes the number only through `Display`.
         let id = inner.id().to_string().parse().unwrap_or_default();
         seen.heed(id);
         let gone = || Box::pin(gone.clone().cancelled_owned());
         Self { inner, finished: false, id, seen, reading: gone(), writing: gone(), _room: room }
     }
 
-    /// Acknowledges a stream that the peer has opened, now and not with the first answer: Go closes the *whole* connection if one isn't
-    /// within 75 s (`hashicorp/yamux:session.go`, `StreamOpenTimeout`). An empty write is a frame with nothing but the ACK in it.
+    /// Acknowledges a stream that the peer has opened, without waiting for the first data: Go closes the *whole* connection if a stream
+    /// is not acknowledged within 75 s (`hashicorp/yamux:session.go`, `StreamOpenTimeout`). An empty write sends a frame with only the
+    /// ACK flag.
     pub(crate) fn acknowledge(&mut self) {
         let nobody = std::task::Waker::noop();
-        // There is room for ten frames in a stream that is new.
+        // A new stream has room for ten frames.
         let _ = Pin::new(&mut self.inner).poll_write(&mut Context::from_waker(nobody), &[]);
     }
 }
@@ -73,7 +74,7 @@ impl Drop for Stream {
     }
 }
 
-/// What the stream itself says, or that its connection is no more.
+/// The stream's own result, or an error if the connection is closed.
 fn or_gone<T>(done: Poll<io::Result<T>>, gone: &mut Gone, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
     if done.is_pending() && gone.as_mut().poll(cx).is_ready() {
         return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
@@ -110,7 +111,7 @@ impl AsyncWrite for Stream {
         or_gone(flushed, &mut self.writing, cx)
     }
 
-    /// Ends our way. Once: to a second FIN, which the crate would send, Go answers by closing the whole connection.
+    /// Ends our direction, once: the crate would send a second FIN, and Go then closes the whole connection.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.finished {
             let closed = Pin::new(&mut self.inner).poll_close(cx);

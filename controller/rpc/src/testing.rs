@@ -1,4 +1,4 @@
-//! For tests only: something that can be called, and two ends of a connection.
+//! For tests only: a test service, and two ends of a connection.
 
 use std::{
     sync::{
@@ -23,16 +23,16 @@ use crate::{
 /// Longer than anything here takes.
 pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
-/// Answers what it is asked.
+/// A service with methods for tests.
 #[derive(Debug, Default)]
 pub(crate) struct Lab {
-    /// How many calls have begun.
+    /// Number of calls begun.
     pub(crate) begun: AtomicUsize,
     /// The name of this server.
     pub(crate) name: &'static str,
-    /// What every call fails with.
+    /// The error that every call returns, if set.
     pub(crate) fails: std::sync::Mutex<Option<String>>,
-    /// Streaming calls to whoever has called.
+    /// Streaming calls that `Lab.Hold` opened to its callers.
     pub(crate) held: std::sync::Mutex<Vec<Framed<Stream>>>,
 }
 
@@ -47,7 +47,7 @@ impl Service for Lab {
             "Status.Ping" => answer(&()),
             "Lab.Name" => answer(self.name),
             "Lab.Ports" => answer(&call.arguments::<Vec<u16>>()?),
-            // A list of so many that nobody reads on.
+            // A list that announces more elements than the reader accepts.
             "Lab.Huge" => Ok(vec![0xdd, 0xff, 0xff, 0xff, 0xff]),
             "Lab.Fail" => Err(Refusal::Error("node not found".to_owned())),
             "Lab.Hang" => std::future::pending().await,
@@ -55,7 +55,7 @@ impl Service for Lab {
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 answer(&())
             }
-            // As servers do: no time at all is five minutes.
+            // As on servers, zero means five minutes.
             "Lab.Block" => {
                 let millis = call.arguments()?;
                 tokio::time::sleep(Duration::from_millis(if millis == 0 { 300_000 } else { millis })).await;
@@ -68,7 +68,7 @@ impl Service for Lab {
             }
             "Lab.Panic" => panic!("as asked"),
             "Lab.Back" => {
-                // Calls whoever calls.
+                // Calls the caller.
                 let caller = Caller::new(peer.mux.clone().unwrap());
                 let reply = caller
                     .call("Lab.Name", &(), WAIT)
@@ -100,7 +100,7 @@ impl Service for Lab {
     }
 }
 
-/// Two ends that call each other.
+/// Two ends that can call each other.
 pub(crate) struct Pair {
     pub(crate) client: Caller,
     pub(crate) server: Caller,

@@ -1,7 +1,7 @@
-//! TLS of RPC connections. Both sides show a certificate and look at the other's.
+//! TLS of RPC connections, with mutual authentication.
 //!
-//! In: certificates and a key in PEM. Out: encrypted streams. A server's certificate must be signed by the authority and, where
-//! `verify_server_hostname` is set, be for the name `server.<region>.nomad`, not for that of a machine.
+//! In: certificates and a key in PEM. Out: encrypted streams. A server's certificate must be signed by the authority and, if
+//! `verify_server_hostname` is set, be valid for `server.<region>.nomad` rather than for its host name.
 //!
 //! Facts: `hashicorp/nomad:helper/tlsutil/config.go`.
 
@@ -25,50 +25,50 @@ use zeroize::Zeroizing;
 
 use crate::mux::Io;
 
-/// Why certificates can't be used. Reads after "failed to".
+/// Why certificates cannot be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file can't be read.
+    /// A file cannot be read.
     #[error("read {path}")]
     Read {
-        /// Which.
+        /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Of the authority, the certificate or the key one is no PEM, or empty.
-    #[error("use the {0}: its file has none (PEM)")]
+    /// The authority, certificate or key is empty or not PEM.
+    #[error("use the {0}: its file does not hold one in PEM format")]
     Empty(&'static str),
-    /// The key is another one's.
-    #[error("use the certificate: the key is not its own")]
+    /// The key does not belong to the certificate.
+    #[error("use the certificate: the key does not belong to it")]
     OtherKey,
-    /// They are of no kind that can be used.
+    /// rustls does not accept the certificates.
     #[error("use the certificates")]
     Unfit(#[source] rustls::Error),
-    /// Nobody could prove to be a client of ours.
-    #[error("use the authority: {0}")]
+    /// The authority cannot verify any client.
+    #[error("use the certificate authority: {0}")]
     Authority(String),
-    /// There can be no server of such a region.
-    #[error("ask for a certificate of the region")]
+    /// The region cannot be part of a server name.
+    #[error("verify certificates of the region: its name cannot be part of a host name")]
     Region(#[source] InvalidDnsNameError),
 }
 
-/// Texts of certificates and keys, in PEM.
+/// Certificates and key, in PEM.
 pub struct Pem {
-    /// Who has signed the other side's certificate: one or more.
+    /// The authorities that may sign the other side's certificate.
     pub authority: Vec<u8>,
-    /// Ours, with those between it and its authority behind it.
+    /// Our certificate, followed by its intermediates.
     pub certificate: Vec<u8>,
-    /// The key of ours.
+    /// The key of our certificate.
     pub key: Zeroizing<Vec<u8>>,
 }
 
 impl Pem {
-    /// Reads files: Nomad's `ca_file`, `cert_file` and `key_file`.
+    /// Reads the files: Nomad's `ca_file`, `cert_file` and `key_file`.
     ///
     /// # Errors
-    /// When one of them can't be read.
+    /// If a file cannot be read.
     pub fn read(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let read = |path: &Path| {
             std::fs::read(path).map_err(|source| TlsError::Read { path: path.display().to_string(), source })
@@ -82,12 +82,12 @@ impl Pem {
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut roots = RootCertStore::empty();
-        // Bundles of machines have some that nobody can use.
+        // Bundles of the operating system contain certificates that rustls rejects.
         match roots.add_parsable_certificates(certificates(&self.authority, "authority")?) {
             (0, _) => Err(TlsError::Empty("authority")),
             (_, 0) => Ok(roots),
             (_, unused) => {
-                tracing::warn!(unused, "of the authority, some certificates can't be used");
+                tracing::warn!(unused, "ignoring unusable certificates in the authority file");
                 Ok(roots)
             }
         }
@@ -115,17 +115,17 @@ fn unfit(error: rustls::Error) -> TlsError {
     }
 }
 
-/// What is asked of a server's certificate, beside that the authority has signed it.
+/// What a server's certificate must satisfy, beside being signed by the authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
-    /// That it is for `server.<region>.nomad` (`verify_server_hostname = true`). Without it any certificate of the authority will do, also
-    /// a client's.
+    /// It must be valid for `server.<region>.nomad` (`verify_server_hostname = true`). Otherwise any certificate of the authority is
+    /// accepted, even a client's.
     ServerOfRegion,
-    /// Nothing.
+    /// No further check.
     AuthorityOnly,
 }
 
-/// TLS as the one who dials. Clones share everything: one is enough for all nodes of a region that have one certificate.
+/// TLS for outgoing connections. Clones share the configuration; all nodes of a region with the same certificate can share one.
 #[derive(Clone)]
 pub struct ClientTls {
     connector: TlsConnector,
@@ -139,10 +139,10 @@ impl std::fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// TLS to servers of a region.
+    /// TLS to the servers of a region.
     ///
     /// # Errors
-    /// When the texts can't be used, or the region can't be part of a name that is asked for.
+    /// If the certificates cannot be used, or the region cannot be part of a server name.
     pub fn new(pem: &Pem, verify: Verify, region: &str) -> Result<Self, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -157,11 +157,11 @@ impl ClientTls {
             }
         };
         let mut config = builder.with_client_auth_cert(pem.chain()?, pem.key()?).map_err(unfit)?;
-        // Connections last: there is little to save, and tickets of each server would be kept.
+        // Connections last long, so resumption saves little, and each server's tickets would take memory.
         config.resumption = Resumption::disabled();
         let name = match verify {
             Verify::ServerOfRegion => format!("server.{region}.nomad"),
-            // Not looked at, nor sent.
+            // Neither verified nor sent.
             Verify::AuthorityOnly => "server.nomad".to_owned(),
         };
         config.enable_sni = verify == Verify::ServerOfRegion;
@@ -169,24 +169,24 @@ impl ClientTls {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
-    /// Shakes hands over a connection on which the byte for TLS was sent.
+    /// Does the handshake on a connection over which the byte for TLS was sent.
     ///
     /// # Errors
-    /// When that fails, or the server's certificate isn't as it should be.
+    /// If the handshake fails or the server's certificate is refused.
     pub async fn connect(&self, io: impl Io) -> io::Result<impl Io> {
         self.connector.connect(self.name.clone(), io).await
     }
 }
 
-/// TLS as the one who is dialled. Clients must show a certificate of the authority.
+/// TLS for incoming connections. Clients must present a certificate of the authority.
 #[derive(Clone)]
 pub struct ServerTls(TlsAcceptor);
 
 impl ServerTls {
-    /// TLS with these texts.
+    /// TLS with this certificate and key.
     ///
     /// # Errors
-    /// When they can't be used.
+    /// If they cannot be used.
     pub fn new(pem: &Pem) -> Result<Self, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let clients =
@@ -202,16 +202,16 @@ impl ServerTls {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Shakes hands over a connection on which the byte for TLS has come.
+    /// Does the handshake on a connection whose byte for TLS was read.
     ///
     /// # Errors
-    /// When that fails, or the client shows no certificate as it should be.
+    /// If the handshake fails or the client presents no valid certificate.
     pub async fn accept(&self, io: impl Io) -> io::Result<impl Io> {
         self.0.accept(io).await
     }
 }
 
-/// Asks for a certificate of the authority, for whomever it is.
+/// Accepts any certificate of the authority, for whatever name.
 #[derive(Debug)]
 struct AuthorityOnly {
     roots: RootCertStore,

@@ -1,7 +1,7 @@
-//! One policy: rules in HCL (its first version) or in JSON, as operators have written them.
+//! Parses one policy: rules in HCL 1 or in JSON, as operators write them.
 //!
-//! In: the text that a server keeps. Out: its rules on namespaces, the node, the agent and the operator's part; other rules are not about
-//! what a node does. What can't be read grants nothing and is an error: it might have taken something away.
+//! In: the text that servers store. Out: its rules on namespaces, the node, the agent and the operator API; other rules do not concern a
+//! node. An unreadable policy grants nothing and is an error: it might have denied something.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use serde_json::{Map, Value as Json};
 
 use super::Access;
 
-/// What `policy = "read"` stands for in a namespace, as far as a node asks for it.
+/// The capabilities of `policy = "read"` in a namespace that a node checks.
 const READ: [&str; 2] = ["read-job", "parse-job"];
 
-/// What `policy = "write"` adds to it.
+/// The additional ones of `policy = "write"`.
 const WRITE: [&str; 5] = ["submit-job", "read-logs", "read-fs", "alloc-exec", "alloc-lifecycle"];
 
-/// A longer policy is none.
+/// Maximum size of a policy.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// A policy.
@@ -28,27 +28,27 @@ pub struct Policy {
     pub(super) rules: Vec<Rule>,
 }
 
-/// Something that a policy says.
+/// One rule of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) subject: Subject,
-    /// A namespace has capabilities instead.
+    /// Unused for namespaces, which have capabilities instead.
     pub(super) access: Access,
-    /// Of a namespace, by name; what `policy` stands for is among them.
+    /// The capabilities in a namespace, by name, including those that `policy` implies.
     pub(super) capabilities: BTreeSet<String>,
 }
 
-/// What a rule is about.
+/// The subject of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// A namespace, or a pattern of names with `*`.
+    /// A namespace, or a pattern with `*`.
     Namespace(String),
     Node,
     Agent,
     Operator,
 }
 
-/// A policy can't be read. Reads after "failed to".
+/// A policy cannot be parsed. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("read the ACL policy {name:?}: {why}")]
 pub struct PolicyError {
@@ -56,7 +56,7 @@ pub struct PolicyError {
     why: String,
 }
 
-/// A rule as it is written.
+/// A rule as written.
 struct Written {
     kind: String,
     label: Option<String>,
@@ -65,10 +65,10 @@ struct Written {
 }
 
 impl Policy {
-    /// Reads the policy of that name.
+    /// Parses the policy with this name.
     ///
     /// # Errors
-    /// When it is neither HCL nor JSON, or says something that isn't understood of what it grants.
+    /// If it is neither HCL nor JSON, or a relevant rule is invalid.
     pub fn read(name: &str, text: &str) -> Result<Self, PolicyError> {
         let failed = |why| PolicyError { name: name.to_owned(), why };
         if text.len() > TEXT_BYTES_MAX {
@@ -80,7 +80,7 @@ impl Policy {
     }
 }
 
-/// What a rule means; nothing where it isn't about what a node does.
+/// The meaning of a rule; `None` if it does not concern a node.
 fn rule(Written { kind, label, policy, capabilities }: Written) -> Result<Option<Rule>, String> {
     let subject = match (kind.as_str(), label) {
         ("namespace", Some(name)) => Subject::Namespace(name),
@@ -107,7 +107,7 @@ fn rule(Written { kind, label, policy, capabilities }: Written) -> Result<Option
         (_, "read") => rule.access = Access::Read,
         (_, "write") => rule.access = Access::Write,
         (_, "deny") => rule.access = Access::Deny,
-        (_, other) => return Err(format!("{kind} has the policy {other:?}, which there isn't")),
+        (_, other) => return Err(format!("{kind} has the unknown policy {other:?}")),
     }
     Ok(Some(rule))
 }
@@ -122,12 +122,12 @@ fn hcl(text: &str) -> Result<Vec<Written>, String> {
     Ok(written)
 }
 
-/// The same in JSON. What is said twice is a list.
+/// Converts to JSON. Repeated keys become a list.
 fn as_json(node: &Node) -> Json {
     match &node.value {
         Value::Null | Value::Refused => Json::Null,
         Value::Bool(value) => (*value).into(),
-        // How large it is makes no difference: nothing that a node looks at is a number.
+        // Large numbers may become null: a node reads no numbers.
         Value::Int(value) => i64::try_from(*value).map_or(Json::Null, Json::from),
         Value::Float(value) => (*value).into(),
         Value::Str => (*node.text).into(),
@@ -153,7 +153,7 @@ fn as_json(node: &Node) -> Json {
 
 fn json(text: &str) -> Result<Vec<Written>, String> {
     let read: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let Json::Object(subjects) = read else { return Err("it is no object".to_owned()) };
+    let Json::Object(subjects) = read else { return Err("it is not an object".to_owned()) };
     let mut written = Vec::new();
     for (kind, of_kind) in &subjects {
         written.extend(of_json(kind, of_kind)?);
@@ -161,7 +161,7 @@ fn json(text: &str) -> Result<Vec<Written>, String> {
     Ok(written)
 }
 
-/// `{"policy": "read"}`, by name where it is a namespace's; also several of them in a list.
+/// `{"policy": "read"}`, below a name for namespaces; or a list of these.
 fn of_json(kind: &str, value: &Json) -> Result<Vec<Written>, String> {
     let is_named = match kind {
         "namespace" => true,
@@ -193,17 +193,17 @@ fn of_json(kind: &str, value: &Json) -> Result<Vec<Written>, String> {
 }
 
 fn of_object(kind: &str, label: Option<String>, value: &Json) -> Result<Written, String> {
-    let Json::Object(fields) = value else { return Err(format!("{kind} is no object")) };
+    let Json::Object(fields) = value else { return Err(format!("{kind} is not an object")) };
     let policy = fields.get("policy").map(|policy| text_of(kind, "policy", policy)).transpose()?;
     let capabilities = fields.get("capabilities").map(|list| texts_of(kind, list)).transpose()?;
     Ok(Written { kind: kind.to_owned(), label, policy, capabilities: capabilities.unwrap_or_default() })
 }
 
 fn text_of(kind: &str, field: &str, value: &Json) -> Result<String, String> {
-    value.as_str().map(str::to_owned).ok_or_else(|| format!("{kind}: {field} is no text"))
+    value.as_str().map(str::to_owned).ok_or_else(|| format!("{kind}: {field} is not a string"))
 }
 
 fn texts_of(kind: &str, value: &Json) -> Result<Vec<String>, String> {
-    let list = value.as_array().ok_or_else(|| format!("{kind}: capabilities is no list"))?;
+    let list = value.as_array().ok_or_else(|| format!("{kind}: capabilities is not a list"))?;
     list.iter().map(|one| text_of(kind, "capabilities", one)).collect()
 }

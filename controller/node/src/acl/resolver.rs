@@ -1,9 +1,9 @@
-//! Tokens → what they may do, as the cluster's servers say.
+//! Resolves tokens to permissions by asking the cluster's servers.
 //!
-//! In: a token, of whatever kind: an operator's (a UUID), a task's own identity (a JWT), or none, which is the anonymous one. Out: an
-//! [`Acl`]. What was said is kept for a while; where no server can be asked, also longer, until the token expires.
+//! In: a token of any kind: an operator's (a UUID), a task's identity (a JWT), or empty for the anonymous token. Out: an [`Acl`]. Results
+//! are cached for a while; if no server can be reached, for longer, until the token expires.
 //!
-//! Facts: `hashicorp/nomad:client/acl.go`; servers of before 1.5 know no `ACL.WhoAmI`, and of before 1.4 no roles.
+//! Facts: `hashicorp/nomad:client/acl.go`; servers before 1.5 lack `ACL.WhoAmI`, those before 1.4 lack roles.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,24 +24,24 @@ use tokio::{sync, time::Instant};
 use super::{Acl, Policy};
 use crate::asking::{Question, Servers};
 
-/// Tokens that are remembered.
+/// Maximum number of cached tokens.
 const TOKENS_LEN_MAX: usize = 128;
 
-/// How long servers may take to say what a token may do.
+/// Time limit for servers to resolve a token.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// A token ends so much earlier for us: clocks differ.
+/// Tokens expire this much earlier here, since clocks differ.
 const LEEWAY: Duration = Duration::from_secs(2);
 
 /// The name of the policy for callers without a token.
 const ANONYMOUS: &str = "anonymous";
 
-/// How a node's ACLs are configured: the block `acl` of Nomad's agent files.
+/// The ACL settings of a node: the block `acl` of Nomad's agent files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Whether there are ACLs.
     pub mode: Mode,
-    /// How long is kept what was said of a token: the shortest of `token_ttl`, `policy_ttl` and `role_ttl`.
+    /// How long results are cached: the shortest of `token_ttl`, `policy_ttl` and `role_ttl`.
     pub ttl: Duration,
 }
 
@@ -58,33 +58,33 @@ impl From<&AclRules> for Settings {
     }
 }
 
-/// Whether there are ACLs.
+/// Whether ACLs are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Where the servers have them.
+    /// If the servers have them enabled.
     Cluster,
-    /// Certainly: servers without them are wrongly configured, and nothing may be done through them.
+    /// Always: servers without ACLs are misconfigured, and every token is denied.
     On,
 }
 
-/// Why a token may do nothing. The texts are Nomad's.
+/// Why a token is denied. The texts are Nomad's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// Nobody knows the token.
+    /// No server knows the token.
     #[error("ACL token not found")]
     Unknown,
     #[error("ACL token expired")]
     Expired,
-    /// It may not do this.
+    /// The token lacks the permission.
     #[error("Permission denied")]
     Refused,
-    /// It can't be said what it may do.
+    /// The permissions cannot be determined.
     #[error("{0}")]
     Unsaid(String),
 }
 
 impl Denied {
-    /// The status code of HTTP for it.
+    /// The HTTP status code.
     #[must_use]
     pub fn code(&self) -> u16 {
         match self {
@@ -94,18 +94,18 @@ impl Denied {
     }
 }
 
-/// Says what tokens may do. Clones are one and the same.
+/// Resolves tokens. Clones share the cache.
 #[derive(Clone)]
 pub struct Resolver(Arc<Inner>);
 
 struct Inner {
     servers: Arc<dyn Servers>,
     settings: Settings,
-    /// By the hash of the token: nothing is to be learned from how long a search takes, and no token is kept.
+    /// By hash of the token: the time of a lookup reveals nothing, and no token is stored.
     known: Mutex<HashMap<[u8; 32], Kept>>,
 }
 
-/// What is known of a token; whoever asks for it meanwhile waits for the answer that is under way.
+/// A cached token. Concurrent requests wait for the same query.
 struct Kept {
     slot: Arc<sync::Mutex<Option<Known>>>,
     used: Instant,
@@ -123,13 +123,13 @@ struct Said {
     until: Option<SystemTime>,
 }
 
-/// Why servers have said nothing.
+/// Why servers gave no permissions.
 enum Unanswered {
-    /// They have said no.
+    /// They denied the token.
     Denied(Denied),
     /// They have no ACLs.
     Disabled,
-    /// They could not be asked.
+    /// They could not be reached.
     Away(String),
 }
 
@@ -146,10 +146,10 @@ impl Resolver {
         Self(Arc::new(Inner { servers, settings, known: Mutex::default() }))
     }
 
-    /// What a token may do; an empty one is the anonymous one.
+    /// The permissions of a token; empty for the anonymous token.
     ///
     /// # Errors
-    /// Why it may do nothing.
+    /// Why it is denied.
     pub async fn resolve(&self, token: &Secret) -> Result<Arc<Acl>, Denied> {
         let slot = self.slot(token);
         let mut slot = slot.lock().await;
@@ -164,12 +164,9 @@ impl Resolver {
                 }
                 (Err(Unanswered::Disabled), _) => Err(Denied::Unsaid("ACL support disabled".to_owned())),
                 (Err(Unanswered::Denied(denied)), _) => Err(denied),
-                // What was said last goes on to hold.
+                // Keep using the last result.
                 (Err(Unanswered::Away(why)), Some(known)) => {
-                    tracing::warn!(
-                        why,
-                        "failed to ask servers what a token may do; what they said last holds"
-                    );
+                    tracing::warn!(why, "failed to resolve a token; using the cached permissions");
                     known.said.clone()
                 }
                 (Err(Unanswered::Away(why)), None) => return Err(Denied::Unsaid(why)),
@@ -186,7 +183,7 @@ impl Resolver {
         }
     }
 
-    /// The token's place. There is room for some; who wasn't asked about for longest goes.
+    /// The token's cache entry. If the cache is full, the least recently used entry is removed.
     fn slot(&self, token: &Secret) -> Arc<sync::Mutex<Option<Known>>> {
         let key: [u8; 32] = Sha256::digest(token.reveal().as_bytes()).into();
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,12 +214,12 @@ impl Resolver {
             self.policies(token, names).await?
         };
         let until = found.expiration_time.filter(|until| !until.is_zero());
-        // One before 1970 has expired for certain.
+        // A time before 1970 has certainly expired.
         let until = until.map(|until| until.try_into().unwrap_or(SystemTime::UNIX_EPOCH));
         Ok(Said { acl: Arc::new(acl), until })
     }
 
-    /// The token, as far as somebody knows it.
+    /// The token, if any server knows it.
     async fn token(&self, token: &Secret) -> Result<Option<Token>, Unanswered> {
         let fields = vec![field("SecretID", Value::Text(token.reveal().to_owned()))];
         let found =
@@ -232,7 +229,7 @@ impl Resolver {
             Ok(TokenResponse { token: None }) | Err(Unanswered::Denied(_)) => {}
             Err(why) => return Err(why),
         }
-        // A leader's own token is in no list.
+        // A leader's own token is not in the list of tokens.
         match self.call::<WhoAmIResponse>("ACL.WhoAmI", token, Value::Map(Vec::new())).await {
             Ok(answer) => Ok(answer.identity.and_then(|identity| identity.acl_token)),
             Err(Unanswered::Denied(_)) => Ok(None),
@@ -240,7 +237,7 @@ impl Resolver {
         }
     }
 
-    /// The names of the policies that roles stand for.
+    /// The names of the policies of roles.
     async fn of_roles(&self, token: &Secret, roles: &[Link]) -> Result<Vec<String>, Unanswered> {
         if roles.is_empty() {
             return Ok(Vec::new());
@@ -279,12 +276,12 @@ fn field(name: &str, value: Value) -> (Value, Value) {
 }
 
 fn late() -> String {
-    format!("no server has said within {} s what the token may do", ANSWER_MAX.as_secs())
+    format!("failed to resolve the token: no server answered within {} s", ANSWER_MAX.as_secs())
 }
 
 fn unanswered(error: CallError) -> Unanswered {
     let CallError::Server(server) = &error else {
-        return Unanswered::Away(format!("failed to ask servers what the token may do: {error}"));
+        return Unanswered::Away(format!("failed to resolve the token: {error}"));
     };
     match server.kind() {
         ErrorKind::Token if server.text().contains("ACL support disabled") => Unanswered::Disabled,
@@ -299,9 +296,7 @@ fn unanswered(error: CallError) -> Unanswered {
         | ErrorKind::UnknownAllocation
         | ErrorKind::NoPathToNode
         | ErrorKind::Transport
-        | ErrorKind::Other => {
-            Unanswered::Away(format!("failed to ask servers what the token may do: {error}"))
-        }
+        | ErrorKind::Other => Unanswered::Away(format!("failed to resolve the token: {error}")),
     }
 }
 

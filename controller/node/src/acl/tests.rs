@@ -1,4 +1,4 @@
-//! What policies grant, by example.
+//! Examples of policies and what they grant.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn capabilities_are_added_and_deny_wins() {
     }
     let both = "namespace \"default\" {\n policy = \"write\"\n capabilities = [\"deny\"] }";
     assert_eq!(granted(&acl(&[both]), "default"), []);
-    // Said twice in one policy.
+    // The rule occurs twice in one policy.
     let twice = format!("{reader}\n{logs}");
     assert_eq!(granted(&acl(&[&twice]), "default"), [C::ReadJob, C::ReadLogs, C::AllocNodeExec]);
 }
@@ -163,7 +163,7 @@ fn rules_may_stand_on_one_line_or_on_many_and_more_than_once() {
     assert_eq!((acl.node(), acl.agent()), (Access::Read, Access::Write));
 }
 
-/// What can't be read might have taken something away.
+/// An unreadable policy might have denied something.
 #[test]
 fn what_can_not_be_read_is_an_error_and_names_the_policy() {
     for rules in [

@@ -1,4 +1,4 @@
-//! What is known of the machine → the node in Nomad's form. No IO, but for what [`Fixed::of`] looks at once.
+//! Builds the node's description in Nomad's form. No IO except in [`Fixed::of`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use herdlet_process::cgroup;
 
 use crate::{consul::Known, meta::NodeMeta};
 
-/// What Nomad's client says of itself for service meshes where nobody says otherwise.
+/// Default metadata for service meshes, the same as in Nomad's client.
 pub(super) const META: [(&str, &str); 6] = [
     ("connect.gateway_image", "docker.io/envoyproxy/envoy:v${NOMAD_envoy_version}"),
     ("connect.log_level", "info"),
@@ -30,24 +30,24 @@ pub(super) const META: [(&str, &str); 6] = [
     ("connect.transparent_proxy.default_uid", "101"),
 ];
 
-/// What does not change while the agent runs.
+/// Properties that do not change while the agent runs.
 #[derive(Debug, Clone)]
 pub struct Fixed {
     pub name: String,
     pub datacenter: String,
     pub class: String,
     pub pool: String,
-    /// What was found at start.
+    /// Attributes found at start.
     pub attributes: Attributes,
     pub total: Room,
     pub cores: u16,
-    /// Where they are; none is told by clients of before 1.7.
+    /// The processor topology; clients before 1.7 do not send one.
     pub topology: Option<Topology>,
-    /// What the config keeps from allocations.
+    /// Resources that the config reserves.
     pub reserved: Room,
-    /// The same of ports.
+    /// Ports that the config reserves.
     pub reserved_ports: BTreeSet<u16>,
-    /// Ports that servers may give out.
+    /// Ports that servers may assign.
     pub dynamic_ports: RangeInclusive<u16>,
     /// Host volumes by name.
     pub volumes: BTreeMap<String, HostVolume>,
@@ -55,21 +55,21 @@ pub struct Fixed {
     pub cluster: Cluster,
 }
 
-/// What may change.
+/// Properties that may change.
 #[derive(Debug, Clone, Default)]
 pub struct Parts {
     pub networks: Networks,
     pub consul: Known,
     pub drivers: BTreeMap<String, DriverInfo>,
     pub meta: NodeMeta,
-    /// What local manifests take.
+    /// Resources that local manifests take.
     pub reserved: Room,
-    /// The same of ports.
+    /// Ports that local manifests take.
     pub reserved_ports: BTreeSet<u16>,
 }
 
 impl Fixed {
-    /// From the config and the machine.
+    /// Reads the config and the machine.
     pub fn of(config: &Config, cluster: &Cluster) -> Self {
         let total = config.total();
         let mut attributes = herdlet_fingerprint::attributes(total);
@@ -116,7 +116,7 @@ impl Fixed {
         herdlet_fingerprint::networks(interfaces, &self.cluster.network, herdlet_fingerprint::speed_of)
     }
 
-    /// The node.
+    /// Builds the description.
     pub fn node(&self, parts: &Parts) -> Node {
         let cluster = &self.cluster;
         let http_addr = cluster.http_addr(parts.networks.ip);
@@ -169,7 +169,7 @@ impl Fixed {
         }
         attributes.extend(parts.consul.attributes.clone());
         attributes.retain(|name, _| self.runs(fingerprinter_of(name)));
-        // Whatever may run: without its version servers call no node back.
+        // Even if its fingerprinter is disabled: without the version, servers do not call a node back.
         attributes.insert("nomad.version".to_owned(), herdlet_fingerprint::NOMAD_VERSION.to_owned());
         for (name, driver) in parts.drivers.iter().filter(|(_, driver)| driver.detected) {
             attributes.extend(driver.attributes.clone());
@@ -178,15 +178,15 @@ impl Fixed {
         attributes
     }
 
-    /// All there is. Cores are not given to single tasks here, so that none may be reserved; a machine that does not tell its processors
-    /// has one of 1 MHz, since servers from 1.7 on may crash by one without any.
+    /// All resources. No cores are reservable, since cores are not assigned to single tasks here. If the processors are unknown, one of 1
+    /// MHz is reported, since servers from 1.7 on may crash on a node without any.
     fn resources(&self, parts: &Parts) -> NodeResources {
         let cpu = NodeCpu {
             cpu_shares: amount(self.total.cpu_mhz).max(1),
             total_cpu_cores: self.cores.max(1),
             reservable_cpu_cores: Vec::new(),
         };
-        // What single processors do together counts for nothing where none of them may be given away.
+        // Without reservable cores servers count no compute of the cores, so give the total.
         let override_total_compute = cpu.cpu_shares.unsigned_abs();
         let topology = self.topology.clone().map(|topology| Topology { override_total_compute, ..topology });
         NodeResources {
@@ -221,12 +221,12 @@ fn legacy(room: Room) -> LegacyResources {
     }
 }
 
-/// What the machine does not tell is nothing.
+/// Unknown amounts become 0.
 fn amount(amount: u64) -> i64 {
     if amount == u64::MAX { 0 } else { i64::try_from(amount).unwrap_or(i64::MAX) }
 }
 
-/// Ports as Nomad writes them: `22,80,8500-8600`.
+/// Formats ports like Nomad: `22,80,8500-8600`.
 fn ranges(ports: &BTreeSet<u16>) -> String {
     let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
     for port in ports {
@@ -247,7 +247,7 @@ pub(super) fn offers(cluster: &Cluster, driver: &str) -> bool {
     driver != "mock" && cluster.drivers.allows(driver)
 }
 
-/// Which of Nomad's fingerprinters finds an attribute.
+/// The Nomad fingerprinter that finds an attribute.
 fn fingerprinter_of(attribute: &str) -> &str {
     let name = attribute.strip_prefix("unique.").unwrap_or(attribute);
     match name {

@@ -1,4 +1,4 @@
-//! The node beside those that stock clients have described (`tests/nomad/recordings`), and what follows when something changes.
+//! Compares descriptions with those of stock clients (`tests/nomad/recordings`), and tests updates.
 
 use std::{
     net::IpAddr,
@@ -14,7 +14,7 @@ use herdlet_services::catalog::ConsulConfig;
 
 use super::*;
 
-/// What stock clients say and we don't: of what is not built, and of the kernel what can't be asked without unsafe code.
+/// Attributes that only stock clients have: of unsupported features, and of the kernel where reading them requires unsafe code.
 const ABSENT: [&str; 4] =
     ["cpu.reservablecores", "driver.exec", "kernel.landlock", "nomad.bridge.hairpin_mode"];
 
@@ -66,7 +66,7 @@ fn healthy() -> Fingerprint {
     }
 }
 
-/// The recorded machine, described by us.
+/// The description that herdlet builds for the recorded machine.
 fn described(recorded: &Node) -> Node {
     let mut config = config("127.0.0.1:5646");
     let cluster = config.cluster.as_mut().unwrap();
@@ -93,22 +93,22 @@ fn a_node_is_described_as_stock_clients_describe_theirs() {
     for version in ["1.1.2", "1.6.5"] {
         let mut stock = recorded(version);
         let mut ours = described(&stock);
-        // What a session sets, and when the driver was seen.
+        // Set by a session, or at the time of the fingerprint.
         (ours.id, ours.secret_id) = (stock.id.clone(), stock.secret_id.clone());
         (ours.status, ours.scheduling_eligibility) =
             (stock.status.clone(), stock.scheduling_eligibility.clone());
         stock.drivers.remove("exec");
         ours.drivers.get_mut("raw_exec").unwrap().update_time = stock.drivers["raw_exec"].update_time;
-        // No core is given to one task, and no bridge is made.
+        // Cores are not reservable, and there is no bridge.
         let resources = stock.node_resources.as_mut().unwrap();
         resources.cpu.reservable_cpu_cores.clear();
         resources.networks.retain(|network| network.mode != "bridge");
         resources.node_networks.retain(|network| network.mode != "bridge");
-        // The release, and where the API is under its newer name.
+        // The version, and the newer name of the API's address.
         stock.attributes.insert("nomad.version".to_owned(), herdlet_fingerprint::NOMAD_VERSION.to_owned());
         stock.attributes.insert("unique.advertise.address".to_owned(), "127.0.0.1:5646".to_owned());
         if version == "1.1.2" {
-            // What that version did not know, or left to servers.
+            // Fields that this version did not have, or left to servers.
             (stock.node_pool, stock.cgroup_parent) = ("default".to_owned(), "/nomad".to_owned());
             let resources = stock.node_resources.as_mut().unwrap();
             (resources.min_dynamic_port, resources.max_dynamic_port) = (20_000, 32_000);
@@ -129,7 +129,7 @@ fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
     for version in ["1.1.2", "1.6.5"] {
         let stock = recorded(version);
         for name in stock.attributes.keys() {
-            // Not every machine tells how fast it is, or has cgroups.
+            // Not every machine reports its frequency or has cgroups.
             let is_of_machine =
                 ["cpu.frequency", "cpu.modelname", "unique.cgroup"].iter().any(|of| name.starts_with(of));
             let is_there = node.attributes.contains_key(name) || is_of_machine;
@@ -137,7 +137,7 @@ fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
         }
         assert!(stock.meta.keys().all(|key| node::META.iter().any(|(known, _)| known == key)));
     }
-    // A processor, whatever the machine says: servers may crash by a node without one.
+    // There is always a processor: servers may crash on a node without one.
     let cpu = &node.node_resources.unwrap().cpu;
     assert!(cpu.cpu_shares >= 1 && cpu.total_cpu_cores >= 1);
 }
@@ -155,7 +155,7 @@ fn what_is_kept_back_is_that_of_the_config_and_that_of_local_manifests() {
     assert_eq!((kept.cpu.cpu_shares, kept.memory.memory_mb, kept.disk.disk_mb), (101, 202, 303));
     assert_eq!(kept.networks.reserved_host_ports, "22,8500-8502,9000");
     assert_eq!(node.reserved.unwrap().cpu, 101);
-    // An API on all addresses is where the node is.
+    // If the API listens on all addresses, the node's address is advertised.
     let networks = Networks { ip: Some(IpAddr::from([10, 0, 0, 7])), ..Networks::default() };
     assert_eq!(fixed.node(&Parts { networks, ..Parts::default() }).http_addr, "10.0.0.7:4646");
 }
@@ -244,14 +244,14 @@ async fn consul_is_there_while_it_answers() {
     let mut node = describer.watch();
     let story = async {
         let known = |node: &Arc<Node>| node.attributes.contains_key("consul.version");
-        // Nothing but the registration waits for it.
+        // Only the registration waits for Consul.
         assert!(!describer.watch().borrow().attributes.contains_key("consul.version"));
         describer.is_whole().await;
         assert!(known(&describer.watch().borrow()));
         is_up.store(false, Ordering::Relaxed);
         let gone = node.wait_for(|node| !known(node)).await.unwrap().clone();
         assert!(gone.links.is_empty());
-        // Nothing has ended by that.
+        // The loop continues after failures.
         is_up.store(true, Ordering::Relaxed);
         assert_eq!(node.wait_for(known).await.unwrap().links["consul"], "dc1.n");
     };

@@ -1,8 +1,8 @@
 //! Commands in tasks over a websocket, for an allocation of this node or, through a server, of another one.
 //!
-//! In: JSON frames (see [`reach::exec`](herdlet_api::reach::exec)). Out: the same. Between both is the streaming call `Allocations.Exec`, whose
-//! input is the same in messages, and whose payloads are the JSON of its output. Browsers can't send a token with their request: with
-//! `ws_handshake` it comes as the first frame.
+//! In: JSON frames (see [`reach::exec`](herdlet_api::reach::exec)). Out: the same. Both are carried by the streaming call
+//! `Allocations.Exec`: its messages hold the input, and its payloads are the JSON of the output. Browsers cannot send a token with the
+//! request: with `ws_handshake` the first frame holds it.
 //!
 //! Facts: `hashicorp/nomad:command/agent/alloc_endpoint.go` (`execStream`), `command/agent/http.go` (`wrapWebsocketHandler`).
 
@@ -37,10 +37,10 @@ use tokio_util::sync::CancellationToken;
 use super::{NodeApi, Refused, piece::said, request::RequestParams};
 use crate::acl::Denied;
 
-/// How long a browser has to say who it is.
+/// Time limit for a browser to send its token.
 const HANDSHAKE_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The first frame of a browser.
+/// The first frame from a browser.
 #[derive(Deserialize)]
 struct Handshake {
     version: i64,
@@ -48,15 +48,15 @@ struct Handshake {
     auth_token: String,
 }
 
-/// What is executed.
+/// The command or action to execute.
 pub(super) enum Executed {
-    /// A command, in this allocation.
+    /// A command in this allocation.
     Command(String),
     /// An action of this job.
     Action(String),
 }
 
-/// Answers a request for a command in a task.
+/// Handles a request to execute a command in a task.
 pub(super) async fn open(
     api: &Arc<NodeApi>,
     executed: Executed,
@@ -80,12 +80,13 @@ pub(super) async fn open(
         }
     };
     fields.push(("AllocID", Value::Text(id.clone())));
-    // Refused before the upgrade, so that it is counted as any other wrong token.
+    // Refuse before the upgrade, so that it is counted like any other wrong token.
     if api.judge(&params.token).await == TokenVerdict::Wrong {
         return Err(Denied::Unknown.into());
     }
     let upgrade = request.extract_parts::<WebSocketUpgrade>().await;
-    let upgrade = upgrade.map_err(|error| Refused(400, format!("a websocket is expected here: {error}")))?;
+    let upgrade =
+        upgrade.map_err(|error| Refused(400, format!("this endpoint requires a websocket: {error}")))?;
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);
     let closing = api.shared.closing.clone();
     let is_browser = params.flag("ws_handshake").ok().flatten().unwrap_or_default();
@@ -111,7 +112,7 @@ pub(super) async fn open(
 }
 
 impl NodeApi {
-    /// Why a token that came after the head is refused. It is counted as one of a head would be.
+    /// Why a token in the first frame is refused. It is counted like one in a request header.
     async fn refused_late(&self, token: &Secret, late: Option<LateToken>) -> Option<String> {
         if self.judge(token).await != TokenVerdict::Wrong {
             return None;
@@ -129,8 +130,9 @@ impl NodeApi {
 
 async fn handshake(socket: &mut WebSocket) -> Result<String, &'static str> {
     let first = tokio::time::timeout(HANDSHAKE_WAIT_MAX, socket.recv()).await;
-    let Ok(Some(Ok(Message::Text(text)))) = first else { return Err("no handshake message came") };
-    let read = serde_json::from_str::<Handshake>(&text).map_err(|_| "the handshake message is no JSON")?;
+    let Ok(Some(Ok(Message::Text(text)))) = first else { return Err("no handshake message arrived") };
+    let read =
+        serde_json::from_str::<Handshake>(&text).map_err(|_| "the handshake message is not valid JSON")?;
     if read.version == 1 { Ok(read.auth_token) } else { Err("the version of the handshake is not supported") }
 }
 
@@ -160,26 +162,26 @@ async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: Ca
         closed = telling => closed,
         // Dropping the stream ends the command.
         () = hear(source, &mut writer) => None,
-        () = closing.cancelled() => Some((CLOSE_ERROR, "the agent ends".to_owned())),
+        () = closing.cancelled() => Some((CLOSE_ERROR, "the agent is shutting down".to_owned())),
     };
     if let Some((code, reason)) = closed {
         let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: fitting(reason).into() }))).await;
     }
 }
 
-/// Passes on what comes, as long as somebody is there.
+/// Forwards input until the websocket closes.
 async fn hear(mut source: SplitStream<WebSocket>, writer: &mut FrameWriter<'_, Box<dyn Io>>) {
     while let Some(Ok(message)) = source.next().await {
         let Some(inputs) = typed(&message) else { return };
         let frames = if inputs.is_empty() {
-            // A sign of life.
+            // A keepalive.
             vec![Value::Map(Vec::new())]
         } else {
             inputs.into_iter().map(message_of).collect()
         };
         for frame in frames {
             if writer.send(&frame).await.is_err() {
-                // What the other side says last is still told.
+                // The other side's last messages are still forwarded.
                 return std::future::pending().await;
             }
         }
@@ -204,7 +206,7 @@ fn message_of(input: ExecInput) -> Value {
     }
 }
 
-/// The code of a websocket's end for one of HTTP.
+/// The websocket close code for an HTTP status code.
 fn of_status(code: u16) -> u16 {
     if code == 500 { CLOSE_ERROR } else { CLOSE_POLICY }
 }

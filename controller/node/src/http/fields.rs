@@ -1,8 +1,8 @@
-//! The fields of a call, by names.
+//! The fields of a call, by name.
 
 use herdlet_rpc::codec::Value;
 
-/// The fields of a call. A dot in a name leads into a field.
+/// The fields of a call. A dot in a name separates nested fields.
 #[derive(Default)]
 pub(super) struct CallFields(Vec<(Value, Value)>);
 
@@ -36,14 +36,14 @@ impl CallFields {
         }
     }
 
-    /// Puts in all fields of a map.
+    /// Adds all fields of a map.
     pub(super) fn extend(&mut self, of: Value) {
         if let Value::Map(of) = of {
             self.0.extend(of);
         }
     }
 
-    /// Puts in a map as a field, beneath what is in it already.
+    /// Adds a map as a field; existing fields in it take precedence.
     pub(super) fn under(&mut self, name: &str, value: Value) {
         let over = self.get(name).cloned();
         self.put(name, value);

@@ -1,7 +1,6 @@
-//! What is about this node only and is answered by no call: metrics, the agent itself and its servers, disks; and who may have a job file
-//! read.
+//! Requests that this node answers without a call: metrics, the agent itself and its servers, disks; and permission to parse job files.
 //!
-//! In: a request and which answer its row names. Out: a response, or the request for the local API.
+//! In: a request, and the answer that its row names. Out: a response, or the request for the local API.
 
 use axum::{
     http::StatusCode,
@@ -17,7 +16,7 @@ use super::{Incoming, NodeApi, Passed, Refused, metrics, path_param, request::Re
 use crate::acl::Access;
 
 impl NodeApi {
-    /// Answers what this node answers itself.
+    /// Answers a request that no call answers.
     pub(super) async fn answer_itself(
         &self,
         what: NodeAnswer,
@@ -70,7 +69,7 @@ impl NodeApi {
         self.servers.set_addresses(addresses).await.map_err(|why| Refused(400, why))
     }
 
-    /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
+    /// For the node that runs the successor of this allocation, and for callers who may read all of its files.
     async fn snapshot(&self, id: &str, params: &RequestParams) -> Result<Response, Refused> {
         let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
         let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
@@ -80,7 +79,7 @@ impl NodeApi {
         Ok(self.snapshots.answer(&alloc.spec).await)
     }
 
-    /// `GET /v1/agent/self`, as far as Nomad's clients look at it.
+    /// `GET /v1/agent/self`, with the fields that Nomad's clients use.
     fn this(&self) -> Json {
         let (facts, node) = (&self.shared.facts, &self.shared.facts.node);
         let (standing, version) = ((self.standing)(), herdlet_api_types::api::VERSION);

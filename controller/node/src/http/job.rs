@@ -1,8 +1,8 @@
-//! Jobs of Nomad's JSON API as servers take them: what a client agent fills in before it sends a job on.
+//! Completes a job of Nomad's JSON API: what a client agent fills in before it forwards the job to servers.
 //!
-//! In: the job of a request, in which anything may be missing. Out: the same with every default that servers expect somebody else to have
-//! filled in, without what only servers may say. Nothing else is looked at: what a driver or a later version has goes through as it is, and
-//! servers judge it.
+//! In: the job of a request, in which anything may be missing. Out: the job with every default that servers expect to be filled in, and
+//! without fields that only servers set. All other fields, such as a driver's or a later version's, are passed through for servers to
+//! check.
 //!
 //! Facts: `hashicorp/nomad:command/agent/job_endpoint.go` (`ApiJobToStructJob`), `api/jobs.go`, `api/tasks.go`, `api/services.go`,
 //! `api/consul.go`, `api/resources.go` (`Canonicalize`).
@@ -13,10 +13,10 @@ mod task;
 
 use serde_json::{Map, Value as Json, json};
 
-/// What stands in an object.
+/// The fields of an object.
 type Fields = Map<String, Json>;
 
-/// What of a job only servers say.
+/// Fields of a job that only servers set.
 const OF_SERVERS: [&str; 11] = [
     "CreateIndex",
     "DispatchIdempotencyToken",
@@ -31,26 +31,26 @@ const OF_SERVERS: [&str; 11] = [
     "SubmitTime",
 ];
 
-/// What tasks and groups are told of their job.
+/// The job's properties that its groups and tasks need.
 struct Context<'j> {
     job: &'j Fields,
-    /// The job's name, which services are named by.
+    /// The job's name, used in names of services.
     name: String,
     kind: String,
 }
 
-/// Where a request about a job goes, and the job itself.
+/// A job and where to send it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Submitted {
-    /// The job, whole.
+    /// The whole job.
     pub(super) job: Json,
-    /// The region of the request; none for the node's own.
+    /// The region of the request; `None` for the node's own.
     pub(super) region: Option<String>,
-    /// The namespace of both.
+    /// The namespace of the request and the job.
     pub(super) namespace: String,
 }
 
-/// A job as it is sent to servers. `region` and `namespace` are those of the query, or else of the body; `home` is the node's region.
+/// Prepares a job for servers. `region` and `namespace` are from the query, or else from the body; `home` is the node's region.
 pub(super) fn submitted(
     mut job: Fields,
     region: Option<&str>,
@@ -76,7 +76,7 @@ pub(super) fn submitted(
     Submitted { job: Json::Object(job), region: Some(region).filter(|region| !region.is_empty()), namespace }
 }
 
-/// Fills in what a job doesn't say.
+/// Fills in the defaults of a job.
 pub(super) fn complete(job: &mut Fields) {
     job.retain(|name, _| !OF_SERVERS.contains(&&**name));
     fill(job, json!({ "ID": "" }));
@@ -120,7 +120,7 @@ pub(super) fn complete(job: &mut Fields) {
     if let Some(groups) = groups {
         job.insert("TaskGroups".to_owned(), groups);
     }
-    // Groups have taken it over; of the job's own only this is left.
+    // Groups have inherited the block; the job itself keeps only these fields.
     if let Some(update) = inner(job, "Update") {
         let is_used = update.get("MaxParallel").and_then(Json::as_i64).is_some_and(|max| max > 0);
         update.retain(|name, _| is_used && matches!(&**name, "Stagger" | "MaxParallel"));
@@ -159,7 +159,7 @@ fn of_group(group: &mut Fields, context: &Context<'_>) {
     }
 }
 
-/// Puts in what is missing, or null.
+/// Sets fields that are missing or null.
 fn fill(fields: &mut Fields, defaults: Json) {
     let Json::Object(defaults) = defaults else { return };
     for (name, value) in defaults {
@@ -170,7 +170,7 @@ fn fill(fields: &mut Fields, defaults: Json) {
     }
 }
 
-/// The same of texts that are empty, too.
+/// Sets text fields that are missing, null or empty.
 fn fill_empty(fields: &mut Fields, defaults: &[(&str, &str)]) {
     for (name, value) in defaults {
         if text(fields, name).is_empty() {
@@ -179,7 +179,7 @@ fn fill_empty(fields: &mut Fields, defaults: &[(&str, &str)]) {
     }
 }
 
-/// What a narrower block says over what a wider one does.
+/// Merges two blocks; the fields of `narrow` win.
 fn merge(wide: Json, narrow: Option<&Json>) -> Json {
     let Json::Object(mut merged) = wide else { return Json::Null };
     let said = narrow.and_then(Json::as_object).into_iter().flatten();
@@ -195,7 +195,7 @@ fn rename(fields: &mut Fields, from: &str, to: &str) {
     }
 }
 
-/// Takes the value of an older name, where there is one.
+/// Renames a field from its older name, if it has a value.
 fn supersede(fields: &mut Fields, older: &str, name: &str) {
     if let Some(value) = fields.remove(older).filter(|value| !value.is_null()) {
         fields.insert(name.to_owned(), value);
@@ -215,7 +215,7 @@ fn each(fields: &mut Fields, name: &str, of_one: impl FnMut(&mut Fields)) {
     all.into_iter().flatten().filter_map(Json::as_object_mut).for_each(of_one);
 }
 
-/// A text; empty where there is none.
+/// A text field; empty if missing.
 fn text(fields: &Fields, name: &str) -> String {
     fields.get(name).and_then(Json::as_str).unwrap_or_default().to_owned()
 }

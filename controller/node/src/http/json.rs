@@ -1,18 +1,18 @@
-//! Answers of servers as the JSON that Nomad's HTTP API gives, and bodies of requests as what servers take.
+//! Converts servers' answers into the JSON of Nomad's HTTP API, and request bodies into the values that servers expect.
 //!
-//! In JSON a time is RFC 3339 (null where none is given), bytes are base64, durations stay nanoseconds but for a few. A message tells none
-//! of them from other texts; a time is known by its first byte, which no text has, bytes by not being UTF-8, or by the names of their
-//! fields. What stands in maps whose keys are of users' making is what it is.
+//! In JSON, a time is RFC 3339 (null if unset), bytes are base64, and durations stay nanoseconds with a few exceptions. Messages do not
+//! distinguish these types from other texts. A time is recognized by its first byte, which no text has; bytes by not being UTF-8, or by the
+//! names of their fields. Values in maps with user-defined keys are not converted.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use herdlet_api_types::{UnixNanos, parse_duration, rfc3339::rfc3339};
 use herdlet_rpc::codec::{self, Time, Value};
 use serde_json::{Map, Number, Value as Json};
 
-/// Fields that are bytes also where they happen to be a text.
+/// Fields that hold bytes even if the value is valid UTF-8.
 const BYTES: [&str; 3] = ["Hash", "Payload", "PolicyHash"];
 
-/// Fields that are durations and may be told as texts.
+/// Fields that hold durations and may be given as texts.
 const DURATIONS: [&str; 32] = [
     "ClockSkewLeeway",
     "ConnectTimeout",
@@ -48,14 +48,14 @@ const DURATIONS: [&str; 32] = [
     "VaultGrace",
 ];
 
-/// Those of them that are texts in answers, too.
+/// Duration fields that are texts in answers, too.
 const DURATION_TEXTS: [&str; 5] =
     ["ExpirationTTL", "LastContactThreshold", "LockDelay", "MaxTokenTTL", "ServerStabilizationTime"];
 
-/// Fields that are times.
+/// Fields that hold times.
 const TIMES: [&str; 2] = ["ExpirationTime", "TaggedTime"];
 
-/// Fields that are maps of users' own keys.
+/// Fields that are maps with user-defined keys.
 const OWN_KEYS: [&str; 15] = [
     "Attributes",
     "CanaryMeta",
@@ -74,13 +74,13 @@ const OWN_KEYS: [&str; 15] = [
     "VariableFlags",
 ];
 
-/// The same of a job only: what its driver is told, in which all numbers are floats, as JSON's are for Go.
+/// Likewise within a job only: the driver's configuration, in which all numbers are floats, since Go decodes JSON numbers so.
 const CONFIG: &str = "Config";
 
-/// Fields that are addresses in bytes.
+/// Fields that hold addresses as bytes.
 const ADDRESSES: [&str; 2] = ["Addr", "RemoteIP"];
 
-/// A value as JSON. `name` is that of its field.
+/// Converts a value to JSON. `name` is the name of its field.
 pub(super) fn shown(value: &Value, name: &str) -> Json {
     let has_own_keys = OWN_KEYS.contains(&name);
     match value {
@@ -140,23 +140,23 @@ fn bytes(raw: &[u8], name: &str, text: Option<&str>) -> Json {
     }
 }
 
-/// JSON as a value. What stands in a field of bytes is base64.
+/// Converts JSON to a value. Byte fields are decoded from base64.
 ///
 /// # Errors
-/// Which field is no base64, or no time.
+/// The field that is not valid base64, or not a time.
 pub(super) fn read(json: &Json, name: &str) -> Result<Value, String> {
     read_as(json, name, "")
 }
 
-/// The same of a job.
+/// Converts a job likewise.
 ///
 /// # Errors
-/// As of [`read`].
+/// See [`read`].
 pub(super) fn read_job(job: &Json) -> Result<Value, String> {
     read_as(job, "Job", CONFIG)
 }
 
-/// `floats` is a name of maps with users' own keys whose numbers are floats.
+/// `floats`: the name of maps with user-defined keys whose numbers are floats.
 fn read_as(json: &Json, name: &str, floats: &str) -> Result<Value, String> {
     Ok(match json {
         Json::String(text) if BYTES.contains(&name) => {
@@ -185,7 +185,7 @@ fn read_as(json: &Json, name: &str, floats: &str) -> Result<Value, String> {
     })
 }
 
-/// JSON as it stands there.
+/// Converts JSON without interpreting field names.
 fn plain(json: &Json, floats: bool) -> Value {
     match json {
         Json::Null => Value::Nil,
@@ -209,7 +209,7 @@ fn time(time: Time) -> Result<Value, String> {
     codec::decode(&bytes).map_err(|error| format!("failed to {error}"))
 }
 
-/// A duration in nanoseconds as Go writes it.
+/// Formats a duration in nanoseconds like Go.
 pub(super) fn go_duration(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let all = nanos.unsigned_abs();
@@ -234,7 +234,7 @@ pub(super) fn go_duration(nanos: i64) -> String {
     format!("{sign}{before}{}{point}{fraction}{name}", rest / unit)
 }
 
-/// What the API says of nodes beside what servers do, and what it doesn't.
+/// Adapts a node to the API: adds `Drain` and hides the secret.
 pub(super) fn of_node(node: &mut Map<String, Json>) {
     let drains = node.get("DrainStrategy").is_some_and(|strategy| !strategy.is_null());
     node.insert("Drain".to_owned(), drains.into());
@@ -243,7 +243,7 @@ pub(super) fn of_node(node: &mut Map<String, Json>) {
     }
 }
 
-/// Leaves fields out of an object, or of each in a list, where they are nil or 0.
+/// Removes fields that are null or 0 from an object, or from each object in a list.
 pub(super) fn omit_empty(names: &[&str], shown: &mut Json) {
     for fields in objects(shown) {
         for name in names {
@@ -254,7 +254,7 @@ pub(super) fn omit_empty(names: &[&str], shown: &mut Json) {
     }
 }
 
-/// Leaves fields out of an object, or of each in a list.
+/// Removes fields from an object, or from each object in a list.
 pub(super) fn omit(names: &[&str], shown: &mut Json) {
     for fields in objects(shown) {
         for name in names {
@@ -263,7 +263,7 @@ pub(super) fn omit(names: &[&str], shown: &mut Json) {
     }
 }
 
-/// An object, or those of a list.
+/// The object, or the objects in the list.
 fn objects(shown: &mut Json) -> impl Iterator<Item = &mut Map<String, Json>> {
     let one = std::slice::from_mut(shown);
     let all = match one {
@@ -273,7 +273,7 @@ fn objects(shown: &mut Json) -> impl Iterator<Item = &mut Map<String, Json>> {
     all.iter_mut().filter_map(Json::as_object_mut)
 }
 
-/// What the API says of servers' health in other words than they do.
+/// Adapts the servers' health to the API's texts.
 pub(super) fn of_health(health: &mut Map<String, Json>) {
     let servers = health.get_mut("Servers").and_then(Json::as_array_mut);
     for server in servers.into_iter().flatten().filter_map(Json::as_object_mut) {
@@ -337,7 +337,7 @@ mod tests {
         assert!(read(&json!({ "Payload": "%" }), "").unwrap_err().starts_with("Payload: "));
     }
 
-    /// Whatever users call their keys.
+    /// Whatever names users give to their keys.
     #[test]
     fn maps_of_users_are_left_as_they_are() {
         let meta = json!({ "Meta": { "Hash": "abc", "Timeout": "5s", "Addr": "four" } });

@@ -1,7 +1,7 @@
-//! The keys with which servers sign identities, and where they are, as others look them up to check a token.
+//! The servers' public keys for signed identities, and the discovery document, which others fetch to verify tokens.
 //!
-//! In: answers of servers. Out: a set of JSON Web Keys (RFC 7517, RFC 8037), a discovery document of OpenID Connect, and for how long either
-//! holds. A key of a kind that isn't known is left out.
+//! In: servers' answers. Out: a JSON Web Key set (RFC 7517, RFC 8037), an OpenID Connect discovery document, and how long to cache the
+//! keys. Keys of unknown types are left out.
 //!
 //! Facts: `hashicorp/nomad:command/agent/keyring_endpoint.go`, `nomad/structs/keyring.go`; PKCS #1 (RFC 8017, A.1.1) for keys of RSA.
 
@@ -14,17 +14,17 @@ use serde_json::{Map, Value as Json, json};
 
 use super::json::shown;
 
-/// Keys are looked up again after this long at the earliest.
+/// Minimum time to cache keys.
 const KEPT_MIN: Duration = Duration::from_secs(15 * 60);
 
-/// The set of keys in an answer to `Keyring.ListPublic`.
+/// The key set in an answer to `Keyring.ListPublic`.
 pub(super) fn set(answer: &Value) -> Json {
     let keys: Vec<Json> = keys(answer).iter().filter_map(key).collect();
     json!({ "keys": keys })
 }
 
-/// For how long it holds; none where servers don't tell when there will be another key. Half of what is left is waited for, so that a new one is
-/// known before tokens are signed with it.
+/// How long the keys may be cached: half of the time until the next rotation, so that a new key is known before it signs tokens. `None` if
+/// the rotation time is unknown.
 pub(super) fn holds_for(answer: &Value, now: UnixNanos) -> Option<Duration> {
     let number = |value: &Value, field: &str| match value.get(field) {
         Some(Value::Int(number)) => u64::try_from(*number).ok(),
@@ -38,7 +38,7 @@ pub(super) fn holds_for(answer: &Value, now: UnixNanos) -> Option<Duration> {
     Some(Duration::from_nanos(left / 2).max(KEPT_MIN))
 }
 
-/// The document in an answer to `Keyring.GetConfig`; none where servers have none.
+/// The document in an answer to `Keyring.GetConfig`; `None` if servers have none.
 pub(super) fn discovery(answer: &Value) -> Option<Json> {
     let document = answer.get("OIDCDiscovery").filter(|document| matches!(document, Value::Map(_)))?;
     let names = [
@@ -89,7 +89,7 @@ fn key(key: &Value) -> Option<Json> {
     Some(Json::Object(told))
 }
 
-/// Modulus and exponent of a key of RSA, which is a sequence of the two.
+/// Modulus and exponent of an RSA key, which is a DER sequence of the two.
 fn rsa(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let (sequence, _) = element(der, 0x30)?;
     let (modulus, rest) = element(sequence, 0x02)?;
@@ -97,12 +97,12 @@ fn rsa(der: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((unsigned(modulus), unsigned(exponent)))
 }
 
-/// The content of an element with this tag at the beginning, and what follows it.
+/// The content of the first element, which must have this tag, and the bytes after it.
 fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let [found, length, rest @ ..] = der else { return None };
     let (length, rest) = match length {
         short @ 0..=0x7f => (usize::from(*short), rest),
-        // A key of RSA is shorter than 64 KiB.
+        // RSA keys are shorter than 64 KiB.
         0x81 => (usize::from(*rest.first()?), rest.get(1..)?),
         0x82 => (usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?])), rest.get(2..)?),
         _ => return None,
@@ -111,7 +111,7 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length)
 }
 
-/// A number without the zero that says that it is not negative.
+/// Removes the zero byte that marks a number as non-negative.
 fn unsigned(number: &[u8]) -> &[u8] {
     number.strip_prefix(&[0]).unwrap_or(number)
 }

@@ -1,7 +1,7 @@
-//! The page of metrics as the JSON that Nomad's agents answer with where nobody asks for Prometheus' format.
+//! Metrics in JSON, which Nomad's agents return unless Prometheus' format is requested.
 //!
-//! In: the page in Prometheus' text format. Out: what of it Nomad has too, under its own names. Each is a gauge: what it is now, not over
-//! an interval as Nomad's counters and samples.
+//! In: the page in Prometheus' text format. Out: the metrics that Nomad also has, under its names. All are gauges: current values, rather
+//! than values over an interval as in Nomad's counters and samples.
 //!
 //! Facts: `hashicorp/nomad:command/agent/metrics_endpoint.go`, `hashicorp/go-metrics:inmem_endpoint.go` (`MetricsSummary`).
 
@@ -11,20 +11,20 @@ use serde_json::{Map, Value as Json, json};
 
 use super::request::RequestParams;
 
-/// What metrics of Nomad's clients begin with.
+/// Prefix of the metrics of Nomad's clients.
 const OF_CLIENT: &str = "nomad_client_";
 
-/// The beginnings of names that have a dot after their second word, too.
+/// Prefixes of names that also have a dot after their second word.
 const OF_TWO_WORDS: [&str; 4] = ["allocs_cpu_", "allocs_memory_", "host_cpu_", "host_memory_"];
 
-/// Whether JSON is asked for. Prometheus says what it takes also where its config leaves out the parameter.
+/// Whether JSON is requested. Prometheus sends an `Accept` header even if its config omits the parameter.
 pub(super) fn is_wanted(params: &RequestParams, headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let takes_text = ["text/plain", "application/openmetrics-text"].iter().any(|one| accept.contains(one));
     params.given("format") != Some("prometheus") && !takes_text
 }
 
-/// The summary of a page.
+/// Converts a page.
 pub(super) fn summary(page: &str, now: UnixNanos) -> Json {
     let gauges: Vec<Json> = page.lines().filter_map(gauge).collect();
     let at = jiff::Timestamp::from_nanosecond(i128::from(now.0)).unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) fn summary(page: &str, now: UnixNanos) -> Json {
     })
 }
 
-/// A line of the page; none where it is no metric of Nomad's clients.
+/// Converts a line of the page; `None` if it is not a metric of Nomad's clients.
 fn gauge(line: &str) -> Option<Json> {
     let (series, value) = line.strip_prefix(OF_CLIENT)?.rsplit_once(' ')?;
     let (name, labels) = match series.split_once('{') {
@@ -45,7 +45,7 @@ fn gauge(line: &str) -> Option<Json> {
     Some(json!({ "Name": dotted(name), "Value": value, "Labels": labels }))
 }
 
-/// Nomad's own name.
+/// The name in Nomad's format.
 fn dotted(name: &str) -> String {
     let two = OF_TWO_WORDS.iter().find_map(|two| Some((*two, name.strip_prefix(two)?)));
     let name = match two {
@@ -55,7 +55,7 @@ fn dotted(name: &str) -> String {
     format!("nomad.client.{name}")
 }
 
-/// `name="value",…`, where a value may have `\\`, `\"` and `\n`.
+/// Parses `name="value",…`, where a value may contain `\\`, `\"` and `\n`.
 fn labels_of(text: &str) -> Option<Map<String, Json>> {
     let mut labels = Map::new();
     let mut left = text;

@@ -1,4 +1,4 @@
-//! One message of a stream of the servers or of another node.
+//! Decodes one message of a stream from servers or another node.
 //!
 //! In: a decoded message. Out: its payload, or why the stream has failed.
 
@@ -6,13 +6,13 @@ use herdlet_rpc::codec::Value;
 
 use super::Refused;
 
-/// What one message of a stream says.
+/// The content of a message.
 pub(super) enum Piece {
     Payload(Vec<u8>),
     Failed(u16, String),
 }
 
-/// What a message says: a payload, or the data of an event.
+/// The content of a message: a payload, or the data of an event.
 pub(super) fn piece(message: Value) -> Piece {
     if let Some(failure) = failure(&message) {
         return failure;
@@ -41,7 +41,7 @@ pub(super) fn failure(message: &Value) -> Option<Piece> {
     })
 }
 
-/// What a message of a command says, for a websocket: its payload, or why it has failed.
+/// The content of a command's message, for a websocket: its payload, or why the command has failed.
 pub(super) fn said(message: Value) -> Result<Vec<u8>, (u16, String)> {
     match piece(message) {
         Piece::Payload(payload) => Ok(payload),

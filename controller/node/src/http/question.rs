@@ -1,6 +1,6 @@
-//! A request of the HTTP API as the question that its call asks.
+//! Converts a request of the HTTP API into a call.
 //!
-//! In: the row's call, the query, the path and the body. Out: a [`Question`], whose fields come from all of them.
+//! In: the row's call, the query, the path and the body. Out: a [`Question`] whose fields come from all of them.
 
 use herdlet_api::http::routes::{
     Call, CallBody, FieldSource, JobUse, PathParam, PathParams, RequestRule, Verb,
@@ -17,19 +17,19 @@ use super::{
 };
 use crate::asking::Question;
 
-/// What fills the fields of a call, beside the query.
+/// The sources of a call's fields, besides the query.
 pub(super) struct CallInputs<'s> {
     pub(super) path: PathParams,
-    /// The body, if it is JSON; null where there is none.
+    /// The body if it is JSON; null if there is none.
     pub(super) body: &'s Json,
-    /// The body where it is no JSON.
+    /// The body if it is not JSON.
     pub(super) raw: Vec<u8>,
     /// The node's region.
     pub(super) region: &'s str,
 }
 
 impl RequestParams {
-    /// The question that a call asks.
+    /// The question of a call.
     pub(super) fn request_of(
         &self,
         routed: RoutedCall<'_>,
@@ -135,7 +135,7 @@ impl RequestParams {
         Ok(question)
     }
 
-    /// The fields of a call that come from the query.
+    /// The fields that come from the query.
     fn query_fields(&self, call: &Call) -> Result<CallFields, String> {
         let mut fields = CallFields::default();
         for (name, source) in call.query {
@@ -153,7 +153,7 @@ impl RequestParams {
         Ok(fields)
     }
 
-    /// A job that is registered, planned or validated: with it comes where that is done.
+    /// A job to register, plan or validate, and the region and namespace for it.
     fn of_job(
         &self,
         job_use: JobUse,
@@ -188,7 +188,7 @@ impl RequestParams {
         Ok(job::submitted(job.clone(), own_region, namespace, region))
     }
 
-    /// A variable that is written, removed or locked.
+    /// Writes, removes or locks a variable.
     fn of_variable(
         &self,
         question: &mut Question,
@@ -236,7 +236,7 @@ impl RequestParams {
         Ok(())
     }
 
-    /// Which part of a list is wanted.
+    /// Filtering and pagination of a list.
     fn of_list(&self, fields: &mut CallFields) -> Result<(), String> {
         for (field, parameter) in [("Prefix", "prefix"), ("Filter", "filter"), ("NextToken", "next_token")] {
             if let Some(value) = self.given(parameter) {
@@ -262,17 +262,17 @@ fn object(body: &Json) -> Result<Map<String, Json>, String> {
         Json::Object(given) => Ok(given.clone()),
         Json::Null => Err("Request body is empty".to_owned()),
         Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
-            Err("the body is no JSON object".to_owned())
+            Err("the body is not a JSON object".to_owned())
         }
     }
 }
 
-/// A field of a body that is a text and not empty.
+/// A non-empty text field of a body.
 fn in_body<'b>(body: &'b Map<String, Json>, name: &str) -> Option<&'b str> {
     body.get(name).and_then(Json::as_str).filter(|value| !value.is_empty())
 }
 
-/// A job's source, with the values of variables as servers keep them: escaped, so that lines stay what they are.
+/// A job's source, with the values of variables URL-encoded, as servers store them.
 fn escaped(mut submission: Json) -> Json {
     if let Some(Json::Object(flags)) = submission.get_mut("VariableFlags") {
         for value in flags.values_mut() {

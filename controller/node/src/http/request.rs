@@ -1,4 +1,4 @@
-//! What a request of the HTTP API has beside its path and body: its token and the parameters of its query.
+//! The token and the query parameters of an API request.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use herdlet_nomad::wire::Secret;
 use super::Refused;
 use crate::asking::Question;
 
-/// The longest that a question may wait.
+/// The longest blocking time.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// The token of a request and the parameters of its query.
@@ -23,11 +23,11 @@ pub(super) struct RequestParams {
 }
 
 impl RequestParams {
-    /// Reads a query and who asks it.
+    /// Reads the query and the token.
     pub(super) fn read(query: &str, headers: &HeaderMap) -> Result<Self, Refused> {
         let decoded = |text: &str| {
             let read = percent_decoded(&text.replace('+', " "));
-            read.ok_or_else(|| Refused(400, "query parameters: they are no text".to_owned()))
+            read.ok_or_else(|| Refused(400, "query parameters: not valid UTF-8".to_owned()))
         };
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let parameters = pairs.map(|pair| {
@@ -39,32 +39,32 @@ impl RequestParams {
         Ok(Self { token: token(headers), parameters, secrets: secrets.map(Secret::from) })
     }
 
-    /// A parameter; the first of that name.
+    /// The first parameter with this name.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// All parameters of that name.
+    /// All parameters with this name.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.parameters.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// A parameter that says something.
+    /// A non-empty parameter.
     pub(super) fn given(&self, name: &str) -> Option<&str> {
         self.parameter(name).filter(|value| !value.is_empty())
     }
 
-    /// The node that is meant; none for this one.
+    /// The requested node; `None` for this one.
     pub(super) fn node(&self) -> Option<&str> {
         self.given("node_id")
     }
 
-    /// Whether the answer is for people to read.
+    /// Whether to indent the JSON.
     pub(super) fn is_pretty(&self) -> bool {
         self.parameter("pretty").is_some_and(|pretty| pretty != "0")
     }
 
-    /// A parameter that is true or false; nothing where it says neither.
+    /// A boolean parameter; `None` if it is missing or empty.
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, String> {
         match self.given(name) {
             None => Ok(None),
@@ -74,7 +74,7 @@ impl RequestParams {
         }
     }
 
-    /// A parameter that is a number.
+    /// A numeric parameter.
     pub(super) fn number(&self, name: &str) -> Result<Option<i64>, String> {
         let parsed = self.given(name).map(|text| {
             text.parse().map_err(|_| format!("Failed to parse value of {name:?} ({text}) as a int"))
@@ -82,7 +82,7 @@ impl RequestParams {
         parsed.transpose()
     }
 
-    /// A question without fields: who asks, about what part of the cluster, and how long it may take.
+    /// A question without fields: the token and the query options.
     pub(super) fn plain(&self, call: &str, is_write: bool) -> Result<Question, String> {
         let wait = match self.given("wait") {
             Some(wait) => {
@@ -112,7 +112,7 @@ impl RequestParams {
     }
 }
 
-/// The token of a request; empty where it has none.
+/// The token of a request; empty if there is none.
 pub(super) fn token(headers: &HeaderMap) -> Secret {
     let own = headers.get("x-nomad-token").and_then(|token| token.to_str().ok());
     let own = own.filter(|token| !token.is_empty());

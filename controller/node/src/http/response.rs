@@ -1,6 +1,6 @@
-//! The answer of a call as the response of the HTTP API.
+//! Converts the answer of a call into a response of the HTTP API.
 //!
-//! In: what a server, or the node itself, has answered, and the row of the call. Out: a status code, Nomad's headers, JSON.
+//! In: the answer of a server or of this node, and the row of the call. Out: a status code, Nomad's headers, JSON.
 
 use axum::{
     http::{StatusCode, header},
@@ -16,11 +16,11 @@ use serde_json::{Map, Value as Json};
 use super::{Refused, RoutedCall, json, keys, request::RequestParams};
 use crate::placed;
 
-/// What is said of servers' health only where it says something.
+/// Fields of the servers' health that are left out if they are zero.
 const OMITTED_OF_HEALTH: [&str; 4] =
     ["OptimisticFailureTolerance", "ReadReplicas", "RedundancyZones", "Upgrade"];
 
-/// The error of a server as this call reports it.
+/// Converts a server's error; some calls have rules of their own.
 pub(super) fn refusal(rule: ResponseRule, error: CallError) -> Refused {
     if let CallError::Server(error) = &error {
         if rule == ResponseRule::Variable && error.text().contains("cas error:") {
@@ -33,7 +33,7 @@ pub(super) fn refusal(rule: ResponseRule, error: CallError) -> Refused {
     error.into()
 }
 
-/// An answer as the API gives it.
+/// Renders an answer as the API's response.
 pub(super) fn render_response(
     routed: RoutedCall<'_>,
     mut answer: Value,
@@ -84,7 +84,7 @@ fn headers(routed: RoutedCall<'_>, answer: &Value) -> Vec<(&'static str, String)
     let mut headers = Vec::new();
     match (routed.verb, answer.get("KnownLeader"), number("Index")) {
         (Verb::Get, Some(Value::Bool(leader)), Some(index)) => {
-            // Nomad's clients would not wait for what is newer than 0.
+            // Nomad's clients do not block for a change after index 0.
             headers.push(("x-nomad-index", index.max(1).to_string()));
             headers.push(("x-nomad-knownleader", leader.to_string()));
             let contact = number("LastContact").unwrap_or_default() / 1_000_000;
@@ -109,13 +109,13 @@ fn code_and_part_of_variable(routed: RoutedCall<'_>, answer: &Value) -> (StatusC
     match answer.get("Conflict") {
         Some(Value::Map(_)) => (StatusCode::CONFLICT, AnswerPart::Field("Conflict")),
         _ if routed.verb == Verb::Delete => (StatusCode::NO_CONTENT, routed.call.answer),
-        // A lock is renewed by another call.
+        // Renewing a lock is another call.
         _ if answer.get("VarMeta").is_some() => (StatusCode::OK, AnswerPart::Field("VarMeta")),
         _ => (StatusCode::OK, routed.call.answer),
     }
 }
 
-/// The part of an answer that is shown.
+/// Selects the part of an answer to return.
 fn select(part: AnswerPart, answer: &Value) -> Result<Json, Refused> {
     let field = |path: &str| path.split('.').try_fold(answer, |value, name| value.get(name));
     Ok(match part {
@@ -137,7 +137,7 @@ fn select(part: AnswerPart, answer: &Value) -> Result<Json, Refused> {
     })
 }
 
-/// Changes what is shown as the rule of its call says.
+/// Changes the JSON by the rule of its call.
 fn apply(rule: ResponseRule, answer: &Value, shown: &mut Json) -> Result<(), Refused> {
     match (rule, shown) {
         (ResponseRule::OmitEmpty(names), shown) => json::omit_empty(names, shown),
@@ -183,7 +183,7 @@ fn unescape_variables(submission: &mut Map<String, Json>) {
     }
 }
 
-/// Payloads of jobs are compressed where they are kept.
+/// Decompresses a job's payload, which servers store compressed.
 fn decompress(answer: &mut Value) -> Result<(), Refused> {
     let job = match field_mut(answer, "Job") {
         Some(job) => Some(job),
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// That of the row with this call.
+    /// The rule of the row with this call.
     fn rule(method: &str) -> ResponseRule {
         let mut calls = routes::all().filter_map(|route| match &route.node {
             OnNode::Servers(call) | OnNode::Either(_, call) => Some(call),

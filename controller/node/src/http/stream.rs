@@ -1,8 +1,8 @@
-//! What goes on for long: logs, files, the agent's log, events. Each is a streaming call, to this node's own service or to a server, whose
-//! payloads are the answer, at the pace of whoever reads it.
+//! Long-running responses: logs, files, the agent's log, events. Each is a streaming call, to this node's own service or to a server; its
+//! payloads form the response body, at the reader's pace.
 //!
-//! The first message is waited for before anything is answered, since it may be an error, which has a code. Where the stream breaks
-//! off later the answer is cut off, so that nobody takes it for a whole one.
+//! The response starts after the first message, since that may be an error with a status code. If the stream breaks off later, the response
+//! is aborted, so that it does not look complete.
 //!
 //! Facts: `hashicorp/nomad:command/agent/fs_endpoint.go`, `agent_endpoint.go`, `event_endpoint.go`.
 
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::asking::Question;
 
-/// What is said beside the content of a file, as stock agents say it.
+/// Headers with the content of a file, as in stock agents.
 const OF_TASKS: [(HeaderName, &str); 4] = [
     (header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'; sandbox"),
     (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
@@ -39,7 +39,7 @@ const OF_TASKS: [(HeaderName, &str); 4] = [
     (header::X_XSS_PROTECTION, "1; mode=block"),
 ];
 
-/// How much an event may take: it has all of a job, or of an allocation.
+/// Limits for an event, which may hold a whole job or allocation.
 const EVENT: Limits = Limits { bytes: 16 << 20, depth: 8, values: 64 };
 
 impl NodeApi {
@@ -65,7 +65,7 @@ impl NodeApi {
         Ok(if is_of_task { untrusted(response) } else { response })
     }
 
-    /// Begins a streaming call at this node, or at a server.
+    /// Starts a streaming call at this node or at a server.
     pub(super) async fn begin(
         &self,
         method: &str,
@@ -74,7 +74,7 @@ impl NodeApi {
         fields: Vec<(&str, Value)>,
     ) -> Result<Framed<Box<dyn Io>>, Refused> {
         let fields = fields.into_iter().map(|(name, value)| (Value::Text(name.to_owned()), value));
-        // Events wait by themselves; there is nothing to wait for otherwise.
+        // Only event streams have an index, which is one of their fields.
         let question = params.plain(method, true).map_err(|why| Refused(400, why))?;
         let question = Question { fields: Value::Map(fields.collect()), ..question };
         if method != "Event.Stream" && self.is_here(alloc, params) {
@@ -86,7 +86,7 @@ impl NodeApi {
     }
 }
 
-/// What a task has written is nothing that a browser should take for a page of this origin.
+/// Prevents browsers from interpreting a task's file as a page of this origin.
 fn untrusted(mut response: Response) -> Response {
     for (name, value) in OF_TASKS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -94,11 +94,11 @@ fn untrusted(mut response: Response) -> Response {
     response
 }
 
-/// The messages of a streaming call as the body of a response.
+/// The messages of a streaming call as a response body.
 struct StreamedResponse {
     stream: Framed<Box<dyn Io>>,
     closing: CancellationToken,
-    /// Each message is a line.
+    /// Whether each message becomes a line.
     has_lines: bool,
 }
 
@@ -124,7 +124,7 @@ impl StreamedResponse {
         Ok(([(header::CONTENT_TYPE, content_type)], Body::from_stream(pieces)).into_response())
     }
 
-    /// The next message that says something; none at the end.
+    /// The next non-empty message; `None` at the end.
     async fn next(&mut self) -> Result<Option<Piece>, MessageError> {
         let limits = if self.has_lines { EVENT } else { Limits::FRAME };
         loop {

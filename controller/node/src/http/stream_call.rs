@@ -1,6 +1,6 @@
-//! Requests for what goes on for long, as streaming calls.
+//! Converts requests for long-running data into streaming calls.
 //!
-//! In: what a row says is streamed, path and query. Out: the method of the call and its fields, or why they make no sense.
+//! In: the kind of stream from the row, path and query. Out: the method and its fields, or why the request is invalid.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use herdlet_rpc::codec::Value;
 
 use super::{Refused, exec::Executed, path_param, request::RequestParams};
 
-/// The words of one of Nomad's mistakes.
+/// Nomad's error texts.
 const NO_TASK: &str = "must provide task name";
 const NO_PATH: &str = "must provide a file name";
 const NO_TYPE: &str = "must provide log type (stdout/stderr)";
 const NO_ORIGIN: &str = "origin must be start or end";
 
-/// What is streamed, with what of it stands in the path.
+/// The kind of stream, with its parameters from the path.
 pub(super) enum Streamed<'p> {
     /// A command or an action, over a websocket.
     Exec(Executed),
-    /// A file, or the output of a task, of an allocation.
+    /// A file, or a task's output, of an allocation.
     File(FileStream, &'p str),
     /// The agent's log from now on.
     Monitor,
-    /// The agent's log of before.
+    /// Earlier entries of the agent's log.
     MonitorExport,
-    /// What changes in the cluster.
+    /// Events of the cluster.
     Events,
 }
 
@@ -42,9 +42,9 @@ pub(super) enum FileStream {
 /// A streaming call.
 pub(super) struct StreamCall<'c> {
     pub(super) method: &'static str,
-    /// The allocation that it is about.
+    /// The allocation that the call concerns.
     pub(super) alloc: Option<&'c str>,
-    /// The payloads are text, and not JSON.
+    /// Whether payloads are plain text rather than JSON.
     pub(super) is_plain: bool,
     pub(super) fields: Vec<(&'static str, Value)>,
 }
@@ -173,7 +173,7 @@ fn number(params: &RequestParams, name: &str) -> Result<Value, Refused> {
     Ok(Value::Int(number.unwrap_or_default()))
 }
 
-/// Which events are wanted, by topic.
+/// The requested events by topic.
 fn topics(params: &RequestParams) -> Result<Value, Refused> {
     let mut topics: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for topic in params.all("topic") {

@@ -1,4 +1,4 @@
-//! The node's HTTP API over a real socket, with servers that say what they were asked.
+//! The node's HTTP API over a real socket, with stand-in servers that record calls.
 
 mod elsewhere;
 mod ground;
@@ -124,7 +124,7 @@ async fn what_is_of_this_node_is_answered_here_and_of_another_by_servers() {
         assert_eq!(read.headers()[name], value, "a task's file is no page of this origin");
     }
     assert!(node.cluster.asked.lock().unwrap().is_empty());
-    // What is elsewhere.
+    // Requests about another node and its allocation.
     node.answers("ClientStats.Stats", map(&[("HostStats", map(&[("Uptime", Value::Uint(5))]))]));
     assert_eq!(node.get("/v1/client/stats?node_id=n2").await, (200, r#"{"Uptime":5}"#.to_owned()));
     assert_eq!(node.asked().1.get("NodeID"), Some(&text("n2")));
@@ -181,7 +181,7 @@ async fn nothing_is_told_to_tokens_that_may_not() {
         "/v1/agent/monitor".to_owned(),
         "/v1/agent/host".to_owned(),
     ] {
-        // One of its own, whose guesses are not too many.
+        // A fresh node each time, so that the guesses do not reach the limit.
         let node = Node::new(true).await;
         assert_eq!(node.get(&path).await, (403, "Permission denied".to_owned()), "{path}");
         let unknown = node.ask(Method::GET, &path, "guessed", "").await;
@@ -252,13 +252,13 @@ async fn pages_read_what_their_token_or_the_config_lets_them() {
     assert_eq!(shared(&node, "http://a", "").await, None);
     assert_eq!(shared(&node, "http://a", "guessed").await, None);
     assert_eq!(shared(&node, "https://ui.example:8443", "").await.as_deref(), Some("*"));
-    // Where there are no ACLs a token says nothing.
+    // Without ACLs a token proves nothing.
     let open = Node::new(false).await;
     assert_eq!(shared(&open, "http://a", "boss").await, None);
     assert_eq!(shared(&open, "https://ui.example:8443", "").await.as_deref(), Some("*"));
 }
 
-/// Any page that was open in a browser which reached the port could do this, where the cluster had no ACLs.
+/// Attacks by any page in a browser that can reach the port of a node without ACLs.
 #[tokio::test]
 async fn a_strangers_page_can_neither_change_nor_execute_nor_use_another_name() {
     let (open, closed) = (Node::new(false).await, Node::new(true).await);
@@ -335,10 +335,10 @@ async fn tokens_that_no_server_knows_are_guesses() {
     assert!(told >= 10);
     assert_eq!(node.ask(Method::GET, "/v1/agent/self", "boss", "").await.status().as_u16(), 200);
     let anonymous = node.ask(Method::GET, "/v1/agent/self", "", "").await.status().as_u16();
-    assert_eq!(anonymous, 403, "who has no token guesses nothing");
+    assert_eq!(anonymous, 403, "a request without a token is not a guess");
 }
 
-/// A guess under another name, in a page's name or for a websocket is a guess too, and so is a forged identity of a task.
+/// Guesses under a wrong host name, from a page or for a websocket count too, and so do forged task identities.
 #[tokio::test]
 async fn guesses_are_counted_wherever_the_answer_depends_on_the_token() {
     let exec = "/v1/client/allocation/x/exec?task=t&command=%5B%22id%22%5D";
@@ -368,7 +368,7 @@ async fn guesses_are_counted_wherever_the_answer_depends_on_the_token() {
         let counted = format!("herdlet_authentication_failures_total{{reason=\"wrong\"}} {}", answered + 1);
         assert!(answered >= 10 && page.contains(&counted), "{path}: {page}");
     }
-    // A token that may not do this is no guess.
+    // A valid token without the permission is not a guess.
     let node = Node::new(true).await;
     node.cluster.answers.lock().unwrap().insert("Job.List".to_owned(), Err("Permission denied".to_owned()));
     for _ in 0..50 {
@@ -376,7 +376,7 @@ async fn guesses_are_counted_wherever_the_answer_depends_on_the_token() {
     }
 }
 
-/// Browsers send their token as the first frame of a websocket.
+/// Browsers send their token in the first frame of a websocket.
 #[tokio::test]
 async fn a_guess_in_the_first_frame_of_a_websocket_is_counted() {
     let node = Node::new(true).await;
@@ -409,12 +409,12 @@ async fn a_guess_in_the_first_frame_of_a_websocket_is_counted() {
     let page = node.ground.telemetry.page(herdlet_agent::telemetry::Format::Text, Vec::new());
     let counted = format!("herdlet_authentication_failures_total{{reason=\"wrong\"}} {}", answered + 1);
     assert!(answered >= 10 && page.contains(&counted), "{page}");
-    // One that is right is served at any time, by a driver that runs no such task here.
+    // A valid token is always accepted; here the driver then finds no such task.
     assert!(!closed("boss").await.1.contains("token"));
     assert_eq!(node.ask(Method::GET, "/v1/agent/self", "guessed", "").await.status().as_u16(), 429);
 }
 
-/// Rows whose call a server answers, or this node in its place: their verbs and paths.
+/// Rows whose call a server, or this node in its place, answers: verbs and paths.
 fn rows() -> impl Iterator<Item = (Verb, &'static str)> {
     calls().map(|(route, _)| (route.verb, route.path))
 }
@@ -426,7 +426,7 @@ fn calls() -> impl Iterator<Item = (&'static Route, &'static Call)> {
     })
 }
 
-/// Paths that are answered by the same call whether they are read or changed, with the call.
+/// Paths with the same call for reading and changing, and the call.
 fn calls_of_both() -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_changed = |(read, call): &(&Route, &Call)| {
         calls().any(|(route, other)| {
@@ -439,7 +439,7 @@ fn calls_of_both() -> impl Iterator<Item = (&'static str, &'static str)> {
         .map(|(route, call)| (route.path, call.method))
 }
 
-/// Which of the table's GETs change something is decided before a route is found.
+/// Admission decides before routing which GET requests change something.
 #[tokio::test]
 async fn a_page_is_refused_each_get_that_changes_something() {
     let node = Node::new(false).await;
@@ -450,26 +450,26 @@ async fn a_page_is_refused_each_get_that_changes_something() {
         let request = node.http.get(url).header("sec-fetch-site", "same-site");
         let answer = request.send().await.unwrap();
         let code = answer.status().as_u16();
-        // Others are denied for want of a token, or have no end.
+        // Other paths are denied without a token, or stream for ever.
         if code == 403 && answer.text().await.unwrap().contains("a web page of another origin") {
             refused.push(path);
         }
     }
     assert_eq!(refused, ["client/gc", "client/allocation/{AllocID}/gc"]);
-    // Whatever else has a route for changes at the same path only reads by GET.
+    // Every other path with the same call for changes only reads by GET.
     let changing: Vec<_> = calls_of_both().collect();
     assert_eq!(
         changing,
         [
             ("client/gc", "ClientAllocations.GarbageCollectAll"),
             ("client/allocation/{AllocID}/gc", "ClientAllocations.GarbageCollect"),
-            // It reads, and takes the names of jobs from a body.
+            // It only reads; the body holds names of jobs.
             ("jobs/statuses", "Job.Statuses"),
         ]
     );
 }
 
-/// Each route of the table answers, whatever comes after its head.
+/// Each route of the table answers, whatever follows its request head.
 #[tokio::test]
 async fn no_answer_of_a_route_is_lost() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -509,7 +509,7 @@ async fn no_answer_of_a_route_is_lost() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-/// Each row is answered by whom its column names.
+/// The node handles each route as its `node` field requires.
 #[tokio::test]
 async fn the_node_answers_as_its_column_says() {
     let node = Node::new(false).await;
@@ -517,7 +517,7 @@ async fn the_node_answers_as_its_column_says() {
         let root = if route.path.starts_with(".well-known/") { "" } else { "/v1" };
         let parts = route.path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
         let path = format!("{root}/{}", parts.collect::<Vec<_>>().join("/"));
-        // One that is for this node or another one is for the other one.
+        // If the row may concern this node or another one, request the other one.
         let path = format!("{path}{}server_id=s&node_id=", if path.contains('?') { "&" } else { "?" });
         let method = match route.verb {
             Verb::Get => Method::GET,
@@ -532,7 +532,7 @@ async fn the_node_answers_as_its_column_says() {
         let known = status != 405 && text != "resource not found";
         match &route.node {
             OnNode::Servers(call) | OnNode::Either(_, call) => {
-                // Of some the body is not enough, and one the stand-in doesn't note.
+                // For some the body is incomplete, and the stand-in does not record one of them.
                 let is_other = status == 400 || call.method == "ACL.WhoAmI";
                 let is_asked = asked.as_deref() == Some(call.method) || (asked.is_none() && is_other);
                 assert!(is_asked, "{method} {path}: {status} {text} {asked:?}");

@@ -1,4 +1,4 @@
-//! How long is too long, over restarts and clocks that are set.
+//! Limits across restarts and clock changes.
 
 use super::*;
 

@@ -1,7 +1,7 @@
-//! BoltDB files, read as far as Nomad's client needs them: keys and values of buckets.
+//! Reads BoltDB files, as far as the state of Nomad's client requires: keys and values of buckets.
 //!
-//! In: the bytes of a file, trusted in nothing. Out: buckets by path, values by key. Nothing is written. What is read is counted: a file whose
-//! pages go round in circles, or lie over each other, would never end, or take all memory.
+//! In: the bytes of a file, all untrusted. Out: buckets by path, values by key. Read-only. The reader limits the total number of bytes: a
+//! file with cyclic or overlapping pages could otherwise take unlimited time or memory.
 //!
 //! ```text
 //! page:  id u64 · flags u16 · count u16 · overflow u32 · elements            (little endian, as on every machine Nomad runs on)
@@ -19,33 +19,33 @@ const ELEMENT: usize = 16;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const IS_BUCKET: u32 = 1;
-/// As often as a file has bytes may be read of it in all: what looks for a client's tasks comes to each byte six times at most.
+/// Total bytes to read, as a multiple of the file's size: the search for a client's tasks reads each byte at most six times.
 const READ_TIMES: usize = 8;
-/// Branches over each other.
+/// Maximum depth of branch pages.
 const DEPTH_MAX: usize = 32;
 
-/// What is wrong with a file.
+/// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BoltError {
-    /// It can't be read.
+    /// Reading failed.
     #[error(transparent)]
     Read(#[from] std::io::Error),
-    /// It is too long.
+    /// The file is too large.
     #[error("it has more than {0} bytes")]
     Long(u64),
-    /// It is something else, or damaged.
-    #[error("it is no BoltDB file, or damaged: {0}")]
+    /// The file is not a BoltDB file, or is damaged.
+    #[error("it is not a BoltDB file, or is damaged: {0}")]
     Damaged(&'static str),
 }
 
-/// All of a file.
+/// Reads a whole file.
 pub(super) fn bytes(file: &File, most: u64) -> Result<Vec<u8>, BoltError> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most { Err(BoltError::Long(most)) } else { Ok(bytes) }
 }
 
-/// A file.
+/// An open BoltDB file.
 pub(super) struct Bolt<'b> {
     bytes: &'b [u8],
     page_size: usize,
@@ -54,14 +54,14 @@ pub(super) struct Bolt<'b> {
     left: Cell<usize>,
 }
 
-/// A bucket: a page, or what stands within another bucket.
+/// A bucket: a page, or data inside its parent bucket.
 #[derive(Debug, Clone)]
 pub(super) enum Bucket<'b> {
     Page(u64),
     Inline(&'b [u8]),
 }
 
-/// A bucket by its name.
+/// A bucket and its name.
 pub(super) type Named<'b> = (Vec<u8>, Bucket<'b>);
 
 struct Element<'b> {
@@ -71,9 +71,9 @@ struct Element<'b> {
 }
 
 impl<'b> Bolt<'b> {
-    /// The newer one of the two states that a file holds, of those that are whole.
+    /// Opens the newer of the file's two states, among those that are intact.
     pub(super) fn open(bytes: &'b [u8]) -> Result<Self, BoltError> {
-        // The second one is on the second page, whose size only the first one tells; where that is torn, all sizes are tried.
+        // The second meta page's offset is the page size, which only the first one gives. If that is damaged, try all sizes.
         let sizes = [9, 10, 11, 12, 13, 14, 15, 16].map(|bits| 1_usize << bits);
         let first = Meta::read(bytes, 0);
         let second = match &first {
@@ -83,11 +83,11 @@ impl<'b> Bolt<'b> {
             }
         };
         let newer = [first, second].into_iter().flatten().max_by_key(|meta| meta.transaction);
-        let Meta { page_size, root, .. } = newer.ok_or(BoltError::Damaged("it has no whole beginning"))?;
+        let Meta { page_size, root, .. } = newer.ok_or(BoltError::Damaged("it has no intact meta page"))?;
         Ok(Self { bytes, page_size, root, left: Cell::new(bytes.len().saturating_mul(READ_TIMES)) })
     }
 
-    /// The buckets within one that is named by a path; none where there is none.
+    /// The buckets inside the bucket at a path; empty if it does not exist.
     pub(super) fn buckets(&self, path: &[&str]) -> Result<Vec<Named<'b>>, BoltError> {
         let mut bucket = Bucket::Page(self.root);
         for name in path {
@@ -100,7 +100,7 @@ impl<'b> Bolt<'b> {
         self.within(&bucket)
     }
 
-    /// The buckets within a bucket.
+    /// The buckets inside a bucket.
     pub(super) fn within(&self, bucket: &Bucket<'b>) -> Result<Vec<Named<'b>>, BoltError> {
         let elements = self.elements(bucket)?.into_iter().filter(|element| element.is_bucket);
         elements.map(|element| Ok((element.key.to_vec(), inner(element.value)?))).collect()
@@ -124,7 +124,7 @@ impl<'b> Bolt<'b> {
 
     fn walk(&self, id: u64, depth: usize, elements: &mut Vec<Element<'b>>) -> Result<(), BoltError> {
         if depth > DEPTH_MAX {
-            return Err(BoltError::Damaged("its pages go round in circles"));
+            return Err(BoltError::Damaged("its pages form a cycle"));
         }
         let page = self.page(id)?;
         match word16(page, 8)? {
@@ -138,13 +138,13 @@ impl<'b> Bolt<'b> {
                 }
                 Ok(())
             }
-            _ => Err(BoltError::Damaged("a page is of no kind that holds keys")),
+            _ => Err(BoltError::Damaged("a page is neither a branch nor a leaf")),
         }
     }
 
     fn leaf(&self, page: &'b [u8], elements: &mut Vec<Element<'b>>) -> Result<(), BoltError> {
         if word16(page, 8)? != LEAF {
-            return Err(BoltError::Damaged("a page is of no kind that holds keys"));
+            return Err(BoltError::Damaged("a page is neither a branch nor a leaf"));
         }
         self.spend(HEADER)?;
         for index in 0..usize::from(word16(page, 10)?) {
@@ -155,7 +155,7 @@ impl<'b> Bolt<'b> {
             let (flags, begin, key, value) = (word32(page, at)?, number(4)?, number(8)?, number(12)?);
             let begin = at.saturating_add(begin);
             let middle = begin.saturating_add(key);
-            let torn = BoltError::Damaged("a key is beyond its page");
+            let torn = BoltError::Damaged("a key extends beyond its page");
             let (Some(key), Some(value)) =
                 (page.get(begin..middle), page.get(middle..middle.saturating_add(value)))
             else {
@@ -167,16 +167,16 @@ impl<'b> Bolt<'b> {
         Ok(())
     }
 
-    /// So many bytes are read.
+    /// Counts bytes that are read.
     fn spend(&self, bytes: usize) -> Result<(), BoltError> {
-        let circle = BoltError::Damaged("its pages go round in circles, or lie over each other");
+        let circle = BoltError::Damaged("its pages form a cycle or overlap");
         self.left.set(self.left.get().checked_sub(bytes).ok_or(circle)?);
         Ok(())
     }
 
-    /// A page with those that continue it.
+    /// A page and its overflow pages.
     fn page(&self, id: u64) -> Result<&'b [u8], BoltError> {
-        let torn = BoltError::Damaged("a page is beyond its end");
+        let torn = BoltError::Damaged("a page extends beyond the end of the file");
         let begin = usize::try_from(id).ok().and_then(|id| id.checked_mul(self.page_size));
         let page = begin.and_then(|begin| self.bytes.get(begin..));
         let Some(page) = page.filter(|page| page.len() >= HEADER) else { return Err(torn) };
@@ -193,7 +193,7 @@ struct Meta {
 }
 
 impl Meta {
-    /// The one on the page that begins there, if it is whole.
+    /// The meta page at this offset, if it is intact.
     fn read(bytes: &[u8], at: usize) -> Option<Self> {
         let meta = bytes.get(at.checked_add(HEADER)?..)?;
         let page_size = usize::try_from(word32(meta, 8).ok()?).ok()?;
@@ -206,23 +206,23 @@ impl Meta {
     }
 }
 
-/// FNV-1a, of 64 bits.
+/// 64-bit FNV-1a.
 fn checksum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// A bucket's value: its page, or behind that the page itself where it is small.
+/// A bucket's value: its page number, or, for a small bucket, the page itself after a header.
 fn inner(value: &[u8]) -> Result<Bucket<'_>, BoltError> {
     match word64(value, 0)? {
-        0 => value.get(16..).map(Bucket::Inline).ok_or(BoltError::Damaged("a bucket is torn")),
+        0 => value.get(16..).map(Bucket::Inline).ok_or(BoltError::Damaged("a bucket is truncated")),
         page => Ok(Bucket::Page(page)),
     }
 }
 
 fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BoltError> {
     let chunk = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    chunk.copied().ok_or(BoltError::Damaged("it ends too early"))
+    chunk.copied().ok_or(BoltError::Damaged("it is truncated"))
 }
 
 fn word16(bytes: &[u8], at: usize) -> Result<u16, BoltError> {

@@ -1,25 +1,25 @@
-//! What must hold for any file that is taken for the state of Nomad's client; for tests and fuzzing only.
+//! Invariants for any file that is read as the state of Nomad's client; for tests and fuzzing only.
 //!
-//! In: its bytes. Out: nothing, or a panic. Whether it ends soon, and in little memory, is seen by who feeds it.
+//! In: the file's bytes. Out: nothing, or a panic. The caller checks time and memory.
 
-#![expect(clippy::unwrap_used, reason = "a broken promise is told by a panic")]
+#![expect(clippy::unwrap_used, reason = "a broken invariant panics")]
 
 use super::{bolt::Bolt, live};
 
-/// Takes the file and asserts what must hold.
+/// Reads the file and asserts the invariants.
 pub fn feed(bytes: &[u8]) {
     let Ok(state) = Bolt::open(bytes) else { return };
     let Ok(allocs) = live(&state) else { return };
     for alloc in &allocs {
         assert!(alloc.chars().count() <= 64, "{alloc:?}");
     }
-    // What was read once is read again, as by the next start.
+    // A second read, as by the next start, gives the same result.
     let again = Bolt::open(bytes).and_then(|state| live(&state)).unwrap_or_default();
     assert_eq!(allocs, again);
 }
 
-/// A file that bbolt 1.3.6 wrote: two allocations of two tasks each, of which one of the second is running. Of its rows those that are not
-/// empty are kept.
+/// A file written by bbolt 1.3.6: two allocations with two tasks each; one task of the second allocation is running. `state.db.txt` holds
+/// its non-empty rows.
 pub fn example() -> Vec<u8> {
     const PAGES: usize = 16;
     const PAGE: usize = 4_096;

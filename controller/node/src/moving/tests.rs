@@ -1,5 +1,4 @@
-//! Directories of Nomad's client as they may be found. The file is one that bbolt 1.3.6 wrote: two allocations of two tasks each, of which
-//! one of the second is running.
+//! Directories of Nomad's client in various states. [`example`] describes the state file.
 
 use std::fs;
 
@@ -7,12 +6,12 @@ use super::*;
 
 const PAGE: usize = 4_096;
 
-/// The same with all tasks dead.
+/// The same file with all tasks dead.
 fn over() -> Vec<u8> {
     let mut bytes = example();
     let at = bytes.windows(8).position(|text| text == b"\xa7running").unwrap();
     bytes[at..at + 8].copy_from_slice(b"\xa4dead\xa1x\xc0");
-    // The map has one pair more now.
+    // The map has one more pair.
     let map = bytes[..at].iter().rposition(|byte| *byte == 0x82).unwrap();
     bytes[map] = 0x83;
     bytes
@@ -64,7 +63,7 @@ fn tasks_that_are_not_over_stay_nomads() {
     let error = ground.identity().unwrap_err().to_string();
     assert!(error.contains("1 of them, such as alloc-0001") && error.contains("node drain -self"), "{error}");
     assert!(!ground.own().exists(), "nothing was taken");
-    // Also where somebody has gone back to Nomad after we had moved in.
+    // Also if the user has gone back to Nomad after the takeover.
     fs::write(ground.client().join("state.db"), over()).unwrap();
     drop(ground.identity().unwrap());
     fs::write(ground.client().join("state.db"), example()).unwrap();
@@ -98,7 +97,7 @@ fn what_can_not_be_read_is_not_taken_for_empty() {
         cut(100),
         cut(7 * PAGE),
         cut(4 * PAGE),
-        // A page of no kind, one that begins beyond the end, and a key that ends there.
+        // A page of unknown kind, one that starts beyond the end, and a key that ends there.
         with(7 * PAGE + 8, &[9, 0]),
         with(6 * PAGE + 0x3a, &[0xff; 4]),
         with(7 * PAGE + 0x1c, &[0xff; 4]),
@@ -113,7 +112,7 @@ fn what_can_not_be_read_is_not_taken_for_empty() {
 #[test]
 fn a_torn_beginning_is_left_for_the_other_one() {
     let mut state = over();
-    // The second one is older: nothing was stored yet, and nobody is sure of it alone.
+    // The second meta page is older: nothing was stored yet.
     state[0x40] ^= 1;
     assert!(live(&Bolt::open(&state).unwrap()).unwrap().is_empty());
     state[PAGE + 0x40] ^= 1;

@@ -1,5 +1,5 @@
-//! What servers have given to an allocation: ports, and what its tasks may use. It may be less than what the job asks for: memory beyond what
-//! is counted is given only where a cluster allows that.
+//! What servers have assigned to an allocation: ports, and resource limits of tasks. The limits may be lower than the job asks for: memory
+//! oversubscription is granted only if the cluster allows it.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use herdlet_nomad::wire::{
     resources::NetworkResource,
 };
 
-/// Memory without any bound, in the numbers of servers.
+/// Servers' value for unlimited memory.
 const NO_BOUND: i64 = -1;
 
-/// The group's ports by label. Up to 0.12 they stand in its networks only.
+/// The group's ports by label. Up to 0.12 they are only in its networks.
 pub(super) fn ports(given: &AllocatedResources) -> Ports {
     let of_group = given.shared.ports.iter().map(|port| {
         let given =
@@ -25,7 +25,7 @@ pub(super) fn ports(given: &AllocatedResources) -> Ports {
     of_networks(&given.shared.networks).chain(of_group).collect()
 }
 
-/// Ports of networks that single tasks have, as jobs of before 0.12 ask for.
+/// Ports of task networks, from jobs in the format before 0.12.
 pub(super) fn task_ports(given: &AllocatedResources) -> BTreeMap<String, Ports> {
     let of_tasks = given
         .tasks
@@ -49,7 +49,7 @@ fn number(value: i64) -> u16 {
     u16::try_from(value).unwrap_or_default()
 }
 
-/// What each task may use.
+/// Resource limits by task.
 pub(super) type Limits = BTreeMap<String, Resources>;
 
 pub(super) fn limits(given: &AllocatedResources) -> Limits {
@@ -66,7 +66,7 @@ fn limits_of(given: &TaskResources) -> Resources {
     Resources { cpu_mhz: counted(given.cpu.cpu_shares), memory_mib, memory_max_mib }
 }
 
-/// The job with what its tasks may use. What nothing was given to has what it asks for.
+/// Applies the limits to a job's tasks. Tasks without limits keep what they ask for.
 pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
     for task in job.groups.iter_mut().flat_map(|group| &mut group.tasks) {
         if let Some(limits) = limits.get(&task.name) {

@@ -1,7 +1,6 @@
-//! Names of groups and tasks that servers take and manifests don't.
+//! Names of groups and tasks that servers accept but manifests do not.
 //!
-//! In: a group in the JSON of a job file. Out: the same under names that manifests take, and, of the job that was read from it, the names that
-//! servers know.
+//! In: a group in the JSON of a job file. Out: the same group with valid names, and, after parsing, a job with the original names.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +9,17 @@ use serde_json::{Map, Value as Json};
 
 use super::theirs::maps;
 
-/// A name of a group or task has as many bytes at most.
+/// Maximum length of a group or task name in bytes.
 const NAME_MAX: usize = 128;
 
-/// Names of a group and its tasks. Servers take more of them than manifests: those are read under others, and get their own back.
+/// The original names of a group and its tasks, which are replaced while parsing.
 pub(super) struct Names {
     group: String,
     tasks: Vec<String>,
 }
 
 impl Names {
-    /// Gives names that manifests take.
+    /// Replaces names that manifests do not accept.
     pub(super) fn plain(group: &mut Map<String, Json>) -> Result<Self, String> {
         let own = name_of(group)?;
         group.insert("Name".into(), "group".into());
@@ -49,7 +48,7 @@ impl Names {
         Ok(Self { group: own, tasks })
     }
 
-    /// Gives the names back.
+    /// Restores the original names.
     pub(super) fn restored(self, mut job: Job) -> Job {
         let Some(group) = job.groups.first_mut() else { return job };
         let own = |name: &str| {
@@ -74,7 +73,7 @@ impl Names {
     }
 }
 
-/// A task's name while it is read.
+/// A task's name while parsing.
 fn stand_in_name(at: usize) -> String {
     format!("task-{at}-of-a-server")
 }
@@ -86,7 +85,7 @@ fn renamed_in(owner: &mut Map<String, Json>, names: &BTreeMap<&str, String>) {
     }
 }
 
-/// Whether manifests take a name.
+/// Whether manifests accept a name.
 fn is_label(name: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&name.len())
@@ -95,12 +94,12 @@ fn is_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// A name of a group or task: one that can be a directory's.
+/// The name of a group or task; an error if it cannot be a directory name.
 fn name_of(owner: &Map<String, Json>) -> Result<String, String> {
     let name = owner.get("Name").and_then(Json::as_str).unwrap_or_default();
     let is_bad = |char: char| matches!(char, '/' | '\\') || char.is_control();
     if matches!(name, "" | "." | "..") || name.len() > NAME_MAX || name.contains(is_bad) {
-        return Err(format!("the name {name:?} can't be that of a directory"));
+        return Err(format!("the name {name:?} cannot be a directory name"));
     }
     Ok(name.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Every allocation that stock servers were recorded to give out, and what they were not recorded with.
+//! Recorded allocations of stock servers, and cases that were not recorded.
 
 use herdlet_api_types::job::CheckKind;
 use herdlet_rpc::codec::{self, Extent, Limits};
@@ -28,7 +28,7 @@ fn read(alloc: &wire::Allocation) -> Allocation {
     Reader::new(&real()).allocation(alloc).unwrap()
 }
 
-/// The first that was recorded to run.
+/// The first recorded allocation that should run.
 fn stock() -> wire::Allocation {
     let mut stock =
         recorded().into_iter().find(|alloc| alloc.desired_status == wire::DesiredStatus::Run).unwrap();
@@ -40,7 +40,7 @@ fn value(json: &Json) -> Value {
     herdlet_nomad_server::jobs::value(json).unwrap()
 }
 
-/// Of a job with this group.
+/// An allocation of a job with this group.
 fn of_group(group: Json) -> wire::Allocation {
     let mut group = group;
     group["Name"] = "web".into();
@@ -79,7 +79,7 @@ fn every_recorded_allocation_is_taken_or_refused_by_name() {
     refused.dedup();
     let templates =
         "TaskGroups[0].Tasks[0].Templates: `templates` is known from Nomad, but not built in this release";
-    assert_eq!(refused, [format!("web.g[0]: this job can't run here: {templates}")]);
+    assert_eq!(refused, [format!("web.g[0]: this job cannot run here: {templates}")]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn fields_of_later_releases_are_passed_over() {
     assert_eq!(spec.server.unwrap().refused, None);
 }
 
-/// Go reads the config of a task as JSON, where it knows no integers, and servers send what it has read.
+/// Go parses a task's config as JSON, which has no integers, and servers send the result.
 #[test]
 fn numbers_of_a_config_are_floats_in_what_servers_send() {
     let config = |adjustment: f64| {
@@ -150,7 +150,7 @@ fn what_is_not_built_is_named_by_its_path() {
     assert!(spec.group().unwrap().update.is_none());
     let mut alloc = of_group(json!({ "Tasks": [task] }));
     alloc.deployment_id = "5f5f5f5f-1111-4000-8000-000000000000".to_owned();
-    assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment hears that it has failed");
+    assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment must learn that it has failed");
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_dispatched_child_has_its_payload() {
 fn what_can_not_even_be_named_is_an_error() {
     let nameless = wire::Allocation { id: "x".into(), ..of_group(json!({ "Tasks": [task()] })) };
     let error = Reader::new(&real()).allocation(&nameless).unwrap_err();
-    assert_eq!(error, "ID is no UUID");
+    assert_eq!(error, "ID is not a UUID");
     let taskless = of_group(json!({ "Tasks": [] }));
     assert!(Reader::new(&real()).allocation(&taskless).is_err());
 }
@@ -327,7 +327,7 @@ fn whatever_a_job_asks_for_can_be_pretended() {
     }
 }
 
-/// Jobs with every field that a release has, most of them zero, the rest as servers and the command line canonicalise them.
+/// Jobs with every field of a release: most are zero, the others have the values that servers and the command line fill in.
 #[test]
 fn jobs_of_every_release_are_taken() {
     let jobs: Map<String, Json> = serde_json::from_str(include_str!("jobs.json")).unwrap();

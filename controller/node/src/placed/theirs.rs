@@ -1,13 +1,14 @@
-//! What of a job says nothing to the node that runs it: servers have decided by it, or it belongs to what isn't used here.
+//! Removes the fields of a job that do not concern the node that runs it: servers have already decided by them, or they belong to features
+//! that are not used here.
 //!
-//! In: a group of a job in the API's JSON, as servers give it out. Out: the same without that. What is left and isn't built is refused by
-//! name later on; so nothing may be left out here that a task would miss.
+//! In: a group of a job in the API's JSON, as servers send it. Out: the group without these fields. Unsupported fields that remain are
+//! refused by name later, so nothing may be removed here that a task would need.
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/structs.go`, `nomad/structs/services.go`, `nomad/job_endpoint_hook_implicit_identities.go`.
 
 use serde_json::{Map, Value as Json, json};
 
-/// What of a job only servers look at, and what is read from the message itself.
+/// Fields of a job that only servers use, or that are read directly from the message.
 pub(super) const OF_JOB: [&str; 27] = [
     "Affinities",
     "AllAtOnce",
@@ -38,7 +39,7 @@ pub(super) const OF_JOB: [&str; 27] = [
     "VaultToken",
 ];
 
-/// The same of a group.
+/// Fields of a group likewise.
 const OF_GROUP: [&str; 13] = [
     "Affinities",
     "Constraints",
@@ -55,28 +56,28 @@ const OF_GROUP: [&str; 13] = [
     "StopAfterClientDisconnect",
 ];
 
-/// The same of a task. Its actions are read from the message.
+/// Fields of a task likewise. Actions are read from the message.
 const OF_TASK: [&str; 4] = ["Actions", "Affinities", "Constraints", "ScalingPolicies"];
 
-/// The same of what a task may use: disks are the group's since 0.5.
+/// Fields of a task's resources likewise: since 0.5 disk belongs to the group.
 const OF_RESOURCES: [&str; 2] = ["DiskMB", "IOPS"];
 
-/// The same of an identity.
+/// Fields of an identity likewise.
 const OF_IDENTITY: [&str; 4] = ["Audience", "ExtraClaims", "ServiceName", "TTL"];
 
-/// The same of a volume of the machine: which one an allocation gets has been decided, and it is mounted as it is.
+/// Fields of a host volume likewise: servers have chosen the volume, and it is mounted as it is.
 const OF_HOST_VOLUME: [&str; 4] = ["AccessMode", "AttachmentMode", "MountOptions", "Sticky"];
 
-/// Of a network in mode `host` what would be made for it elsewhere. `raw_exec` has no file system in which a name server could be written.
+/// Fields of a network in mode `host` that matter only in other modes. `raw_exec` has no file system of its own for a name server entry.
 const OF_HOST_NETWORK: [&str; 6] = ["CIDR", "CNI", "DNS", "Device", "Hostname", "IP"];
 
-/// Of a service of provider `nomad` what only Consul is told.
+/// Fields of a service of provider `nomad` that only Consul uses.
 const OF_CONSUL: [&str; 3] = ["Cluster", "Identity", "Namespace"];
 
-/// For whom tokens are that servers make, as far as this machine knows.
+/// The audience of tokens that servers make, as far as this machine knows.
 const SERVERS: &str = "servers";
 
-/// Which checks a field is for; of others it says nothing.
+/// The kinds of checks that use a field; other kinds ignore it.
 const OF_CHECKS: [(&str, &[&str]); 14] = [
     ("Args", &["script"]),
     ("Body", &["http"]),
@@ -94,11 +95,11 @@ const OF_CHECKS: [(&str, &[&str]); 14] = [
     ("TaskName", &["script"]),
 ];
 
-/// Leaves it out of a group.
+/// Removes these fields from a group.
 pub(super) fn leave_out(group: &mut Map<String, Json>) {
     group.retain(|name, _| !OF_GROUP.contains(&&**name));
     if let Some(update) = map(group, "Update") {
-        // No roll-out at all.
+        // Zero means no rolling updates.
         update.retain(|name, value| name != "MaxParallel" || *value != json!(0));
     }
     restart(group);
@@ -120,7 +121,7 @@ pub(super) fn leave_out(group: &mut Map<String, Json>) {
 fn task(task: &mut Map<String, Json>) {
     task.retain(|name, _| !OF_TASK.contains(&&**name));
     if let Some(identity) = map(task, "Identity") {
-        // Servers sign it by what they know.
+        // Servers sign it from their own copy.
         identity.retain(|name, _| !OF_IDENTITY.contains(&&**name));
     }
     maps(task, "Identities").for_each(signed_by_servers);
@@ -130,7 +131,7 @@ fn task(task: &mut Map<String, Json>) {
         if is_spread {
             resources.remove("NUMA");
         }
-        // The same as if it were not there; what has no bound is said by what is given.
+        // −1 is the same as a missing value; unlimited memory shows in the assigned resources.
         resources.retain(|name, value| name != "MemoryMaxMB" || value.as_i64() != Some(-1));
     }
     maps(task, "VolumeMounts").for_each(|mount| drop(mount.remove("SELinuxLabel")));
@@ -138,21 +139,21 @@ fn task(task: &mut Map<String, Json>) {
     services(task);
 }
 
-/// An identity whose token servers make: whom it is for is theirs. That it expires at all is to be known here.
+/// An identity whose token servers make: they know its audience. The node must know whether it expires.
 fn signed_by_servers(identity: &mut Map<String, Json>) {
     let expires = identity.get("TTL").is_some_and(|ttl| *ttl != json!(0));
     identity.retain(|name, _| !OF_IDENTITY.contains(&&**name) || (name == "TTL" && expires));
     identity.insert("Audience".into(), json!([SERVERS]));
 }
 
-/// There are no templates yet that could be rendered anew.
+/// There are no templates yet that could be rendered again.
 fn restart(owner: &mut Map<String, Json>) {
     if let Some(policy) = map(owner, "RestartPolicy") {
         policy.remove("RenderTemplates");
     }
 }
 
-/// Services tell of Consul's namespace also where there is but one.
+/// Services name Consul's namespace even if there is only one.
 fn services(owner: &mut Map<String, Json>) {
     for service in maps(owner, "Services") {
         if is_one_of(service, "Provider", &["nomad"]) {
@@ -178,7 +179,7 @@ fn check(check: &mut Map<String, Json>) {
     check.insert("Type".into(), kind.into());
 }
 
-/// On which address a port is, and which one, is told with what an allocation is given.
+/// Removes addresses and ports: the values are in the assigned resources.
 fn networks(group: &mut Map<String, Json>) {
     for network in maps(group, "Networks") {
         network.remove("MBits");
@@ -195,8 +196,8 @@ fn networks(group: &mut Map<String, Json>) {
     networks_of_tasks(group);
 }
 
-/// Before groups had networks each task had its own. Services may name the ports of either, and what they are is told with what an allocation is
-/// given: so they stand among the group's.
+/// Before groups had networks, each task had its own. Services may refer to the ports of either, and the values are in the assigned
+/// resources, so move the labels to the group's network.
 fn networks_of_tasks(group: &mut Map<String, Json>) {
     let mut labels = Vec::new();
     for task in maps(group, "Tasks") {
@@ -241,7 +242,7 @@ fn volumes(group: &mut Map<String, Json>) {
     }
 }
 
-/// Which Consul is asked: nothing where none is, and where it is the one that there is.
+/// Removes settings for Consul if no service uses it, or if they name the only one there is.
 fn consul(owner: &mut Map<String, Json>, is_used: bool) {
     let Some(consul) = map(owner, "Consul") else { return };
     consul.retain(|name, value| name == "Cluster" || *value != "default");
@@ -250,19 +251,19 @@ fn consul(owner: &mut Map<String, Json>, is_used: bool) {
     }
 }
 
-/// A task that says which Consul it means gets a token of it, where servers sign an identity for that.
+/// A task that names a Consul cluster gets a token for it if servers sign an identity for that.
 fn consul_token(task: &mut Map<String, Json>) {
     let is_of_consul = |identity: &mut Map<String, Json>| {
         identity.get("Name").and_then(Json::as_str).is_some_and(|name| name.starts_with("consul_"))
     };
     let is_written = task.get("Consul").is_some_and(Json::is_object);
     if is_written && maps(task, "Identities").any(is_of_consul) {
-        // What isn't as it is by default is refused by name.
+        // Values other than the default are refused by name.
         task.insert("Consul".into(), json!({ "Token": true }));
     }
 }
 
-/// Whether any service is Consul's.
+/// Whether any service has the provider `consul`.
 fn asks_consul(owner: &mut Map<String, Json>) -> bool {
     maps(owner, "Services").any(|service| !is_one_of(service, "Provider", &["nomad"]))
 }

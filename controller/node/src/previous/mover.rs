@@ -1,9 +1,8 @@
-//! A disk from another node, for the allocation that takes the place of the one there.
+//! Fetches a disk from another node for the allocation that replaces the one there.
 //!
-//! In: that one as servers know it, what proves that we may have its disk. Out: `.came-<id>` beside the allocations' directories, whole or not
-//! there at all; the directory of the allocation takes it from there ([`heritage`]). What comes is a stranger's archive: it is unpacked by
-//! the process that unpacks artifacts, which sees nothing but one directory. Each disk is asked for once; where it can't be had the allocation
-//! begins with an empty one, and the log says why.
+//! In: the predecessor as servers know it, and the migrate token. Out: `.came-<id>` beside the allocations' directories, complete or
+//! absent; the directory of the allocation takes it over ([`heritage`]). The archive is untrusted: the same confined process that unpacks
+//! artifacts unpacks it. Each disk is requested once. If that fails, the allocation starts with an empty disk, and the log has the reason.
 //!
 //! Facts: `hashicorp/nomad:client/allocwatcher/alloc_watcher.go` (`remotePrevAlloc.Migrate`).
 
@@ -41,76 +40,76 @@ use zeroize::Zeroizing;
 
 use crate::snapshot::error_name;
 
-/// What a snapshot is asked with.
+/// Fetches snapshots from other nodes.
 pub struct Mover {
-    /// Where it comes to.
+    /// Where the disks are stored.
     pub paths: Paths,
     pub tokens: Arc<ServerTokens>,
-    /// This node: what was here was moved without any of this.
+    /// This node; its own disks are taken over without the mover.
     pub node: NodeId,
-    /// Of nodes that speak TLS.
+    /// The region, part of the certificate names of nodes with TLS.
     pub region: String,
-    /// What they are known by, and what we show of ourselves; none: they are not spoken to.
+    /// Certificates for nodes with TLS; `None` if those cannot be contacted.
     pub tls: Option<RpcTls>,
-    /// The process that unpacks.
+    /// The process that unpacks archives.
     pub unpacker: Unpacker,
-    /// Who is under way.
+    /// Permits for concurrent transfers.
     pub turns: Semaphore,
 }
 
-/// Why a disk has not come.
+/// Why a disk could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    /// Nobody knows where it is.
+    /// The node's address is unknown.
     #[error("find its node: {0}")]
     Node(String),
-    /// What the node is known by can't be used.
-    #[error("prepare for https: {0}")]
+    /// The certificates cannot be used.
+    #[error("set up HTTPS: {0}")]
     Tls(String),
-    /// It was not given, or not whole.
+    /// The download failed or is incomplete.
     #[error("fetch it from {address}: {source}")]
     Download {
         /// The node's HTTP API.
         address: String,
         source: DownloadError,
     },
-    /// It is not what it should be, or too much.
+    /// The archive is invalid or too large.
     #[error("{0}")]
     Unpack(#[from] UnpackError),
-    /// The other node could not read it.
-    #[error("fetch it: its node has failed to make it: {0:?}")]
+    /// The other node could not read the disk.
+    #[error("fetch it: its node failed to create the snapshot: {0:?}")]
     There(String),
-    /// It can't be kept.
+    /// The disk cannot be stored.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// The machine lacks something.
-    #[error("keep it: {0}")]
+    /// The local machine failed.
+    #[error("store it: {0}")]
     Machine(String),
-    /// Nobody wants it any more.
-    #[error("fetch it: nobody wants it any more")]
+    /// The disk is no longer wanted.
+    #[error("fetch it: it is no longer needed")]
     Unwanted,
 }
 
-/// So many come at the same time.
+/// Maximum number of concurrent transfers.
 pub const AT_ONCE: usize = 4;
 
-/// Files, directories and links of a disk.
+/// Maximum number of files, directories and links in a disk.
 const ENTRIES_MAX: u64 = 1_000_000;
 
-/// A disk may take so long to come, and to be unpacked.
+/// Time limit for the transfer, and for unpacking.
 const TIME_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// Of what the other node says about its failure.
+/// Maximum size of the other node's error text.
 const WHY_BYTES_MAX: u64 = 4096;
 
 const BODY: &str = "body";
 const TREE: &str = "tree";
 
 impl Mover {
-    /// Fetches the disk of `previous` from its node, for `heir`. Once this returns nothing of it is under way.
+    /// Fetches the disk of `previous` from its node, for its successor `heir`. Nothing is in progress any more when this returns.
     ///
     /// # Errors
-    /// [`MoveError`]; then nothing of it is there.
+    /// [`MoveError`]; nothing of the disk is left then.
     pub async fn fetch(
         &self,
         previous: AllocId,
@@ -134,7 +133,7 @@ impl Mover {
         blocking(move || {
             let (allocs, coming) = (open(&paths)?, coming_name(heir));
             if is_good && let Some(coming) = allocs.find(&coming)? {
-                // Before it counts as there.
+                // Sync the disk before the rename marks it as complete.
                 rustix::fs::syncfs(&coming).map_err(|errno| FsError::io("sync", coming.path(), errno))?;
                 coming.rename_into(OsStr::new(TREE), &allocs, &came)?;
             }
@@ -167,18 +166,17 @@ impl Mover {
                 .map_err(|errno| FsError::io("create", coming.path().join(BODY), errno))?;
             let free = rustix::fs::fstatvfs(&coming)
                 .map_err(|errno| FsError::io("examine", coming.path(), errno))?;
-            // It is there twice for a moment, and others want to write too.
+            // The archive and the unpacked tree exist at the same time, and other writers need space too.
             let bytes_max = free.f_bavail.saturating_mul(free.f_frsize) / 3;
             Ok((coming, std::fs::File::from(file), bytes_max))
         })
         .await?;
         let mut headers = HeaderMap::new();
         if !token.is_empty() {
-            let mut value = token.reveal().parse::<reqwest::header::HeaderValue>().map_err(|_| {
-                MoveError::Node(
-                    "what servers have given to prove that it may be had makes no sense".to_owned(),
-                )
-            })?;
+            let mut value = token
+                .reveal()
+                .parse::<reqwest::header::HeaderValue>()
+                .map_err(|_| MoveError::Node("the migrate token from the servers is invalid".to_owned()))?;
             value.set_sensitive(true);
             headers.insert("x-nomad-token", value);
         }
@@ -216,32 +214,32 @@ impl Mover {
         .await
     }
 
-    /// A client of its own, which goes where it is told and nowhere else: what it shows is for that node only.
+    /// A client for this node only, without redirects: the token must not reach another host.
     async fn client(&self, node: &Node, previous: AllocId) -> Result<(Client, Url), MoveError> {
         let path = format!("/v1/client/allocation/{previous}/snapshot");
         let nowhere = |why: &str| MoveError::Node(format!("its address is {:?}, {why}", node.http_addr));
         if node.http_addr.is_empty() {
-            return Err(nowhere("which is none"));
+            return Err(nowhere("which is invalid"));
         }
         let plain = format!("http://{}", node.http_addr).parse::<Url>();
-        let plain = plain.map_err(|_| nowhere("which is none"))?;
+        let plain = plain.map_err(|_| nowhere("which is invalid"))?;
         let is_bare = plain.path() == "/" && plain.query().is_none() && plain.username().is_empty();
-        let (Some(host), true) = (plain.host_str(), is_bare) else { return Err(nowhere("which is none")) };
+        let (Some(host), true) = (plain.host_str(), is_bare) else { return Err(nowhere("which is invalid")) };
         let tls = |error: reqwest::Error| MoveError::Tls(herdlet_base::error::in_full(&error.without_url()));
         if !node.tls_enabled {
             let client = http_client::builder(Tls::None).redirect(redirect::Policy::none()).build();
-            let url = plain.join(&path).map_err(|_| nowhere("which is none"))?;
+            let url = plain.join(&path).map_err(|_| nowhere("which is invalid"))?;
             return Ok((client.map_err(tls)?, url));
         }
         let Some(files) = self.tls.clone() else {
-            return Err(MoveError::Tls("the node speaks TLS, and this one has no certificates".to_owned()));
+            return Err(MoveError::Tls("the node uses TLS, and this node has no certificates".to_owned()));
         };
         let port = plain.port_or_known_default().unwrap_or(443);
         let mut found = tokio::net::lookup_host((host.trim_matches(['[', ']']), port))
             .await
             .map_err(|error| MoveError::Node(error.to_string()))?;
-        let address = found.next().ok_or_else(|| nowhere("which has no address"))?;
-        // A certificate is for the role of a node, not for its address.
+        let address = found.next().ok_or_else(|| nowhere("which does not resolve"))?;
+        // The certificate is for the role of a client in the region, not for its address.
         let name = format!("client.{}.nomad", self.region);
         let credentials = blocking(move || {
             let read = |path: &Path| {
@@ -256,7 +254,7 @@ impl Mover {
         .await?;
         let builder = http_client::builder(Tls::Verified).redirect(redirect::Policy::none());
         let builder = credentials.give(builder).map_err(tls)?.resolve(&name, address);
-        let url = format!("https://{name}:{port}{path}").parse().map_err(|_| nowhere("which is none"))?;
+        let url = format!("https://{name}:{port}{path}").parse().map_err(|_| nowhere("which is invalid"))?;
         Ok((builder.build().map_err(tls)?, url))
     }
 }

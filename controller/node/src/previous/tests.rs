@@ -1,4 +1,4 @@
-//! Disks of other nodes that come, and those that don't.
+//! Successful and failed transfers of disks.
 
 use std::{fs, os::unix::fs::MetadataExt as _, sync::Arc};
 
@@ -27,7 +27,7 @@ use crate::snapshot::{
 
 const HEIR: AllocId = AllocId(uuid::Uuid::from_bytes([9; 16]));
 
-/// A mover of a node without anything, in this directory.
+/// A mover for an otherwise empty node, with these paths.
 pub(crate) fn mover(paths: &Paths, node: &str) -> Mover {
     Mover {
         paths: paths.clone(),
@@ -40,7 +40,7 @@ pub(crate) fn mover(paths: &Paths, node: &str) -> Mover {
     }
 }
 
-/// Gives snapshots as the API does; the answer is its address.
+/// Serves snapshots like the API, and returns the address.
 pub(crate) async fn serve(
     snapshots: Arc<Snapshots>,
     model: impl Fn(AllocId) -> Option<Arc<herdlet_api_types::alloc::Allocation>> + Send + Sync + 'static,
@@ -67,7 +67,7 @@ pub(crate) async fn serve(
     address
 }
 
-/// Answers one request with these bytes, and hangs up.
+/// Answers one request with these bytes, then closes the connection.
 async fn answering(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -104,7 +104,7 @@ impl Ground {
         self.mover.paths.allocs().join(format!(".came-{HEIR}"))
     }
 
-    /// Nothing has come, and nothing is left of it.
+    /// Checks that the archive is refused and leaves nothing behind.
     async fn is_refused(&self, archive: Vec<u8>) -> String {
         let length = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", archive.len());
         let address = answering([length.into_bytes(), archive].concat()).await;
@@ -153,7 +153,7 @@ async fn a_disk_comes_whole_with_its_owners_and_once() {
     let stat = own.metadata().unwrap();
     assert!(!is_root || (stat.uid(), stat.gid()) == (1234, 4321), "{stat:?}");
     assert_eq!(fs::read_dir(ground.mover.paths.allocs()).unwrap().count(), 1, "nothing else is left");
-    // What has come is not asked for again, as after a kill.
+    // A disk that has already arrived is not requested again, as after a kill.
     ground.fetch(disk.spec.id, "127.0.0.1:1", &token).await.unwrap();
 }
 
@@ -170,7 +170,7 @@ async fn without_the_right_token_nothing_comes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_out_of_reach_or_without_an_address_is_told() {
     let ground = Ground::new();
-    // Of a service that no machine has any more.
+    // The address of a machine that no longer exists.
     let why = ground.fails("127.0.0.1:1").await;
     assert!(why.contains("refused"), "{why}");
     fs::create_dir_all(ground.mover.paths.allocs()).unwrap();
@@ -186,7 +186,7 @@ async fn a_broken_stream_leaves_nothing() {
     let ground = Ground::new();
     let whole =
         [entry("alloc/data", Directory, "", b""), entry("alloc/data/f", Regular, "", &[1; 4000])].concat();
-    // The connection is lost: in a chunk, and between two.
+    // The connection is lost, in a chunk or between two.
     for end in ["", "\r\n"] {
         let mut answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
         answer.extend(format!("{:x}\r\n", whole.len() + 2 - end.len()).bytes());
@@ -195,10 +195,10 @@ async fn a_broken_stream_leaves_nothing() {
         let why = ground.fails(&answering(answer).await).await;
         assert!(why.contains("fetch it from"), "{why}");
     }
-    // It ends within a file.
+    // The archive ends within a file.
     let why = ground.is_refused(whole[..1500].to_vec()).await;
     assert!(why.contains("unpack it"), "{why}");
-    // The other node says that it could not go on.
+    // The other node reports that it could not continue.
     let marker = error_name(&AllocId::from_hash([1; 16]).to_string());
     let why = ground.is_refused([whole, entry(&marker, Regular, "", b"disk on fire")].concat()).await;
     assert!(why.contains("disk on fire"), "{why}");
@@ -222,10 +222,10 @@ async fn a_hostile_archive_is_refused_as_a_whole() {
         let why = ground.is_refused([good, entry(name, kind, link, b"")].concat()).await;
         assert!(why.contains(why_not), "{name}: {why}");
     }
-    // Through a link that it brought itself.
+    // Through a link from the archive itself.
     let through = [entry("db/local/l", Symlink, "a", b""), entry("db/local/l/f", Regular, "", b"x")].concat();
     assert!(ground.is_refused(through).await.contains("a symbolic link is in the way"));
-    // Larger than this machine has room for.
+    // More than the free disk space.
     let huge = b"HTTP/1.1 200 OK\r\ncontent-length: 4611686018427387904\r\n\r\n".to_vec();
     let why = ground.fails(&answering(huge).await).await;
     assert!(why.contains("larger than"), "{why}");
@@ -234,7 +234,7 @@ async fn a_hostile_archive_is_refused_as_a_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_does_not_want_it_any_more_waits_for_nobody() {
     let ground = Ground::new();
-    // A node that takes the request and says nothing.
+    // A node that accepts the request and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let node = Node { http_addr: listener.local_addr().unwrap().to_string(), ..Node::default() };
     let unwanted = CancellationToken::new();
@@ -250,7 +250,7 @@ async fn whoever_does_not_want_it_any_more_waits_for_nobody() {
     assert_eq!(fs::read_dir(ground.mover.paths.allocs()).unwrap().count(), 0);
 }
 
-/// The beginning of `herdlet unpack`, where this test is started as one.
+/// The entry point of `herdlet unpack` when this test binary is started as the unpacking process.
 #[test]
 fn the_process_that_unpacks() {
     let Some(order) = std::env::args().next_back().filter(|last| last.starts_with('{')) else { return };

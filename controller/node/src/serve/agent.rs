@@ -17,7 +17,7 @@ use super::{
 };
 use crate::acl::{Access, Acl, Denied};
 
-/// What of the agent's log is wanted.
+/// Options for following the agent's log.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Monitored {
@@ -28,7 +28,7 @@ struct Monitored {
     auth_token: Secret,
 }
 
-/// What of what was logged before is wanted.
+/// Options for exporting earlier log entries.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Exported {
@@ -36,12 +36,12 @@ struct Exported {
     auth_token: Secret,
 }
 
-/// As stock clients say it that were given no file.
+/// Stock clients without a log file return this text.
 const NO_LOG_FILE: &str = "No nomad log file defined";
-/// Stock clients run `journalctl` for whoever may read the agent's log.
-const NO_JOURNAL: &str = "the journal is not read for others; run journalctl on the node";
+/// Stock clients run `journalctl` for users who may read the agent's log.
+const NO_JOURNAL: &str = "the journal cannot be read through the API; run journalctl on the node";
 
-/// Which profile is wanted.
+/// The requested profile.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Profiled {
@@ -49,7 +49,7 @@ pub(super) struct Profiled {
     auth_token: Secret,
 }
 
-/// What is changed of the node's metadata.
+/// Changes to the node's metadata.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Changed {
@@ -100,7 +100,7 @@ impl NodeService {
         Ok(answer(&json!({ "AgentID": self.parts.agent, "HostData": data }))?)
     }
 
-    /// Profiles are Go's, of which we have none.
+    /// Profiles are specific to Go; there are none here.
     pub(super) async fn profile(&self, wanted: Profiled) -> Answered {
         self.on_agent(&wanted.auth_token, Access::writes).await?;
         Err(Refusal::coded(404, format!("Pprof profile not found profile: {}", wanted.profile)).into())
@@ -112,7 +112,7 @@ impl NodeService {
             return Ok(stream.send(&last_frame(&denied, Some(denied.code()))).await?);
         }
         let form = Form::of(wanted.plain_text);
-        // What is below is for developers, who read the log where it is written.
+        // More detailed messages are for developers, who read the log on the machine.
         let is_trace = wanted.log_level.eq_ignore_ascii_case("trace");
         let level = if is_trace { "debug" } else { &wanted.log_level };
         match monitor::listen(&self.parts.reach.bounds, level, wanted.log_json) {
@@ -121,7 +121,7 @@ impl NodeService {
         }
     }
 
-    /// What was logged before. The agent writes no file, and the journal of its unit is read with `journalctl` on the machine.
+    /// Earlier log entries are not available: the agent writes no file, and its journal is read with `journalctl` on the machine.
     pub(super) async fn export_log(&self, stream: &mut ToServer) -> Result<(), Ended> {
         let Some(wanted) = arguments::<Exported>(stream).await? else { return Ok(()) };
         if let Err(denied) = self.allows_agent(&wanted.auth_token, Access::reads).await {
@@ -135,7 +135,7 @@ impl NodeService {
         if enough(self.acl(token).await?.node()) { Ok(()) } else { Err(Denied::Refused.into()) }
     }
 
-    /// What is told here may be told to anybody only where the operator has said so.
+    /// Checks access to the agent. Without ACLs, the operator must have allowed it.
     async fn on_agent(&self, token: &Secret, enough: fn(Access) -> bool) -> Result<(), Failure> {
         let acl = self.acl(token).await?;
         let is_allowed = if *acl == Acl::Disabled { self.parts.debug } else { enough(acl.agent()) };

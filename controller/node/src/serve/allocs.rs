@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Answered, Asked, NodeService, Queried, done};
 use crate::acl::{Capability, Denied};
 
-/// What is asked of an allocation, or one of its tasks.
+/// The arguments of calls about an allocation or one of its tasks.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct OfAlloc {
@@ -22,7 +22,7 @@ pub(super) struct OfAlloc {
     auth_token: Secret,
 }
 
-/// Said of what is unknown here as well as of what still runs.
+/// Returned for unknown allocations as well as for those that still run.
 const NOT_COLLECTED: &str = "No such allocation on client, or allocation not eligible for GC";
 
 impl NodeService {
@@ -51,7 +51,7 @@ impl NodeService {
     }
 
     pub(super) async fn collect(&self, asked: OfAlloc) -> Answered {
-        // Nothing is told of what isn't here to whoever may not know of it.
+        // Check the token first, so that callers without permission learn nothing about missing allocations.
         let Ok(alloc) = self.parts.reach.alloc(&asked.alloc_id) else {
             self.acl(&asked.auth_token).await?;
             return Err(ApiError::NotFound(NOT_COLLECTED.to_owned()).into());
@@ -72,7 +72,7 @@ impl NodeService {
         done()
     }
 
-    /// No task here is ever paused by a schedule: such jobs are not taken.
+    /// Jobs with pause schedules are refused, so no task is ever paused.
     pub(super) async fn pause_state(&self, asked: OfAlloc) -> Answered {
         let alloc = self.alloc(&asked.alloc_id, &asked.auth_token, Capability::ReadJob).await?;
         if !alloc.tasks.iter().any(|task| *task.name == *asked.task) {
@@ -83,6 +83,6 @@ impl NodeService {
 
     pub(super) async fn set_pause_state(&self, asked: OfAlloc) -> Answered {
         self.alloc(&asked.alloc_id, &asked.auth_token, Capability::AllocLifecycle).await?;
-        Err(ApiError::NotBuilt("pausing tasks is not built".to_owned()).into())
+        Err(ApiError::NotBuilt("pausing tasks is not supported".to_owned()).into())
     }
 }

@@ -1,7 +1,7 @@
 //! `Allocations.Exec`: a command in a task, with its streams.
 //!
-//! Frames from the server are maps with at most one of `Stdin` and `TtySize`, and none of them to say that somebody is still there. The
-//! command ends with the stream, whichever side ends it.
+//! Frames from the server are maps with at most one of `Stdin` and `TtySize`; an empty map is a keepalive. The command ends with the
+//! stream, whichever side ends it.
 
 use std::{collections::VecDeque, fmt};
 
@@ -32,13 +32,13 @@ use super::{
 };
 use crate::acl::{Capability, Denied};
 
-/// Frames of input between the stream and the command.
+/// Input frames buffered between the stream and the command.
 const INPUT_LEN: usize = 4;
 
-/// Bytes of input that wait for the command to take them; then no more are read.
+/// Maximum number of input bytes waiting for the command; reading pauses at this limit.
 const INPUT_BYTES_MAX: usize = 1 << 20;
 
-/// What to execute.
+/// The arguments of the call.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Wanted {
@@ -87,7 +87,7 @@ impl Frame {
     }
 }
 
-/// The command that an action of a task stands for.
+/// The command of a task's action.
 fn command(alloc: &AllocView, task: &str, action: &str) -> Result<Vec<String>, ApiError> {
     if !alloc.tasks.iter().any(|known| *known.name == *task) {
         return Err(ApiError::bad(format!("task {task} not found in allocation {}", alloc.spec.id)));
@@ -98,13 +98,13 @@ fn command(alloc: &AllocView, task: &str, action: &str) -> Result<Vec<String>, A
     Ok(std::iter::once(&found.command).chain(&found.args).cloned().collect())
 }
 
-/// Servers pass it on as the reason of a websocket's close frame, and end without a word where that has no room for it
-/// (`command/agent/alloc_endpoint.go`, `execStreamHandleError`).
+/// Servers put this text into a websocket's close frame, and close without a reason if it does not fit (`command/agent/alloc_endpoint.go`,
+/// `execStreamHandleError`).
 fn failed(message: impl fmt::Display, code: Option<u16>) -> StreamFrame {
     last_frame(fitting(message.to_string()), code)
 }
 
-/// What an input costs while it waits.
+/// The size of a waiting input.
 fn size(input: &ExecInput) -> usize {
     match input {
         ExecInput::Stdin(bytes) => 64 + bytes.len(),
@@ -117,13 +117,13 @@ impl NodeService {
         let Some(wanted) = arguments::<Wanted>(stream).await? else { return Ok(()) };
         match self.open_exec(wanted).await {
             Ok(session) => self.session(stream, session).await,
-            // Stock clients tell no code of what isn't allowed.
+            // Stock clients send no code if access is denied.
             Err(Failure::Denied(denied)) => Ok(stream.send(&failed(denied, None)).await?),
             Err(failure) => Ok(stream.send(&failed(&failure, Some(code(&failure)))).await?),
         }
     }
 
-    /// In the order in which stock clients look: a token that may not is told nothing of tasks.
+    /// Checks in the order of stock clients: a token without permission learns nothing about tasks.
     async fn open_exec(&self, mut wanted: Wanted) -> Result<Session, Failure> {
         if !self.parts.remote_exec {
             return Err(Denied::Refused.into());
@@ -160,13 +160,13 @@ impl NodeService {
         let executing = session.run(input.boxed(), sender);
         let (reader, mut writer) = stream.halves();
         let reading = async {
-            // What the command has not taken yet. Read ahead of it, the end of the stream is noticed also while it takes nothing.
+            // Input that the command has not taken yet. Reading ahead detects the end of the stream even while the command reads nothing.
             let (mut waiting, mut bytes) = (VecDeque::new(), 0);
             loop {
                 tokio::select! {
                     frame = reader.next(Limits::FRAME), if bytes < INPUT_BYTES_MAX => {
                         let Ok(Some(frame)) = frame else { return };
-                        // What makes no sense says nothing.
+                        // Ignore frames that cannot be decoded.
                         let Ok(frame) = codec::decode_within::<Frame>(&frame, Limits::FRAME) else { continue };
                         for input in frame.inputs() {
                             bytes += size(&input);
@@ -178,7 +178,7 @@ impl NodeService {
                             bytes -= size(&input);
                             room.send(input);
                         }
-                        // A command that takes no more input may still write.
+                        // The command reads no more input, but may still write.
                         (Err(_), _) | (_, None) => {
                             waiting.clear();
                             bytes = 0;

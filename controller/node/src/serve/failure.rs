@@ -1,4 +1,4 @@
-//! How calls fail: the texts of Nomad's clients, by which servers, the command line and the user interface tell what to do.
+//! Failures of calls, with the texts of Nomad's clients: servers, the command line and the user interface depend on them.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ use herdlet_rpc::{
 
 use crate::acl::Denied;
 
-/// Why a call was not done.
+/// Why a call failed.
 #[derive(Debug)]
 pub(super) enum Failure {
     Denied(Denied),
     /// It can't be done.
     Failed(ApiError),
-    /// There is no such call, or its answer can't be written.
+    /// The method does not exist, or its response cannot be encoded.
     Refusal(Refusal),
-    /// Its arguments make no sense.
+    /// The arguments are invalid.
     Arguments(String),
 }
 
-/// Why a stream has no more. Its peer has heard it, where it could.
+/// Why a stream ended. The peer has received the reason if possible.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     /// The peer has gone.
@@ -78,7 +78,7 @@ impl From<Failure> for Refusal {
             Failure::Denied(denied) => Self::Error(denied.to_string()),
             Failure::Refusal(refusal) => refusal,
             Failure::Arguments(why) => Self::Error(why),
-            // What stock clients fail with has no code; of the rest servers are told what it is.
+            // Stock clients send no code with these errors. The others keep theirs.
             Failure::Failed(error) => match error {
                 ApiError::BadRequest(_)
                 | ApiError::Conflict(_)
@@ -97,7 +97,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// The last frame of a stream: what has gone wrong, with a code of HTTP.
+/// The last frame of a stream: an error, with an HTTP status code.
 pub(super) fn last_frame(message: impl fmt::Display, code: Option<u16>) -> StreamFrame {
     let error = StreamError { message: message.to_string(), code: code.map(i64::from) };
     StreamFrame { error: Some(error), payload: Vec::new() }

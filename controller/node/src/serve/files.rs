@@ -17,7 +17,7 @@ use super::{
 };
 use crate::acl::Capability;
 
-/// Which file or log, and which part of it.
+/// The file or log to read, and the range.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Wanted {
@@ -92,7 +92,7 @@ impl NodeService {
                 let model = self.parts.reach.model.clone();
                 self.tell(stream, |pieces| reading.run(model, form, pieces)).await
             }
-            // Stock clients tell no code of what isn't allowed.
+            // Stock clients send no code if access is denied.
             Err(Failure::Denied(denied)) => Ok(stream.send(&last_frame(denied, None)).await?),
             Err(failure) => Ok(stream.send(&last_frame(&failure, Some(code(&failure)))).await?),
         }
@@ -126,7 +126,7 @@ impl NodeService {
         Ok(self.parts.reach.open_file(&alloc, wanted).await?)
     }
 
-    /// The allocation that a stream is about, if the token may do one of these with it.
+    /// The allocation of a stream, if the token has one of the capabilities for it.
     async fn of_stream(
         &self,
         wanted: &Wanted,
@@ -145,7 +145,7 @@ impl NodeService {
     }
 }
 
-/// The arguments of a streaming call; where they make no sense, that is told.
+/// Reads the arguments of a streaming call; sends an error if they cannot be decoded.
 pub(super) async fn arguments<T: serde::de::DeserializeOwned>(
     stream: &mut Framed<Box<dyn herdlet_rpc::mux::Io>>,
 ) -> Result<Option<T>, Ended> {
@@ -160,7 +160,7 @@ pub(super) async fn arguments<T: serde::de::DeserializeOwned>(
     }
 }
 
-/// The code of HTTP that goes with a failure.
+/// The HTTP status code of a failure.
 pub(super) fn code(failure: &Failure) -> u16 {
     match failure {
         Failure::Denied(denied) => denied.code(),
@@ -169,7 +169,7 @@ pub(super) fn code(failure: &Failure) -> u16 {
     }
 }
 
-/// The same of a file, as stock clients have it: a file that is missing is a mistake in the request, a secret one fails to be read.
+/// The HTTP status code of a failure to read a file, as in stock clients: 400 if the file is missing, 500 if it is secret.
 fn code_of_file(error: &ApiError) -> u16 {
     match error {
         ApiError::Forbidden(_) => 500,

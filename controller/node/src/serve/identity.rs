@@ -1,4 +1,4 @@
-//! `NodeIdentity.*`: what servers have signed of the node (1.11 and later). What it says is told, the token itself never.
+//! `NodeIdentity.*`: the node's identity signed by servers (1.11 and later). Returns the claims, never the token.
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use herdlet_nomad::wire::Secret;
@@ -27,7 +27,7 @@ impl NodeService {
     }
 }
 
-/// What a token says (RFC 7519), whoever has signed it.
+/// The claims of a token (RFC 7519), without verification.
 fn claims(token: &Secret) -> Option<Map<String, Value>> {
     let payload = token.reveal().split('.').nth(1)?;
     serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(payload).ok()?).ok()

@@ -1,4 +1,4 @@
-//! The node's metadata, as servers read and change it (`NodeMeta.*`, `nomad node meta`); kept by the node's [`Describer`].
+//! The node's metadata, as servers read and change it (`NodeMeta.*`, `nomad node meta`); the node's [`Describer`] stores it.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,35 @@ use crate::{
 /// Metadata by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetaView {
-    /// What holds: `dynamic` over `configured`.
+    /// The effective values: `dynamic` over `configured`.
     pub meta: BTreeMap<String, String>,
-    /// What was changed while the node ran; none where a key was taken away.
+    /// Changes at run time; `None` for a removed key.
     pub dynamic: BTreeMap<String, Option<String>>,
-    /// What the configuration says.
+    /// Values from the config.
     pub configured: BTreeMap<String, String>,
 }
 
-/// Why metadata was not changed. The sentences stand alone.
+/// Why metadata was not changed. The texts are complete sentences.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetaRefused {
-    /// A key or a value can't be one.
+    /// A key or value is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// It could not be stored.
+    /// The change could not be stored.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Whoever keeps the node's metadata.
+/// Stores the node's metadata.
 pub trait DynamicMeta: Send + Sync + 'static {
-    /// As it is now.
+    /// The current metadata.
     fn read(&self) -> MetaView;
 
-    /// Changes these keys, or takes away those without a value, and says how it is then. Done once it is stored; servers hear of it soon.
+    /// Sets keys, or removes those without a value, and returns the result. Completes once the change is stored; servers receive it soon
+    /// after.
     ///
     /// # Errors
-    /// When nothing was changed.
+    /// If nothing was changed.
     fn apply(
         &self,
         changes: BTreeMap<String, Option<String>>,
@@ -56,7 +57,7 @@ impl From<MetaError> for MetaRefused {
     fn from(error: MetaError) -> Self {
         let message = format!("failed to {error}");
         match error {
-            // In the words of stock clients.
+            // Stock clients use this text.
             MetaError::Key(key) if key.is_empty() => {
                 Self::Invalid("metadata keys must not be empty".to_owned())
             }

@@ -1,4 +1,4 @@
-//! A node and a server at both ends of a connection: the server calls, with allocations, files and processes that are really there.
+//! A node and a server at both ends of a connection. The server calls; allocations, files and processes are real.
 
 mod ground;
 mod hands;

@@ -1,4 +1,4 @@
-//! What is told piece by piece over a stream.
+//! Sends data in pieces over a stream.
 
 use std::future::Future;
 
@@ -17,7 +17,7 @@ use super::{NodeService, failure::Ended};
 pub(super) type ToServer = Framed<Box<dyn Io>>;
 
 impl NodeService {
-    /// Sends what `produce` writes, at the peer's pace, until there is no more, the peer has ended the stream, or the agent shuts down.
+    /// Sends what `produce` writes, at the peer's pace, until the data ends, the peer ends the stream, or the agent shuts down.
     pub(super) async fn tell<F>(
         &self,
         stream: &mut ToServer,
@@ -37,7 +37,7 @@ impl NodeService {
         };
         let hangs_up = async { while let Ok(Some(_)) = reader.next(Limits::FRAME).await {} };
         tokio::select! {
-            // Who has gone is noticed at the next piece.
+            // If the peer has gone, sending the next piece fails.
             (_, written) = async { tokio::join!(producing, writing) } => Ok(written?),
             () = hangs_up => Ok(()),
             () = self.parts.closing.cancelled() => Ok(()),

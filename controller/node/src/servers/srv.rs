@@ -1,6 +1,6 @@
-//! SRV records, which the C library's resolver does not know.
+//! Looks up SRV records, which the C library's resolver does not support.
 //!
-//! In: a name. Out: hosts and ports, those first that are to be tried first. The name servers are those of `/etc/resolv.conf`.
+//! In: a name. Out: hosts and ports, in the order in which to try them. The name servers come from `/etc/resolv.conf`.
 
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub mod fed;
@@ -22,23 +22,23 @@ use tokio::{
     time::timeout,
 };
 
-/// How long one name server is waited for.
+/// Time limit per name server.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Name servers that count, as in the C library.
+/// Maximum number of name servers, as in the C library.
 const SERVERS_MAX: usize = 3;
-/// Records that are taken.
+/// Maximum number of records to use.
 const TARGETS_MAX: usize = 64;
 
-/// Hosts and ports behind a name, by priority.
+/// Hosts and ports of a name, by priority.
 ///
 /// # Errors
-/// Why nobody tells.
+/// Why no name server gave an answer.
 pub(super) async fn look_up(name: &str) -> Result<Vec<(String, u16)>, String> {
     let config = tokio::fs::read_to_string("/etc/resolv.conf").await.unwrap_or_default();
     look_up_at(name, &name_servers(&config)).await
 }
 
-/// The name servers of a `resolv.conf`; the one on this machine where there is none.
+/// The name servers of a `resolv.conf`; the local machine if there are none.
 fn name_servers(config: &str) -> Vec<SocketAddr> {
     let words = config.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let named = words.filter_map(|words| match words[..] {
@@ -76,19 +76,19 @@ fn query(name: &str, id: u16) -> Result<Vec<u8>, String> {
     Ok(builder.finish())
 }
 
-/// By UDP; what does not fit into a datagram by TCP.
+/// Queries by UDP; by TCP if the response was truncated.
 async fn ask(query: &[u8], server: SocketAddr) -> std::io::Result<Vec<u8>> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // From then on only that server's datagrams come in.
+    // The connected socket receives only that server's datagrams.
     socket.connect(server).await?;
     socket.send(query).await?;
     let mut answer = vec![0; 4_096];
     loop {
         let length = socket.recv(&mut answer).await?;
         let told = answer.get(..length).unwrap_or_default();
-        // What has another number is an answer to somebody else.
+        // A response with another id belongs to another query.
         if told.get(..2) != query.get(..2) {
             continue;
         }
@@ -110,7 +110,7 @@ fn targets(answer: &[u8], id: u16) -> Result<Vec<(String, u16)>, String> {
     let message = Message::from_octets(answer).map_err(|error| error.to_string())?;
     let header = message.header();
     if header.id() != id || !header.qr() {
-        return Err("the answer is to another question".to_owned());
+        return Err("the answer belongs to another query".to_owned());
     }
     if header.rcode() != Rcode::NOERROR {
         return Err(header.rcode().to_string());
@@ -128,12 +128,12 @@ fn targets(answer: &[u8], id: u16) -> Result<Vec<(String, u16)>, String> {
         .collect();
     found.sort_by_key(|(rank, _)| *rank);
     match found.is_empty() {
-        true => Err("there is no SRV record under that name".to_owned()),
+        true => Err("the name has no SRV records".to_owned()),
         false => Ok(found.into_iter().map(|(_, target)| target).collect()),
     }
 }
 
-/// Labels may hold any bytes; those of hosts don't.
+/// Whether it is a valid host name; DNS labels may hold any bytes.
 fn is_host(name: &str) -> bool {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     !name.is_empty() && name.bytes().all(is_fit)

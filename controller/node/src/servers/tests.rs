@@ -1,4 +1,4 @@
-//! Servers by names, by Consul, and again when nobody answers.
+//! Finding servers by name, in Consul, and again if none answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,7 +39,7 @@ impl Dial for Nothing {
 
 fn cluster(servers: &[&str]) -> Cluster {
     let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "box" };
-    // One is named so that there is a cluster at all.
+    // There is a cluster only if a server is configured.
     let flags = Flags { servers: vec!["192.0.2.1".to_owned()], ..Flags::default() };
     let cluster = Config::load(flags, &surroundings).unwrap().cluster.unwrap();
     Cluster { servers: servers.iter().map(|text| (*text).to_owned()).collect(), ..cluster }
@@ -74,7 +74,7 @@ fn shown(addresses: &[Address]) -> Vec<String> {
     shown
 }
 
-/// A Consul that knows one server, from the second question on.
+/// A Consul that knows one server, from the second query on.
 async fn consul(port: u16) -> ConsulReader {
     let asked = Arc::new(AtomicUsize::new(0));
     let servers = move || {
@@ -104,7 +104,7 @@ async fn a_name_stands_for_its_addresses_and_none_counts_twice() {
         "{found:?}"
     );
     assert_eq!(found.iter().filter(|text| *text == "127.0.0.1:4647").count(), 1);
-    // Whoever dials it looks it up again.
+    // Dialling resolves the name again.
     let unknown = find(&cluster(&["no-such-host.invalid"]), None).await;
     assert_eq!(shown(&unknown), ["no-such-host.invalid:4647"]);
 }
@@ -126,7 +126,7 @@ async fn other_servers_are_added_to_those_that_are_known() {
     let follow = tokio::spawn(follow(Arc::clone(&pool), told.subscribe(), cluster, None, cancel.clone()));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(shown(&pool.servers()), ["192.0.2.1:4647", "192.0.2.2:4647"]);
-    // A server tells of itself only, and is lost.
+    // A server reports only itself, and becomes unreachable.
     pool.set_servers(vec!["192.0.2.9".parse().unwrap()]);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(shown(&pool.servers()), ["192.0.2.9:4647"]);

@@ -1,4 +1,4 @@
-//! Snapshots as they are given away.
+//! The content of snapshots.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -11,7 +11,7 @@ use super::*;
 
 pub(crate) const SECRET: &str = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
-/// As a server makes it.
+/// The token that a server would make.
 pub(crate) fn migrate_token(secret: &str, id: &str) -> Secret {
     let token = token(&secret.into(), id).unwrap().finalize().into_bytes();
     BASE64_URL_SAFE.encode(token).into()
@@ -24,7 +24,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Of an allocation with one task, `httpd`.
+    /// The disk of an allocation with one task, `httpd`.
     pub(crate) fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         let paths = Paths { state: temp.path().join("state"), runtime: temp.path().join("run") };
@@ -67,7 +67,7 @@ impl Disk {
 #[test]
 fn the_token_is_what_servers_make_and_no_other() {
     let (id, disk) = ("5ae3a8c6-9a4e-4b6f-9d2f-0c1d2e3f4a5b", Disk::new());
-    // By Python's hashlib: BLAKE2b of the id, keyed with the secret.
+    // Computed with Python's hashlib: BLAKE2b of the id, keyed with the secret.
     let expected = "YAtD9zcUqJ5Vvb_-lgjmaBEItANU_1v83qxN_OulmroeG1K8iqDg-pWw3YPlsrZv8H96VKsPbECgspN4DPw0Tg==";
     assert_eq!(migrate_token(SECRET, id).reveal(), expected);
     let snapshots = disk.snapshots();
@@ -114,7 +114,7 @@ async fn a_cut_snapshot_does_not_look_like_a_whole_one() {
     let read = axum::body::to_bytes(answer.into_body(), usize::MAX).await;
     let Err(error) = read else { panic!("it looks whole") };
     let why = error.to_string();
-    assert!(why.contains("cut off"), "{why}");
+    assert!(why.contains("aborted"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +122,7 @@ async fn readers_that_go_give_their_turns_back() {
     let disk = Disk::new();
     let snapshots = disk.snapshots();
     for _ in 0..3 * AT_ONCE {
-        // More than fits between reader and writer: it waits for the reader, and is told that it has gone.
+        // More than the buffer holds: the writer waits for the reader, and learns that it has gone.
         let answer =
             tokio::time::timeout(Duration::from_secs(180), snapshots.answer(&disk.spec)).await.unwrap();
         drop(answer);

@@ -1,38 +1,39 @@
-//! What servers have acknowledged of a node's allocations, for an agent that comes after this one: then nothing is told twice.
+//! What servers have acknowledged of a node's allocations, stored for the next agent so that it does not repeat reports.
 //!
-//! As a text: whoever keeps it need not know what it means, and need not keep it well. Where it is lost, damaged or older than what servers
-//! know, all is told once more.
+//! The stored form is an opaque text that need not be durable. If it is lost, damaged or older than the servers' state, everything is
+//! reported once more.
 //!
 //! ```text
 //! <node> <index>
 //! <allocation> <status> <digest>
 //! ```
 //!
-//! The index is that of the last report, by which servers know it as well (`LastAllocUpdateIndex` of a node, from 1.3.10, 1.4.5 and 1.5.0 on):
-//! what is remembered counts only where they say the same, and tell of no missed heartbeat since. So servers that were restored from an older
-//! state, that are others, or that have taken a report whose answer was lost, are told everything. A missed heartbeat is forgotten once the
-//! node is ready again; it has changed what goes on by then (lost or unknown), which is fetched and told again for that.
+//! The index is that of the last report. Servers store it too (a node's `LastAllocUpdateIndex`, since 1.3.10, 1.4.5 and 1.5.0). The stored
+//! reports count only if the servers' index is the same and they have recorded no missed heartbeat since. So servers that were restored
+//! from an older state, that belong to another cluster, or that received a report whose response was lost, get everything again. Servers
+//! forget a missed heartbeat once the node is ready again; by then they have changed the running allocations (to lost or unknown), so those
+//! are fetched and reported again.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use crate::wire::{AllocId, ClientStatus, Node, NodeId};
 
-/// 128 bits of a report as it is sent. Another release may have another one of the same.
+/// A 128-bit digest of an encoded report. Another release may compute a different one for the same report.
 pub(crate) type Digest = [u64; 2];
 
-/// What servers have acknowledged.
+/// The reports that servers have acknowledged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// Which node has told it.
+    /// The node that sent the reports.
     pub(crate) node: NodeId,
     /// The servers' index of the last report.
     pub(crate) index: u64,
-    /// The status and a digest of the whole report.
+    /// The status of each allocation, and a digest of the whole report.
     pub(crate) reports: BTreeMap<AllocId, (ClientStatus, Digest)>,
 }
 
-/// Whether servers know just what they have acknowledged with this index, and nothing has happened since by which they think otherwise.
-/// `node` is what the leader says of the node.
+/// Whether the servers' state is the one acknowledged with this index: no other update has arrived and no heartbeat was missed since.
+/// `node` is the node as the leader returns it.
 pub(crate) fn is_known_to(index: u64, node: Option<&Node>) -> bool {
     node.is_some_and(|node| {
         index != 0 && node.last_alloc_update_index == index && node.last_missed_heartbeat_index < index
@@ -49,7 +50,7 @@ impl fmt::Display for Acknowledged {
     }
 }
 
-/// It is no such text.
+/// The text is not in the stored format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("read what was acknowledged")]
 pub struct Damaged;
@@ -92,7 +93,7 @@ mod tests {
         let text = known.to_string();
         assert_eq!(text.parse(), Ok(known));
         let whole = text.parse::<Acknowledged>().unwrap().reports;
-        // Damage is found, or leaves less than there was.
+        // A truncated text is refused, or holds fewer reports.
         for len in 0..text.len() {
             if let Ok(Acknowledged { node, index, reports }) = text[..len].parse() {
                 let is_right = |(id, known): (&AllocId, &(ClientStatus, Digest))| {

@@ -12,47 +12,47 @@ use super::tokens::Next;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The first heartbeat comes within this time after a registration for each of the cluster's nodes, so that not all send theirs at once,
+/// The first heartbeat after a registration is spread over this time per node of the cluster, so that nodes do not send theirs all at once,
 const FIRST_EACH: Duration = Duration::from_millis(10);
 
-/// and within this time however many they are, as stock clients'.
+/// up to this maximum, as in stock clients.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// A server that fails is left alone for this long, and up to as much again.
+/// Wait before a failing server is asked again, plus up to the same at random.
 const RETRY: Duration = Duration::from_secs(15);
 
-/// Servers that nobody reaches may just be starting, as after a power cut: for this long they are tried again and again, as stock clients do,
+/// When no server is reachable they may be starting, as after a power cut: retry quickly for this long, as stock clients do,
 const STARTING: Duration = Duration::from_secs(5);
 
-/// with this between two tries, and up to as much again.
+/// with this pause, plus up to the same at random.
 const STARTING_EACH: Duration = Duration::from_millis(500);
 
-/// What changes at a node within this time, and up to as much again, is told at once.
+/// Changes of the node's description are sent after this delay, plus up to the same at random.
 const CHANGES: Duration = Duration::from_secs(5);
 
-/// Who tells us to send heartbeats without pause (a node that is down gets a TTL of zero) gets one a second.
+/// Minimum heartbeat interval. Servers send a TTL of zero to a node that is down.
 const TTL_MIN: Duration = SECOND;
 
-/// Who is told to send the next one in years gets one an hour: a cluster of 90,000 nodes has them as rarely.
+/// Maximum heartbeat interval, whatever TTL servers send: as long as in a cluster of 90,000 nodes.
 const TTL_MAX: Duration = Duration::from_secs(3_600);
 
-/// A heartbeat that is not answered within this time is sent to another server: after the 5 s for which servers wait for a leader, and
-/// early in the 10 s for which they wait for nodes beyond the TTL.
+/// Time limit for a heartbeat before another server gets it: longer than the 5 s for which servers wait for a leader, and well within
+/// the grace period of 10 s that servers add to the TTL.
 pub const HEARD_WITHIN: Duration = Duration::from_secs(6);
 
-/// The last heartbeat that was answered.
+/// The last answered heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
-    /// When.
+    /// When it was sent.
     pub at: Instant,
-    /// When the next one was due after that.
+    /// How long after it the next one was due.
     pub ttl: Duration,
 }
 
 /// What a failed call means for the registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
-    /// The servers know nothing of the node, or nothing of its token: it has to register.
+    /// The servers do not know the node or its token: register again.
     Unregistered,
     /// There is no leader.
     NoLeader,
@@ -60,8 +60,7 @@ pub enum Meaning {
     Failed,
 }
 
-/// What a heartbeat's failure means. Servers with ACLs, and all from 1.11 on, deny a node that they don't know: its secret is an
-/// unknown token.
+/// Interprets a failed heartbeat. Servers with ACLs, and all from 1.11 on, deny an unknown node: its secret is an unknown token.
 #[must_use]
 pub fn meaning(error: &CallError) -> Meaning {
     match kind(error) {
@@ -93,47 +92,47 @@ pub(crate) fn kind(error: &CallError) -> ErrorKind {
     }
 }
 
-/// Whether a heartbeat may find a better ear elsewhere.
+/// Whether to send the heartbeat to another server.
 #[must_use]
 pub fn asks_another(error: &CallError) -> bool {
     matches!(error, CallError::Late(_)) || error.is_lost() || error.nothing_was_done()
 }
 
-/// When to register again after a refusal, showing `next`. `servers`: how many are known. Who has only shown what servers have forgotten
-/// (a node that was purged is denied by its secret) need not be left alone.
+/// The wait before the next registration after a refusal. `next`: whether it presents another token; `servers`: number of known servers. If
+/// the refused token is merely one that servers have forgotten (a purged node is denied its secret), a short wait is enough.
 pub fn register_again(error: &CallError, next: Next, servers: usize, chance: &mut Chance) -> Duration {
     let is_alone = servers == 0 || kind(error) == ErrorKind::Region;
     jitter(if is_alone || next == Next::Another { SECOND } else { RETRY }, chance)
 }
 
-/// When to register again at servers of which none could be reached, where that is tried since `tried`; none once they are left alone.
+/// The wait before the next attempt if no server is reachable. `tried`: how long that has been tried; `None` once the quick retries end.
 pub fn reach_again(error: &CallError, tried: Duration, chance: &mut Chance) -> Option<Duration> {
     let is_unreachable = matches!(error, CallError::Unreachable(_));
     (is_unreachable && tried < STARTING).then(|| jitter(STARTING_EACH, chance))
 }
 
-/// When a node that was denied right after it had registered registers again.
+/// The wait before a node that was denied right after registering registers again.
 pub fn denied_again(chance: &mut Chance) -> Duration {
     jitter(RETRY, chance)
 }
 
-/// When to tell of a change at the node.
+/// The wait before a change of the node's description is sent.
 pub fn tell_changes(chance: &mut Chance) -> Duration {
     jitter(CHANGES, chance)
 }
 
-/// When to send the first heartbeat after a registration, in a cluster of so many `nodes`.
+/// The wait before the first heartbeat after a registration, in a cluster of `nodes`.
 pub fn first_beat(nodes: u32, chance: &mut Chance) -> Duration {
     chance.below(FIRST.min(FIRST_EACH * nodes))
 }
 
-/// When to send the next one after an answer.
+/// The wait before the next heartbeat after a response.
 #[must_use]
 pub fn next_beat(ttl: Duration) -> Duration {
     ttl.clamp(TTL_MIN, TTL_MAX)
 }
 
-/// When to send the next one after a failure that is no loss of the registration. `last`: none where none was answered ever.
+/// The wait before the next heartbeat after a failure that keeps the registration. `last`: `None` if none was ever answered.
 pub fn beat_again(last: Option<Beat>, meaning: Meaning, now: Instant, chance: &mut Chance) -> Duration {
     let (Some(last), Meaning::Failed | Meaning::Unregistered) = (last, meaning) else {
         return jitter(RETRY, chance);
@@ -164,7 +163,7 @@ mod tests {
         ServerError::new(text).into()
     }
 
-    /// The least and the longest of many waits, in milliseconds.
+    /// The shortest and longest of many waits, in milliseconds.
     fn range(mut wait: impl FnMut(&mut Chance) -> Duration) -> (u128, u128) {
         let mut chance = Chance::of(7);
         let waits: Vec<_> = (0..20_000).map(|_| wait(&mut chance).as_millis()).collect();
@@ -192,7 +191,7 @@ mod tests {
         within(after(60, last, Meaning::Failed), 1_000, 30_000);
         within(after(5, last, Meaning::NoLeader), 15_000, 30_000);
         within(after(5, None, Meaning::Failed), 15_000, 30_000);
-        // Up to 30 s as they come, and what is longer is spread over five seconds.
+        // Waits up to 30 s are used as drawn; longer ones are spread over five seconds.
         let long = Some(Beat { at, ttl: Duration::from_secs(3_600) });
         let waits: Vec<_> = {
             let mut chance = Chance::of(1);

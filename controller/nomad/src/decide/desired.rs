@@ -1,29 +1,33 @@
-//! What a node should run, by the last answer of its servers.
+//! The desired state of a node, from the last response of its servers.
 
 use crate::wire::{AllocId, Allocation, Secret};
 
-/// Changes of what servers want a node to run.
+/// Changes to the desired state of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Desired {
-    /// Index of the list. It grows, unless servers were restored from an older state: then every change is reported, also those that go back.
+    /// The index of the list. It only grows, unless servers were restored from an older state: then changes back to that state are
+    /// included.
     pub index: u64,
-    /// The first list of the session. Before it, whether what runs is still wanted is unknown.
+    /// Whether this is the first list of the session. Until then it is unknown whether running allocations are still wanted.
     pub is_first: bool,
-    /// New, or changed by servers since they were handed over. One whose [`desired_status`](Allocation::desired_status) is terminal is to
-    /// be stopped. One whose [`client_status`](Allocation::client_status) is `unknown` goes on, and how it is has to be reported again.
+    /// Allocations that are new, or that servers have changed since they were delivered. One with a terminal
+    /// [`desired_status`](Allocation::desired_status) must be stopped. One whose [`client_status`](Allocation::client_status) is `unknown`
+    /// keeps running, and its state must be reported again.
     pub changed: Vec<Changed>,
-    /// The servers have forgotten them: whatever is left of them goes. Some may never have been handed over, since they can't be read.
+    /// Allocations that the servers have deleted: remove everything that is left of them. Some were never delivered, because they are
+    /// unreadable.
     pub removed: Vec<AllocId>,
-    /// New, or changed by servers, in a way that can't be read; each with why: `decode field A.B: …`. A new one has failed. One that is
-    /// here goes on by its older copy, though the newer one may want to stop it. Reported again after a restart and whenever servers change it.
+    /// New or changed allocations that cannot be decoded, each with the reason: `decode A.B: …`. A new one counts as failed. A known
+    /// one keeps running from its older copy, even if the newer one asks to stop it. Delivered again after a restart and whenever servers
+    /// change it.
     pub unreadable: Vec<(AllocId, String)>,
 }
 
-/// An allocation, and what it comes with.
+/// An allocation and its migrate token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
     /// The allocation.
     pub alloc: Allocation,
-    /// For the directory of the allocation before it, where that is on another node.
+    /// Gives access to the directory of the previous allocation, if that is on another node.
     pub migrate_token: Option<Secret>,
 }

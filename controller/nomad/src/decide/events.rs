@@ -1,4 +1,4 @@
-//! Node events: collected, and told in one call.
+//! Collects node events and sends them in one call.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -7,16 +7,16 @@ use tokio::time::Instant;
 
 use crate::wire::NodeEvent;
 
-/// As many are kept: of more the oldest are dropped.
+/// Maximum number of waiting events; beyond it the oldest are dropped.
 const KEPT: usize = 10;
 
-/// Each event puts the call off by this, and up to as much again.
+/// Each event delays the call by this, plus up to the same again at random.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// No event waits longer for others.
+/// The longest time that an event waits for others.
 const LATEST: Duration = Duration::from_secs(60);
 
-/// Events that wait.
+/// The waiting events.
 #[derive(Debug, Default)]
 pub struct Events {
     waiting: VecDeque<NodeEvent>,
@@ -25,7 +25,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Something has happened.
+    /// Adds an event.
     pub fn add(&mut self, event: NodeEvent, now: Instant, chance: &mut Chance) {
         self.waiting.push_back(event);
         if self.waiting.len() > KEPT {
@@ -35,19 +35,19 @@ impl Events {
         self.due = Some((now + jitter(QUIET, chance)).min(first + LATEST));
     }
 
-    /// When to tell them; none: there are none.
+    /// When to send the events; `None` if there are none.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// All that wait.
+    /// Takes all waiting events.
     pub fn take(&mut self) -> Vec<NodeEvent> {
         (self.first, self.due) = (None, None);
         self.waiting.drain(..).collect()
     }
 
-    /// They could not be told. Newer ones are kept before them.
+    /// Puts back events whose call failed. If there are too many, the oldest are dropped.
     pub fn failed(&mut self, events: Vec<NodeEvent>, now: Instant, chance: &mut Chance) {
         let room = KEPT.saturating_sub(self.waiting.len());
         let drop = events.len().saturating_sub(room);

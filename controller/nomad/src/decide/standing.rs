@@ -1,52 +1,52 @@
-//! How the node stands with its servers, as the answers to its heartbeats tell.
+//! The servers' view of the node, derived from heartbeat responses.
 //!
-//! In: whether an answer says that the node's status has changed, and what happened between heartbeats. Out: what that means, and whether
-//! to send one more heartbeat as soon as servers have taken reports.
+//! In: whether a response reports a changed node status, and events between heartbeats. Out: what the response means, and whether to send
+//! an extra heartbeat as soon as servers have accepted reports.
 //!
 //! ```text
-//!            ┌── status changed ◄──────────────┐
-//!            ▼                                 │
-//!   Changed ─┬─ servers took reports ──► Told ─┼─ answered ──► Steady
-//!            └─ there is nothing to tell ──────┴─ failed ────► Steady
+//!            ┌── status changed ◄──────────┐
+//!            ▼                             │
+//!   Changed ─┬─ reports accepted ──► Told ─┼─ answered ──► Steady
+//!            └─ nothing to report ─────────┴─ failed ────► Steady
 //! ```
 //!
-//! A status changes when a node is ready for the first time, when it was away, and once servers that waited to hear of its allocations have
-//! heard: from 1.3.10, 1.4.5 and 1.5.0 on a node that was away gets no work before (`hashicorp/nomad:nomad/node_endpoint.go`,
-//! `UpdateStatus`). Only the last is no loss, and so what follows a report is told apart. The clock would tell nothing: it stands still
-//! while the machine is suspended.
+//! A status changes in three cases: a node is ready for the first time, it was away, or servers have received the reports that they waited
+//! for (since 1.3.10, 1.4.5 and 1.5.0 a node that was away gets no work before that; `hashicorp/nomad:nomad/node_endpoint.go`,
+//! `UpdateStatus`). Only the last case is not a loss, so the state machine tracks reports. The clock could not distinguish the cases: it
+//! stops while the machine is suspended.
 
-/// What servers make of the node.
+/// Derives the servers' view of the node.
 #[derive(Debug, Default)]
 pub struct Standing {
     state: State,
-    /// A heartbeat was answered.
+    /// Whether a heartbeat was answered before.
     is_known: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing is owed to either side.
+    /// Neither side waits for the other.
     #[default]
     Steady,
-    /// Servers may wait to hear of allocations: with the next reports there is one more heartbeat.
+    /// Servers may wait for reports on allocations: once they have them, send an extra heartbeat.
     Changed,
-    /// They have heard: a change that the next answer tells of is that.
+    /// Servers have the reports: the next response's status change results from that.
     Told,
 }
 
-/// What an answer means.
+/// The meaning of a heartbeat response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
-    /// Nothing has happened, or what was to.
+    /// Nothing has happened, or only the expected change.
     Expected,
-    /// The node is ready, or no longer away, at the first heartbeat: servers may know nothing of what goes on.
+    /// The first heartbeat made the node ready or ended its absence: servers may not know the state of its allocations.
     First,
-    /// Servers may have taken the node for dead meanwhile.
+    /// Servers may have marked the node as down in the meantime.
     Lost,
 }
 
 impl Standing {
-    /// A heartbeat was answered, by an answer that says that the status `has_changed` or not.
+    /// Processes a heartbeat response; `has_changed`: it reports a changed status.
     pub fn answered(&mut self, has_changed: bool) -> Meaning {
         let is_known = std::mem::replace(&mut self.is_known, true);
         match self.state {
@@ -62,25 +62,25 @@ impl Standing {
         }
     }
 
-    /// A heartbeat failed. What changes until the next one is answered may be anything.
+    /// Processes a failed heartbeat. A status change in the next response may then have any cause.
     pub fn failed(&mut self) {
         if self.state == State::Told {
             self.state = State::Steady;
         }
     }
 
-    /// Whether the next reports that servers take are waited for.
+    /// Whether to wait until servers have accepted reports.
     #[must_use]
     pub fn awaits_reports(&self) -> bool {
         self.state == State::Changed
     }
 
-    /// Servers have taken them.
+    /// Servers have accepted the reports.
     pub fn told(&mut self) {
         self.state = State::Told;
     }
 
-    /// There is nothing to tell.
+    /// There is nothing to report.
     pub fn has_nothing_to_tell(&mut self) {
         if self.state == State::Changed {
             self.state = State::Steady;
@@ -100,14 +100,14 @@ mod tests {
         assert_eq!(standing.answered(false), Meaning::Expected);
         assert!(!standing.awaits_reports());
         assert_eq!(standing.answered(true), Meaning::Lost);
-        // However long reports take.
+        // However long the reports take.
         assert_eq!(standing.answered(false), Meaning::Expected);
         assert!(standing.awaits_reports());
         standing.told();
         assert_eq!(standing.answered(true), Meaning::Expected, "it is ready");
         assert_eq!(standing.answered(false), Meaning::Expected);
         assert_eq!(standing.answered(true), Meaning::Lost);
-        assert_eq!(standing.answered(true), Meaning::Lost, "before anything was told");
+        assert_eq!(standing.answered(true), Meaning::Lost, "before any report");
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
         standing.failed();
         assert_eq!(standing.answered(true), Meaning::Lost);
         standing.failed();
-        assert!(standing.awaits_reports(), "they are owed all the same");
+        assert!(standing.awaits_reports(), "the reports are still outstanding");
     }
 
     #[test]

@@ -1,63 +1,63 @@
-//! Which token a node shows. What servers of each version want differs; this order satisfies all of them:
+//! Which token a node presents. Servers of different versions expect different tokens; this order satisfies all of them:
 //!
 //! ```text
-//! registering for the first time   the identity that is kept from before, else an introduction, if there is one, else nothing
-//! from then on, for everything     the identity that servers have signed (1.11 and later), else the secret
-//! registering is denied            from the beginning
+//! first registration               the stored identity of an earlier session, else an introduction token, if any, else none
+//! all later calls                  the identity signed by servers (1.11 and later), else the secret
+//! after a denied registration      start over
 //! ```
 
 use crate::wire::Secret;
 
-/// What a node has to show.
+/// The tokens of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokens {
     secret: Secret,
     introduction: Secret,
     signed: Option<Secret>,
     is_registered: bool,
-    /// Somebody wants another identity.
+    /// A new identity was requested.
     is_wanted: bool,
 }
 
 impl Tokens {
-    /// A node that has not registered since it was started. `introduction` may be empty; so may `signed`, the identity that servers have
-    /// signed before.
+    /// A node that has not registered since its start. `introduction` may be empty, and so may `signed`, the identity that servers have
+    /// signed earlier.
     #[must_use]
     pub fn new(secret: Secret, introduction: Secret, signed: Secret) -> Self {
         let signed = Some(signed).filter(|signed| !signed.is_empty());
         Self { secret, introduction, is_registered: signed.is_some(), signed, is_wanted: false }
     }
 
-    /// The identity that servers have signed; empty: none.
+    /// The identity signed by servers; empty if there is none.
     #[must_use]
     pub fn signed(&self) -> Secret {
         self.signed.clone().unwrap_or_default()
     }
 
-    /// For a registration.
+    /// The token for a registration.
     #[must_use]
     pub fn to_register(&self) -> Secret {
         if self.is_registered { self.to_call() } else { self.introduction.clone() }
     }
 
-    /// For anything else.
+    /// The token for any other call.
     #[must_use]
     pub fn to_call(&self) -> Secret {
         self.signed.clone().unwrap_or_else(|| self.secret.clone())
     }
 
-    /// With the next heartbeat servers are asked for another identity, and with each one until they have signed it.
+    /// Requests a new identity with each heartbeat until servers have signed one.
     pub fn renew(&mut self) {
         self.is_wanted = true;
     }
 
-    /// Whether they are to be asked.
+    /// Whether to request a new identity.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.is_wanted
     }
 
-    /// A registration or a heartbeat was answered, perhaps with a new identity.
+    /// Processes the response to a registration or heartbeat; it may hold a new identity.
     pub fn answered(&mut self, signed: Option<Secret>) {
         self.is_registered = true;
         if let Some(signed) = signed {
@@ -66,7 +66,7 @@ impl Tokens {
         }
     }
 
-    /// A registration was denied. Whether the next one shows something else.
+    /// Processes a denied registration. Returns whether the next registration presents another token.
     pub fn denied(&mut self) -> Next {
         let shown = self.to_register();
         self.is_registered = false;
@@ -75,12 +75,12 @@ impl Tokens {
     }
 }
 
-/// What the next registration shows.
+/// The token of the next registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The same as the last one.
+    /// The same token as in the last one.
     Same,
-    /// Something else.
+    /// Another token.
     Another,
 }
 

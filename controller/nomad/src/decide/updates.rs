@@ -1,20 +1,20 @@
-//! What servers are told of allocations: the newest report of each, in as few calls as do.
+//! Reports to servers: the newest of each allocation, in as few calls as possible.
 //!
-//! In: reports, whenever they come, and how calls went. Out: when to call next, and with what.
+//! In: reports, at any time, and the results of calls. Out: when to call next, and with which reports.
 //!
 //! ```text
-//!   report ──► as servers have it already: dropped
-//!          └─► pending, in place of an older one ──► due ──► in flight ──► done: remembered as told
-//!                                                                     └──► failed: pending again, unless there is a newer one
+//!   report ──► same as servers have: dropped
+//!          └─► pending, replaces an older one ──► due ──► in flight ──► done: remembered
+//!                                                                   └──► failed: pending again, unless there is a newer one
 //! ```
 //!
-//! - Urgent is what changes the status that servers know, or the health that a deployment waits for. It goes at once, but at most one call
-//!   begins in a [`TICK`].
-//! - The rest (events, network) goes along, or by itself every fifth tick at most.
-//! - Nothing goes before servers have said which allocations there are, and only one call at a time.
+//! - A report is urgent if it changes the status that servers know, or the health that a deployment waits for. It is sent at once, but at
+//!   most one call begins per [`TICK`].
+//! - Other reports (events, network) are sent along with urgent ones, or by themselves at most every fifth tick.
+//! - Nothing is sent before the first list of allocations, and only one call is in flight at a time.
 //!
-//! Of what was told only a digest is kept: a node has many allocations, and a machine may have many nodes. The next agent may be given what
-//! was acknowledged ([`Acknowledged`]).
+//! Only a digest of each sent report is kept: a node has many allocations, and a machine may have many nodes. The next agent may receive
+//! the acknowledged reports ([`Acknowledged`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,27 +34,27 @@ use crate::wire::{AllocId, AllocReport, Allocation, ClientStatus, NodeId};
 /// At most one call begins in this time.
 pub const TICK: Duration = Duration::from_millis(200);
 
-/// What isn't urgent waits so long for company.
+/// How long a report that is not urgent waits for others.
 pub const CALM: Duration = Duration::from_secs(1);
 
-/// After a failure nothing is sent for this long, and up to as much again.
+/// Wait after a failed call, plus up to the same at random.
 const FAILED: Duration = Duration::from_secs(5);
 
-/// As many go in one call.
+/// Maximum number of reports per call.
 pub const BATCH: usize = 1_000;
 
-/// What servers know of allocations, and what they have to be told.
+/// What servers know of allocations, and the reports to send.
 #[derive(Debug, Default)]
 pub struct Updates {
     is_open: bool,
     told: BTreeMap<AllocId, Told>,
     pending: BTreeMap<AllocId, Pending>,
-    /// Of those that are pending.
+    /// The urgent ones among `pending`.
     urgent: BTreeSet<AllocId>,
     flight: BTreeMap<AllocId, Flight>,
-    /// The servers' index of the last call that has succeeded; 0 where it isn't known.
+    /// The servers' index of the last successful call; 0 if unknown.
     acknowledged: u64,
-    /// When something became pending after nothing was.
+    /// When `pending` became non-empty.
     since: Option<Instant>,
     last: Option<Instant>,
     held_until: Option<Instant>,
@@ -64,9 +64,9 @@ pub struct Updates {
 #[derive(Debug, Default)]
 struct Told {
     status: ClientStatus,
-    /// None: nothing was told of it by this agent.
+    /// `None` if this agent has not reported it.
     healthy: Option<bool>,
-    /// Of the whole report. None: it is not known what they have.
+    /// The digest of the whole report; `None` if it is unknown what servers have.
     digest: Option<Digest>,
 }
 
@@ -78,19 +78,19 @@ struct Pending {
 
 #[derive(Debug)]
 struct Flight {
-    /// What they know once it has succeeded.
+    /// What servers know once the call succeeds.
     told: Told,
-    /// Servers have changed meanwhile what they know: it may have come to them before that.
+    /// Servers have changed the allocation in the meantime, perhaps after receiving the report.
     is_overtaken: bool,
 }
 
-/// Whether nothing else may be said of it any more.
+/// Whether the status is final.
 fn has_ended(status: &ClientStatus) -> bool {
     matches!(status, ClientStatus::Complete | ClientStatus::Failed)
 }
 
 impl Updates {
-    /// Those of a node which begins with what servers had acknowledged of it before.
+    /// Starts with what servers had acknowledged to the previous session.
     #[must_use]
     pub fn remembering(before: Acknowledged) -> Self {
         let told = before.reports.into_iter();
@@ -100,7 +100,7 @@ impl Updates {
         Self { told, acknowledged: before.index, ..Self::default() }
     }
 
-    /// What servers have acknowledged, for the next one.
+    /// What servers have acknowledged, for the next session.
     #[must_use]
     pub fn acknowledged(&self, node: &NodeId) -> Acknowledged {
         let known = |(id, told): (&AllocId, &Told)| Some((id.clone(), (told.status.clone(), told.digest?)));
@@ -108,21 +108,21 @@ impl Updates {
         Acknowledged { node: node.clone(), index: self.acknowledged, reports }
     }
 
-    /// The servers' index of what was acknowledged before the first list; none where there is nothing.
+    /// The index of the previous session's acknowledged reports, until the first list; `None` if there are none.
     #[must_use]
     pub fn remembered(&self) -> Option<u64> {
         (!self.is_open && !self.told.is_empty()).then_some(self.acknowledged)
     }
 
-    /// Servers may not know what was acknowledged before.
+    /// Drops the previous session's reports: servers may not know them.
     pub fn forget(&mut self) {
         (self.told, self.acknowledged) = (BTreeMap::new(), 0);
     }
 
-    /// Takes a report. True: when to call next may have changed.
+    /// Adds a report. Returns whether [`due`](Self::due) may have changed.
     pub fn report(&mut self, report: AllocReport, now: Instant) -> bool {
         if self.is_open && !self.told.contains_key(&report.id) {
-            tracing::debug!(alloc = %report.id, "a report on what servers don't have");
+            tracing::debug!(alloc = %report.id, "dropping a report on an allocation that servers do not have");
             return false;
         }
         let Some(digest) = digest(&report) else { return false };
@@ -136,7 +136,7 @@ impl Updates {
         if newest.or(known.map(|known| &known.status)).is_some_and(has_ended)
             && !has_ended(&report.client_status)
         {
-            tracing::error!(alloc = %id, "what has ended is reported as {:?}; it stays ended", report.client_status);
+            tracing::error!(alloc = %id, "an ended allocation is reported as {:?}; ignoring the report", report.client_status);
             return false;
         }
         let is_urgent = is_urgent(known, &report);
@@ -146,14 +146,14 @@ impl Updates {
         true
     }
 
-    /// The servers have said which allocations there are, and `fetched` of them are new or changed. What they don't have is forgotten.
+    /// Processes a list: `ids` are the node's allocations, and `fetched` those that are new or changed. Others are forgotten.
     pub fn listed<'a>(&mut self, ids: impl Iterator<Item = &'a AllocId>, fetched: &[Allocation]) {
         let mut before = std::mem::take(&mut self.told);
         self.told = ids.map(|id| (id.clone(), before.remove(id).unwrap_or_default())).collect();
         for alloc in fetched {
             let Some(told) = self.told.get_mut(&alloc.id) else { continue };
             match alloc.client_status {
-                // They have changed what we told them.
+                // Servers have changed the status that we reported.
                 ClientStatus::Unknown | ClientStatus::Lost => {
                     *told = Told { status: alloc.client_status.clone(), ..Told::default() };
                     if let Some(flight) = self.flight.get_mut(&alloc.id) {
@@ -178,36 +178,36 @@ impl Updates {
         self.judge_again();
     }
 
-    /// Whether servers know that it has ended.
+    /// Whether servers know that the allocation has ended.
     #[must_use]
     pub fn has_ended(&self, id: &AllocId) -> bool {
         self.told.get(id).is_some_and(|told| told.status.is_terminal())
     }
 
-    /// Whether servers were told all that was reported.
+    /// Whether servers have received all reports.
     #[must_use]
     pub fn all_is_told(&self) -> bool {
         self.pending.is_empty() && self.flight.is_empty()
     }
 
-    /// Whether servers know of all that goes on how it is, or was when it was last told.
+    /// Whether servers have received some report on every allocation that has not ended.
     #[must_use]
     pub fn all_that_goes_on_is_told(&self) -> bool {
         self.told.values().all(|told| told.status.is_terminal() || told.digest.is_some())
     }
 
-    /// Whether all has ended, as far as servers know.
+    /// Whether all allocations have ended, as far as servers know.
     #[must_use]
     pub fn all_has_ended(&self) -> bool {
         self.told.values().all(|told| told.status.is_terminal())
     }
 
-    /// What was listed was handed over: from now on there are calls.
+    /// Allows calls, once the first list was delivered.
     pub fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// The servers may have taken the node for dead. What goes on is told again.
+    /// The servers may have marked the node as down: report every allocation that has not ended once more.
     pub fn missed(&mut self) {
         for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
             *told = Told { status: ClientStatus::Unknown, ..Told::default() };
@@ -216,14 +216,14 @@ impl Updates {
         self.judge_again();
     }
 
-    /// Servers have begun anew from an older state, and know nothing of what they were told since. All is told again.
+    /// Servers were restored from an older state and have lost reports: report everything again.
     pub fn begin_anew(&mut self) {
         self.told.values_mut().for_each(|told| *told = Told::default());
         self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
     }
 
-    /// When to call next. None: there is nothing to tell, or a call is under way.
+    /// When to call next; `None` if there is nothing to report or a call is in flight.
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Instant> {
         let since =
@@ -236,8 +236,8 @@ impl Updates {
         Some(self.held_until.map_or(at, |held| held.max(at)))
     }
 
-    /// Begins a call with these reports, the urgent ones first. To be ended by [`done`](Self::done) or [`failed`](Self::failed). Where there
-    /// are none (what was due is no news any more) no call begins: servers refuse an empty one.
+    /// Starts a call with the returned reports, urgent ones first; [`done`](Self::done) or [`failed`](Self::failed) must follow. If there
+    /// are none (the pending report became obsolete), no call starts: servers refuse an empty one.
     pub fn begin(&mut self, now: Instant) -> Vec<AllocReport> {
         let calm = self.pending.keys().filter(|id| !self.urgent.contains(*id));
         let ids: Vec<_> = self.urgent.iter().chain(calm).take(BATCH).cloned().collect();
@@ -260,7 +260,7 @@ impl Updates {
         reports
     }
 
-    /// The call has succeeded, with this index of the servers; 0 where it isn't known.
+    /// The call has succeeded, with this index of the servers; 0 if unknown.
     pub fn done(&mut self, index: u64) {
         self.acknowledged = index;
         let flight = std::mem::take(&mut self.flight);
@@ -271,8 +271,7 @@ impl Updates {
         }
     }
 
-    /// The call with these reports has failed: they are pending again, unless there are newer ones. Whether servers have taken them is not
-    /// known.
+    /// The call with these reports has failed: they are pending again, unless there are newer ones. The servers may have received them.
     pub fn failed(&mut self, reports: Vec<AllocReport>, now: Instant, chance: &mut Chance) {
         let flight = std::mem::take(&mut self.flight);
         for report in reports {
@@ -287,12 +286,12 @@ impl Updates {
         self.held_until = Some(now + jitter(FAILED, chance));
     }
 
-    /// Servers have heard of the node again: a failure need not be waited out.
+    /// Servers have heard from the node again: stop waiting after a failure.
     pub fn release(&mut self) {
         self.held_until = None;
     }
 
-    /// Whether a failure is waited out.
+    /// Whether a wait after a failure is in progress.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
         self.held_until.is_some_and(|until| until > now)
@@ -315,27 +314,27 @@ impl Updates {
         self.give_back();
     }
 
-    /// A map keeps room for what it has held, also when it is empty: that is most of the time.
+    /// An empty map keeps its allocation, and these maps are empty most of the time.
     fn give_back(&mut self) {
         if self.pending.is_empty() {
             (self.pending, self.urgent) = (BTreeMap::new(), BTreeSet::new());
         }
     }
 
-    /// What servers know of it, once what is under way has come to them.
+    /// What servers know of the allocation, assuming that the call in flight succeeds.
     fn known(&self, id: &AllocId) -> Option<&Told> {
         let flight = self.flight.get(id).filter(|flight| !flight.is_overtaken);
         flight.map(|flight| &flight.told).or_else(|| self.told.get(id))
     }
 
-    /// What servers know has changed: so may what is urgent.
+    /// Recomputes which reports are urgent, after the servers' state has changed.
     fn judge_again(&mut self) {
         let urgent = self.pending.iter().filter(|(id, pending)| is_urgent(self.known(id), &pending.report));
         self.urgent = urgent.map(|(id, _)| id.clone()).collect();
     }
 }
 
-/// Whether a report has to be told soon. Where servers may know its status already, only a failure has to be.
+/// Whether a report is urgent. If servers may already know the status, only a failure is.
 fn is_urgent(known: Option<&Told>, report: &AllocReport) -> bool {
     match known {
         None | Some(Told { status: ClientStatus::Unsaid, .. }) => {
@@ -347,14 +346,16 @@ fn is_urgent(known: Option<&Told>, report: &AllocReport) -> bool {
     }
 }
 
-/// A deployment goes on, or back, with it.
+/// The reported health, which a deployment waits for.
 fn health(report: &AllocReport) -> Option<bool> {
     report.deployment_status.as_ref()?.healthy
 }
 
 fn digest(report: &AllocReport) -> Option<Digest> {
     let bytes = codec::encode(report)
-        .inspect_err(|error| tracing::error!(alloc = %report.id, %error, "a report can't be sent"))
+        .inspect_err(
+            |error| tracing::error!(alloc = %report.id, %error, "a report cannot be encoded; it is not sent"),
+        )
         .ok()?;
     let half = |salt| {
         let mut hasher = DefaultHasher::new();

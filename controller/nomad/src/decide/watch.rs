@@ -1,26 +1,26 @@
-//! Which allocations a node has, as its servers tell it: what of an answer counts, what has to be fetched, what is gone.
+//! Which allocations a node has, from its servers' lists: whether a list counts, what to fetch, what was removed.
 //!
 //! ```text
-//!   question ──► list ──► not newer, and says what is known: ignored
+//!   question ──► list ──► not newer, same as known: ignored
 //!                     ├─► newer ──► batches to fetch ──► all there, all as new as listed ──► Desired, and the index moves
 //!                     │                              └─► something is missing: pause, and ask again from the old index
-//!                     └─► doubtful ──► the leader, asked once more, between two looks at the node ──► as above
+//!                     └─► doubtful ──► ask the leader again, reading the node before and after ──► as above
 //! ```
 //!
-//! - The first question goes to the leader; later ones to any server, since an answer counts only where its index is greater than any
-//!   before. So no server that lags behind, and none that has lost its state, can take something back.
-//! - Servers give an empty list to a node that they don't know, with the index of all allocations there are: a node that was purged would
-//!   lose everything. So an empty list is doubtful while there is something here. What the leader says counts, if the node was registered
-//!   before and after, and was not registered anew between.
-//! - A list that is not newer, and yet not what is known, comes from a server that lags behind; or from servers that were restored from an
-//!   older state, whose index stays lower for long. So it is doubtful. If the leader itself stays behind, [`ANEW_TIMES`] times and for
-//!   [`ANEW_AFTER`], its list is believed whatever its index, as after a restart of the agent. Until then it is told and nothing is done: time
-//!   for whoever has taken the wrong servers. A follower is never believed. Where all that is missing has ended, servers have just collected
-//!   it while nobody asked, which moves no index: that is believed at once.
-//! - An allocation is fetched when servers have changed it since it was handed over last. What became of it then makes no difference: one
-//!   that could not be set up, or whose directory was collected here, is not fetched again for that.
-//! - One that can't be read is found by halving batches, and the runner is told: it holds up no other.
-//! - What is gone is found by comparing with a whole list, never told by a message that could be missed.
+//! - The first question goes to the leader, later ones to any server: an answer counts only if its index is greater than all earlier ones.
+//!   So neither a lagging server nor one that lost its state can take anything back.
+//! - Servers return an empty list, with the index of all allocations, to a node that they do not know: a purged node would lose everything.
+//!   So an empty list is doubtful while the node has allocations. The leader's answer counts if the node was registered before and after
+//!   it, and was not re-registered in between.
+//! - A list with an index that is not newer, but with different content, comes from a lagging server, or from servers that were restored
+//!   from an older state, whose index stays lower for long. So it is doubtful. If the leader itself stays behind, [`ANEW_TIMES`] times and
+//!   for [`ANEW_AFTER`], its list is accepted whatever its index, as after a restart of the agent. Until then the session only reports the
+//!   conflict: time for the operator who connected the wrong servers. A follower's list is never accepted this way. If all missing
+//!   allocations have ended, servers have just collected them between two questions, which moves no index: the list is accepted at once.
+//! - An allocation is fetched if servers have changed it since it was last delivered. What became of it here does not matter: an allocation
+//!   that could not be set up, or whose directory was collected, is not fetched again.
+//! - An undecodable allocation is found by halving batches, and the runner is informed. It does not delay others.
+//! - Removed allocations are found by comparison with a whole list, not from a message that could be missed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -37,59 +37,59 @@ use crate::wire::{
     queries::{AllocsResponse, ClientAllocsResponse, NodeResponse},
 };
 
-/// As many are fetched in one call: enough for speed, few enough to bound what is in memory at a time.
+/// Number of allocations per call: large enough for speed, small enough to bound memory.
 pub const BATCH: usize = 256;
 
-/// A server that can't be asked, or has not seen what another one told, is left alone for this long, and up to as much again.
+/// Wait after a call that failed, or whose server lags behind the listing one, plus up to the same at random.
 const FAILED: Duration = Duration::from_secs(30);
 
-/// Likewise one that misses some of what was listed: most often it was collected just now.
+/// Wait after a response that lacks listed allocations, most often because they were just collected; plus up to the same at random.
 const MISSING: Duration = Duration::from_secs(2);
 
-/// As often, at least, the leader must stay behind until it is believed that servers have begun anew.
+/// How many times the leader must return an older list before the node concludes that servers were restored.
 pub const ANEW_TIMES: u32 = 5;
 
-/// Likewise for so long, between the first and the last time.
+/// Minimum time between the first and the last of these lists.
 pub const ANEW_AFTER: Duration = Duration::from_secs(300);
 
-/// Between two of these times, and up to as much again.
+/// Time between two of these lists, plus up to the same at random.
 const ANEW_EVERY: Duration = Duration::from_secs(60);
 
-/// An answer that brings nothing new and comes at once would come at once again.
+/// A response that arrives this fast with nothing new would do so again: wait this long, plus up to the same at random.
 const HASTE: Duration = Duration::from_secs(1);
 
-/// What is known, and of which index.
+/// The known allocations, and the index of their list.
 #[derive(Debug, Default)]
 pub struct Watch {
     index: u64,
-    /// When each allocation was changed last, of those that were handed over.
+    /// The `AllocModifyIndex` of each delivered allocation.
     held: BTreeMap<AllocId, u64>,
     is_begun: bool,
     behind: Option<Behind>,
 }
 
-/// The leader says something older than is known.
+/// The leader returns older lists than the known one.
 #[derive(Debug, Clone, Copy)]
 struct Behind {
     since: Instant,
     times: u32,
 }
 
-/// What a list means.
+/// The meaning of a list.
 #[derive(Debug)]
 pub enum Meaning {
     /// Nothing new.
     Nothing,
-    /// It counts.
+    /// The list counts.
     Counts(Listing),
-    /// It can't be believed as it is: see [`Watch::confirmed`].
+    /// The list needs confirmation: see [`Watch::confirmed`].
     Doubtful,
 }
 
-/// What to ask.
+/// The next question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
-    /// Wait for something newer than this.
+    /// Block until there is something newer than this.
     pub index: u64,
     /// Any server may answer.
     pub allow_stale: bool,
@@ -105,64 +105,64 @@ pub struct Listing {
     is_anew: bool,
 }
 
-/// Allocations that are fetched in one call.
+/// Allocations to fetch in one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Which.
+    /// The allocations' ids.
     pub ids: Vec<AllocId>,
-    /// The answer must be newer than this.
+    /// The response's index must be greater than this.
     pub index: u64,
 }
 
-/// Why an answer can't be used. Reads after "failed to".
+/// Why a response cannot be used. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The answer holds no list.
-    #[error("hear of allocations: the answer has no list of them")]
+    /// The response holds no list.
+    #[error("list allocations: the answer holds no list")]
     NoList,
-    /// The servers don't know the node, or had to learn of it again meanwhile.
-    #[error("hear of allocations: the node is not registered")]
+    /// The servers do not know the node, or it was re-registered in the meantime.
+    #[error("list allocations: the node is not registered")]
     Unregistered,
-    /// The leader says something older than is known, and it is not taken for a new beginning yet.
+    /// The leader's list is older than the known one, and it is too early to conclude that servers were restored.
     #[error(
-        "hear of allocations: the leader says what is older (index {found}) than what it has said (index {known})"
+        "list allocations: the leader's list (index {found}) is older than the known one (index {known})"
     )]
     Older {
-        /// The index of its list.
+        /// The index of the leader's list.
         found: u64,
-        /// That of what is known.
+        /// The index of the known list.
         known: u64,
     },
-    /// The server is behind the one that gave the list.
-    #[error("fetch allocations: the server is behind")]
+    /// The server lags behind the one that sent the list.
+    #[error("fetch allocations: the server lags behind")]
     Behind,
-    /// Some are missing.
+    /// Listed allocations are missing.
     #[error("fetch allocations: {0} of them are missing")]
     Missing(usize),
-    /// One is older than listed.
+    /// An allocation is older than listed.
     #[error("fetch allocation {0}: it is older than listed")]
     Old(AllocId),
 }
 
 impl Watch {
-    /// A node that has these already, from before it was started, each as it was changed last.
+    /// `known`: the allocations from before the start, each with its `AllocModifyIndex`.
     #[must_use]
     pub fn new(known: impl IntoIterator<Item = (AllocId, u64)>) -> Self {
         Self { held: known.into_iter().collect(), ..Self::default() }
     }
 
-    /// What to ask next.
+    /// The next question.
     #[must_use]
     pub fn question(&self) -> Question {
-        // A leader that is behind would let the question wait.
+        // A leader that is behind would block a question with our index.
         let index = if self.behind.is_some() { 0 } else { self.index };
         Question { index, allow_stale: self.is_begun && self.behind.is_none() }
     }
 
-    /// What a list means.
+    /// Interprets a list.
     ///
     /// # Errors
-    /// When the answer holds no list.
+    /// If the response holds no list.
     pub fn listed(&mut self, answer: ClientAllocsResponse) -> Result<Meaning, Unfit> {
         let ClientAllocsResponse { allocs, migrate_tokens, meta } = answer;
         if meta.index <= self.index {
@@ -180,8 +180,8 @@ impl Watch {
         Ok(Meaning::Counts(self.listing(meta.index, allocs, migrate_tokens, false)))
     }
 
-    /// What the leader has said about a doubtful list; `before` and `after` is what it has said of the node before and after that.
-    /// `has_ended`: of what servers know that it has. None: there is nothing new.
+    /// Interprets the leader's list after a doubtful one. `before` and `after` are the node as the leader returned it before and after the
+    /// list; `has_ended`: whether servers know that an allocation has ended. `None` if there is nothing new.
     ///
     /// # Errors
     /// See [`Unfit`].
@@ -201,7 +201,7 @@ impl Watch {
         }
         let ClientAllocsResponse { allocs, migrate_tokens, meta } = answer;
         let allocs = allocs.ok_or(Unfit::NoList)?;
-        // An empty list has the index of all allocations there are, so it is no less than any that was ever held.
+        // An empty list has the index of all allocations, so it is at least the index of every allocation ever held.
         let known = if allocs.is_empty() { self.held.values().max().copied().unwrap_or(0) } else { 0 };
         let is_new = meta.index > self.index && meta.index >= known;
         let is_known = self.is_begun && allocs == self.held;
@@ -230,7 +230,7 @@ impl Watch {
     ) -> Listing {
         let is_changed = |(id, index): &(&AllocId, &u64)| match self.held.get(*id) {
             None => true,
-            // Where servers have begun anew, perhaps while nobody was here, the same may have a lower index.
+            // If servers were restored, perhaps while no agent ran, the same allocation may have a lower index.
             Some(held) if is_anew || !self.is_begun => held != *index,
             Some(held) => held < *index,
         };
@@ -238,7 +238,7 @@ impl Watch {
         Listing { index, allocs, migrate_tokens, fetch, is_anew }
     }
 
-    /// What is wanted by a list, with what was fetched for it.
+    /// The desired state after a list, with the allocations fetched for it.
     #[must_use]
     pub fn desired(
         &self,
@@ -260,7 +260,7 @@ impl Watch {
         }
     }
 
-    /// It was handed over. `fetched`: each one's id, and when it was changed last.
+    /// Records that the list was delivered. `fetched`: each allocation with its `AllocModifyIndex`.
     pub fn applied(&mut self, listing: Listing, fetched: Vec<(AllocId, u64)>) {
         self.index = listing.index;
         self.is_begun = true;
@@ -276,25 +276,25 @@ impl Listing {
         self.allocs.keys()
     }
 
-    /// Servers have begun anew from an older state: they know nothing of what they were told since.
+    /// Whether servers were restored from an older state: they have lost the reports since then.
     #[must_use]
     pub fn is_anew(&self) -> bool {
         self.is_anew
     }
 
-    /// What has to be fetched.
+    /// The allocations to fetch.
     pub fn batches(&self) -> impl Iterator<Item = Batch> {
         self.fetch.chunks(BATCH).map(|ids| self.batch(ids))
     }
 
-    /// A batch in two, since something in it can't be read. None: it is that one allocation.
+    /// Splits a batch that holds an undecodable allocation. `None` if it has only one.
     #[must_use]
     pub fn halves(&self, batch: &Batch) -> Option<[Batch; 2]> {
         let (one, other) = batch.ids.split_at(batch.ids.len() / 2);
         (!one.is_empty()).then(|| [self.batch(one), self.batch(other)])
     }
 
-    /// When servers have changed an allocation last.
+    /// The `AllocModifyIndex` of an allocation in the list.
     #[must_use]
     pub fn index_of(&self, id: &AllocId) -> u64 {
         self.allocs.get(id).copied().unwrap_or_default()
@@ -305,7 +305,7 @@ impl Listing {
         Batch { ids: ids.to_vec(), index: newest.unwrap_or_default().saturating_sub(1) }
     }
 
-    /// The allocations of a batch, if all are there and none is older than listed.
+    /// The allocations of a batch, if none is missing or older than listed.
     ///
     /// # Errors
     /// See [`Unfit`].
@@ -327,18 +327,18 @@ impl Listing {
     }
 }
 
-/// Whether an answer has come and can't be read, or is too large.
+/// Whether a response arrived but cannot be decoded or is too large.
 #[must_use]
 pub fn is_unreadable(error: &CallError) -> bool {
     matches!(error, CallError::Message(MessageError::Decode(_) | MessageError::Limit(_)))
 }
 
-/// How long to wait after a question that failed. `is_left`: meanwhile a server was left that did not answer, and another one is asked.
+/// The wait after a failed question. `is_left`: the pool has meanwhile left an unresponsive server, so another one is asked next.
 pub fn after_failure(is_left: bool, chance: &mut Chance) -> Duration {
     jitter(if is_left { HASTE } else { FAILED }, chance)
 }
 
-/// How long to wait after an answer that can't be used.
+/// The wait after an unusable response.
 pub fn after_unfit(unfit: &Unfit, chance: &mut Chance) -> Duration {
     match unfit {
         Unfit::NoList | Unfit::Behind => jitter(FAILED, chance),
@@ -347,26 +347,26 @@ pub fn after_unfit(unfit: &Unfit, chance: &mut Chance) -> Duration {
     }
 }
 
-/// How long to wait after a list that does not count and took so long to come.
+/// The wait after a list with nothing new, which took `took` to arrive.
 pub fn after_nothing(took: Duration, chance: &mut Chance) -> Duration {
     if took < HASTE { jitter(HASTE, chance) } else { Duration::ZERO }
 }
 
-/// So often servers are asked for a list, when they always have another one: as fast as stock ones write down what nodes report.
+/// Minimum average time between lists if each answer differs: as often as stock servers commit nodes' reports.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// After a rest as many lists may follow each other without a wait.
+/// How many lists may follow each other without a wait after a pause.
 const ROUNDS: u32 = 40;
 
-/// How fast lists follow each other. A server that answers without pause would otherwise keep both sides busy with nothing else.
+/// Rate limit for lists. A server that answers without pause would otherwise occupy both sides completely.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// When all that was saved for a burst would be there again.
+    /// When the budget for a burst is full again.
     full_at: Option<Instant>,
 }
 
 impl Rounds {
-    /// How long to wait before the next one.
+    /// The wait before the next list.
     pub fn next(&mut self, now: Instant) -> Duration {
         let full_at = self.full_at.map_or(now, |at| at.max(now)) + ROUND;
         self.full_at = Some(full_at);

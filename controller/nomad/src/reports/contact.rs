@@ -1,4 +1,4 @@
-//! How a node stands with its servers: for `stop_on_client_after`, for metrics, and for whoever knows of more servers.
+//! The node's contact with its servers: for `stop_on_client_after`, for metrics, and for server discovery.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,47 +9,47 @@ use crate::{
     wire::{Eligibility, registration::NodeUpdateResponse},
 };
 
-/// How a node stands with its servers.
+/// The state of a node's contact with its servers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contact {
-    /// It is registered, as far as it knows.
+    /// Whether the node is registered, as far as it knows.
     pub is_registered: bool,
-    /// The last registration or heartbeat that was answered. The limit of a group's `stop_on_client_after` counts from it.
+    /// The last answered registration or heartbeat. A group's `stop_on_client_after` counts from it.
     pub last: Option<Heard>,
-    /// When the next heartbeat was due after that.
+    /// How long after `last` the next heartbeat was due.
     pub ttl: Duration,
-    /// The last registration or heartbeat was answered.
+    /// Whether the last registration or heartbeat was answered.
     pub is_in_reach: bool,
-    /// Whoever answered last sees a leader.
+    /// Whether the server that answered last sees a leader.
     pub has_leader: bool,
-    /// How many servers are known.
+    /// Number of known servers.
     pub servers: usize,
-    /// How many nodes the cluster has.
+    /// Number of nodes in the cluster.
     pub nodes: u32,
-    /// Whether the node may get new work; unsaid by servers before 1.2.
+    /// Whether the node may get new work; servers before 1.2 do not report it.
     pub eligibility: Eligibility,
-    /// A first list of allocations was taken.
+    /// Whether a first list of allocations was processed.
     pub is_listed: bool,
-    /// Since when the leader says what is older than what it has said before: servers were restored from an older state, or they are others.
-    /// Nothing is done for that; after a few minutes it is believed. None: all is well.
+    /// Since when the leader has returned lists older than earlier ones: servers were restored from an older state, or belong to another
+    /// cluster. The node ignores these lists, and accepts them after a few minutes. `None` if there is no such conflict.
     pub disbelieved: Option<Heard>,
-    /// How many registrations and heartbeats were not answered, or refused.
+    /// Number of registrations and heartbeats that failed or were refused.
     pub failures: u64,
-    /// How often servers may have taken the node for dead.
+    /// How often servers may have marked the node as down.
     pub losses: u64,
-    /// Grows whenever it would be good to look for other servers.
+    /// Incremented whenever other servers should be discovered.
     pub wants_servers: u64,
 }
 
-/// Servers that are well answer a heartbeat within this time.
+/// Time limit for healthy servers to answer a heartbeat.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A moment, by both clocks.
+/// A moment, by the monotonic clock and the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
     /// For deadlines of this process.
     pub at: Instant,
-    /// For what outlives it.
+    /// For values that outlive the process.
     pub wall: SystemTime,
 }
 
@@ -78,13 +78,13 @@ impl Contact {
         }
     }
 
-    /// For how long servers can be silent without anything being wrong: until the next heartbeat is due, and has had time for an answer.
+    /// How long servers may be silent under normal conditions: until the next heartbeat is due and has had time for an answer.
     #[must_use]
     pub fn silence_max(&self) -> Duration {
         self.ttl + ANSWER
     }
 
-    /// Whether servers have been silent for longer than that.
+    /// Whether servers have been silent for longer than [`Contact::silence_max`].
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         self.last.is_some_and(|heard| heard.at.elapsed() > self.silence_max())

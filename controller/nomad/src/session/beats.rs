@@ -1,4 +1,4 @@
-//! Heartbeats: one in each TTL, and one more as soon as servers have heard what goes on on a node that was away.
+//! Heartbeats: one per TTL, and an extra one as soon as servers have the reports of a node that was away.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const UPDATE: &str = "Node.UpdateStatus";
 
-/// As many servers are asked for one heartbeat: the first three of a cluster, and two more where it is larger.
+/// Maximum number of servers tried per heartbeat: all three of a common cluster, and two more in a larger one.
 const ASKED: usize = 5;
 
 impl<S: Service, D: Dial> Inner<S, D> {
@@ -34,13 +34,13 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 let contact = self.shared.contact.borrow();
                 (contact.nodes, contact.ttl)
             };
-            // Servers that give no time at all have taken the node for dead: until they have heard it, they take no reports.
+            // A TTL of zero means that servers have marked the node as down: they accept no reports until its heartbeat.
             if !ttl.is_zero() {
                 sleep(self.chance(|chance| first_beat(nodes, chance))).await;
             }
             let mut is_first = true;
             loop {
-                // Servers count from when they hear it, at the earliest.
+                // Measure from the request: servers start the TTL when they receive it, at the earliest.
                 let asked = Instant::now();
                 let error = match self.heartbeat().await {
                     Ok(answer) => {
@@ -74,18 +74,18 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// What goes on is told again to servers that may not know it.
+    /// Repeats reports to servers that may not have them.
     fn answered(&self, answer: &NodeUpdateResponse, standing: &mut Standing, runner: &impl Runner) {
         let is_listed = self.shared.contact.borrow().is_listed;
         let has_nothing_to_tell = is_listed && lock(&self.shared.updates).all_has_ended();
         match standing.answered(answer.meta.index != 0) {
             Meaning::Expected => {}
-            // Before the first list nothing was told, and what was acknowledged before is held against what servers know.
+            // Before the first list nothing was reported, and earlier acknowledgements are checked against the servers' state.
             Meaning::First if !is_listed || has_nothing_to_tell => {}
             meaning @ (Meaning::First | Meaning::Lost) => {
-                // Or they have signed another identity, which changes the node, too. Both may have happened.
+                // A new signed identity also changes the node. Both may have happened.
                 if meaning == Meaning::Lost && answer.signed().is_none() {
-                    tracing::warn!("servers may have taken the node for dead");
+                    tracing::warn!("servers may have marked the node as down");
                     self.shared.contact.send_modify(|contact| contact.losses += 1);
                 }
                 lock(&self.shared.updates).missed();
@@ -98,22 +98,22 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// Waits for the next heartbeat.
+    /// Waits until the next heartbeat is due.
     async fn rest_until(&self, due: Instant, standing: &mut Standing) {
-        // Nothing is told before this is awaited: whoever tells is a part of the same task.
+        // Reports cannot be acknowledged before this wait starts: the updates are part of the same task.
         loop {
             tokio::select! {
                 () = sleep_until(due) => return,
                 () = self.shared.told.notified(), if standing.awaits_reports() => {}
             }
-            // Once the node is ready, what they don't know of may be replaced.
+            // Once the node is ready, servers may replace allocations that they have no report on.
             if lock(&self.shared.updates).all_that_goes_on_is_told() {
                 return standing.told();
             }
         }
     }
 
-    /// To say twice that one lives does no harm: where a server hangs, or a connection is lost, the next server hears it.
+    /// Sends a heartbeat. Repeating one is harmless, so if a server hangs or a connection is lost, the next server gets it.
     async fn heartbeat_anywhere(
         &self,
         servers: usize,
@@ -132,7 +132,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             if tries >= servers {
                 return Err(error);
             }
-            tracing::info!(%error, "another server is told that the node lives");
+            tracing::info!(%error, "sending the heartbeat to another server");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Telling servers of what users should know of the node.
+//! Sends node events to servers.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let mut request =
             EmitEventsRequest { node_events, options: self.write(lock(&self.tokens).to_call()) };
         if let Err(error) = self.pool.write("Node.EmitEvents", &request).await {
-            tracing::warn!(%error, "node events could not be told");
+            tracing::warn!(%error, "node events could not be sent; retrying later");
             let events = request.node_events.remove(&self.identity.id).unwrap_or_default();
             let now = Instant::now();
             self.chance(|chance| lock(&self.shared.events).failed(events, now, chance));

@@ -1,7 +1,7 @@
-//! Leaving: servers are asked to drain the node, and the end of that is waited for.
+//! Leaving: asks servers to drain the node, and waits for the end of the drain.
 //!
-//! In: how, and when all that is to end has ended here. Out: how that went. Nothing waits for servers that don't answer: who leaves has to
-//! come to an end.
+//! In: drain options, and a future for when all local allocations have ended. Out: the result. Nothing waits for unresponsive servers
+//! without limit: shutting down must terminate.
 
 use std::{
     collections::BTreeMap,
@@ -17,49 +17,49 @@ use crate::wire::{
     registration::{DrainRequest, NodeUpdateResponse},
 };
 
-/// Servers have to take the wish within this time.
+/// Time limit for servers to accept the request.
 const ASKED: Duration = Duration::from_secs(15);
 
-/// For so long servers that have taken it may then be out of reach: an election takes less.
+/// How long servers may then be unreachable: longer than an election.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Between two questions that fail.
+/// Wait between two failed queries.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Servers end what is left at the deadline. That they have done so is seen a little later.
+/// Servers end the drain at the deadline; the node learns that a little later.
 const AFTER: Duration = Duration::from_secs(5);
 
-/// What servers ask to end at the deadline has so long for it, and to be told: more than any `kill_timeout` that is usual.
+/// Time limit for allocations that servers stop at the deadline to end and be reported: longer than any common `kill_timeout`.
 const ENDS: Duration = Duration::from_secs(60);
 
-/// How a node is to be drained.
+/// Drain options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drain {
-    /// How long it may take; none: as long as it does.
+    /// Time limit; `None` for no limit.
     pub deadline: Option<Duration>,
-    /// Everything ends at once, whatever its job says of migration.
+    /// Stop everything at once, whatever the jobs' `migrate` blocks say.
     pub force: bool,
-    /// System jobs stay.
+    /// Do not stop system jobs.
     pub ignore_system_jobs: bool,
 }
 
 /// Why a node leaves without having been drained. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
-    /// No server answers.
-    #[error("ask servers for it: none has answered within {} s", ASKED.as_secs())]
+    /// No server answered.
+    #[error("request the drain from the servers: none answered within {} s", ASKED.as_secs())]
     Unanswered,
-    /// They don't want to, or there are none.
-    #[error("ask servers for it")]
+    /// Servers refused the request, or none are known.
+    #[error("request the drain from the servers")]
     Refused(#[source] CallError),
-    /// They are gone meanwhile.
-    #[error("hear from servers whether it is over: none has answered for {} s", LOST.as_secs())]
+    /// Servers became unreachable during the drain.
+    #[error("learn from the servers whether the drain has ended: none answered for {} s", LOST.as_secs())]
     Lost,
     /// The deadline has passed.
-    #[error("drain it before its deadline")]
+    #[error("complete the drain before its deadline")]
     Late,
-    /// It is over, and not all has ended.
-    #[error("end what servers have stopped within {} s", ENDS.as_secs())]
+    /// The drain is over, but not all allocations have ended.
+    #[error("end all allocations that the servers stopped within {} s", ENDS.as_secs())]
     Left,
 }
 
@@ -67,7 +67,7 @@ impl Drain {
     fn strategy(self) -> DrainStrategy {
         let now = SystemTime::now();
         let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
-        // As `nomad node drain -force` says it.
+        // The value that `nomad node drain -force` sends.
         let at_once = -nanos(Duration::from_secs(1));
         let ends = self.deadline.filter(|_| !self.force).and_then(|deadline| now.checked_add(deadline));
         DrainStrategy {
@@ -80,11 +80,12 @@ impl Drain {
 }
 
 impl<S: Service, D: Dial> Queries<S, D> {
-    /// Lets servers drain the node. Returns once they say that this is over, and all has ended here and was told; where they don't answer any
-    /// more, once `all_ended` does: what is to end has ended here. It may be dropped at any time: the drain goes on.
+    /// Has servers drain the node. Returns once servers report the end of the drain and all local allocations have ended and were reported.
+    /// If servers stop answering, it returns once `all_ended` completes: all local allocations that must end have ended. Dropping the
+    /// future is safe: the drain continues.
     ///
     /// # Errors
-    /// See [`DrainError`]. What runs goes on.
+    /// See [`DrainError`]. Allocations keep running.
     pub async fn drain<F: Future<Output = ()>>(
         &self,
         how: Drain,
@@ -105,9 +106,9 @@ impl<S: Service, D: Dial> Queries<S, D> {
             None => drained.await,
         };
         drained?;
-        // At the deadline a drain is over for servers before they stop what is left.
+        // At the deadline, servers end the drain before they stop the remaining allocations.
         timeout(ENDS, all_ended()).await.map_err(|_| DrainError::Left)?;
-        // Who does not hear it any more takes it for lost.
+        // Servers that miss these reports will consider the allocations lost.
         let _ = timeout(AFTER, self.told()).await;
         Ok(())
     }
@@ -117,7 +118,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
         let mut newer = Newer::Now;
         let mut failing: Option<Instant> = None;
         loop {
-            // One that waits is given up with the connection; one that doesn't wait may hang for longer than anybody wants to.
+            // A blocking query ends with its connection; one that does not block could hang for too long.
             let asked = async {
                 let answer = self.node(self.node_id(), newer);
                 match newer {
@@ -136,7 +137,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
                 }
                 Err(error) => error,
             };
-            tracing::warn!(%error, "servers don't say whether the node is drained");
+            tracing::warn!(%error, "failed to query whether the drain has ended");
             if failing.get_or_insert_with(Instant::now).elapsed() >= LOST {
                 return Err(DrainError::Lost);
             }

@@ -1,7 +1,7 @@
-//! What else servers can be asked and told by a node: whatever method, with the node's token.
+//! Other calls from a node to its servers: any method, with the node's token.
 //!
-//! In: a method, and a request that takes the options every request has. Out: the answer, as whatever type. Nothing is sent before the node
-//! is registered, since servers refuse it: who can't wait for that bounds the wait.
+//! In: a method, and a request that embeds the common options. Out: the response, as any type. Servers refuse calls before the node is
+//! registered, so calls wait for that; callers that cannot wait set a timeout.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,17 +18,16 @@ use crate::wire::{
     },
 };
 
-/// As many questions wait at a time for something newer, a third less than the pool has room for: the watch is never among those that
-/// find none.
+/// Maximum number of blocking queries, a third less than the pool allows, so that the watch always gets a permit.
 pub(super) const WAITS: usize = 128;
 
-/// For how long servers may keep such a question.
+/// For how long servers may block such a query.
 const BLOCK: Duration = Duration::from_secs(300);
 
-/// For how long servers may look for an allocation that others know already.
+/// For how long a server may wait for an allocation that other servers already know.
 const SIGN: Duration = Duration::from_secs(30);
 
-/// Questions to servers and messages for them, with the node's token. Clones are one and the same.
+/// Makes calls to servers with the node's token. Clones share the session.
 #[derive(Debug)]
 pub struct Queries<S, D> {
     inner: Arc<Inner<S, D>>,
@@ -40,12 +39,12 @@ impl<S, D> Clone for Queries<S, D> {
     }
 }
 
-/// Whether an answer has to be waited for.
+/// Whether to wait for a newer response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Newer {
-    /// The leader's answer, now.
+    /// The leader's current response.
     Now,
-    /// Any server's, once there is something newer than this index, for 300 s at most.
+    /// Any server's response, once its index is greater than this; at most 300 s.
     Than(u64),
 }
 
@@ -54,24 +53,24 @@ impl<S: Service, D: Dial> Queries<S, D> {
         Self { inner }
     }
 
-    /// The node that asks.
+    /// The id of the calling node.
     #[must_use]
     pub fn node_id(&self) -> &NodeId {
         &self.inner.identity.id
     }
 
-    /// The identity that servers have signed for the node (1.11 and later); empty: none.
+    /// The identity that servers have signed for the node (1.11 and later); empty if there is none.
     #[must_use]
     pub fn signed(&self) -> Secret {
         lock(&self.inner.tokens).signed()
     }
 
-    /// Waits until servers were told all that was reported.
+    /// Waits until servers have received all reports.
     pub async fn told(&self) {
         loop {
             let told = self.inner.shared.told.notified();
             tokio::pin!(told);
-            // What is told from here on is seen.
+            // Register for notifications before checking, so that none is missed.
             told.as_mut().enable();
             if lock(&self.inner.shared.updates).all_is_told() {
                 return;
@@ -80,13 +79,13 @@ impl<S: Service, D: Dial> Queries<S, D> {
         }
     }
 
-    /// Has them sign another one, with the next heartbeat.
+    /// Requests a new identity with the next heartbeat.
     pub fn renew_identity(&self) {
         lock(&self.inner.tokens).renew();
     }
 
-    /// Asks for something. `request` gets the options with region, token and `newer`; it may change the namespace or the token in them. It
-    /// is called once for each server that is asked.
+    /// Makes a read-only call. `request` gets the options with region, token and index; it may change the namespace or the token. It is
+    /// called once per server tried.
     ///
     /// ```
     /// # use herdlet_nomad::{session::{Newer, Queries}, wire::{QueryMeta, QueryOptions}};
@@ -127,8 +126,8 @@ impl<S: Service, D: Dial> Queries<S, D> {
         }
     }
 
-    /// Tells something. It is sent once, unless it is certain that nothing was done. `request` gets the options with region and token; it
-    /// may change the namespace or the token in them.
+    /// Makes a call that changes something. It is sent once, unless it is certain that nothing was done. `request` gets the options with
+    /// region and token; it may change the namespace or the token.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -143,7 +142,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
         self.inner.pool.write(method, &request).await?.decode()
     }
 
-    /// Begins a streaming call, over a connection of its own.
+    /// Starts a streaming call, over a connection of its own.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -157,7 +156,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
         self.inner.pool.stream(method, &request).await
     }
 
-    /// An allocation of any node: for whoever waits for its end.
+    /// An allocation of any node, for callers that wait for its end.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -166,7 +165,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
         self.ask("Alloc.GetAlloc", newer, request).await
     }
 
-    /// A node: for the address of its HTTP API.
+    /// A node, for the address of its HTTP API.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -175,7 +174,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
         self.ask("Node.GetNode", newer, request).await
     }
 
-    /// Signed identities (1.7 and later) for an allocation that servers have known since `create_index`.
+    /// Has servers sign identities (1.7 and later) for an allocation with this `create_index`.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -200,12 +199,12 @@ impl<S: Service, D: Dial> Queries<S, D> {
         let _room = self.room(block).await?;
         let request = |block| request(self.inner.query(index, block, stale));
         let answer = self.inner.pool.query(method, block, request);
-        // What waits long does not wait for a server that hangs.
+        // A blocking query should not wait for a server that hangs.
         let answer = if block.is_zero() { answer.await } else { self.inner.while_kept(answer).await };
         answer?.decode()
     }
 
-    /// Room for a question that waits.
+    /// Waits for a permit to make a blocking query.
     async fn room(&self, block: Duration) -> Result<Option<SemaphorePermit<'_>>, CallError> {
         if block.is_zero() {
             return Ok(None);

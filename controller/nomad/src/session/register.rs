@@ -1,4 +1,4 @@
-//! Registering: at the beginning, when servers have forgotten the node, and when it has changed.
+//! Registration: at the start, when servers have forgotten the node, and when its description has changed.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 () = changed(node) => sleep(self.chance(tell_changes)).await,
             }
             let mut tried_since = Instant::now();
-            // Boxed, as it is rare.
+            // Boxed, since it is rare.
             while let Err(error) = Box::pin(self.register(node, &status)).await {
                 let again = self.chance(|chance| reach_again(&error, tried_since.elapsed(), chance));
                 if let Some(again) = again {
@@ -86,13 +86,13 @@ impl<S: Service, D: Dial> Inner<S, D> {
         Ok(())
     }
 
-    /// The servers don't know the node, or not by its token.
+    /// Servers do not know the node or its token.
     pub(super) fn unregistered(&self) {
         self.shared.contact.send_if_modified(|contact| std::mem::take(&mut contact.is_registered));
     }
 }
 
-/// Waits for a change. Where nobody can change it any more, for ever.
+/// Waits for a new description; for ever if the sender was dropped.
 async fn changed(node: &mut watch::Receiver<Arc<Node>>) {
     if node.changed().await.is_err() {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! Telling servers how allocations are.
+//! Sends reports on allocations to servers.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::wire::{queries::AllocUpdateRequest, registration::GenericResponse};
 
 const METHOD: &str = "Node.UpdateAlloc";
 
-/// Servers gather reports for 50 ms, and may look for a leader for 5 s. Who takes longer than this is busy or hangs, and is told again.
+/// Time limit: servers batch reports for 50 ms, and may wait 5 s for a leader. A slower server is busy or hangs, and the reports are sent
+/// again.
 const WITHIN: Duration = Duration::from_secs(15);
 
 impl<S: Service, D: Dial> Inner<S, D> {
@@ -28,8 +29,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// Waits for what is due, or for something that may be due sooner. After a failure: for the next heartbeat or registration that is
-    /// answered, since servers take reports again once they have heard of a node that was away. That other calls succeed means nothing.
+    /// Waits until a call is due, or a report may have made one due earlier. After a failure, waits for the next answered heartbeat or
+    /// registration instead, since servers accept reports again once they have heard from a node that was away. Success of other calls has
+    /// no meaning here.
     async fn rest(&self, until: Instant, now: Instant) {
         if !lock(&self.shared.updates).is_held(now) {
             tokio::select! {
@@ -54,11 +56,11 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
         let options = self.write(lock(&self.tokens).to_call());
         let request = AllocUpdateRequest { alloc, options };
-        // To say twice how something is does no harm: where a connection is lost, the next server hears it.
+        // Repeating a report is harmless, so if a connection is lost, the next server gets it.
         let call = self.pool.query_within(METHOD, Duration::ZERO, |_| &request, WITHIN);
         match self.while_kept(call).await {
             Ok(answer) => {
-                // Without an index the next agent tells everything once more.
+                // Without an index, the next agent repeats all reports.
                 let GenericResponse { index } = answer.decode().unwrap_or_default();
                 lock(&self.shared.updates).done(index);
                 self.shared.told.notify_waiters();

@@ -1,4 +1,4 @@
-//! Hearing which allocations the node has, and handing them over.
+//! Watches the node's allocations and passes changes to the runner.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ use crate::{
     },
 };
 
-/// For how long a server may keep a question, all that it accepts.
+/// For how long a server may block a question: the maximum that servers accept.
 const BLOCK: Duration = Duration::from_secs(300);
 
-/// For how long a server may look for what another one has listed. Servers before 2.0.4 wait for ids that were collected meanwhile to the
-/// end, and nothing else is heard during that.
+/// For how long a server may wait for allocations that another one has listed. Servers before 2.0.4 wait the whole time for ids that were
+/// collected in the meantime, which delays newer lists.
 const FETCH: Duration = Duration::from_secs(30);
 
-/// Why a list could not be taken.
+/// Why a list could not be processed.
 enum Failure {
     Call(CallError),
     Unfit(Unfit),
@@ -54,12 +54,12 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let mut watch = Watch::new(runner.known());
         let mut rounds = Rounds::default();
         let mut left = self.pool.left();
-        // After a failure servers may be others, or have been restored: what they know is asked for without a wait for something newer.
+        // After a failure, servers may be different ones or restored: ask for their current state without blocking.
         let mut block = BLOCK;
         loop {
             self.registered().await;
             let wait = rounds.next(Instant::now());
-            // Even a wait of no time would be rounded up to a millisecond.
+            // tokio would round a zero sleep up to a millisecond.
             if !wait.is_zero() {
                 sleep(wait).await;
             }
@@ -70,7 +70,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Ok(wait) => wait,
                 Err(Failure::Unfit(unfit)) => self.unfit(&unfit).await,
                 Err(Failure::Call(error)) => {
-                    tracing::warn!(%error, "allocations could not be asked for");
+                    tracing::warn!(%error, "failed to list allocations");
                     if kind(&error) == ErrorKind::NodeSecret {
                         self.unregistered();
                     }
@@ -84,32 +84,32 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// Says how long to wait.
+    /// Logs the problem and returns how long to wait.
     async fn unfit(&self, unfit: &Unfit) -> Duration {
         let wait = self.chance(|chance| after_unfit(unfit, chance));
         match unfit {
             Unfit::Unregistered => {
-                tracing::warn!(%unfit, "allocations are asked for again");
+                tracing::warn!(%unfit, "listing allocations again");
                 self.unregistered();
             }
             Unfit::Older { .. } => {
                 tracing::error!(
                     %unfit,
-                    "servers were restored from an older state, or are others; what they say is believed in some minutes"
+                    "the servers were restored from an older state, or belong to another cluster; their state is accepted in a few minutes"
                 );
                 self.believed(false);
-                // Whatever else goes well: the leader is given time.
+                // Wait unconditionally, whatever other calls succeed: this gives the leader time.
                 sleep(wait).await;
                 return Duration::ZERO;
             }
             Unfit::NoList | Unfit::Behind | Unfit::Missing(_) | Unfit::Old(_) => {
-                tracing::info!(%unfit, "allocations are asked for again");
+                tracing::info!(%unfit, "listing allocations again");
             }
         }
         wait
     }
 
-    /// Asks once, and hands over what is new. Says how long to wait before the next time.
+    /// Asks once and passes on changes. Returns how long to wait before the next question.
     async fn listen(
         &self,
         watch: &mut Watch,
@@ -127,15 +127,15 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 tracing::info!(
                     index,
                     known = question.index,
-                    "a list of allocations is doubtful; the leader is asked"
+                    "a list of allocations is doubtful; asking the leader"
                 );
-                // Boxed, here and below: most of the time it is waited for a list, without room for what follows.
+                // Boxed, here and below: the session mostly waits for a list, and should not hold memory for these steps.
                 Box::pin(self.confirm(watch)).await?
             }
         };
         self.believed(true);
         let Some(listing) = listing else {
-            tracing::debug!(index, known = question.index, "a list is not newer");
+            tracing::debug!(index, known = question.index, "a list has nothing new");
             return Ok(self.chance(|chance| after_nothing(asked.elapsed(), chance)));
         };
         Box::pin(self.take(watch, listing, runner)).await?;
@@ -151,7 +151,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         self.while_kept(self.pool.query("Node.GetClientAllocs", block, request)).await?.decode()
     }
 
-    /// What the leader says of a list that can't be believed as it is.
+    /// Has the leader confirm a doubtful list.
     async fn confirm(&self, watch: &mut Watch) -> Result<Option<Listing>, Failure> {
         let before = self.own_node().await?;
         let answer = self.list(Question { index: 0, allow_stale: false }, Duration::ZERO).await?;
@@ -161,14 +161,14 @@ impl<S: Service, D: Dial> Inner<S, D> {
         watch.confirmed(&before, answer, &after, has_ended, Instant::now()).map_err(Failure::Unfit)
     }
 
-    /// The leader's answer.
+    /// The node as the leader returns it.
     async fn own_node(&self) -> Result<NodeResponse, CallError> {
         let request =
             |block| NodeRequest { node_id: self.identity.id.clone(), options: self.query(0, block, false) };
         self.while_kept(self.pool.query("Node.GetNode", Duration::ZERO, request)).await?.decode()
     }
 
-    /// Whether what the leader says of allocations can be believed.
+    /// Records whether the leader's lists can be accepted.
     fn believed(&self, is_believed: bool) {
         self.shared.contact.send_if_modified(|contact| {
             let is_news = contact.disbelieved.is_some() == is_believed;
@@ -188,13 +188,13 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Ok(answer) => fetched.extend(listing.fetched(&batch, answer).map_err(Failure::Unfit)?),
                 Err(error) if watch::is_unreadable(&error) => match listing.halves(&batch) {
                     Some(halves) => batches.extend(halves),
-                    // Once may be a mishap.
+                    // A single failure may be transient.
                     None if again.as_ref() != Some(&batch) => {
                         again = Some(batch.clone());
                         batches.push(batch);
                     }
                     None => unreadable.extend(batch.ids.into_iter().map(|id| {
-                        tracing::error!(alloc = %id, %error, "an allocation can't be read");
+                        tracing::error!(alloc = %id, %error, "an allocation cannot be decoded");
                         (id, error.to_string())
                     })),
                 },
@@ -203,9 +203,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
         let is_anew = listing.is_anew();
         if is_anew {
-            tracing::error!(
-                "servers have begun anew from an older state; what they say is believed from now on"
-            );
+            tracing::error!("the servers were restored from an older state, which is accepted from now on");
             lock(&self.shared.updates).begin_anew();
             self.shared.acknowledged.notify_one();
         }
@@ -218,35 +216,29 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let counts = (desired.changed.len(), desired.removed.len(), desired.unreadable.len());
         if is_first || counts != (0, 0, 0) {
             let (changed, removed, unreadable) = counts;
-            tracing::info!(
-                index = desired.index,
-                changed,
-                removed,
-                unreadable,
-                "allocations are handed over"
-            );
+            tracing::info!(index = desired.index, changed, removed, unreadable, "allocations have changed");
             runner.apply(desired).await;
         }
         watch.applied(listing, held);
         if is_first {
-            // What ended while nobody could be told, and what servers took for lost.
+            // Covers allocations that ended while no server was reachable, and those that servers consider lost.
             runner.report_again();
             lock(&self.shared.updates).open();
             self.shared.contact.send_modify(|contact| contact.is_listed = true);
         } else if is_anew {
             runner.report_again();
         }
-        // What was reported while it was handed over may be due now.
+        // Reports made during `apply` may be due now.
         self.shared.report_came.notify_one();
         Ok(())
     }
 
-    /// What was acknowledged to an agent before this one counts only if servers know the same.
+    /// Drops what servers acknowledged to the previous session unless their state still agrees with it.
     async fn check_what_was_acknowledged(&self) -> Result<(), Failure> {
         let Some(index) = lock(&self.shared.updates).remembered() else { return Ok(()) };
         let node = self.own_node().await?.node;
         if !acknowledged::is_known_to(index, node.as_ref()) {
-            tracing::info!(index, "servers may not know what they had acknowledged; all is told once more");
+            tracing::info!(index, "servers may have lost acknowledged reports; sending all again");
             lock(&self.shared.updates).forget();
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Allocations: as servers give them out, and as nodes report on them.
+//! Allocations as servers send them, and nodes' reports on them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,14 +11,14 @@ use super::{
 };
 
 omit_empty! {
-    /// An allocation as servers give it out. Without what only servers read: metrics, forms of before 0.9.
+    /// An allocation as servers send it, without fields that only servers read: metrics, and formats from before 0.9.
     pub struct Allocation {
         /// A UUID.
         #[serde(rename = "ID")]
         pub id: AllocId,
         /// Its namespace.
         pub namespace: String,
-        /// The evaluation that made it.
+        /// The evaluation that created it.
         #[serde(rename = "EvalID")]
         pub eval_id: String,
         /// `job.group[index]`.
@@ -31,54 +31,54 @@ omit_empty! {
         /// Its job.
         #[serde(rename = "JobID")]
         pub job_id: String,
-        /// The job, as it was when the allocation was made or changed.
+        /// The job, as of the allocation's creation or last change.
         pub job: Job,
-        /// The group that is to run.
+        /// The task group to run.
         pub task_group: String,
-        /// What it has.
+        /// Its resources.
         pub allocated_resources: Option<AllocatedResources>,
-        /// What is wanted of it.
+        /// The status that servers want.
         pub desired_status: DesiredStatus,
-        /// Why.
+        /// The reason for it.
         pub desired_description: String,
-        /// More that is wanted.
+        /// Further transitions that servers want.
         pub desired_transition: DesiredTransition,
-        /// How it is, as far as servers know.
+        /// The status as known to servers.
         pub client_status: ClientStatus,
-        /// Likewise.
+        /// The reason for it.
         pub client_description: String,
-        /// Likewise.
+        /// The state of each task, as known to servers.
         pub task_states: BTreeMap<String, TaskState>,
-        /// The one that it replaces: it waits for that one's end, and may get its disk.
+        /// The allocation that it replaces: it waits for its end, and may take over its disk.
         pub previous_allocation: String,
-        /// The one that replaces it.
+        /// The allocation that replaces it.
         pub next_allocation: String,
-        /// The deployment to which it reports its health; empty: none.
+        /// The deployment that it belongs to; empty if none.
         #[serde(rename = "DeploymentID")]
         pub deployment_id: String,
         /// Its health.
         pub deployment_status: Option<DeploymentStatus>,
-        /// What its slot has been through.
+        /// Earlier allocations of its slot.
         pub reschedule_tracker: Option<RescheduleTracker>,
         /// Its network.
         pub network_status: Option<NetworkStatus>,
-        /// The evaluation that follows.
+        /// The follow-up evaluation.
         #[serde(rename = "FollowupEvalID")]
         pub followup_eval_id: String,
-        /// Those that were stopped to make room: it waits for their ends.
+        /// Allocations that were preempted for it: it waits for their ends.
         pub preempted_allocations: Vec<String>,
-        /// The one for which it was stopped.
+        /// The allocation that preempted it.
         pub preempted_by_allocation: String,
         /// Each task's default identity (1.4 and later).
         pub signed_identities: BTreeMap<String, Secret>,
-        /// By which key they are signed.
+        /// The key that signed the identities.
         #[serde(rename = "SigningKeyID")]
         pub signing_key_id: String,
-        /// When it was made, as an index.
+        /// The index of its creation.
         pub create_index: u64,
-        /// When anything of it has changed.
+        /// The index of its last change of any kind.
         pub modify_index: u64,
-        /// When servers have changed it.
+        /// The index of its last change by servers.
         pub alloc_modify_index: u64,
         /// Nanoseconds since 1970.
         pub create_time: i64,
@@ -88,40 +88,40 @@ omit_empty! {
 }
 
 omit_empty! {
-    /// What a node reports of an allocation: all that servers take over.
+    /// A node's report on an allocation: all the fields that servers take from it.
     pub struct AllocReport {
         /// The allocation.
         #[serde(rename = "ID")]
         pub id: AllocId,
-        /// The node; set by a session.
+        /// The node; the session sets it.
         #[serde(rename = "NodeID")]
         pub node_id: NodeId,
         /// Pending, running, complete or failed.
         pub client_status: ClientStatus,
-        /// Why.
+        /// The reason for it.
         pub client_description: String,
-        /// Every task.
+        /// The state of every task.
         pub task_states: BTreeMap<String, TaskState>,
-        /// Its health, once that is known. Told once for each deployment.
+        /// Its health, once known. Reported once per deployment.
         pub deployment_status: Option<DeploymentStatus>,
         /// Its network.
         pub network_status: Option<NetworkStatus>,
     }
 }
 
-/// What is wanted of an allocation beside its status. None: nothing is said.
+/// Transitions that servers want, besides the desired status. `None` means unset.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DesiredTransition {
-    /// Its node is being drained.
+    /// The node is being drained.
     pub migrate: Option<bool>,
-    /// It is to be replaced if it has failed.
+    /// Replace the allocation if it has failed.
     pub reschedule: Option<bool>,
-    /// Likewise, whatever its policy says.
+    /// Replace it whatever its reschedule policy says.
     pub force_reschedule: Option<bool>,
-    /// It is stopped without delay (1.2 and later).
+    /// Stop it without a shutdown delay (1.2 and later).
     pub no_shutdown_delay: Option<bool>,
-    /// It is not replaced (1.11 and later).
+    /// Do not replace it (1.11 and later).
     pub migrate_disable_placement: Option<bool>,
 }
 
@@ -129,13 +129,13 @@ pub struct DesiredTransition {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DeploymentStatus {
-    /// None: not known yet.
+    /// `None` if not known yet.
     pub healthy: Option<bool>,
-    /// Since when.
+    /// When the health was determined.
     pub timestamp: Time,
-    /// It is a canary. Servers only.
+    /// Whether it is a canary. Set only by servers.
     pub canary: bool,
-    /// Servers only.
+    /// Set only by servers.
     pub modify_index: u64,
 }
 
@@ -143,11 +143,11 @@ pub struct DeploymentStatus {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NetworkStatus {
-    /// Within its namespace.
+    /// The interface within its network namespace.
     pub interface_name: String,
     /// Its address.
     pub address: String,
-    /// 1.9 and later.
+    /// The IPv6 address (1.9 and later).
     #[serde(rename = "AddressIPv6")]
     pub address_ipv6: String,
     /// Name servers.
@@ -155,29 +155,29 @@ pub struct NetworkStatus {
     pub dns: Option<Dns>,
 }
 
-/// Which allocations a slot has had.
+/// The reschedule history of a slot.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RescheduleTracker {
-    /// Each time.
+    /// Each rescheduling.
     pub events: Vec<RescheduleEvent>,
-    /// How the last time went (1.8 and later).
+    /// The result of the last rescheduling (1.8 and later).
     pub last_reschedule: String,
 }
 
-/// A slot got another allocation.
+/// One rescheduling.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RescheduleEvent {
     /// Nanoseconds since 1970.
     pub reschedule_time: i64,
-    /// Which it had before.
+    /// The previous allocation.
     #[serde(rename = "PrevAllocID")]
     pub prev_alloc_id: String,
-    /// Where.
+    /// The previous allocation's node.
     #[serde(rename = "PrevNodeID")]
     pub prev_node_id: String,
-    /// How long was waited.
+    /// The delay before the rescheduling.
     #[serde(with = "codec::duration")]
     pub delay: Duration,
 }

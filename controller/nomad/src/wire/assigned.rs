@@ -1,4 +1,4 @@
-//! What servers have given to an allocation.
+//! Resources that servers have assigned to an allocation.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::resources::NetworkResource;
 
-/// All that it has.
+/// All resources of an allocation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocatedResources {
     /// By task.
     pub tasks: BTreeMap<String, TaskResources>,
-    /// When each task runs; none: with the others.
+    /// The lifecycle of each task; `None` for main tasks.
     pub task_lifecycles: BTreeMap<String, Option<TaskLifecycle>>,
-    /// What its tasks share.
+    /// Resources that its tasks share.
     pub shared: SharedResources,
 }
 
-/// What a task has.
+/// Resources of a task.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct TaskResources {
@@ -26,7 +26,7 @@ pub struct TaskResources {
     pub cpu: AllocatedCpu,
     /// Memory.
     pub memory: AllocatedMemory,
-    /// Of jobs of before groups had networks.
+    /// Used by jobs from before groups had networks.
     pub networks: Vec<NetworkResource>,
     /// Devices.
     pub devices: Vec<AllocatedDevices>,
@@ -38,7 +38,7 @@ pub struct TaskResources {
 pub struct AllocatedCpu {
     /// MHz.
     pub cpu_shares: i64,
-    /// Whole ones, for it alone.
+    /// Whole processors reserved for this task.
     pub reserved_cores: Vec<u16>,
 }
 
@@ -46,10 +46,10 @@ pub struct AllocatedCpu {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocatedMemory {
-    /// MiB that are counted.
+    /// Reserved MiB.
     #[serde(rename = "MemoryMB")]
     pub memory_mb: i64,
-    /// MiB at most; zero: as many as are counted.
+    /// Maximum MiB; zero for the reserved amount.
     #[serde(rename = "MemoryMaxMB")]
     pub memory_max_mb: i64,
 }
@@ -58,29 +58,29 @@ pub struct AllocatedMemory {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocatedDevices {
-    /// Who makes them.
+    /// The manufacturer.
     pub vendor: String,
-    /// Such as `gpu`.
+    /// For example `gpu`.
     #[serde(rename = "Type")]
     pub kind: String,
     /// The model.
     pub name: String,
-    /// Which ones.
+    /// The devices' ids.
     #[serde(rename = "DeviceIDs")]
     pub device_ids: Vec<String>,
 }
 
-/// When a task runs.
+/// When a task runs relative to the main tasks.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct TaskLifecycle {
     /// `prestart`, `poststart` or `poststop`.
     pub hook: String,
-    /// Beside the main tasks, to their end.
+    /// Runs beside the main tasks until they end.
     pub sidecar: bool,
 }
 
-/// What tasks share.
+/// Resources that tasks share.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct SharedResources {
@@ -99,13 +99,13 @@ pub struct SharedResources {
 pub struct PortMapping {
     /// Its name.
     pub label: String,
-    /// On the host.
+    /// The port on the host.
     pub value: i64,
-    /// Within the network namespace; zero: the same one.
+    /// The port within the network namespace; zero for the same one.
     pub to: i64,
     /// The host's address.
     #[serde(rename = "HostIP")]
     pub host_ip: String,
-    /// Others may have it too (1.9 and later).
+    /// Whether several allocations may have it (1.9 and later).
     pub ignore_collision: bool,
 }

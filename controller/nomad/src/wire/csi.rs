@@ -5,88 +5,88 @@ use std::collections::BTreeMap;
 use herdlet_rpc::codec::Time;
 use serde::{Deserialize, Serialize};
 
-/// A plugin.
+/// A CSI plugin.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct CsiInfo {
     /// Its id.
     #[serde(rename = "PluginID")]
     pub plugin_id: String,
-    /// The allocation in which it runs.
+    /// The allocation that runs it.
     #[serde(rename = "AllocID")]
     pub alloc_id: String,
-    /// Whether it works.
+    /// Whether it is healthy.
     pub healthy: bool,
-    /// Why not.
+    /// The reason for its health.
     pub health_description: String,
-    /// When that was seen.
+    /// When the health was determined.
     pub update_time: Time,
     /// Its name.
     pub provider: String,
     /// Its version.
     pub provider_version: String,
-    /// Volumes are published by a controller first.
+    /// A controller must publish volumes first.
     pub requires_controller_plugin: bool,
-    /// Volumes are not in reach everywhere.
+    /// Volumes are accessible only from parts of the cluster.
     pub requires_topologies: bool,
-    /// What it does as a controller.
+    /// Its capabilities as a controller.
     pub controller_info: Option<ControllerInfo>,
-    /// What it does on a node.
+    /// Its capabilities on a node.
     pub node_info: Option<NodeInfo>,
 }
 
-/// What a controller can do.
+/// The capabilities of a controller.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ControllerInfo {
-    /// Make and delete volumes.
+    /// Creates and deletes volumes.
     pub supports_create_delete: bool,
-    /// Publish and unpublish them.
+    /// Publishes and unpublishes volumes.
     pub supports_attach_detach: bool,
-    /// List them.
+    /// Lists volumes.
     pub supports_list_volumes: bool,
-    /// Tell how much room is left.
+    /// Reports the free capacity.
     pub supports_get_capacity: bool,
-    /// Make and delete snapshots.
+    /// Creates and deletes snapshots.
     pub supports_create_delete_snapshot: bool,
-    /// List them.
+    /// Lists snapshots.
     pub supports_list_snapshots: bool,
-    /// Copy volumes.
+    /// Clones volumes.
     pub supports_clone: bool,
-    /// Publish read-only.
+    /// Publishes volumes read-only.
     pub supports_read_only_attach: bool,
-    /// Make volumes larger.
+    /// Expands volumes.
     pub supports_expand: bool,
-    /// Tell where volumes are published.
+    /// Reports the nodes on which volumes are published.
     pub supports_list_volumes_attached_nodes: bool,
-    /// Tell how a volume is.
+    /// Reports the condition of a volume.
     pub supports_condition: bool,
-    /// Tell of one volume.
+    /// Returns a single volume.
     pub supports_get: bool,
 }
 
-/// What a plugin can do on a node.
+/// The capabilities of a plugin on a node.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeInfo {
-    /// The node, as the plugin calls it.
+    /// The plugin's id for the node.
     #[serde(rename = "ID")]
     pub id: String,
-    /// How many volumes it may have.
+    /// Maximum number of volumes.
     pub max_volumes: i64,
-    /// Where it is.
+    /// The node's topology segments.
     pub accessible_topology: Option<CsiTopology>,
-    /// Volumes are staged first.
+    /// Volumes must be staged first.
     pub requires_node_stage_volume: bool,
-    /// Tell how full a volume is.
+    /// Reports the usage of a volume.
     pub supports_stats: bool,
-    /// Make it larger.
+    /// Expands volumes.
     pub supports_expand: bool,
-    /// Tell how it is.
+    /// Reports the condition of a volume.
     pub supports_condition: bool,
 }
 
-/// Where something is in reach.
+/// Where a volume is accessible.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct CsiTopology {

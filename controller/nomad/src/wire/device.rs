@@ -8,44 +8,44 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeDevices {
-    /// Who makes them.
+    /// The manufacturer.
     pub vendor: String,
-    /// Such as `gpu`.
+    /// For example `gpu`.
     #[serde(rename = "Type")]
     pub kind: String,
     /// The model.
     pub name: String,
-    /// Each one.
+    /// The devices.
     pub instances: Vec<Device>,
-    /// What constraints ask about.
+    /// Attributes for constraints.
     pub attributes: BTreeMap<String, Attribute>,
 }
 
-/// One device.
+/// A device.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Device {
     /// Its id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// Whether it works.
+    /// Whether it is healthy.
     pub healthy: bool,
-    /// Why not.
+    /// The reason.
     pub health_description: String,
-    /// Where it is.
+    /// Its location.
     pub locality: Option<Locality>,
 }
 
-/// Where a device is.
+/// The location of a device.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Locality {
-    /// On the PCI bus.
+    /// The PCI bus id.
     #[serde(rename = "PciBusID")]
     pub pci_bus_id: String,
 }
 
-/// A value with a unit; one of the four.
+/// A value with an optional unit; one of the four fields is set.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Attribute {
@@ -57,6 +57,6 @@ pub struct Attribute {
     pub string: Option<String>,
     /// A boolean.
     pub bool: Option<bool>,
-    /// Such as `MiB`.
+    /// For example `MiB`.
     pub unit: String,
 }

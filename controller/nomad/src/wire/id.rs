@@ -1,4 +1,4 @@
-//! Ids as servers give them: texts, UUIDs nearly always. Clones share the text.
+//! Ids assigned by servers: texts, nearly always UUIDs. Clones share the text.
 
 use std::{fmt, sync::Arc};
 
@@ -52,11 +52,11 @@ macro_rules! id {
 }
 
 id! {
-    /// Of an allocation.
+    /// The id of an allocation.
     AllocId
 }
 
 id! {
-    /// Of a node.
+    /// The id of a node.
     NodeId
 }

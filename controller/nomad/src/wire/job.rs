@@ -1,4 +1,4 @@
-//! An allocation's job, as it came: what runs it knows what it means. Here only what a node client looks at.
+//! An allocation's job, unparsed: the runner interprets it. This module reads only the fields that a node client needs.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 mod shared;
 
-/// A job, whole. Clones share it, and so do all of the process that were read and say the same: each allocation comes with a copy.
+/// A whole job. Clones share it, and so do equal jobs that this process decodes: each allocation comes with a copy.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
 pub struct Job(Arc<Value>);
@@ -25,19 +25,19 @@ impl<'de> Deserialize<'de> for Job {
 }
 
 impl Job {
-    /// A job that was read as a value.
+    /// Wraps an already decoded job.
     #[must_use]
     pub fn new(value: Value) -> Self {
         Self(Arc::new(value))
     }
 
-    /// All of it.
+    /// The whole job.
     #[must_use]
     pub fn value(&self) -> &Value {
         &self.0
     }
 
-    /// Its id; empty where there is none.
+    /// Its id; empty if missing.
     #[must_use]
     pub fn id(&self) -> &str {
         self.text("ID")
@@ -61,21 +61,21 @@ impl Job {
         self.number("JobModifyIndex")
     }
 
-    /// The group of this name.
+    /// The group with this name.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<&Value> {
         let Some(Value::List(groups)) = self.0.get("TaskGroups") else { return None };
         groups.iter().find(|group| name_of(group) == Some(name))
     }
 
-    /// The names of a group's tasks, in their order.
+    /// The names of a group's tasks, in order.
     pub fn tasks(&self, group: &str) -> impl Iterator<Item = &str> {
         let tasks = self.group(group).and_then(|group| group.get("Tasks"));
         let tasks = if let Some(Value::List(tasks)) = tasks { &tasks[..] } else { &[] };
         tasks.iter().filter_map(name_of)
     }
 
-    /// Whether both are the same copy.
+    /// Whether both share one copy.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

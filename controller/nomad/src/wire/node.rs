@@ -1,4 +1,4 @@
-//! A node, as it describes itself and as servers keep it.
+//! A node's description, as the node sends it and as servers store it.
 
 use std::collections::BTreeMap;
 
@@ -11,87 +11,87 @@ use super::{
     resources::{LegacyResources, NodeResources, ReservedResources},
 };
 
-/// A node. Whoever describes one leaves [`id`](Self::id), [`secret_id`](Self::secret_id), [`status`](Self::status) and
-/// [`scheduling_eligibility`](Self::scheduling_eligibility) alone: a session sets them.
+/// A node. A description leaves [`id`](Self::id), [`secret_id`](Self::secret_id), [`status`](Self::status) and
+/// [`scheduling_eligibility`](Self::scheduling_eligibility) at their defaults: the session sets them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Node {
     /// A UUID, kept for good.
     #[serde(rename = "ID")]
     pub id: NodeId,
-    /// What proves that it is this node.
+    /// Proves the node's identity.
     #[serde(rename = "SecretID")]
     pub secret_id: Secret,
-    /// Must be set.
+    /// Required.
     pub datacenter: String,
-    /// Must be set; the host's name.
+    /// Required; the host's name.
     pub name: String,
-    /// The cgroup of all tasks (1.3 and later).
+    /// The parent cgroup of all tasks (1.3 and later).
     pub cgroup_parent: String,
-    /// Where its HTTP API is.
+    /// Address of its HTTP API.
     #[serde(rename = "HTTPAddr")]
     pub http_addr: String,
-    /// Whether that speaks TLS.
+    /// Whether the HTTP API uses TLS.
     #[serde(rename = "TLSEnabled")]
     pub tls_enabled: bool,
-    /// What constraints ask about. Must not be empty; servers call a node back only if there is `nomad.version`.
+    /// Attributes for constraints. Must not be empty; servers call a node back only if it has `nomad.version`.
     pub attributes: BTreeMap<String, String>,
-    /// What it has.
+    /// Its resources.
     pub node_resources: Option<NodeResources>,
-    /// What of it is kept back; must be there.
+    /// Resources not available to allocations; required.
     pub reserved_resources: Option<ReservedResources>,
-    /// As before 0.9; need not be there.
+    /// The format from before 0.9; optional.
     pub resources: Option<LegacyResources>,
-    /// Likewise.
+    /// The format from before 0.9; optional.
     pub reserved: Option<LegacyResources>,
-    /// Such as `consul`: `dc.name`.
+    /// Links to other systems, such as `consul`: `dc.name`.
     pub links: BTreeMap<String, String>,
-    /// What users say of it.
+    /// Metadata set by users.
     pub meta: BTreeMap<String, String>,
     /// Its class.
     pub node_class: String,
-    /// Its pool; empty: the default one (1.6 and later).
+    /// Its pool; empty for the default pool (1.6 and later).
     pub node_pool: String,
-    /// Servers compute it.
+    /// Computed by servers.
     pub computed_class: String,
-    /// Servers only: it is being drained.
+    /// The drain in progress. Set only by servers.
     pub drain_strategy: Option<DrainStrategy>,
     /// Whether it may get new work.
     pub scheduling_eligibility: Eligibility,
-    /// What it is to the servers.
+    /// Its status.
     pub status: NodeStatus,
-    /// Why.
+    /// The reason for the status.
     pub status_description: String,
-    /// Servers only, in seconds since 1970.
+    /// Seconds since 1970. Set only by servers.
     pub status_updated_at: i64,
-    /// Servers only.
+    /// Set only by servers.
     pub events: Vec<NodeEvent>,
     /// Task drivers by name.
     pub drivers: BTreeMap<String, DriverInfo>,
-    /// Controllers by plugin.
+    /// CSI controllers by plugin id.
     #[serde(rename = "CSIControllerPlugins")]
     pub csi_controller_plugins: BTreeMap<String, CsiInfo>,
-    /// Node plugins by plugin.
+    /// CSI node plugins by plugin id.
     #[serde(rename = "CSINodePlugins")]
     pub csi_node_plugins: BTreeMap<String, CsiInfo>,
     /// Host volumes by name.
     pub host_volumes: BTreeMap<String, HostVolume>,
-    /// Dynamic host volumes go with the node (1.10 and later).
+    /// Whether servers delete dynamic host volumes along with the node (1.10 and later).
     #[serde(rename = "GCVolumesOnNodeGC")]
     pub gc_volumes_on_node_gc: bool,
     /// Host networks by name (1.2 and later).
     pub host_networks: BTreeMap<String, HostNetwork>,
-    /// Servers only: how the last drain went.
+    /// The last drain. Set only by servers.
     pub last_drain: Option<DrainMetadata>,
-    /// How many allocations it takes; zero: any (1.10 and later).
+    /// Maximum number of allocations; zero for no limit (1.10 and later).
     pub node_max_allocs: i64,
-    /// Servers only.
+    /// Set only by servers.
     pub last_missed_heartbeat_index: u64,
-    /// Servers only.
+    /// Set only by servers.
     pub last_alloc_update_index: u64,
-    /// Servers only.
+    /// Set only by servers.
     pub create_index: u64,
-    /// Servers only.
+    /// Set only by servers.
     pub modify_index: u64,
 }
 
@@ -99,15 +99,15 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DriverInfo {
-    /// Beginning with `driver.NAME`; also the node's.
+    /// Attributes that start with `driver.NAME`; they are also among the node's.
     pub attributes: BTreeMap<String, String>,
-    /// It is there.
+    /// Whether the driver is available.
     pub detected: bool,
-    /// It works.
+    /// Whether it is healthy.
     pub healthy: bool,
-    /// Why not; `Healthy` where it does.
+    /// The reason; `Healthy` if it is healthy.
     pub health_description: String,
-    /// When that was seen.
+    /// When the health was determined.
     pub update_time: Time,
 }
 
@@ -117,31 +117,31 @@ pub struct DriverInfo {
 pub struct HostVolume {
     /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its path on the host.
     pub path: String,
-    /// Nobody may write to it.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Of a dynamic one (1.10 and later).
+    /// The id of a dynamic volume (1.10 and later).
     #[serde(rename = "ID")]
     pub id: String,
 }
 
-/// Addresses under a name.
+/// A named set of the host's addresses.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct HostNetwork {
     /// Its name.
     pub name: String,
-    /// All within this network.
+    /// Includes the addresses in this network.
     #[serde(rename = "CIDR")]
     pub cidr: String,
-    /// All of this interface.
+    /// Includes the addresses of this interface.
     pub interface: String,
-    /// Ports that are kept back.
+    /// Ports not available to allocations.
     pub reserved_ports: String,
 }
 
-/// Something that users should know of a node.
+/// An event for a node's users.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeEvent {
@@ -149,41 +149,41 @@ pub struct NodeEvent {
     pub message: String,
     /// `Drain`, `Driver`, `Heartbeat`, `Cluster`, `Scheduler` or `Storage`.
     pub subsystem: String,
-    /// More of it.
+    /// Further data.
     pub details: BTreeMap<String, String>,
-    /// When.
+    /// The time.
     pub timestamp: Time,
-    /// Servers only.
+    /// Set only by servers.
     pub create_index: u64,
 }
 
-/// How a node is drained.
+/// Drain options.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DrainStrategy {
-    /// How long it may take, in nanoseconds; 0: for ever, less than that: no time at all.
+    /// Time limit in nanoseconds; 0 for none, negative to force the drain.
     pub deadline: i64,
-    /// System jobs stay.
+    /// Do not stop system jobs.
     pub ignore_system_jobs: bool,
-    /// When it has to be over.
+    /// When the drain ends at the latest.
     pub force_deadline: Time,
-    /// When it began.
+    /// When the drain began.
     pub started_at: Time,
 }
 
-/// How a drain went.
+/// A drain in progress or ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DrainMetadata {
-    /// When it began.
+    /// When the drain began.
     pub started_at: Time,
-    /// When something happened last.
+    /// When it was last updated.
     pub updated_at: Time,
     /// `draining`, `complete` or `canceled`.
     pub status: String,
-    /// Who asked for it.
+    /// The ACL token that requested it.
     #[serde(rename = "AccessorID")]
     pub accessor_id: String,
-    /// What they said.
+    /// Free text from the requester.
     pub meta: BTreeMap<String, String>,
 }

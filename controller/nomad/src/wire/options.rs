@@ -1,4 +1,4 @@
-//! What every request and answer has beside what it is about: flattened into it.
+//! Options and metadata of all requests and responses, flattened into them.
 
 use std::time::Duration;
 
@@ -7,52 +7,52 @@ use serde::{Deserialize, Serialize};
 
 use super::Secret;
 
-/// Of a request that asks.
+/// Options of a read request.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct QueryOptions {
     /// The region; only a ping needs none.
     pub region: String,
-    /// Empty is the default one, where it matters.
+    /// The namespace; empty for the default one.
     pub namespace: String,
-    /// The answer waits until there is something newer.
+    /// Block until there is something newer.
     pub min_query_index: u64,
-    /// For how long; zero: what servers think right, 300 s.
+    /// For how long to block; zero means the servers' default, 300 s.
     #[serde(with = "codec::duration")]
     pub max_query_time: Duration,
-    /// Any server may answer, not only the leader.
+    /// Whether any server may answer, rather than only the leader.
     pub allow_stale: bool,
-    /// Who asks.
+    /// The caller's token.
     pub auth_token: Secret,
-    /// A server passes it on to another one. Never from a node.
+    /// Set by servers that forward a request; never by a node.
     pub forwarded: bool,
 }
 
-/// Of a request that changes something.
+/// Options of a write request.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct WriteOptions {
     /// The region.
     pub region: String,
-    /// Empty is the default one, where it matters.
+    /// The namespace; empty for the default one.
     pub namespace: String,
-    /// Who asks.
+    /// The caller's token.
     pub auth_token: Secret,
-    /// A server passes it on to another one. Never from a node.
+    /// Set by servers that forward a request; never by a node.
     pub forwarded: bool,
 }
 
-/// Of an answer.
+/// Metadata of a response.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct QueryMeta {
-    /// The index of what was answered.
+    /// The index of the result.
     #[serde(deserialize_with = "codec::nil::or_default")]
     pub index: u64,
-    /// Nanoseconds since the server has heard from its leader.
+    /// Nanoseconds since the server last heard from its leader.
     #[serde(deserialize_with = "codec::nil::or_default")]
     pub last_contact: i64,
-    /// Whether it has a leader.
+    /// Whether the server knows a leader.
     #[serde(deserialize_with = "codec::nil::or_default")]
     pub known_leader: bool,
 }

@@ -1,5 +1,5 @@
-//! What a node asks about allocations, and what it reports: `Node.GetClientAllocs`, `Alloc.GetAllocs`, `Alloc.GetAlloc`, `Node.GetNode`,
-//! `Node.UpdateAlloc`, `Alloc.SignIdentities`.
+//! Queries and reports on allocations: `Node.GetClientAllocs`, `Alloc.GetAllocs`, `Alloc.GetAlloc`, `Node.GetNode`, `Node.UpdateAlloc`,
+//! `Alloc.SignIdentities`.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{AllocId, AllocReport, Allocation, Node, NodeId, QueryMeta, QueryOptions, Secret, WriteOptions};
 
-/// `Node.GetClientAllocs`: which allocations a node has.
+/// `Node.GetClientAllocs`: lists a node's allocations.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ClientAllocsRequest {
     /// The node.
     #[serde(rename = "NodeID")]
     pub node_id: NodeId,
-    /// What proves that it is this node.
+    /// Proves the node's identity.
     #[serde(rename = "SecretID")]
     pub secret_id: Secret,
     /// Options.
@@ -23,24 +23,24 @@ pub struct ClientAllocsRequest {
     pub options: QueryOptions,
 }
 
-/// All of them, also those that have ended.
+/// All allocations of the node, including those that have ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ClientAllocsResponse {
-    /// When servers have changed each one last. A list that isn't there is no empty one: servers always send one.
+    /// The `AllocModifyIndex` of each allocation. `None` is not an empty list: servers always send a list.
     pub allocs: Option<BTreeMap<AllocId, u64>>,
-    /// With what the directory of each one's predecessor can be had.
+    /// Tokens for access to the directories of previous allocations.
     pub migrate_tokens: BTreeMap<AllocId, Secret>,
-    /// With the index.
+    /// Index and leader.
     #[serde(flatten)]
     pub meta: QueryMeta,
 }
 
-/// `Alloc.GetAllocs`: allocations as they are.
+/// `Alloc.GetAllocs`: fetches allocations.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocsRequest {
-    /// Which.
+    /// The allocations' ids.
     #[serde(rename = "AllocIDs")]
     pub alloc_ids: Vec<AllocId>,
     /// Options.
@@ -48,22 +48,22 @@ pub struct AllocsRequest {
     pub options: QueryOptions,
 }
 
-/// None where one is missing; from 2.0.4 on those that there are.
+/// No allocations if one is missing; from 2.0.4 on, those that exist.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocsResponse {
     /// In any order.
     pub allocs: Vec<Allocation>,
-    /// With the index.
+    /// Index and leader.
     #[serde(flatten)]
     pub meta: QueryMeta,
 }
 
-/// `Alloc.GetAlloc`: one allocation, of any node.
+/// `Alloc.GetAlloc`: fetches one allocation, of any node.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocRequest {
-    /// Which.
+    /// The allocation's id.
     #[serde(rename = "AllocID")]
     pub alloc_id: AllocId,
     /// Options.
@@ -75,18 +75,18 @@ pub struct AllocRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocResponse {
-    /// None: it is gone.
+    /// `None` if the allocation does not exist.
     pub alloc: Option<Allocation>,
-    /// With the index.
+    /// Index and leader.
     #[serde(flatten)]
     pub meta: QueryMeta,
 }
 
-/// `Node.GetNode`: one node, whichever.
+/// `Node.GetNode`: fetches any node.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeRequest {
-    /// Which.
+    /// The node's id.
     #[serde(rename = "NodeID")]
     pub node_id: NodeId,
     /// Options.
@@ -98,14 +98,14 @@ pub struct NodeRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeResponse {
-    /// Without its secret. None: it is gone.
+    /// The node without its secret; `None` if it does not exist.
     pub node: Option<Node>,
-    /// With the index.
+    /// Index and leader.
     #[serde(flatten)]
     pub meta: QueryMeta,
 }
 
-/// `Node.UpdateAlloc`: how allocations are.
+/// `Node.UpdateAlloc`: reports the state of allocations.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocUpdateRequest {
@@ -120,51 +120,51 @@ pub struct AllocUpdateRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct SignRequest {
-    /// Which are wanted.
+    /// The requested identities.
     pub identities: Vec<IdentityRequest>,
     /// Options.
     #[serde(flatten)]
     pub options: QueryOptions,
 }
 
-/// An identity that is wanted.
+/// A requested identity.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct IdentityRequest {
-    /// Of this allocation.
+    /// The allocation's id.
     #[serde(rename = "AllocID")]
     pub alloc_id: AllocId,
-    /// Its name in the job.
+    /// The identity's name in the job.
     pub identity_name: String,
     /// The task, or the service as the job names it.
     pub workload_identifier: String,
     /// 0: a task, 1: a service.
     pub workload_type: i64,
-    /// The service as it is called after interpolation.
+    /// The service's name after interpolation.
     pub interpolated_workload_identifier: String,
 }
 
-/// Identities.
+/// The response to [`SignRequest`].
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct SignResponse {
-    /// Those that were signed.
+    /// The signed identities.
     pub signed_identities: Vec<SignedIdentity>,
-    /// Those that weren't.
+    /// The refused identities.
     pub rejections: Vec<Rejection>,
-    /// With the index.
+    /// Index and leader.
     #[serde(flatten)]
     pub meta: QueryMeta,
 }
 
-/// An identity.
+/// A signed identity.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct SignedIdentity {
-    /// Of this allocation.
+    /// The allocation's id.
     #[serde(rename = "AllocID")]
     pub alloc_id: AllocId,
-    /// Its name in the job.
+    /// The identity's name in the job.
     pub identity_name: String,
     /// The task, or the service as the job names it.
     pub workload_identifier: String,
@@ -173,21 +173,21 @@ pub struct SignedIdentity {
     /// The token.
     #[serde(rename = "JWT")]
     pub jwt: Secret,
-    /// Until when it holds.
+    /// When the token expires.
     pub expiration: Time,
 }
 
-/// An identity that was refused.
+/// A refused identity.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Rejection {
-    /// Of this allocation.
+    /// The allocation's id.
     #[serde(rename = "AllocID")]
     pub alloc_id: AllocId,
-    /// Its name in the job.
+    /// The identity's name in the job.
     pub identity_name: String,
     /// The task, or the service as the job names it.
     pub workload_identifier: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }

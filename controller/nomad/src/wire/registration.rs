@@ -1,4 +1,4 @@
-//! What a node says of itself, and what it hears: `Node.Register`, `Node.UpdateStatus`, `Node.EmitEvents`, `Node.UpdateDrain`.
+//! Registration, heartbeats, events and drains: `Node.Register`, `Node.UpdateStatus`, `Node.EmitEvents`, `Node.UpdateDrain`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,47 +29,47 @@ pub struct NodeUpdateStatusRequest {
     pub node_id: NodeId,
     /// [`Ready`](NodeStatus::Ready).
     pub status: NodeStatus,
-    /// Asks for a new identity now (1.11 and later).
+    /// Requests a new identity now (1.11 and later).
     pub force_identity_renewal: bool,
     /// Options.
     #[serde(flatten)]
     pub options: WriteOptions,
 }
 
-/// The answer to both.
+/// The response to [`NodeRegisterRequest`] and [`NodeUpdateStatusRequest`].
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeUpdateResponse {
     /// The next heartbeat is due after this.
     #[serde(with = "codec::duration", rename = "HeartbeatTTL")]
     pub heartbeat_ttl: Duration,
-    /// Evaluations that came of it.
+    /// Evaluations that the call created.
     #[serde(rename = "EvalIDs")]
     pub eval_ids: Vec<String>,
     /// Their index.
     pub eval_create_index: u64,
-    /// Zero where nothing has changed.
+    /// Zero if nothing has changed.
     pub node_modify_index: u64,
-    /// Of the enterprise edition.
+    /// For the enterprise edition.
     pub features: u64,
-    /// Empty: this server sees no leader.
+    /// Empty if this server sees no leader.
     #[serde(rename = "LeaderRPCAddr")]
     pub leader_rpc_addr: String,
-    /// How many nodes there are.
+    /// Number of nodes in the cluster.
     pub num_nodes: i32,
-    /// The servers; they take the place of those that were known.
+    /// The servers; they replace the known ones.
     pub servers: Vec<ServerInfo>,
     /// 1.2 and later.
     pub scheduling_eligibility: Eligibility,
-    /// A new token of the node (1.11 and later).
+    /// A new identity of the node (1.11 and later).
     pub signed_identity: Option<Secret>,
-    /// Its index is not zero where the node's status has changed.
+    /// The index is not zero if the node's status has changed.
     #[serde(flatten)]
     pub meta: QueryMeta,
 }
 
 impl NodeUpdateResponse {
-    /// Another identity. Servers that could not sign one send an empty one.
+    /// The new identity, if any. Servers that cannot sign one send an empty text.
     #[must_use]
     pub fn signed(&self) -> Option<&Secret> {
         self.signed_identity.as_ref().filter(|signed| !signed.is_empty())
@@ -80,13 +80,13 @@ impl NodeUpdateResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ServerInfo {
-    /// Where its RPC is.
+    /// Address of its RPC.
     #[serde(rename = "RPCAdvertiseAddr")]
     pub rpc_advertise_addr: String,
-    /// Means nothing.
+    /// Unused.
     #[serde(rename = "RPCMajorVersion")]
     pub rpc_major_version: i32,
-    /// Means nothing.
+    /// Unused.
     #[serde(rename = "RPCMinorVersion")]
     pub rpc_minor_version: i32,
     /// Its datacenter.
@@ -104,29 +104,29 @@ pub struct EmitEventsRequest {
     pub options: WriteOptions,
 }
 
-/// `Node.UpdateDrain`: a node leaves (from a node's own token: 1.6 and later).
+/// `Node.UpdateDrain`: drains a node (with the node's own token: 1.6 and later).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DrainRequest {
     /// The node.
     #[serde(rename = "NodeID")]
     pub node_id: NodeId,
-    /// How. None: no more.
+    /// Drain options; `None` ends the drain.
     pub drain_strategy: Option<DrainStrategy>,
-    /// Without a strategy: the node may get new work.
+    /// Makes the node eligible if there is no strategy.
     pub mark_eligible: bool,
-    /// For people.
+    /// Free text for users.
     pub meta: BTreeMap<String, String>,
     /// Options.
     #[serde(flatten)]
     pub options: WriteOptions,
 }
 
-/// The answer to a change of which nothing else is to be told.
+/// The response to a change that returns nothing else.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct GenericResponse {
-    /// Its index.
+    /// The index of the change.
     pub index: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a node has and what of it is reserved, and networks, which allocations have too.
+//! Resources of a node, their reservation, and networks, which allocations have too.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::device::NodeDevices;
 
-/// All that a node has.
+/// All resources of a node.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeResources {
-    /// What every version understands; later ones make one flat NUMA node of it where there is no topology. Never both empty: servers
-    /// from 1.7 on may crash.
+    /// Understood by every version; later ones derive a flat topology of one NUMA node from it if there is no topology. The two must not
+    /// both be empty: servers from 1.7 on may crash.
     pub cpu: NodeCpu,
     /// 1.7 and later.
     pub processors: NodeProcessors,
@@ -20,11 +20,11 @@ pub struct NodeResources {
     pub memory: NodeMemory,
     /// Disk.
     pub disk: NodeDisk,
-    /// GPUs and such.
+    /// GPUs and other devices.
     pub devices: Vec<NodeDevices>,
     /// Addresses for ports.
     pub node_networks: Vec<NodeNetwork>,
-    /// Modes that there are.
+    /// The supported network modes.
     pub networks: Vec<NetworkResource>,
     /// Zero: 20000.
     pub min_dynamic_port: i64,
@@ -36,19 +36,19 @@ pub struct NodeResources {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeCpu {
-    /// MHz of all together.
+    /// Total MHz.
     pub cpu_shares: i64,
-    /// How many there are.
+    /// Number of processors.
     pub total_cpu_cores: u16,
-    /// Those that may be given to one task alone.
+    /// Processors that can be reserved for one task.
     pub reservable_cpu_cores: Vec<u16>,
 }
 
-/// Processors, by where they are.
+/// Processor topology.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeProcessors {
-    /// None: what [`NodeCpu`] says.
+    /// `None` to use [`NodeCpu`].
     pub topology: Option<Topology>,
 }
 
@@ -59,15 +59,15 @@ pub struct Topology {
     /// Ids of NUMA nodes, one a byte (1.8 and later).
     #[serde(with = "codec::bytes")]
     pub nodes: Vec<u8>,
-    /// What one node costs another; 10 is itself.
+    /// The cost of access between NUMA nodes; 10 is local access.
     pub distances: Vec<Vec<u64>>,
     /// Cores.
     pub cores: Vec<Core>,
     /// PCI addresses and their NUMA nodes (1.9 and later).
     pub bus_associativity: BTreeMap<String, u64>,
-    /// MHz in place of what was found; zero: none.
+    /// MHz to use in place of the detected value; zero for none.
     pub override_total_compute: u64,
-    /// MHz that are kept back, in Nomad's spelling.
+    /// Reserved MHz, in Nomad's spelling.
     pub override_withold_compute: u64,
 }
 
@@ -84,9 +84,9 @@ pub struct Core {
     /// Its number.
     #[serde(rename = "ID")]
     pub id: u16,
-    /// An efficiency core, not a performance core.
+    /// Whether this is an efficiency core rather than a performance core.
     pub grade: bool,
-    /// Not to be used.
+    /// Whether the core must not be used.
     pub disable: bool,
     /// MHz.
     pub base_speed: u64,
@@ -136,7 +136,7 @@ pub struct NodeNetwork {
 pub struct NodeAddress {
     /// `ipv4` or `ipv6`.
     pub family: String,
-    /// The host network; `default` where ports are given out.
+    /// The host network; `default` for the one that dynamic ports use.
     pub alias: String,
     /// The address.
     pub address: String,
@@ -146,7 +146,7 @@ pub struct NodeAddress {
     pub gateway: String,
 }
 
-/// What is kept back from allocations.
+/// Resources not available to allocations.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ReservedResources {
@@ -160,25 +160,25 @@ pub struct ReservedResources {
     pub networks: ReservedNetworks,
 }
 
-/// Processors that are kept back.
+/// Processors not available to allocations.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ReservedCpu {
     /// MHz.
     pub cpu_shares: i64,
-    /// Whole ones.
+    /// Whole processors.
     pub reserved_cpu_cores: Vec<u16>,
 }
 
-/// Ports that are kept back.
+/// Ports not available to allocations.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ReservedNetworks {
-    /// Such as `22,80,8500-8600`.
+    /// For example `22,80,8500-8600`.
     pub reserved_host_ports: String,
 }
 
-/// Resources in the form of before 0.9, which servers up to 1.10 still take of a node, beside the new one.
+/// The format from before 0.9. Servers up to 1.10 still accept it from a node, beside the new one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct LegacyResources {
@@ -204,7 +204,7 @@ pub struct LegacyResources {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NetworkResource {
-    /// `host`, `bridge`, `none` or `cni/NAME`; empty: host.
+    /// `host`, `bridge`, `none` or `cni/NAME`; empty means `host`.
     pub mode: String,
     /// The interface.
     pub device: String,
@@ -214,7 +214,7 @@ pub struct NetworkResource {
     /// The address.
     #[serde(rename = "IP")]
     pub ip: String,
-    /// A name to be given.
+    /// A host name to set.
     pub hostname: String,
     /// Mbit/s.
     #[serde(rename = "MBits")]
@@ -222,7 +222,7 @@ pub struct NetworkResource {
     /// Name servers.
     #[serde(rename = "DNS")]
     pub dns: Option<Dns>,
-    /// Ports that the job names.
+    /// Ports that the job specifies.
     pub reserved_ports: Vec<Port>,
     /// Ports that servers have chosen.
     pub dynamic_ports: Vec<Port>,
@@ -237,17 +237,17 @@ pub struct NetworkResource {
 pub struct Port {
     /// Its name.
     pub label: String,
-    /// On the host.
+    /// The port on the host.
     pub value: i64,
-    /// Within the network namespace; zero: the same one.
+    /// The port within the network namespace; zero for the same one.
     pub to: i64,
     /// The host network.
     pub host_network: String,
-    /// Others may have it too (1.9 and later).
+    /// Whether several allocations may have it (1.9 and later).
     pub ignore_collision: bool,
 }
 
-/// What `resolv.conf` is to say.
+/// The content of `resolv.conf`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Dns {
@@ -259,7 +259,7 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// For CNI plugins.
+/// CNI configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Cni {

@@ -1,17 +1,17 @@
-//! A text that proves something: secrets of nodes, tokens. Shown by nobody, and overwritten when it goes.
+//! Secret texts: secrets of nodes, tokens. `Debug` hides them, and they are zeroed when dropped.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize as _;
 
-/// A secret text; empty where there is none.
+/// A secret text; may be empty.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text, for whom it is meant.
+    /// The secret itself.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! How tasks are, and what has happened to them.
+//! Task states and events.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,25 +6,25 @@ use herdlet_rpc::codec::{self, Time};
 
 use super::{RunState, omit_empty};
 
-/// How many events of a task are kept at most, as stock clients have it: the newest.
+/// Maximum number of events per task, as in stock clients: the newest are kept.
 pub const EVENTS_MAX: usize = 10;
 
 omit_empty! {
-    /// How a task is.
+    /// A task's state.
     pub struct TaskState {
-        /// What it does.
+        /// The run state.
         pub state: RunState,
-        /// It has failed, and its allocation with it.
+        /// Whether it has failed, and the allocation with it.
         pub failed: bool,
-        /// How often it was started again.
+        /// Number of restarts.
         pub restarts: u64,
-        /// When that was last.
+        /// When the last restart was.
         pub last_restart: Time,
-        /// When it started first.
+        /// When it first started.
         pub started_at: Time,
         /// When it ended for good.
         pub finished_at: Time,
-        /// The oldest first, [`EVENTS_MAX`] at most.
+        /// Oldest first, at most [`EVENTS_MAX`].
         pub events: Vec<TaskEvent>,
         /// Empty, `force_run`, `scheduled_pause`, `force_pause` or `schedule_resume` (1.8 and later).
         pub paused: String,
@@ -32,58 +32,58 @@ omit_empty! {
 }
 
 omit_empty! {
-    /// Something that has happened to a task. What is said stands in `details`, and for older readers in a field too.
+    /// An event of a task. The data is in `details`, and for older readers also in a field.
     pub struct TaskEvent {
-        /// What, such as `Started`.
+        /// The type, such as `Started`.
         #[serde(rename = "Type")]
         pub kind: String,
-        /// When, in nanoseconds since 1970.
+        /// The time, in nanoseconds since 1970.
         pub time: i64,
         /// A text.
         pub message: String,
-        /// The text that people see.
+        /// The text shown to users.
         pub display_message: String,
-        /// The task has failed by it.
+        /// Whether the event fails the task.
         pub fails_task: bool,
-        /// Why it starts again, or doesn't.
+        /// Why the task restarts, or does not.
         pub restart_reason: String,
-        /// Why it can't be set up.
+        /// Why the setup failed.
         pub setup_error: String,
-        /// Why it can't be started.
+        /// Why the start failed.
         pub driver_error: String,
-        /// Its exit code.
+        /// The exit code.
         pub exit_code: i64,
         /// The number of the signal that ended it.
         pub signal: i64,
-        /// How long it has to end by itself.
+        /// How long the task has to end by itself.
         #[serde(with = "codec::duration")]
         pub kill_timeout: Duration,
-        /// Why it can't be killed.
+        /// Why killing failed.
         pub kill_error: String,
-        /// Why it is killed.
+        /// Why the task is killed.
         pub kill_reason: String,
-        /// Nanoseconds until it starts again.
+        /// Nanoseconds until the restart.
         pub start_delay: i64,
-        /// Why an artifact can't be had.
+        /// Why the download of an artifact failed.
         pub download_error: String,
-        /// What is wrong with it.
+        /// Why the validation failed.
         pub validation_error: String,
-        /// Bytes that it may have on disk.
+        /// The disk limit in bytes.
         pub disk_limit: i64,
-        /// Which other task has failed.
+        /// The sibling task that failed.
         pub failed_sibling: String,
-        /// Why its Vault token can't be renewed.
+        /// Why the Vault token could not be renewed.
         pub vault_error: String,
-        /// Why it gets a signal.
+        /// Why the task gets a signal.
         pub task_signal_reason: String,
-        /// Which one.
+        /// The signal.
         pub task_signal: String,
-        /// What its driver says.
+        /// A message from the driver.
         pub driver_message: String,
-        /// Who says so, where it is nobody of the above.
+        /// The source of the event, if none of the above fits.
         pub generic_source: String,
     } and always {
-        /// Names and values: servers show none as a map without entries only where they got one.
+        /// Names and values. Always sent, even if empty: servers return null for a missing map.
         pub details: BTreeMap<String, String>,
     }
 }

@@ -1,4 +1,4 @@
-//! Words with a meaning: states of nodes, allocations and tasks. One that is not known here is kept as it came.
+//! States of nodes, allocations and tasks. Unknown texts are kept as received.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ macro_rules! words {
         #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
         #[serde(from = "String")]
         pub enum $name {
-            /// Nothing is said.
+            /// No value was sent.
             #[default]
             Unsaid,
             $($(#[$variant_doc])* $variant,)*
-            /// A word of another version.
+            /// A value of another version.
             Other(String),
         }
 
         impl $name {
-            /// The word.
+            /// The wire text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {
@@ -55,15 +55,15 @@ macro_rules! words {
 }
 
 words! {
-    /// What a node is to the servers.
+    /// A node's status, as servers see it.
     NodeStatus {
-        /// It has registered, or come back, and gets nothing to run yet.
+        /// It has registered or returned, and gets no work yet.
         Initializing = "initializing",
         /// It gets work.
         Ready = "ready",
         /// Its heartbeats have stopped.
         Down = "down",
-        /// Likewise, and it has allocations that may outlive that (1.3 and later).
+        /// Its heartbeats have stopped, and it has allocations that may outlive that (1.3 and later).
         Disconnected = "disconnected",
     }
 }
@@ -79,19 +79,19 @@ words! {
 }
 
 words! {
-    /// What servers want of an allocation.
+    /// The status that servers want an allocation to have.
     DesiredStatus {
-        /// It is to run.
+        /// It should run.
         Run = "run",
-        /// It is to be stopped.
+        /// It should be stopped.
         Stop = "stop",
-        /// Likewise, to make room.
+        /// It should be stopped, to make room.
         Evict = "evict",
     }
 }
 
 impl DesiredStatus {
-    /// Whether its tasks are to be stopped, for good.
+    /// Whether its tasks should be stopped, for good.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         match self {
@@ -102,25 +102,25 @@ impl DesiredStatus {
 }
 
 words! {
-    /// How an allocation is, as its node tells it, or as servers think where it can't.
+    /// An allocation's status, as its node reports it, or as servers assume it.
     ClientStatus {
         /// None of its tasks has started.
         Pending = "pending",
         /// A task runs.
         Running = "running",
-        /// All tasks have ended well.
+        /// All tasks have ended successfully.
         Complete = "complete",
         /// A task has failed.
         Failed = "failed",
-        /// Servers only: its node is gone, and so is it.
+        /// The allocation and its node are gone. Set only by servers.
         Lost = "lost",
-        /// Servers only: its node is not in reach, and it may still run (1.3 and later).
+        /// The node is unreachable, and the allocation may still run. Set only by servers (1.3 and later).
         Unknown = "unknown",
     }
 }
 
 impl ClientStatus {
-    /// Whether it never runs again.
+    /// Whether it will never run again.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         match self {
@@ -131,7 +131,7 @@ impl ClientStatus {
 }
 
 words! {
-    /// How a task is.
+    /// A task's state.
     RunState {
         /// It has not started.
         Pending = "pending",

@@ -1,4 +1,4 @@
-//! Hearing which allocations there are, from servers that lag, lie and forget.
+//! Watching allocations, with servers that lag, return wrong lists and lose state.
 
 use herdlet_nomad::wire::ClientStatus;
 use herdlet_nomad_server::{Cluster, Fault, Lan, Settings, state::job};
@@ -20,7 +20,7 @@ async fn allocations_come_change_and_go() {
     assert_eq!(living.bench.ids(), [a.clone(), b.clone()], "its status is kept");
     cluster.write(|state| state.collect(&a));
     within(5, "it is gone", || living.bench.ids() == [b.clone()]).await;
-    // Our own reports move the index, and nothing is fetched for them.
+    // Our own reports move the index, but nothing is fetched for them.
     let fetched = cluster.seen("Alloc.GetAllocs").len();
     living.report(&b, ClientStatus::Running, "news");
     sleep(seconds(5)).await;
@@ -32,16 +32,16 @@ async fn a_stale_read_never_stops_anything() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
     let first = live(pool(Lan::new(&cluster), &["s0", "s1", "s2"]), identity(1), Bench::default());
     ready(&cluster, &first.id).await;
-    // All servers stay behind, with no allocations; the leader's own answers are what they should be.
+    // All servers' stale reads show no allocations; the leader's consistent reads are correct.
     (0..3).for_each(|server| cluster.freeze(server));
     let ids = [cluster.place(&first.id, "a"), cluster.place(&first.id, "b")];
     sleep(seconds(60)).await;
-    assert_eq!(first.bench.ids(), [], "nobody told of them");
+    assert_eq!(first.bench.ids(), [], "no server has listed them");
     (0..3).for_each(|server| cluster.thaw(server));
     for id in &ids {
         runs(&cluster, id).await;
     }
-    // They lose what came last.
+    // All servers lag behind the last writes.
     cluster.write(|state| (state.index, state.alloc_index) = (state.index + 10, state.alloc_index));
     (0..3).for_each(|server| cluster.freeze(server));
     for server in [0, 1, 2] {
@@ -50,7 +50,7 @@ async fn a_stale_read_never_stops_anything() {
     sleep(seconds(600)).await;
     assert_eq!((first.bench.ids(), first.bench.see(|seen| seen.removed.len())), (ids.to_vec(), 0));
     (0..3).for_each(|server| cluster.thaw(server));
-    // The agent starts again while all servers but the leader are behind: the first question is for the leader.
+    // The agent restarts while all servers but the leader lag: the first question goes to the leader.
     let bench = first.end().await;
     let third = cluster.place(&identity(1).id, "c");
     cluster.lead(Some(1));
@@ -64,13 +64,13 @@ async fn a_list_with_a_lower_index_is_ignored() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
-    // Also the leader says so, for some time.
+    // The leader returns the same list, for some time.
     cluster.fault("Node.GetClientAllocs", 6, &Fault::EmptyList(3));
-    // It wakes up whoever waits.
+    // The report wakes blocked queries.
     living.report(&id, ClientStatus::Running, "x");
     let before = cluster.seen("Node.GetClientAllocs").len();
     sleep(seconds(59)).await;
-    assert!(living.contact.borrow().disbelieved.is_some(), "somebody is told");
+    assert!(living.contact.borrow().disbelieved.is_some(), "the conflict is reported");
     sleep(seconds(600)).await;
     assert_eq!(living.bench.ids(), std::slice::from_ref(&id));
     let asked = cluster.seen("Node.GetClientAllocs").len() - before;
@@ -119,7 +119,7 @@ async fn what_is_missing_is_asked_for_again_and_nothing_is_applied_meanwhile() {
     sleep(seconds(25)).await;
     assert_eq!((living.bench.ids().len(), living.bench.see(|seen| seen.indexes.len())), (1, applied));
     runs(&cluster, &id).await;
-    // Collected between the list and the question.
+    // The allocation is collected between the list and the fetch.
     let (c, d) = (cluster.place(&living.id, "c"), cluster.place(&living.id, "d"));
     cluster.write(|state| state.collect(&c));
     runs(&cluster, &d).await;
@@ -132,14 +132,14 @@ async fn what_is_gone_here_is_not_fetched_until_servers_change_it() {
     let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
     runs(&cluster, &a).await;
     runs(&cluster, &b).await;
-    // It was collected here, or could never be set up.
+    // Simulates that the node collected the allocation or could not set it up.
     living.bench.see(|seen| seen.allocs.remove(&a));
     let fetched = cluster.seen("Alloc.GetAllocs").len();
     living.report(&b, ClientStatus::Running, "news");
     sleep(seconds(400)).await;
     assert_eq!((living.bench.ids(), cluster.seen("Alloc.GetAllocs").len()), (vec![b.clone()], fetched));
     cluster.stop(&a);
-    within(5, "it is heard of", || living.bench.ids().len() == 2).await;
+    within(5, "it is listed again", || living.bench.ids().len() == 2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +177,7 @@ async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
     });
     for (at, id) in ids.iter().enumerate() {
         let expected = if at == 100 { ClientStatus::Failed } else { ClientStatus::Running };
-        within(30, "it is told", || cluster.client_status(id) == expected).await;
+        within(30, "the report arrives", || cluster.client_status(id) == expected).await;
     }
     let why = living.bench.see(|seen| seen.unreadable.clone());
     assert_eq!(why.len(), 1);
@@ -187,7 +187,7 @@ async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
     assert_eq!((living.bench.ids().len(), cluster.seen("Alloc.GetAllocs").len()), (299, fetched));
 }
 
-/// Servers give it an empty list with the index of all allocations.
+/// Servers return an empty list with the index of all allocations to it.
 #[tokio::test(start_paused = true)]
 async fn a_purged_node_stops_what_servers_have_given_up_and_removes_nothing() {
     let (cluster, living) = world(Settings::default()).await;
@@ -212,7 +212,7 @@ async fn an_empty_list_of_a_server_that_lies_is_not_believed() {
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
     let bench = living.end().await;
-    // Also as the first one after a start.
+    // Also for the first list after a start.
     cluster.fault("Node.GetClientAllocs", 1, &Fault::EmptyList(2_000_000));
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
     within(30, "a list counts", || second.contact.borrow().is_listed).await;
@@ -237,13 +237,13 @@ async fn servers_that_were_restored_from_an_older_state_are_followed_after_some_
         state.restore(kept);
         state.place(&living.id, &job("new"), "group")
     });
-    within(330, "somebody is told", || living.contact.borrow().disbelieved.is_some()).await;
+    within(330, "the conflict is reported", || living.contact.borrow().disbelieved.is_some()).await;
     assert_eq!(living.bench.ids().len(), 6, "nothing is done at once");
     within(1_500, "the new ones run", || cluster.client_status(&new) == ClientStatus::Running).await;
     assert!(begun.elapsed() > seconds(300), "{:?}", begun.elapsed());
     assert_eq!(living.bench.ids(), [old.clone(), new], "servers know no other");
     assert_eq!(cluster.status(&living.id), Some(herdlet_nomad::wire::NodeStatus::Ready));
-    within(5, "what was told before is told again", || cluster.reports(&old).len() == 2).await;
+    within(5, "earlier reports are repeated", || cluster.reports(&old).len() == 2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +257,7 @@ async fn batches_that_are_too_large_are_fetched_in_parts_and_what_is_too_large_b
     });
     for (at, id) in ids.iter().enumerate() {
         let expected = if at == 7 { ClientStatus::Failed } else { ClientStatus::Running };
-        within(30, "it is told", || cluster.client_status(id) == expected).await;
+        within(30, "the report arrives", || cluster.client_status(id) == expected).await;
     }
     let why = living.bench.see(|seen| seen.unreadable.clone());
     assert!(why.len() == 1 && why[0].0 == ids[7] && why[0].1.contains("more than"), "{why:?}");
@@ -272,7 +272,7 @@ async fn a_newer_copy_that_can_not_be_read_is_told_and_the_older_one_goes_on() {
     runs(&cluster, &id).await;
     cluster.write(|state| state.unreadable.insert(id.clone()));
     cluster.stop(&id);
-    within(5, "it is told", || living.bench.see(|seen| seen.unreadable.len()) == 1).await;
+    within(5, "the runner is informed", || living.bench.see(|seen| seen.unreadable.len()) == 1).await;
     sleep(seconds(400)).await;
     assert_eq!(living.bench.see(|seen| seen.unreadable.len()), 1, "once");
     assert_eq!(cluster.reports(&id), [ClientStatus::Running]);
@@ -294,7 +294,7 @@ async fn allocations_of_one_job_share_it_in_whichever_lists_they_came() {
     assert!(jobs.windows(2).all(|pair| std::ptr::eq(pair[0].value(), pair[1].value())));
 }
 
-/// Servers compare only while a question waits, and each change wakes it.
+/// Servers detect changes only while a query blocks, and each change wakes it.
 #[tokio::test(start_paused = true)]
 async fn what_servers_collect_while_nobody_asks_goes_without_alarm() {
     let (cluster, living) = world(Settings::default()).await;
@@ -308,7 +308,7 @@ async fn what_servers_collect_while_nobody_asks_goes_without_alarm() {
     assert_eq!(living.contact.borrow().disbelieved, None);
 }
 
-/// In the greeting, in a head, in the middle of a list: whatever was half said counts for nothing.
+/// In the handshake, in a header, in the middle of a list: incomplete messages have no effect.
 #[tokio::test(start_paused = true)]
 async fn connections_may_break_at_any_byte() {
     let cluster = Cluster::start(Settings { servers: 2, ..Settings::default() });

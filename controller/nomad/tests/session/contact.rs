@@ -1,4 +1,4 @@
-//! Registering, heartbeats, and servers that fail.
+//! Registration, heartbeats, and failing servers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ async fn heartbeats_over_an_hour_are_as_many_as_the_ttl_says() {
     let begun = Instant::now();
     let before = cluster.seen("Node.UpdateStatus").len();
     for number in 0..60 {
-        // Other calls succeed all the time: they are no reason for a heartbeat.
+        // Other calls succeed all the time: they must not trigger heartbeats.
         let id = cluster.place(&living.id, "job");
         runs(&cluster, &id).await;
         living.report(&id, ClientStatus::Running, &number.to_string());
@@ -98,7 +98,7 @@ async fn a_wrong_secret_is_refused_and_tried_again() {
         0
     );
     second.end().await;
-    // Who had registered before, and is told so when it asks for allocations, registers again.
+    // A registered node that learns of a wrong secret when it asks for allocations registers again.
     let third = live(pool(Lan::new(&cluster), &["s0"]), identity(1), Bench::default());
     ready(&cluster, &third.id).await;
     let before = cluster.seen("Node.Register").len();
@@ -183,7 +183,7 @@ async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
     sleep(seconds(12)).await;
     assert_eq!(registrations(), 2, "once for all");
     assert_eq!(cluster.read(|state| state.nodes[&living.id].node.meta["number"].clone()), "4");
-    // A description that servers refuse.
+    // Servers refuse this description.
     let mut node = described();
     node.datacenter.clear();
     living.node.send_replace(Arc::new(node));
@@ -191,7 +191,10 @@ async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
     assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
     assert!(registrations() >= 6);
     living.node.send_replace(Arc::new(described()));
-    within(60, "it is told", || cluster.read(|state| state.nodes[&living.id].node.meta.is_empty())).await;
+    within(60, "the description arrives", || {
+        cluster.read(|state| state.nodes[&living.id].node.meta.is_empty())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,17 +210,18 @@ async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
         assert_eq!(living.bench.ids(), std::slice::from_ref(&id), "it runs on");
         cluster.set_down(0, false);
         let contact = living.contact.clone();
-        within(60, "it is heard", || contact.borrow().is_in_reach && contact.borrow().losses > 0).await;
-        // Servers wait for a heartbeat after they were told.
+        within(60, "a heartbeat is answered", || contact.borrow().is_in_reach && contact.borrow().losses > 0)
+            .await;
+        // Servers make the node ready with a heartbeat after the reports.
         within(2, "it is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
         let expected = if outlive { ClientStatus::Running } else { ClientStatus::Complete };
-        within(30, "it is told", || cluster.client_status(&id) == expected).await;
+        within(30, "the report arrives", || cluster.client_status(&id) == expected).await;
         sleep(seconds(60)).await;
-        assert_eq!(contact.borrow().losses, 1, "that it is ready is no loss");
+        assert_eq!(contact.borrow().losses, 1, "becoming ready is no loss");
     }
 }
 
-/// Servers go away again with the heartbeat that was to make the node ready, for longer than its TTL.
+/// Servers become unreachable with the heartbeat that was to make the node ready, for longer than its TTL.
 #[tokio::test(start_paused = true)]
 async fn a_second_outage_is_a_second_loss() {
     let (cluster, living) = world(Settings { outlive: true, ..Settings::default() }).await;
@@ -229,9 +233,9 @@ async fn a_second_outage_is_a_second_loss() {
         let is_away = || cluster.status(&living.id) == Some(NodeStatus::Disconnected);
         within(60, "it is missed", is_away).await;
         cluster.set_down(0, false);
-        within(60, "that is seen", || losses() == loss).await;
+        within(60, "the loss is counted", || losses() == loss).await;
     }
-    within(30, "it is told", || cluster.client_status(&id) == ClientStatus::Running).await;
+    within(30, "the report arrives", || cluster.client_status(&id) == ClientStatus::Running).await;
     ready(&cluster, &living.id).await;
     sleep(seconds(60)).await;
     assert_eq!(losses(), 3);
@@ -258,7 +262,7 @@ async fn node_events_are_told_together_and_again_if_that_failed() {
         living.reports.event(NodeEvent { message: number.to_string(), ..NodeEvent::default() });
     }
     let told = || cluster.read(|state| state.nodes[&living.id].events.len());
-    within(30, "they are told", || told() == 10).await;
+    within(30, "the events arrive", || told() == 10).await;
     assert_eq!(cluster.seen("Node.EmitEvents").len(), 2);
     assert_eq!(cluster.read(|state| state.nodes[&living.id].events[0].message.clone()), "2");
 }
@@ -272,8 +276,8 @@ async fn a_node_hears_that_it_gets_no_new_work() {
         stored.node.scheduling_eligibility = Eligibility::Ineligible;
     });
     let told = || living.contact.borrow().eligibility == Eligibility::Ineligible;
-    within(25, "it is told", told).await;
-    // Forgotten by the servers, it keeps to that.
+    within(25, "the node learns of it", told).await;
+    // The node keeps its eligibility when servers have forgotten it.
     cluster.write(|state| state.purge(&living.id));
     ready(&cluster, &living.id).await;
     assert!(told());
@@ -304,7 +308,7 @@ async fn servers_are_asked_for_other_allocations_and_nodes() {
     assert_eq!(queries.alloc(&"none".into(), Newer::Now).await.unwrap().alloc, None);
     let node = queries.node(&other.id, Newer::Now).await.unwrap().node.unwrap();
     assert!(node.id == other.id && node.secret_id.is_empty());
-    // Servers before 1.7 know no identities.
+    // Servers before 1.7 do not support identities.
     let error = queries.sign(&[], 1).await.unwrap_err();
     assert!(error.to_string().contains("can't find method Alloc.SignIdentities"), "{error}");
     life.abort();
@@ -331,7 +335,7 @@ async fn another_identity_is_asked_for_once_and_is_no_sign_of_a_missed_heartbeat
     life.abort();
 }
 
-/// It takes calls, and answers none: neither heartbeats nor those that wait already.
+/// The server accepts calls but answers none: neither heartbeats nor blocking queries.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_server_that_hangs() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
@@ -343,9 +347,9 @@ async fn nobody_waits_for_a_server_that_hangs() {
     cluster.set_hung(used, true);
     let new = cluster.place(&living.id, "new");
     living.report(&id, ClientStatus::Complete, "");
-    within(40, "it is heard of", || cluster.client_status(&new) == ClientStatus::Running).await;
-    within(15, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
-    // A second one: there is one left.
+    within(40, "it is listed", || cluster.client_status(&new) == ClientStatus::Running).await;
+    within(15, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    // A second server hangs; one is left.
     let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
     cluster.set_hung(used, true);
     for _ in 0..1_200 {
@@ -353,7 +357,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
         assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
     }
     let last = cluster.place(&living.id, "last");
-    within(40, "it is heard of", || cluster.client_status(&last) == ClientStatus::Running).await;
+    within(40, "it is listed", || cluster.client_status(&last) == ClientStatus::Running).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,7 +367,7 @@ async fn others_that_wait_leave_room_for_the_watch() {
     let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity(1), node, Options::default());
     let queries = session.queries();
     let elsewhere = cluster.place(&identity(2).id, "elsewhere");
-    // Nothing is asked before the node is registered.
+    // The session sends no queries before the node is registered.
     let waits: Vec<_> = (0..300)
         .map(|_| {
             let (queries, id) = (queries.clone(), elsewhere.clone());
@@ -383,7 +387,7 @@ async fn others_that_wait_leave_room_for_the_watch() {
     life.abort();
 }
 
-/// With messages of its own, and the options that every one has.
+/// Custom messages with the common options.
 #[tokio::test(start_paused = true)]
 async fn servers_are_asked_and_told_whatever_there_is() {
     #[derive(serde::Serialize)]

@@ -1,5 +1,4 @@
-//! What has gone wrong in stock clients, as far as servers had a part in it: each with the number of its entry in the list of races and design
-//! flaws that this project keeps to.
+//! Failures of stock clients that involve servers. Each test has the number of its entry in the project's list of races and design flaws.
 
 use std::sync::Arc;
 
@@ -20,12 +19,12 @@ use crate::{
 #[tokio::test(start_paused = true)]
 async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started() {
     let (cluster, living) = world(Settings::default()).await;
-    // It is stopped between the list and the question about it.
+    // The allocation is stopped between the list and the fetch.
     cluster.fault("Alloc.GetAllocs", 1, &Fault::Error("boom".to_owned()));
     let id = cluster.place(&living.id, "job");
     sleep(seconds(1)).await;
     cluster.stop(&id);
-    within(70, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(70, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     assert_eq!(living.bench.see(|seen| seen.started.get(&id).copied()), None);
 }
 
@@ -35,8 +34,8 @@ async fn flaw_4_what_has_ended_is_told_once_and_never_taken_back() {
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
     living.ends(&id, ClientStatus::Failed);
-    within(5, "it is told", || cluster.client_status(&id) == ClientStatus::Failed).await;
-    // A restart that somebody has asked for, of what is over.
+    within(5, "the report arrives", || cluster.client_status(&id) == ClientStatus::Failed).await;
+    // A user requests a restart after the end.
     living.report(&id, ClientStatus::Running, "restarted");
     sleep(seconds(60)).await;
     assert_eq!(cluster.reports(&id), [ClientStatus::Running, ClientStatus::Failed]);
@@ -69,14 +68,14 @@ async fn flaw_6_the_first_list_after_a_start_is_the_leaders() {
     for id in &ids {
         runs(&cluster, id).await;
     }
-    // Agent and leader start together, while the others know nothing of it.
+    // The agent and the leader start together, while the other servers have no state.
     let bench = living.end().await;
     cluster.write(|state| state.index += 1);
     (0..3).for_each(|server| cluster.freeze(server));
     cluster.lead(None);
     let second = live(pool(Lan::new(&cluster), &["s1"]), identity(1), bench);
     sleep(seconds(20)).await;
-    assert!(!second.contact.borrow().is_listed, "nobody who may say so has said what it has");
+    assert!(!second.contact.borrow().is_listed, "no leader has listed its allocations");
     cluster.lead(Some(2));
     within(60, "it is listed", || second.contact.borrow().is_listed).await;
     sleep(seconds(60)).await;
@@ -91,7 +90,7 @@ async fn flaw_7_what_was_deleted_just_before_the_first_question_goes() {
     runs(&cluster, &b).await;
     for gone in [a, b] {
         let bench = living.bench.clone();
-        // Down to the last one: an empty list, which the leader confirms.
+        // With the last one the list becomes empty, and the leader confirms it.
         cluster.write(|state| state.collect(&gone));
         let again = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
         within(5, "it is gone", || !again.bench.ids().contains(&gone)).await;
@@ -105,9 +104,9 @@ async fn flaw_8_what_was_complete_does_not_run_again_after_a_restart() {
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
     living.ends(&id, ClientStatus::Complete);
-    within(5, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(5, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     let bench = living.end().await;
-    // All memory but that it was there is lost, and servers change it once more.
+    // The bench remembers only that the allocation existed, and servers change it once more.
     bench.see(|seen| seen.ended.clear());
     cluster.write(|state| state.change(&id, |alloc| alloc.desired_description = "still wanted".to_owned()));
     bench.see(|seen| seen.started.clear());
@@ -129,11 +128,11 @@ async fn flaw_9_an_end_that_nobody_was_told_of_is_told_after_the_restart() {
     let bench = living.end().await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Running);
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-    within(60, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(60, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     assert_eq!(second.bench.see(|seen| seen.started[&id]), 1);
 }
 
-/// When an allocation has to stop follows from the last heartbeat that was answered, whenever somebody looks.
+/// The deadline to stop an allocation follows from the last answered heartbeat, whenever it is checked.
 #[tokio::test(start_paused = true)]
 async fn flaws_16_and_17_the_last_answered_heartbeat_is_known_to_the_tick() {
     let (cluster, living) = world(Settings::default()).await;
@@ -166,7 +165,7 @@ async fn flaw_46_a_wait_for_another_allocation_outlives_servers_and_can_be_given
         tokio::spawn(async move {
             let mut newer = Newer::Now;
             loop {
-                // Whatever has failed: what is waited for is a condition, and is asked for again.
+                // Whatever has failed, the query is repeated until the condition holds.
                 let Ok(answer) = queries.alloc(&id, newer).await else {
                     sleep(seconds(1)).await;
                     continue;
@@ -203,7 +202,7 @@ async fn flaw_54_what_comes_with_a_reconnection_is_handed_over_whole() {
     cluster.write(|state| state.change(&id, |alloc| alloc.job = new));
     cluster.set_down(0, false);
     ready(&cluster, &living.id).await;
-    within(30, "it is told", || cluster.client_status(&id) == ClientStatus::Running).await;
+    within(30, "the report arrives", || cluster.client_status(&id) == ClientStatus::Running).await;
     let alloc = living.bench.see(|seen| seen.allocs[&id].clone());
     assert_eq!((alloc.job.version(), alloc.client_status), (7, ClientStatus::Unknown), "both at once");
     assert_eq!(alloc.desired_status, DesiredStatus::Run);

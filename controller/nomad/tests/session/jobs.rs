@@ -1,4 +1,4 @@
-//! Jobs that servers place, update, move and replace, as a node sees it.
+//! Jobs that servers place, update, move and replace, seen from the nodes.
 
 use herdlet_nomad::wire::{
     AllocId, Allocation, ClientStatus, DesiredStatus, NodeStatus, node::DrainStrategy, queries::AllocResponse,
@@ -12,7 +12,7 @@ use crate::{
     world::{Living, identity, live, pool, ready, seconds, within},
 };
 
-/// A job with a group `web` of a task.
+/// A job with a group `web` of one task.
 fn web(count: usize, command: &str) -> Value {
     let port = json!({ "Label": "http", "To": -1 });
     let task = json!({
@@ -37,7 +37,7 @@ fn with(mut job: Value, field: &str, value: Value) -> Value {
     job
 }
 
-/// Nodes that are ready.
+/// Starts nodes and waits until they are ready.
 async fn nodes(cluster: &Cluster, count: usize) -> Vec<Living> {
     let mut nodes = Vec::new();
     for number in 1..=count {
@@ -65,7 +65,7 @@ fn names(allocs: &[Allocation]) -> Vec<&str> {
     names
 }
 
-/// The other one of two nodes, without the first.
+/// The node that runs an allocation.
 fn node_of<'a>(nodes: &'a [Living], alloc: &Allocation) -> &'a Living {
     nodes.iter().find(|node| node.id == alloc.node_id).unwrap()
 }
@@ -93,7 +93,7 @@ async fn a_service_is_placed_scaled_and_stopped() {
     within(5, "it is healthy", || cluster.deployment(&key) == "successful").await;
     assert_eq!(cluster.submit(&web(4, "one")).unwrap(), key);
     assert_eq!(cluster.allocs_of(&key).len(), 4, "the same once more changes nothing");
-    // Scaled: what goes on is changed in place.
+    // Scaling down changes the remaining allocations in place.
     cluster.submit(&web(2, "one")).unwrap();
     within(10, "two are left", || names(&running(&cluster, &key)) == ["shop.web[0]", "shop.web[1]"]).await;
     let left = running(&cluster, &key);
@@ -136,7 +136,7 @@ async fn what_fails_is_replaced_and_a_batch_that_is_done_is_not() {
     run(&cluster, &key, 1).await;
     let first = running(&cluster, &key).remove(0);
     node_of(&nodes, &first).ends(&first.id, ClientStatus::Failed);
-    within(4, "it is told", || cluster.client_status(&first.id) == ClientStatus::Failed).await;
+    within(4, "the report arrives", || cluster.client_status(&first.id) == ClientStatus::Failed).await;
     assert_eq!(cluster.allocs_of(&key).len(), 1, "not before its delay");
     run(&cluster, &key, 1).await;
     let second = running(&cluster, &key).remove(0);
@@ -173,12 +173,12 @@ async fn a_drained_node_gives_all_away_and_system_jobs_last() {
     run(&cluster, &key, 4).await;
     let drained = || cluster.read(|state| state.nodes[&node].node.drain_strategy.is_none());
     within(5, "the drain is over", drained).await;
-    // It may get work again.
+    // The node is eligible again.
     cluster.write(|state| state.set_eligible(&node, true));
     run(&cluster, &system, 2).await;
 }
 
-/// As the job says: nothing, or that it outlives that.
+/// Depending on the job: without a disconnect setting, or with one that lets allocations outlive the absence.
 #[tokio::test(start_paused = true)]
 async fn what_is_out_of_reach_is_lost_or_unknown_as_its_job_says() {
     let minutes = |minutes: i64| minutes * 60_000_000_000;
@@ -214,7 +214,7 @@ async fn what_is_out_of_reach_is_lost_or_unknown_as_its_job_says() {
     }
 }
 
-/// Held against what a stock server has answered: the same fields have to be there.
+/// Compares with a stock server's response: the same fields must be present.
 #[test]
 fn what_is_placed_has_what_allocations_of_stock_servers_have() {
     let mut state = herdlet_nomad_server::state::State::new(true);

@@ -1,4 +1,4 @@
-//! A node that leaves: it is drained by its servers, and never waits for those that don't answer.
+//! A leaving node: its servers drain it, and it never waits without limit for unresponsive ones.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
 
 const HOUR: Option<Duration> = Some(Duration::from_secs(3_600));
 
-/// A node that may leave, with one allocation that runs.
+/// A node that can leave, with one running allocation.
 struct World {
     cluster: Cluster,
     node: NodeId,
@@ -46,13 +46,13 @@ impl World {
         Self { cluster, node, queries, alloc }
     }
 
-    /// The node leaves. `has_ended`: nothing runs here any more, as far as it knows.
+    /// Starts leaving. `has_ended`: no allocation runs here any more.
     fn leaves(&self, how: Drain, has_ended: bool) -> JoinHandle<Result<(), DrainError>> {
         let ended = if has_ended { Some(Instant::now()) } else { None };
         self.leaves_with(how, ended)
     }
 
-    /// The same, with what runs here ending at this moment, if ever.
+    /// Starts leaving; the allocations here end at `ended`, if ever.
     fn leaves_with(&self, how: Drain, ended: Option<Instant>) -> JoinHandle<Result<(), DrainError>> {
         let queries = self.queries.clone();
         let all_ended = move || async move {
@@ -84,16 +84,16 @@ async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
     assert!(!strategy.started_at.is_zero() && !strategy.force_deadline.is_zero());
     assert_eq!(node.scheduling_eligibility, Eligibility::Ineligible);
     sleep(seconds(600)).await;
-    assert!(!left.is_finished(), "servers say when it is over, whatever has ended here");
+    assert!(!left.is_finished(), "servers decide when the drain ends, whatever has ended here");
     let asked = world.cluster.seen("Node.GetNode").len();
-    assert!(asked <= 5, "nobody asks again and again: {asked}");
+    assert!(asked <= 5, "the query is not repeated without need: {asked}");
     world.cluster.stop(&world.alloc);
     within(5, "it has left", || left.is_finished()).await;
     left.await.unwrap().unwrap();
     assert_eq!(world.cluster.client_status(&world.alloc), ClientStatus::Complete);
 }
 
-/// Servers end a drain at its deadline, and stop what is left after that.
+/// Servers end a drain at its deadline, and stop the remaining allocations after that.
 #[tokio::test(start_paused = true)]
 async fn what_servers_stop_at_the_deadline_ends_before_the_node_has_left() {
     for (ends_after, has_left) in [(seconds(25), true), (seconds(200), false)] {
@@ -160,7 +160,7 @@ async fn servers_that_go_while_a_node_is_drained_are_waited_for_but_not_for_ever
         let began = Instant::now();
         let told = left.await.unwrap();
         let waited = began.elapsed();
-        // What has ended here is known here. What hasn't may be asked for again.
+        // If everything here has ended, the node knows that by itself; otherwise it asks again until the limit.
         assert_eq!(told.is_ok(), has_ended, "{told:?}");
         assert!(if has_ended { waited <= seconds(45) } else { waited >= seconds(60) }, "{waited:?}");
         assert!(waited <= seconds(180), "{waited:?}");

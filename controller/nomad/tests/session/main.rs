@@ -1,6 +1,6 @@
-//! A session against stand-in servers: what a node lives through with its cluster, each as a story with a name.
+//! A session against stand-in servers, as named stories.
 //!
-//! In time that doesn't pass, over connections in memory, unless a test says otherwise.
+//! Time is paused and connections are in memory, unless a test states otherwise.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 

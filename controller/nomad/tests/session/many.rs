@@ -1,4 +1,4 @@
-//! Many nodes in one process, and what each of them costs.
+//! Many nodes in one process, and the cost of each.
 
 use herdlet_nomad::wire::{ClientStatus, Job, NodeStatus, queries::AllocsResponse};
 use herdlet_nomad_server::{Cluster, Lan, Settings, state::State};
@@ -10,14 +10,14 @@ use crate::{
     world::{Living, identity, live, pool, seconds},
 };
 
-/// Bytes of memory that this process has.
+/// Resident memory of this process, in bytes.
 fn memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// A job as a stock server has given it out with an allocation.
+/// A job from an allocation that a stock server has sent.
 fn recorded_job() -> Job {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/nomad/recordings/1.6.5/05-alloc-ops.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
@@ -40,7 +40,7 @@ fn tasks() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
-/// What is measured is both sides: the stand-in has its part of every connection. `HERDLET_TEST_NODES` for more than 200.
+/// Measures both sides: the stand-in servers hold their part of each connection. `HERDLET_TEST_NODES` sets the number; the default is 200.
 #[tokio::test(start_paused = true)]
 async fn many_nodes_live_in_one_process() {
     let count = std::env::var("HERDLET_TEST_NODES").ok().map_or(200, |count| count.parse().unwrap());
@@ -80,7 +80,7 @@ async fn many_nodes_live_in_one_process() {
     cluster.until(|state| ids.iter().all(|id| state.allocs[id].client_status == ClientStatus::Running)).await;
     sleep(seconds(60)).await;
     assert!(cluster.read(all(NodeStatus::Ready)), "all heartbeats were in time");
-    assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was told once");
+    assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was reported once");
     let each = |bytes: usize| bytes.saturating_sub(memory_before) / 1024 / count;
     println!(
         "{count} nodes: {} KiB each idle, {} KiB each with 10 allocations; {} tasks each, both sides; a node's own has {} bytes",

@@ -1,4 +1,4 @@
-//! Over real connections, in real time.
+//! Real connections, in real time.
 
 use herdlet_nomad_server::{Cluster, Settings};
 use herdlet_rpc::connect::Network;
@@ -19,7 +19,7 @@ async fn allocations_run_over_loopback() {
     for id in &ids {
         runs(&cluster, id).await;
     }
-    // The server that it talks to goes; another one is asked.
+    // The server in use goes down; another one is asked.
     let used = cluster.seen("Alloc.GetAllocs").last().unwrap().server;
     cluster.set_down(used, true);
     ids.iter().for_each(|id| cluster.stop(id));

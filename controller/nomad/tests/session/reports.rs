@@ -1,4 +1,4 @@
-//! Telling servers how allocations are.
+//! Reports on allocations to servers.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn a_changed_status_is_told_at_once_and_events_within_a_second() {
     let (cluster, living) = world(Settings::default()).await;
     let placed = Instant::now();
     let id = cluster.place(&living.id, "job");
-    within(5, "it is told", || updates(&cluster) == 1).await;
+    within(5, "the report arrives", || updates(&cluster) == 1).await;
     assert!(placed.elapsed() <= Duration::from_millis(20), "{:?}", placed.elapsed());
     runs(&cluster, &id).await;
     sleep(seconds(5)).await;
@@ -25,13 +25,13 @@ async fn a_changed_status_is_told_at_once_and_events_within_a_second() {
     living.report(&id, ClientStatus::Running, "an event");
     sleep(Duration::from_millis(300)).await;
     living.report(&id, ClientStatus::Running, "another one");
-    within(5, "it is told", || updates(&cluster) == 2).await;
+    within(5, "the report arrives", || updates(&cluster) == 2).await;
     assert!((900..=1_050).contains(&event.elapsed().as_millis()), "{:?}", event.elapsed());
     sleep(seconds(5)).await;
     assert_eq!(updates(&cluster), 2, "both in one");
     let end = Instant::now();
     living.report(&id, ClientStatus::Complete, "");
-    within(5, "it is told", || updates(&cluster) == 3).await;
+    within(5, "the report arrives", || updates(&cluster) == 3).await;
     assert!(end.elapsed() <= Duration::from_millis(20), "{:?}", end.elapsed());
 }
 
@@ -66,7 +66,7 @@ async fn a_report_survives_a_failed_update_and_a_newer_one_wins() {
     living.report(&b, ClientStatus::Failed, "fails");
     sleep(Duration::from_millis(2_600)).await;
     living.report(&a, ClientStatus::Complete, "newest");
-    within(20, "all is told", || {
+    within(20, "all reports arrive", || {
         cluster.client_status(&a) == ClientStatus::Complete
             && cluster.client_status(&b) == ClientStatus::Failed
     })
@@ -101,13 +101,13 @@ async fn nothing_is_told_before_the_first_list() {
     cluster.fault("Node.GetClientAllocs", 3, &Fault::Error("boom".to_owned()));
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
     second.report(&id, ClientStatus::Failed, "meanwhile");
-    second.reports.report(AllocReport { id: "never heard of".into(), ..AllocReport::default() });
+    second.reports.report(AllocReport { id: "unknown".into(), ..AllocReport::default() });
     within(60, "it is registered", || second.contact.borrow().is_registered).await;
     while !second.contact.borrow().is_listed {
         assert_eq!(updates(&cluster), before);
         sleep(Duration::from_millis(100)).await;
     }
-    within(5, "it is told", || cluster.client_status(&id) == ClientStatus::Failed).await;
+    within(5, "the report arrives", || cluster.client_status(&id) == ClientStatus::Failed).await;
     sleep(seconds(10)).await;
     assert_eq!(updates(&cluster), before + 1);
 }
@@ -126,7 +126,7 @@ async fn a_slow_server_holds_nobody_up() {
     sleep(seconds(2)).await;
     living.report(&id, ClientStatus::Complete, "");
     let other = cluster.place(&living.id, "other");
-    within(5, "it is heard of", || living.bench.ids().contains(&other)).await;
+    within(5, "it is listed", || living.bench.ids().contains(&other)).await;
     sleep(seconds(30)).await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Complete);
     ready(&cluster, &living.id).await;
@@ -143,7 +143,7 @@ async fn a_lost_answer_is_no_loss() {
     sleep(seconds(30)).await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Complete);
     assert!(cluster.reports(&id).len() <= 3);
-    // Nothing is taken back.
+    // No later report goes back to an earlier status.
     assert!(cluster.reports(&id).iter().skip(1).all(|status| *status == ClientStatus::Complete));
 }
 
@@ -163,5 +163,5 @@ async fn a_failed_update_is_not_tried_again_at_once_because_something_else_went_
     let tries = updates(&cluster) - before;
     assert!((6..=20).contains(&tries), "{tries} in a minute");
     cluster.no_faults();
-    within(11, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(11, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
 }

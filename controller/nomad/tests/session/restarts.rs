@@ -1,4 +1,4 @@
-//! Servers that fall and rise under load, over and over.
+//! Servers that restart under load, again and again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,15 +13,15 @@ use crate::{
     world::{Living, identity, live, pool, ready, within},
 };
 
-/// How often a server restarts.
+/// Number of server restarts.
 const RESTARTS: usize = 1_000;
 
-/// A number below `most`.
+/// A random number below `most`.
 fn draw(chance: &mut Chance, most: usize) -> usize {
     usize::try_from(chance.below(Duration::from_nanos(most as u64)).as_nanos()).unwrap()
 }
 
-/// Servers forget what has ended. How it was at the end.
+/// Makes servers collect ended allocations; returns their final statuses.
 fn collect(cluster: &Cluster) -> BTreeMap<AllocId, ClientStatus> {
     cluster.write(|state| {
         let is_over = |alloc: &&Allocation| {
@@ -36,7 +36,7 @@ fn collect(cluster: &Cluster) -> BTreeMap<AllocId, ClientStatus> {
     })
 }
 
-/// Nothing is lost, nothing runs twice, nothing that has ended is taken back.
+/// Nothing is lost, runs twice, or changes after its end.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_restarts_of_servers_lose_nothing() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
@@ -59,7 +59,7 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
     };
     let (mut keys, mut collected) = (Vec::new(), BTreeMap::new());
     for number in 0..RESTARTS {
-        // What users do.
+        // A user's action.
         match draw(&mut chance, 6) {
             0 | 1 => {
                 let kind = if number % 7 == 3 { "batch" } else { "service" };
@@ -68,7 +68,7 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
             2 => keys.last().into_iter().for_each(|key| cluster.stop_job(key, false)),
             _ => {}
         }
-        // What tasks do.
+        // A task's action.
         let node = &nodes[draw(&mut chance, nodes.len())];
         let runs = node.bench.see(|seen| {
             let is_running = |id: &&_| !seen.ended.contains_key(*id);
@@ -78,7 +78,7 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
             let how = if draw(&mut chance, 2) == 0 { ClientStatus::Failed } else { ClientStatus::Complete };
             node.ends(&runs[draw(&mut chance, runs.len())], how);
         }
-        // What servers do.
+        // A server's action.
         let server = draw(&mut chance, 3);
         match draw(&mut chance, 4) {
             0 => {
@@ -106,7 +106,7 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
         if number % 20 == 19 {
             collected.extend(collect(&cluster));
         }
-        // And sometimes an agent begins anew.
+        // Sometimes an agent restarts.
         if number % 50 == 7 {
             let node = draw(&mut chance, nodes.len());
             let before = nodes.remove(node);

@@ -1,4 +1,4 @@
-//! The least that runs allocations: no drivers, no directories. What is to run, runs; what is to stop, stops.
+//! A minimal runner: no drivers, no directories. Allocations run or stop as servers ask.
 
 use std::{
     collections::BTreeMap,
@@ -13,25 +13,25 @@ use herdlet_nomad::{
 
 use crate::world::Living;
 
-/// What a test sees of it, also after the session's end: the next session begins with it.
+/// The runner's state as tests see it. It outlives the session, and the next session starts with it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bench(Arc<Mutex<Seen>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// All that is here, as it was handed over last.
+    /// All allocations, as last delivered.
     pub(crate) allocs: BTreeMap<AllocId, Allocation>,
-    /// Indexes that were handed over.
+    /// The delivered indexes.
     pub(crate) indexes: Vec<u64>,
-    /// All that has ever been removed.
+    /// All allocations ever removed.
     pub(crate) removed: Vec<AllocId>,
-    /// All that could not be read, and why.
+    /// All unreadable allocations, and the reasons.
     pub(crate) unreadable: Vec<(AllocId, String)>,
-    /// How often each was started.
+    /// Number of starts per allocation.
     pub(crate) started: BTreeMap<AllocId, usize>,
-    /// What has ended here, and how. It never runs again.
+    /// Allocations that have ended here, and their status. They never run again.
     pub(crate) ended: BTreeMap<AllocId, ClientStatus>,
-    /// How often everything was to be reported again.
+    /// How often `report_again` was called.
     pub(crate) again: usize,
 }
 
@@ -51,7 +51,7 @@ impl Bench {
 }
 
 impl Living {
-    /// Its tasks end by themselves.
+    /// The tasks of an allocation end by themselves.
     pub(crate) fn ends(&self, id: &AllocId, how: ClientStatus) {
         let report = self.bench.see(|seen| {
             seen.ended.entry(id.clone()).or_insert(how);
@@ -119,7 +119,7 @@ impl Runner for Minimal {
 }
 
 impl Seen {
-    /// How an allocation is: it runs, and is healthy, until it ends.
+    /// An allocation's state: running and healthy until it ends.
     pub(crate) fn state_of(&self, alloc: &Allocation) -> AllocReport {
         let client_status = self.ended.get(&alloc.id).cloned().unwrap_or(ClientStatus::Running);
         let state = if client_status.is_terminal() { RunState::Dead } else { RunState::Running };

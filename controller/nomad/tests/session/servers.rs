@@ -1,4 +1,4 @@
-//! What servers ask of a node, what they give it to show, and what they say that nobody can read.
+//! Calls from servers to a node, signed identities, and responses that cannot be decoded.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
     world::{described, identity, live, pool, ready, runs, seconds, within, world},
 };
 
-/// A node that can be called.
+/// A node that accepts calls.
 struct Called;
 
 impl Service for Called {
@@ -78,7 +78,7 @@ async fn servers_call_a_node_over_the_connection_that_it_has_dialled() {
     assert_eq!(text, b"main 0\nmain 1\nmain 2\n");
     let refused = cluster.stream_to_node(&id, "FileSystem.Dance", &json!({})).await.unwrap_err();
     assert!(refused.to_string().contains("Unknown rpc method"), "{refused}");
-    // The server goes; the node is called over its new connection.
+    // The server goes down; the node is called over its new connection.
     let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
     cluster.set_down(used, true);
     sleep(seconds(40)).await;
@@ -104,7 +104,7 @@ async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_re
     };
     let (_node, _, task, cancel) = begin(Secret::default(), Secret::default());
     sleep(seconds(60)).await;
-    assert_eq!(cluster.status(&identity(1).id), None, "nobody has introduced it");
+    assert_eq!(cluster.status(&identity(1).id), None, "it has no introduction token");
     cancel.cancel();
     task.await.unwrap();
     let (_node, signed, task, cancel) = begin(introduction, Secret::default());
@@ -112,15 +112,15 @@ async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_re
     let first = signed.borrow().clone();
     assert!(!first.is_empty());
     sleep(seconds(100)).await;
-    assert_eq!(*signed.borrow(), first, "who shows it gets no other");
+    assert_eq!(*signed.borrow(), first, "servers sign no other while it is valid");
     cancel.cancel();
     task.await.unwrap();
-    // Servers have forgotten the node: what it shows is enough.
+    // Servers have forgotten the node: its identity is enough to register.
     cluster.write(|state| state.purge(&identity(1).id));
     let (_node, again, task, cancel) = begin(Secret::default(), first.clone());
     ready(&cluster, &identity(1).id).await;
     assert_eq!(*again.borrow(), first);
-    // It holds no longer.
+    // The identity is no longer valid.
     cluster.write(|state| state.signed.clear());
     within(90, "it has got another one", || {
         let now = again.borrow().clone();
@@ -150,7 +150,7 @@ async fn answers_of_wrong_types_and_of_none_stop_nothing() {
             cluster.fault(method, 1, fault);
         }
         let new = cluster.place(&living.id, "new");
-        // An answer that breaks off in the middle is waited for as long as any.
+        // A truncated response is waited for as long as any other.
         within(700, "it runs", || cluster.client_status(&new) == ClientStatus::Running).await;
         within(60, "and the node is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
     }

@@ -1,4 +1,4 @@
-//! Servers and a node, for the stories.
+//! Stand-in servers and a node, for the stories.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runner::Bench;
 
-/// A node that lives.
+/// A running node.
 pub(crate) struct Living {
     pub(crate) id: NodeId,
     pub(crate) bench: Bench,
@@ -31,12 +31,12 @@ pub(crate) struct Living {
     pub(crate) reports: Reports,
     pub(crate) cancel: CancellationToken,
     pub(crate) task: JoinHandle<()>,
-    /// Bytes of its task.
+    /// Size of its task in bytes.
     pub(crate) size: usize,
 }
 
 impl Living {
-    /// Ends it, and leaves what it knew to the next one.
+    /// Ends the session; the bench can be passed to the next one.
     pub(crate) async fn end(self) -> Bench {
         self.cancel.cancel();
         self.task.await.unwrap();
@@ -78,7 +78,7 @@ pub(crate) fn pool<D: Dial>(lan: D, servers: &[&str]) -> Arc<Pool<Unserved, D>> 
     Arc::new(Pool::new(Arc::new(Unserved), "global".to_owned(), servers, lan, Chance::of(5)))
 }
 
-/// Begins a node's life.
+/// Starts a node's session.
 pub(crate) fn live<S: Service, D: Dial>(pool: Arc<Pool<S, D>>, identity: Identity, bench: Bench) -> Living {
     let (node, description) = watch::channel(Arc::new(described()));
     let options = Options { chance: Chance::of(9), ..Options::default() };
@@ -92,7 +92,7 @@ pub(crate) fn live<S: Service, D: Dial>(pool: Arc<Pool<S, D>>, identity: Identit
     Living { id, bench, node, contact, reports, cancel, task, size }
 }
 
-/// Servers of this kind and a node that is ready.
+/// Stand-in servers with these settings, and a node that is ready.
 pub(crate) async fn world(settings: Settings) -> (Cluster, Living) {
     let cluster = Cluster::start(settings);
     let living = live(pool(Lan::new(&cluster), &["s0"]), identity(1), Bench::default());
@@ -105,7 +105,7 @@ pub(crate) async fn ready(cluster: &Cluster, node: &NodeId) {
     within(60, "the node is ready", || is_ready(node)).await;
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn within(seconds: u64, what: &str, is_so: impl Fn() -> bool) -> impl Future<Output = ()> {
     let place = std::panic::Location::caller();

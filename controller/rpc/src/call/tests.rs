@@ -1,4 +1,4 @@
-//! Calls that go well, and peers that don't.
+//! Successful calls, and misbehaving peers.
 
 use std::sync::atomic::Ordering;
 
@@ -31,14 +31,14 @@ async fn errors_are_told_and_harm_no_other_call() {
         ("Lab.Fail", "node not found"),
         ("Lab.Nothing", "rpc: can't find method Lab.Nothing"),
         ("Nobody.Echo", "rpc: can't find service Nobody.Echo"),
-        ("Lab.Ports", "failed to read [1]: a text instead of u16"),
+        ("Lab.Ports", "failed to decode [1]: a text instead of u16"),
     ] {
         let arguments = Value::List(vec![Value::Int(1), Value::Text("secret".to_owned())]);
         let error = pair.client.call(method, &arguments, WAIT).await.unwrap_err();
         assert_eq!(error.to_string(), told);
         pair.client.call("Lab.Echo", &(), WAIT).await.unwrap();
     }
-    // A panic ends its stream.
+    // A panic in the service ends only its stream.
     let error = pair.client.call("Lab.Panic", &(), WAIT).await.unwrap_err();
     assert!(error.is_lost() && !error.nothing_was_done(), "{error}");
     pair.client.call("Lab.Echo", &(), WAIT).await.unwrap();
@@ -78,7 +78,7 @@ async fn an_answer_is_waited_for_as_long_as_asked() {
     pair.client.call("Lab.Slow", &(), Duration::from_secs(61)).await.unwrap();
 }
 
-/// A peer made of bytes, which waits for a request on the first stream and answers with what it is told.
+/// A peer that sends raw bytes: it waits for a request on the first stream and answers with the given frames.
 struct Raw {
     caller: Caller,
     _incoming: Incoming,
@@ -97,7 +97,7 @@ fn data(flags: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Raw {
-    /// Calls, and answers so.
+    /// Makes a call and answers it with `frames`.
     async fn answered(mut self, frames: &[u8]) -> CallError {
         let call = self.caller.call("Lab.Echo", &(), Duration::from_secs(5));
         let answers = async {
@@ -130,26 +130,26 @@ async fn whoever_answers_nonsense_gets_no_further() {
     let error = raw().answered(&data(8, &[])).await;
     assert!(matches!(error, CallError::Message(MessageError::Io(_))), "{error}");
     let error = raw().answered(&data(0, b"\x82\xa3Seq\xa1x\xa1y\xc0\xc0")).await;
-    assert_eq!(error.to_string(), "read Seq: a text instead of u64");
+    assert_eq!(error.to_string(), "decode Seq: a text instead of u64");
     let error = raw().answered(&data(0, b"\x81\xa5Error\xdb\xff\xff\xff\xff")).await;
-    assert_eq!(error.to_string(), "take a message of more than 262144 bytes");
+    assert_eq!(error.to_string(), "accept a message of more than 262144 bytes");
     let error =
         raw().answered(&data(0, &[response(1, ""), vec![0xdd, 0xff, 0xff, 0xff, 0xff]].concat())).await;
-    assert_eq!(error.to_string(), "take a message of more than 67108864 bytes");
+    assert_eq!(error.to_string(), "accept a message of more than 67108864 bytes");
     let error = raw().answered(&data(0, &[0xc1])).await;
     assert!(matches!(error, CallError::Message(MessageError::Limit(_))), "{error}");
     let error = raw().answered(b"HTTP/1.1 400 Bad Request").await;
     assert!(matches!(error, CallError::Lost(Lost::Violation(_))), "{error}");
     let error = raw().answered(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await;
     assert!(matches!(error, CallError::Lost(Lost::GoAway(0))), "{error}");
-    // An error without its body is no answer either: the next one would be read in the middle.
+    // An error without its body is not a complete response: the next response would be read from the middle.
     let error = raw().answered(&[data(0, &response(1, "node not found")), fin].concat()).await;
     assert!(matches!(error, CallError::Message(MessageError::Ended)), "{error}");
     let error = raw().answered(&data(0, &[response(1, "node not found"), vec![0x80]].concat())).await;
     assert!(matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::NodeNotFound), "{error}");
 }
 
-/// A connection that is cut somewhere in an answer is no answer, wherever it is.
+/// A connection that is cut within a response gives an error, at whichever byte.
 #[tokio::test]
 async fn a_connection_may_break_at_any_byte_of_an_answer() {
     let answer =
@@ -182,7 +182,7 @@ async fn who_drops_a_call_resets_its_stream() {
         _ = call => panic!("it hangs"),
         () = begun => {}
     }
-    // The other side goes on to the end, and the connection is as good as before.
+    // The other side completes the call, and the connection remains usable.
     pair.client.call("Lab.Echo", &(), WAIT).await.unwrap();
 }
 
@@ -202,7 +202,7 @@ async fn calls_end_with_their_connection() {
     assert!(matches!(error, CallError::NotSent(_)), "{error}");
 }
 
-/// Of a call that found no room nothing was sent, however it ended: it may be made anew elsewhere.
+/// A call that got no stream was never sent, however it ended, so another server may be asked.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_has_no_stream_was_not_sent() {
     let pair = pair();
@@ -221,7 +221,7 @@ async fn a_call_that_has_no_stream_was_not_sent() {
     assert_eq!(pair.at_server.begun.load(Ordering::SeqCst), 0);
 }
 
-/// The last stream goes from one call to the next one that waits, and is not kept while somebody does.
+/// The last stream passes from one call to the next waiting one; it is not kept idle while calls wait.
 #[tokio::test(start_paused = true)]
 async fn no_stream_is_kept_while_others_wait_for_one() {
     let pair = pair();
@@ -232,7 +232,7 @@ async fn no_stream_is_kept_while_others_wait_for_one() {
     pair.client.mux().open().await.unwrap();
 }
 
-/// A server that was started anew has closed the streams that were kept. They are seen to be so, and not used.
+/// A restarted server has closed the idle streams. The client detects this and does not reuse them.
 #[tokio::test]
 async fn a_stream_that_was_closed_meanwhile_is_not_used_again() {
     let (ours, theirs) = duplex(4096);
@@ -240,7 +240,7 @@ async fn a_stream_that_was_closed_meanwhile_is_not_used_again() {
         (Mux::start(ours, Side::Client), Mux::start(theirs, Side::Server));
     let caller = Caller::new(client);
     tokio::spawn(async move {
-        // Answers once on each stream, and closes it.
+        // Answers once on each stream, then closes it.
         while let Some(mut stream) = streams.recv().await {
             assert_eq!(stream.read_u8().await.unwrap(), PLAIN);
             let mut reader = Reader::new(stream);

@@ -1,6 +1,6 @@
-//! For `#[serde(with = "codec::bytes")]`: Go's `[]byte` and `net.IP` as `Vec<u8>`, which serde would write as a list of numbers.
+//! For `#[serde(with = "codec::bytes")]`: Go's `[]byte` and `net.IP` as `Vec<u8>`, which serde would encode as a list of numbers.
 //!
-//! Lists of numbers are read too. Go's `nil` and an empty slice are one and the same here, and written as an empty text.
+//! Also decodes lists of numbers. Go's `nil` and an empty slice are the same here; both are encoded as an empty text.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{
     de::{self, Visitor},
 };
 
-/// Writes bytes.
+/// Encodes bytes.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -17,10 +17,10 @@ pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
     serializer.serialize_bytes(bytes)
 }
 
-/// Reads bytes from a text of any form, a list of numbers, or nothing.
+/// Decodes bytes from a text of any form, a list of numbers, or nil.
 ///
 /// # Errors
-/// When it is something else.
+/// If the value has another type.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     deserializer.deserialize_byte_buf(Bytes)
 }

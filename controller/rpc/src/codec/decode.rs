@@ -1,4 +1,4 @@
-//! Bytes as values of Rust. What is read for what is said in [`codec`](super).
+//! Decodes bytes into Rust values; [`codec`](super) lists the conversions.
 
 use std::{borrow::Cow, fmt::Display};
 
@@ -9,24 +9,24 @@ use serde::{
 
 use super::{Extent, LimitError, Limits, extent};
 
-/// Why a message can't be read. Reads after "failed to".
+/// Why a message cannot be decoded. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// It breaks a bound.
+    /// The message exceeds a limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// It ends before it should.
-    #[error("read a message that ends in the middle of a value")]
+    /// The message is incomplete.
+    #[error("decode a message: it ends within a value")]
     Cut,
-    /// Something follows it.
-    #[error("read a message: {0} bytes follow it")]
+    /// Further bytes follow the message.
+    #[error("decode a message: {0} bytes follow it")]
     Trailing(usize),
-    /// A value is not of the type that it should have.
-    #[error("read {}{why}", Place(path))]
+    /// A value has the wrong type.
+    #[error("decode {}{why}", Place(path))]
     Value {
-        /// Where: field names with `.` between them, positions in lists as `[0]`; empty for the message as a whole.
+        /// The path of the value: field names joined by `.`, list positions as `[0]`; empty for the message itself.
         path: String,
-        /// What was expected, and of which kind that is what was found. Never the value itself.
+        /// What was expected, and the type found. Never the value itself.
         why: String,
     },
 }
@@ -40,7 +40,7 @@ impl Display for Place<'_> {
 }
 
 impl DecodeError {
-    /// The same error with its place told from one step further out.
+    /// Prefixes the path with `step`, the enclosing field or list position.
     fn within(self, step: impl FnOnce() -> String) -> Self {
         match self {
             Self::Value { path, why } => {
@@ -60,7 +60,7 @@ impl de::Error for DecodeError {
         Self::Value { path: String::new(), why: why.to_string() }
     }
 
-    /// serde would show the value.
+    /// serde's default text would include the value.
     fn invalid_type(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         Self::custom(format_args!("{} instead of {expected}", kind(&found)))
     }
@@ -70,7 +70,7 @@ impl de::Error for DecodeError {
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Self::custom(format_args!("none of {expected:?}"))
+        Self::custom(format_args!("not one of {expected:?}"))
     }
 }
 
@@ -91,20 +91,20 @@ fn kind(found: &de::Unexpected<'_>) -> &'static str {
     }
 }
 
-/// Reads a whole message within [`Limits::BODY`].
+/// Decodes a whole message within [`Limits::BODY`].
 ///
 /// # Errors
-/// When it is no message, more than one, breaks a bound, or has a value of a wrong type.
+/// If the bytes are not exactly one message, the message exceeds a limit, or a value has the wrong type.
 pub fn decode<'de, T: Deserialize<'de>>(message: &'de [u8]) -> Result<T, DecodeError> {
     decode_within(message, Limits::BODY)
 }
 
-/// Reads a whole message within these bounds.
+/// Decodes a whole message within `limits`.
 ///
 /// # Errors
 /// As [`decode`].
 pub fn decode_within<'de, T: Deserialize<'de>>(message: &'de [u8], limits: Limits) -> Result<T, DecodeError> {
-    // Past this the message is whole, and nothing in it is deeper or more than it may be.
+    // After this check the message is complete and within the limits for depth and values.
     let length = Extent::new(limits).of(message)?.ok_or(DecodeError::Cut)?;
     let mut decoder = Decoder { input: message };
     let value = T::deserialize(&mut decoder)?;
@@ -114,12 +114,12 @@ pub fn decode_within<'de, T: Deserialize<'de>>(message: &'de [u8], limits: Limit
     Ok(value)
 }
 
-/// What is left of the message.
+/// The undecoded rest of the message.
 struct Decoder<'de> {
     input: &'de [u8],
 }
 
-/// One value, or the head of a list or map.
+/// A scalar value, or the head of a list or map.
 enum Item<'de> {
     Nil,
     Bool(bool),
@@ -128,7 +128,7 @@ enum Item<'de> {
     Float(f64),
     Raw(&'de [u8]),
     List(usize),
-    /// With the number of its entries.
+    /// The number of entries.
     Map(usize),
     Extension,
 }
@@ -142,7 +142,7 @@ impl<'de> Decoder<'de> {
         let (_, payload) = item.split_at_checked(head.head).ok_or(DecodeError::Cut)?;
         self.input = rest;
         let unsigned = || payload.iter().fold(0_u64, |sum, &byte| sum << 8 | u64::from(byte));
-        // The highest bits of a shorter number are its sign.
+        // The highest bit of a shorter number is its sign.
         let signed = || {
             let unused = 64 - 8 * u32::try_from(payload.len()).unwrap_or(8);
             unsigned().wrapping_shl(unused).cast_signed().wrapping_shr(unused)
@@ -197,7 +197,7 @@ impl<'de> Decoder<'de> {
 }
 
 impl<'de> Item<'de> {
-    /// `zero` in place of nil.
+    /// Replaces nil by `zero`.
     fn or(self, zero: Self) -> Self {
         if matches!(self, Self::Nil) { zero } else { self }
     }
@@ -210,7 +210,7 @@ fn text<'de, V: Visitor<'de>>(raw: &'de [u8], visitor: V) -> Result<V::Value, De
     }
 }
 
-/// All items but [`Item::Raw`].
+/// All variants except [`Item::Raw`].
 macro_rules! other {
     () => {
         Item::Nil
@@ -397,7 +397,7 @@ impl<'de> de::SeqAccess<'de> for List<'_, 'de> {
 
 struct Map<'d, 'de> {
     decoder: &'d mut Decoder<'de>,
-    /// The key as it was sent, for errors.
+    /// The key as it was sent, for error paths.
     key: &'de [u8],
     left: usize,
 }
@@ -430,7 +430,7 @@ impl<'de> de::MapAccess<'de> for Map<'_, 'de> {
     }
 }
 
-/// A key as part of a path: those of maps are data, so they are cut where they are longer than any field of Nomad.
+/// A key as part of a path. Keys of maps are data, so cut those that are longer than any Nomad field.
 fn name(key: &[u8]) -> String {
     String::from_utf8_lossy(key).chars().take(64).collect()
 }

@@ -1,7 +1,7 @@
-//! Values of Rust as bytes: what a stock peer would write for the same values in Go.
+//! Encodes Rust values with the bytes that a stock peer would write for the same values in Go.
 //!
-//! Raw forms of before 2013 for texts and bytes (no `str8`, no `bin`); signed integers in signed forms and unsigned ones in unsigned
-//! forms, each as short as it can be; every float in eight bytes; structs as maps by field name; nothing as `nil`.
+//! Texts and bytes use the raw forms from before 2013 (no `str8`, no `bin`). Signed integers use signed forms and unsigned ones unsigned
+//! forms, each as short as possible. Every float has eight bytes. Structs become maps by field name; unit and `None` become `nil`.
 
 use std::fmt::Display;
 
@@ -10,9 +10,9 @@ use serde::{
     ser::{self, Impossible, SerializeMap as _},
 };
 
-/// Why a value can't be written: its serializer gave up, or it has what Go's messages don't. Reads after "failed to".
+/// Why a value cannot be encoded: its serializer failed, or the type has no equivalent in Go. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("write a message: {0}")]
+#[error("encode a message: {0}")]
 pub struct EncodeError(String);
 
 impl ser::Error for EncodeError {
@@ -21,17 +21,17 @@ impl ser::Error for EncodeError {
     }
 }
 
-/// The bytes of a value.
+/// Encodes a value.
 ///
 /// # Errors
-/// When the value's own serialisation fails, or a part of it has more than 2³² − 1 bytes or elements.
+/// If the value's own serialisation fails, or a part of it has more than 2³² − 1 bytes or elements.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> {
     let mut out = Vec::with_capacity(128);
     encode_onto(&mut out, value)?;
     Ok(out)
 }
 
-/// Writes a value behind what is there. On an error what was written of it stays there.
+/// Appends an encoded value to `out`. After an error, `out` may end with a part of it.
 ///
 /// # Errors
 /// As [`encode`].
@@ -43,10 +43,10 @@ struct Encoder<'a> {
     out: &'a mut Vec<u8>,
 }
 
-/// The first bytes of a value, and how many of them count.
+/// The first bytes of a value; the number says how many are used.
 type Head = ([u8; 5], usize);
 
-/// The first bytes of a text, list or map: the short form below `short.1`, else 16 or 32 bits of length.
+/// The first bytes of a text, list or map: the short form below `short.1`, otherwise a length of 16 or 32 bits.
 fn head(length: usize, short: (u8, usize), long: u8) -> Result<Head, EncodeError> {
     if let Some(length) = u8::try_from(length).ok().filter(|&length| usize::from(length) < short.1) {
         return Ok(([short.0 | length, 0, 0, 0, 0], 1));
@@ -55,8 +55,8 @@ fn head(length: usize, short: (u8, usize), long: u8) -> Result<Head, EncodeError
         let [a, b] = length.to_be_bytes();
         return Ok(([long, a, b, 0, 0], 3));
     }
-    let length =
-        u32::try_from(length).map_err(|_| EncodeError(format!("{length} bytes or elements in one place")))?;
+    let length = u32::try_from(length)
+        .map_err(|_| EncodeError(format!("a value has {length} bytes or elements, more than 2^32 - 1")))?;
     let [a, b, c, d] = length.to_be_bytes();
     Ok(([long + 1, a, b, c, d], 5))
 }
@@ -86,10 +86,10 @@ impl Encoder<'_> {
     }
 }
 
-/// A list or map while it is written.
+/// A list or map being encoded.
 struct Compound<'e, 'a> {
     encoder: &'e mut Encoder<'a>,
-    /// Where its first element begins, if its length wasn't known: the head is put before it at the end.
+    /// Offset of the first element if the length was unknown: the head is inserted there at the end.
     begins: Option<usize>,
     count: usize,
 }
@@ -156,7 +156,7 @@ impl<'e, 'a> ser::Serializer for &'e mut Encoder<'a> {
 
     fn serialize_i64(self, value: i64) -> Result<(), EncodeError> {
         if let Ok(small) = i8::try_from(value) {
-            // −32 to 127 are their own byte.
+            // −32 to 127 are a single byte.
             if small < -32 {
                 self.out.push(0xd0);
             }
@@ -306,7 +306,7 @@ impl<'e, 'a> ser::Serializer for &'e mut Encoder<'a> {
 }
 
 fn no_sum(name: &str, variant: &str) -> EncodeError {
-    EncodeError(format!("{name}::{variant} has fields, and Go has no such types"))
+    EncodeError(format!("{name}::{variant} has fields, and Go has no enums with fields"))
 }
 
 impl ser::SerializeSeq for Compound<'_, '_> {

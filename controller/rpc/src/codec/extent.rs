@@ -1,38 +1,38 @@
-//! Where a message ends. Messages follow each other without a length before them, so the end is found by walking over the values.
+//! Finds the end of a message. Messages have no length prefix, so finding the end requires a walk over the values.
 //!
-//! In: what has arrived so far. Out: the length of the first message once all of it is there, or which bound it breaks, as soon as
-//! it claims to. Goes on where it stopped: no byte is looked at twice, and none of the contents of texts.
+//! In: the bytes received so far. Out: the length of the first message once it is complete, or the limit that it exceeds, as soon as a
+//! length in it claims so. The walk resumes where it stopped: it reads no byte twice, and skips the contents of texts.
 
 use super::Limits;
 
-/// A message that is larger than it may be, or is none. Reads after "failed to".
+/// A message that exceeds a limit, or is not a message. Reads after "failed to".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// Too long.
-    #[error("take a message of more than {0} bytes")]
+    /// Too many bytes.
+    #[error("accept a message of more than {0} bytes")]
     Bytes(usize),
-    /// Too deep.
-    #[error("take a message with more than {0} lists and maps within each other")]
+    /// Too deeply nested.
+    #[error("accept a message with more than {0} nested lists and maps")]
     Depth(usize),
     /// Too many values.
-    #[error("take a message of more than {0} values")]
+    #[error("accept a message of more than {0} values")]
     Values(usize),
-    /// The byte c1 begins nothing.
-    #[error("take a message with the byte 0xc1 at {0}, which begins no value")]
+    /// The byte 0xc1 starts no value.
+    #[error("accept a message with the byte 0xc1 at {0}, which starts no value")]
     Reserved(usize),
 }
 
-/// What one value begins with.
+/// The head of a value.
 pub(super) struct Head {
-    /// Bytes of the value's head.
+    /// Bytes of the head itself.
     pub(super) head: usize,
-    /// Bytes that follow it.
+    /// Bytes that follow the head.
     pub(super) payload: usize,
-    /// Values that follow it.
+    /// Values that follow the head.
     pub(super) values: usize,
 }
 
-/// The head at the beginning of `bytes`. None: more of it must arrive. An error: no value begins so.
+/// The head at the start of `bytes`; `None` if it is incomplete, `Err` if its first byte starts no value.
 pub(super) fn head(bytes: &[u8]) -> Option<Result<Head, ()>> {
     let &first = bytes.first()?;
     let sized = |width: usize| -> Option<usize> {
@@ -51,7 +51,7 @@ pub(super) fn head(bytes: &[u8]) -> Option<Result<Head, ()>> {
         0xc4 | 0xd9 => value(2, sized(1)?, 0),
         0xc5 | 0xda => value(3, sized(2)?, 0),
         0xc6 | 0xdb => value(5, sized(4)?, 0),
-        // Extensions have a byte for their type, here counted with what follows.
+        // Extensions have a type byte, counted here as payload.
         0xc7 => value(2, sized(1)?.saturating_add(1), 0),
         0xc8 => value(3, sized(2)?.saturating_add(1), 0),
         0xc9 => value(5, sized(4)?.saturating_add(1), 0),
@@ -71,24 +71,24 @@ pub(super) fn head(bytes: &[u8]) -> Option<Result<Head, ()>> {
 #[derive(Debug)]
 pub struct Extent {
     limits: Limits,
-    /// Where the next value begins, from the beginning of the message; beyond what is there while a text is still to come.
+    /// Offset of the next value; beyond the received bytes while a text is incomplete.
     at: usize,
     values: usize,
-    /// How many values each list or map that is open still has.
+    /// How many values each open list or map still lacks.
     open: Vec<usize>,
 }
 
 impl Extent {
-    /// A message with these bounds.
+    /// Starts a message with these limits.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { limits, at: 0, values: 0, open: Vec::new() }
     }
 
-    /// Goes on over `bytes`, the message from its beginning as far as it is there. Its length once it is there in full.
+    /// Continues over `bytes`, which holds the message from its start. Returns its length once it is complete.
     ///
     /// # Errors
-    /// When it breaks a bound, whether or not what it claims to have has arrived.
+    /// If the message exceeds a limit, even if the bytes that it announces have not arrived.
     pub fn of(&mut self, bytes: &[u8]) -> Result<Option<usize>, LimitError> {
         loop {
             if self.at > 0 && self.open.is_empty() {
@@ -104,7 +104,7 @@ impl Extent {
     fn step(&mut self, head: &Head) -> Result<(), LimitError> {
         let Limits { bytes, depth, values } = self.limits;
         self.at = self.at.saturating_add(head.head).saturating_add(head.payload);
-        // Each value that is still to come has a byte.
+        // Each value to come takes at least one byte.
         if self.at.saturating_add(head.values) > bytes {
             return Err(LimitError::Bytes(bytes));
         }

@@ -1,13 +1,13 @@
-//! For `#[serde(deserialize_with = "codec::nil::or_default")]` at fields of structs that others hold by `#[serde(flatten)]`.
+//! For `#[serde(deserialize_with = "codec::nil::or_default")]` on fields of structs that are embedded by `#[serde(flatten)]`.
 //!
-//! serde keeps what it finds for such a struct until it has seen all, and so the decoder does not know for what a `nil` stands.
+//! serde buffers the values of such a struct until it has seen all fields, so the decoder does not know the expected type of a `nil`.
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads a value, or the default where there is `nil`.
+/// Decodes a value, or the default if it is `nil`.
 ///
 /// # Errors
-/// When it is something else.
+/// If the value has another type.
 pub fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {

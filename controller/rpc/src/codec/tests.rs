@@ -1,4 +1,4 @@
-//! What is written and read, by example, and everything that stock peers were recorded with.
+//! Examples of encoding and decoding, and all recorded messages of stock peers.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn node() -> Node {
 fn what_is_written_is_read_again() {
     let bytes = encode(&node()).unwrap();
     assert_eq!(decode::<Node>(&bytes), Ok(node()));
-    // The fields of the flattened struct lie among the others.
+    // The fields of the flattened struct are among the others.
     let value: Value = decode(&bytes).unwrap();
     assert_eq!(value.get("Index"), Some(&Value::Uint(u64::MAX)));
 }
@@ -136,12 +136,15 @@ fn errors_name_the_place_and_not_the_value() {
         Value::Map(vec![(text(name), value)])
     }
     let error = decode::<Node>(&encode(&deep("secret")).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "read Child.Ports[1]: a text instead of u16");
+    assert_eq!(error.to_string(), "decode Child.Ports[1]: a text instead of u16");
     let error = decode::<Node>(&encode(&field("Ttl", Value::Float(1.5))).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "read Ttl: a float instead of i64");
+    assert_eq!(error.to_string(), "decode Ttl: a float instead of i64");
     let error = decode::<Node>(&encode(&field("StartedAt", text("secret"))).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "read StartedAt: bytes that is not a time as Go's MarshalBinary writes it");
-    assert_eq!(decode::<u8>(&[0xd0, 0xff]).unwrap_err().to_string(), "read an integer that is not u8");
+    assert_eq!(
+        error.to_string(),
+        "decode StartedAt: bytes that is not a time as Go's MarshalBinary writes it"
+    );
+    assert_eq!(decode::<u8>(&[0xd0, 0xff]).unwrap_err().to_string(), "decode an integer that is not u8");
     assert_eq!(decode::<u8>(&[1, 1]), Err(DecodeError::Trailing(1)));
     assert_eq!(decode::<u8>(&[0xcc]), Err(DecodeError::Cut));
     assert_eq!(decode::<u8>(&[]), Err(DecodeError::Cut));
@@ -183,7 +186,7 @@ fn times_are_moments() {
     assert_eq!(Time::from(now).try_into(), Ok(now));
 }
 
-/// Every recorded value is read, and written in the very bytes that were recorded.
+/// Every recorded value decodes, and encodes to the recorded bytes.
 #[test]
 fn recorded_messages_are_written_as_they_were_read() {
     let mut messages = 0;

@@ -1,10 +1,10 @@
-//! Go's `time.Time`: 15 bytes in a text, as `MarshalBinary` of Go's package `time` makes them.
+//! Go's `time.Time`: 15 bytes in a text, in the format of Go's `Time.MarshalBinary`.
 //!
 //! ```text
 //! version 1 │ seconds since the year 1, i64 │ nanoseconds, i32 │ minutes east of Greenwich, i16; −1: UTC      all big-endian
 //! ```
 //!
-//! Version 2 has a byte for the seconds of the offset. The offset says nothing about the moment, and is not kept.
+//! Version 2 has an extra byte for the seconds of the offset. The offset does not affect the moment and is dropped.
 
 use std::{
     fmt,
@@ -16,29 +16,29 @@ use serde::{
     de::{self, Visitor},
 };
 
-/// Seconds from the beginning of the year 1, Go's zero, to 1970.
+/// Seconds from the start of the year 1, Go's zero time, to 1970.
 const YEAR_1: i64 = 62_135_596_800;
 
-/// A moment, to the nanosecond, by the wall clock.
+/// A moment of the wall clock, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds since 1970, rounded down.
     pub seconds: i64,
-    /// Nanoseconds on top, below a billion.
+    /// Additional nanoseconds, below one billion.
     pub nanos: u32,
 }
 
 impl Time {
-    /// Go's zero time, the beginning of the year 1: no time was given.
+    /// Go's zero time, the start of the year 1: no time was set.
     pub const ZERO: Self = Self { seconds: -YEAR_1, nanos: 0 };
 
-    /// Whether no time was given.
+    /// Whether no time was set.
     #[must_use]
     pub fn is_zero(self) -> bool {
         self == Self::ZERO
     }
 
-    /// A moment from nanoseconds since 1970.
+    /// Converts nanoseconds since 1970.
     #[must_use]
     pub fn from_unix_nanos(nanos: i64) -> Self {
         const BILLION: i64 = 1_000_000_000;
@@ -46,7 +46,7 @@ impl Time {
         Self { seconds: nanos.div_euclid(BILLION), nanos: rest }
     }
 
-    /// Nanoseconds since 1970; none for the zero time, and for what 64 bits can't count: before 1678 and after 2261.
+    /// Nanoseconds since 1970; `None` for the zero time and for times that 64 bits cannot represent: before 1678 and after 2261.
     #[must_use]
     pub fn unix_nanos(self) -> Option<i64> {
         let nanos = i128::from(self.seconds) * 1_000_000_000 + i128::from(self.nanos);
@@ -60,7 +60,7 @@ impl Time {
         if nanos >= 1_000_000_000 {
             return None;
         }
-        // Go's own arithmetic wraps; here what can't be told is no time.
+        // Go's arithmetic wraps; here a time that cannot be represented is invalid.
         Some(Self { seconds: seconds.checked_sub(YEAR_1)?, nanos })
     }
 
@@ -97,7 +97,7 @@ impl From<SystemTime> for Time {
 impl TryFrom<Time> for SystemTime {
     type Error = ();
 
-    /// Fails before 1970.
+    /// Fails for times before 1970.
     fn try_from(time: Time) -> Result<Self, ()> {
         let seconds = u64::try_from(time.seconds).map_err(|_| ())?;
         UNIX_EPOCH.checked_add(Duration::new(seconds, time.nanos)).ok_or(())

@@ -1,4 +1,4 @@
-//! Values whose type is not known beforehand: Go's `interface{}`, such as the configuration of a task driver.
+//! Values of unknown type: Go's `interface{}`, such as the configuration of a task driver.
 
 use std::fmt;
 
@@ -8,39 +8,39 @@ use serde::{
     ser::SerializeMap as _,
 };
 
-/// A value as it stands in a message. What was read is written in the same bytes, if a stock peer wrote it.
+/// A value of a message. If a stock peer encoded it, encoding it again gives the same bytes.
 #[derive(Clone, PartialEq, Default)]
 pub enum Value {
-    /// Nothing, or the zero value of anything.
+    /// `nil`, the zero value of any type.
     #[default]
     Nil,
     /// A boolean.
     Bool(bool),
-    /// An integer that was written as a signed one, or is below 128.
+    /// An integer that was encoded as signed, or is below 128.
     Int(i64),
-    /// An integer that was written as an unsigned one.
+    /// An integer that was encoded as unsigned.
     Uint(u64),
     /// A number.
     Float(f64),
     /// A text, or bytes that happen to be UTF-8.
     Text(String),
-    /// Bytes that are no text: a time, for example.
+    /// Bytes that are not UTF-8: a time, for example.
     Bytes(Vec<u8>),
     /// A list.
     List(Vec<Value>),
-    /// A map in the order in which it was sent. Keys are texts nearly always.
+    /// A map, in the order in which it was sent. Keys are nearly always texts.
     Map(Vec<(Value, Value)>),
 }
 
 impl Value {
-    /// The value of a map's field; none where this is no map.
+    /// The value of a map's field; `None` if the field is missing or this is not a map.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Self> {
         let Self::Map(entries) = self else { return None };
         entries.iter().find(|(key, _)| matches!(key, Self::Text(key) if key == name)).map(|(_, value)| value)
     }
 
-    /// A whole number; none where this is something else, or below zero.
+    /// A whole number; `None` if this is another type or negative.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         match self {
@@ -56,14 +56,14 @@ impl Value {
         }
     }
 
-    /// A text; none where this is something else.
+    /// A text; `None` if this is another type.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 }
 
-/// The kind and the size: a message may hold secrets.
+/// Prints types and sizes only: a message may hold secrets.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

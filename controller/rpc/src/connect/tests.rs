@@ -1,4 +1,4 @@
-//! Connections over loopback, with TLS and without, and clients that say nothing or something else.
+//! Connections over loopback, with TLS and without; silent clients and clients of another protocol.
 
 use std::str::FromStr as _;
 
@@ -27,7 +27,7 @@ fn pem(authority: &[u8], (certificate, key): (&[u8], &[u8])) -> Pem {
     }
 }
 
-/// A server, and how it thinks of its last connection.
+/// A server, and the result of each connection it accepts.
 async fn server(tls: Option<Pem>) -> (Address, tokio::sync::mpsc::Receiver<Result<(), AcceptError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address::from_str(&listener.local_addr().unwrap().to_string()).unwrap();
@@ -69,13 +69,13 @@ async fn both_sides_show_certificates() {
     let (address, _told) = server(Some(pem(AUTHORITY, SERVER))).await;
     let tls = |verify, region| ClientTls::new(&pem(AUTHORITY, CLIENT), verify, region).unwrap();
     assert_eq!(name(&address, Some(&tls(Verify::ServerOfRegion, "global"))).await.unwrap(), "server");
-    // Its certificate is not for another region, which is asked for only with `verify_server_hostname`.
+    // The server's certificate does not match another region; only `verify_server_hostname` checks that.
     let error = name(&address, Some(&tls(Verify::ServerOfRegion, "moon"))).await.unwrap_err();
     assert!(is_refused(&error) && error.to_string().contains("not valid for name"), "{error}");
     for region in ["moon", "Süd_2 no name"] {
         assert_eq!(name(&address, Some(&tls(Verify::AuthorityOnly, region))).await.unwrap(), "server");
     }
-    // Nor is it of another authority.
+    // An unknown authority is refused either way.
     for verify in [Verify::ServerOfRegion, Verify::AuthorityOnly] {
         let distrusts = ClientTls::new(&pem(STRANGER, CLIENT), verify, "global").unwrap();
         let error = name(&address, Some(&distrusts)).await.unwrap_err();
@@ -87,7 +87,7 @@ fn is_refused(error: &CallError) -> bool {
     matches!(error, CallError::Unreachable(why) if matches!(**why, DialError::Tls { .. }))
 }
 
-/// A server is told the name that it must have, and no other.
+/// The client sends the server name only if it verifies it.
 #[tokio::test(start_paused = true)]
 async fn names_are_sent_where_they_are_looked_at() {
     for (verify, is_sent) in [(Verify::ServerOfRegion, true), (Verify::AuthorityOnly, false)] {
@@ -100,7 +100,7 @@ async fn names_are_sent_where_they_are_looked_at() {
     }
 }
 
-/// A bundle as of a machine, with something in it that no longer counts as a certificate.
+/// A machine-wide bundle may hold an entry that no longer counts as a certificate.
 #[test]
 fn an_authority_that_cannot_be_read_spoils_no_other() {
     let odd = b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
@@ -109,7 +109,7 @@ fn an_authority_that_cannot_be_read_spoils_no_other() {
     assert!(matches!(with(odd), Err(TlsError::Empty("authority"))));
 }
 
-/// Of the addresses of a name, one is of a network that swallows everything.
+/// One of a name's two addresses belongs to a network that drops all packets.
 #[tokio::test(start_paused = true)]
 async fn one_address_leaves_time_for_the_next() {
     let began = tokio::time::Instant::now();
@@ -125,7 +125,7 @@ async fn one_address_leaves_time_for_the_next() {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
-/// With TLS 1.3 a client hears only after the handshake that its certificate won't do. It is told as what it is.
+/// With TLS 1.3, a client learns only after the handshake that its certificate was refused. The error must still name TLS.
 #[tokio::test]
 async fn a_certificate_that_the_server_refuses_is_no_lost_connection() {
     let (address, _told) = server(Some(pem(STRANGER, SERVER))).await;
@@ -138,11 +138,17 @@ async fn a_certificate_that_the_server_refuses_is_no_lost_connection() {
 async fn plain_and_tls_do_not_mix() {
     let (address, mut told) = server(Some(pem(AUTHORITY, SERVER))).await;
     assert!(name(&address, None).await.unwrap_err().is_lost());
-    assert_eq!(told.recv().await.unwrap().unwrap_err().to_string(), "accept a connection: it is not TLS");
+    assert_eq!(
+        told.recv().await.unwrap().unwrap_err().to_string(),
+        "accept a connection: the client uses no TLS"
+    );
     let (address, mut told) = server(None).await;
     let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), Verify::AuthorityOnly, "global").unwrap();
     assert!(name(&address, Some(&tls)).await.unwrap_err().is_lost());
-    assert_eq!(told.recv().await.unwrap().unwrap_err().to_string(), "accept a connection: it is TLS");
+    assert_eq!(
+        told.recv().await.unwrap().unwrap_err().to_string(),
+        "accept a connection: the client uses TLS"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The corpus, and what a little chance makes of it.
+//! Replays the corpus, and random mutations of it.
 
 use std::{path::PathBuf, time::Instant};
 
@@ -19,12 +19,12 @@ fn the_corpus_of_rpc_holds() {
     assert!(corpus.len() >= 30, "{} files", corpus.len());
     for (file, data) in corpus {
         let begun = Instant::now();
-        assert!(std::panic::catch_unwind(|| feed(&data)).is_ok(), "{file} breaks a promise (above)");
+        assert!(std::panic::catch_unwind(|| feed(&data)).is_ok(), "{file} breaks an invariant (see above)");
         assert!(begun.elapsed() < Duration::from_secs(180), "{file} takes {:?}", begun.elapsed());
     }
 }
 
-/// Bytes of the corpus that are wrong, missing, doubled; as many as `HERDLET_TEST_MUTATIONS` says, and few without.
+/// Flips, removes and duplicates bytes of the corpus: `HERDLET_TEST_MUTATIONS` times, 2,000 by default.
 #[test]
 fn what_is_damaged_by_chance_holds() {
     let times =
@@ -47,7 +47,11 @@ fn what_is_damaged_by_chance_holds() {
             }
         }
         let fed = std::panic::catch_unwind(|| feed(&data));
-        assert!(fed.is_ok(), "{file}, damaged {time} times, breaks a promise: {}", recordings::to_hex(&data));
+        assert!(
+            fed.is_ok(),
+            "{file}, damaged {time} times, breaks an invariant: {}",
+            recordings::to_hex(&data)
+        );
     }
 }
 

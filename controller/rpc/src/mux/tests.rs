@@ -1,4 +1,4 @@
-//! A connection against a peer that is made of bytes: what a stock peer was recorded with, and what none would do.
+//! A connection with a peer that sends raw bytes: recorded traffic of a stock peer, and violations of the protocol.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn data(flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [frame(DATA, flags, stream, payload.len() as u32), payload.to_vec()].concat()
 }
 
-/// The next frame: kind, flags, stream, length, payload.
+/// Reads the next frame: kind, flags, stream, length, payload.
 async fn read(peer: &mut DuplexStream) -> Option<(u8, u8, u32, u32, Vec<u8>)> {
     let mut header = [0; 12];
     peer.read_exact(&mut header).await.ok()?;
@@ -35,7 +35,7 @@ async fn read(peer: &mut DuplexStream) -> Option<(u8, u8, u32, u32, Vec<u8>)> {
     Some((header[1], header[3], number(4), number(8), payload))
 }
 
-/// The next frame that is no ping.
+/// Reads the next frame that is not a ping.
 async fn read_on(peer: &mut DuplexStream) -> (u8, u8, u32, u32, Vec<u8>) {
     loop {
         let frame = read(peer).await.expect("a frame");
@@ -58,7 +58,7 @@ async fn both_sides_open_streams() {
         (Mux::start(ours, Side::Client), Mux::start(theirs, Side::Server));
     for (opener, incoming) in [(&client, &mut at_server), (&server, &mut at_client)] {
         let mut stream = opener.open().await.unwrap();
-        // More than a window.
+        // More than one window.
         let sent: Vec<u8> = (0..1_000_000_u32).map(|at| at as u8).collect();
         stream.write_all(b"x").await.unwrap();
         let mut other = incoming.recv().await.unwrap();
@@ -70,7 +70,7 @@ async fn both_sides_open_streams() {
         let (_, read) = tokio::join!(sends, other.read_to_end(&mut got));
         assert_eq!(read.unwrap(), 1_000_001);
         assert!(got[1..] == sent);
-        // Half closed: the other way is open.
+        // Half-closed: the other direction stays open.
         other.write_all(b"still here").await.unwrap();
         other.shutdown().await.unwrap();
         other.shutdown().await.unwrap();
@@ -122,7 +122,7 @@ async fn a_reset_is_no_end() {
     assert_eq!((error.kind(), &got[..]), (std::io::ErrorKind::ConnectionReset, &b"half"[..]));
 }
 
-/// Whoever has finished and still reads is told as well whether the rest has come.
+/// A reader that has already finished its own direction must still see whether the stream is complete.
 #[tokio::test]
 async fn after_we_have_finished_a_reset_is_no_end_either() {
     let finish = [data(0, 1, b"half"), frame(WINDOW_UPDATE, FIN, 1, 0)].concat();
@@ -132,7 +132,7 @@ async fn after_we_have_finished_a_reset_is_no_end_either() {
         ([data(0, 1, b"half"), frame(DATA, RST, 1, 0)].concat(), false),
         (data(0, 1, b"half"), false),
         (data(FIN, 1, b"half"), true),
-        // The last frame breaks off.
+        // The last frame is truncated.
         ([data(0, 1, b"half"), data(FIN, 1, b"more")[..14].to_vec()].concat(), false),
     ] {
         let (mux, _incoming, mut peer) = pair(Side::Client);
@@ -147,7 +147,7 @@ async fn after_we_have_finished_a_reset_is_no_end_either() {
     }
 }
 
-/// A stream that the peer opens and finishes with the same frame.
+/// The peer opens and finishes a stream with one frame.
 #[tokio::test]
 async fn a_stream_may_end_with_its_first_frame() {
     let (_mux, mut incoming, mut peer) = pair(Side::Client);
@@ -157,13 +157,13 @@ async fn a_stream_may_end_with_its_first_frame() {
     assert_eq!(got, "all");
 }
 
-/// Two tasks read and write one stream. Each is woken, whichever has waited last.
+/// Two tasks use one stream, one reading and one writing. Both are woken, whichever waited last.
 #[tokio::test(start_paused = true)]
 async fn both_ways_of_a_stream_end_with_their_connection() {
     for writes_last in [true, false] {
         let (mux, _incoming, _peer) = pair(Side::Client);
         let (mut reader, mut writer) = tokio::io::split(mux.open().await.unwrap());
-        // As much as the window takes.
+        // As much as the window holds.
         writer.write_all(&vec![0; WINDOW as usize]).await.unwrap();
         let reads: BoxFuture<'_, bool> = Box::pin(async move { reader.read_u8().await.is_err() });
         let writes: BoxFuture<'_, bool> = Box::pin(async move { writer.write_all(b"more").await.is_err() });
@@ -180,7 +180,7 @@ async fn both_ways_of_a_stream_end_with_their_connection() {
     }
 }
 
-/// While we take leave of a peer that doesn't read, the connection counts as gone.
+/// A closing connection counts as lost, even while the GoAway waits for a peer that does not read.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_being_closed_is_no_more() {
     let (ours, _peer) = duplex(16);
@@ -197,7 +197,7 @@ async fn a_connection_that_is_being_closed_is_no_more() {
     assert_eq!(began.elapsed(), FAREWELL);
 }
 
-/// Servers tell an error for each stream that is reset.
+/// Servers log an error for each stream that is reset.
 #[tokio::test]
 async fn who_takes_leave_resets_nothing() {
     let (mux, _incoming, mut peer) = pair(Side::Client);
@@ -217,7 +217,7 @@ async fn who_takes_leave_resets_nothing() {
     assert_eq!(resets, 0);
 }
 
-/// Who waits for room hears that there will be none, though those who have it keep it.
+/// A caller that waits for a free stream learns that the connection ended, even if the other callers keep their streams.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_stream_hears_of_the_end() {
     let (mux, _incoming, peer) = pair(Side::Client);
@@ -228,7 +228,7 @@ async fn who_waits_for_a_stream_hears_of_the_end() {
     assert!(matches!(opened, Ok(Err(Lost::Ended | Lost::Failed(_)))), "{opened:?}");
 }
 
-/// A mistake in a crate below us harms one connection, and is seen by those who use it.
+/// A panic in a dependency affects one connection, and its users notice.
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_panics_is_no_more() {
     struct Panics(DuplexStream);
@@ -290,14 +290,14 @@ async fn of_ten_thousand_streams_as_many_live_as_there_is_room_for() {
     }
     assert_eq!(acknowledged, STREAMS);
     assert!(mux.lost().is_none(), "{:?}", mux.lost());
-    // Room is made where streams end.
+    // Dropping streams frees permits.
     drop(incoming.recv().await.unwrap());
     assert_eq!(read_on(&mut peer).await.1, RST);
     peer.write_all(&frame(WINDOW_UPDATE, SYN, 30_000, 0)).await.unwrap();
     assert_eq!(read_on(&mut peer).await.1, ACK);
 }
 
-/// A client that has as many streams as it may ends one and opens the next, before the server has let go of the first.
+/// A client at its limit ends one stream and opens the next before the server has released the first.
 #[tokio::test]
 async fn a_server_has_room_for_streams_that_have_just_ended() {
     let (mux, mut incoming, mut peer) = pair(Side::Server);
@@ -321,9 +321,9 @@ async fn who_talks_nonsense_is_left() {
         [frame(WINDOW_UPDATE, SYN, 2, 0), data(0, 2, &vec![0; 200_000]), data(0, 2, &vec![0; 200_000])]
             .concat();
     let cases: [(&str, Vec<u8>, &str); 8] = [
-        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "speaks HTTP: is this its port for HTTP"),
+        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "speaks HTTP: is this its HTTP port"),
         ("a talker", b"220 mail.example ESMTP\r\n".to_vec(), "of kind 50"),
-        ("a frame of a gigabyte", frame(DATA, 0, 2, 1 << 30), "1073741824 bytes at a time"),
+        ("a frame of a gigabyte", frame(DATA, 0, 2, 1 << 30), "1073741824 bytes in one frame"),
         ("more than the window", overrun, "by Data"),
         ("a stream of ours", frame(WINDOW_UPDATE, SYN, 1, 0), "by WindowUpdate with flags 0x1, stream 1"),
         (
@@ -339,7 +339,7 @@ async fn who_talks_nonsense_is_left() {
         peer.write_all(&bytes).await.unwrap();
         let why = mux.ended().await;
         assert!(matches!(&why, Lost::Violation(why) if why.contains(told)), "{what}: {why:?}");
-        // And the socket is closed.
+        // The socket is closed too.
         while read(&mut peer).await.is_some() {}
         assert!(matches!(mux.open().await, Err(Lost::Violation(_))), "{what}");
     }
@@ -372,7 +372,7 @@ async fn streams_end_with_their_connection() {
     }
 }
 
-/// One side of a recorded connection is played by bytes, the other by us: what we hear is what was said, what we say arrives.
+/// Plays one side of a recorded connection from its bytes: we receive the recorded data, and our data reaches the peer.
 #[tokio::test]
 async fn recorded_connections_are_understood() {
     for (file, passed) in recordings::connections() {
@@ -392,7 +392,7 @@ async fn recorded_connections_are_understood() {
                 let (header, payload) = (header.unwrap(), &line.bytes[12..]);
                 let opens = header.flags & u16::from(SYN) != 0 && header.stream != 0;
                 if line.way == peers_way {
-                    // It answers pings that we don't send.
+                    // Skip its answers to pings that we do not send.
                     if header.stream == 0 && header.flags & u16::from(ACK) != 0 {
                         continue;
                     }

@@ -1,22 +1,22 @@
-//! Chance, for spreading what would happen at once. Not for secrets.
+//! Randomness to spread events that would otherwise coincide. Not for secrets.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
 
-/// A row of numbers that look random (SplitMix64), the same for the same seed.
+/// A pseudorandom sequence (SplitMix64); the same for the same seed.
 #[derive(Debug, Clone)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// A row that nobody knows beforehand.
+    /// A sequence with a random seed.
     #[must_use]
     pub fn new() -> Self {
         Self(RandomState::new().hash_one(0))
     }
 
-    /// The row of this seed.
+    /// The sequence of this seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         Self(seed)
@@ -29,13 +29,13 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A time from nothing up to `max`, which it never is.
+    /// A uniform duration in `0..max`.
     pub fn below(&mut self, max: Duration) -> Duration {
         let nanos = u128::from(u64::try_from(max.as_nanos()).unwrap_or(u64::MAX));
         Duration::from_nanos(u64::try_from((u128::from(self.next()) * nanos) >> 64).unwrap_or_default())
     }
 
-    /// Puts a list in any order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for end in (1..list.len()).rev() {
             let at = (u128::from(self.next()) * (end as u128 + 1)) >> 64;
@@ -50,7 +50,7 @@ impl Default for Chance {
     }
 }
 
-/// `base` and up to as much again: how Nomad spreads intervals (`helper.RandomStagger`).
+/// `base` plus a random part of up to `base`: how Nomad spreads intervals (`helper.RandomStagger`).
 pub fn jitter(base: Duration, chance: &mut Chance) -> Duration {
     base + chance.below(base)
 }

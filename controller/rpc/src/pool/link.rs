@@ -1,4 +1,4 @@
-//! The way to one server: one connection, dialled where there is none. Knows no list and no call.
+//! The connection to one server, dialled on demand. Knows neither the list nor the calls.
 
 use std::{
     future::Future,
@@ -13,7 +13,7 @@ use crate::{
     error::{CallError, DialError},
 };
 
-/// A connection over which nobody has called for so long is not needed, unless the server calls us over it.
+/// A connection that has not been used for this long is closed, unless the server has open calls over it.
 pub(super) const IDLE: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
@@ -22,14 +22,14 @@ pub(super) struct Link {
     used: Mutex<Instant>,
 }
 
-/// What came of dialling the server.
+/// The outcome of dialling the server.
 #[derive(Debug)]
 enum Dialled {
-    /// Nobody has.
+    /// Not dialled yet.
     Not,
-    /// A connection, which may be lost by now.
+    /// A connection, possibly lost by now.
     Open(Caller),
-    /// It failed. Whoever waited for it meanwhile need not dial again.
+    /// Dialling failed. Callers that waited for it need not dial again.
     Failed { at: Instant, why: Arc<DialError> },
 }
 
@@ -38,10 +38,10 @@ impl Link {
         Arc::new(Self { dialled: tokio::sync::Mutex::new(Dialled::Not), used: Mutex::new(Instant::now()) })
     }
 
-    /// The connection, or what comes of `dial`. Whoever comes while it is dialled waits for it.
+    /// The open connection, or the result of `dial`. Concurrent callers wait for one dial.
     ///
     /// # Errors
-    /// When the server can't be reached.
+    /// If the server cannot be reached.
     pub(super) async fn caller<F: Future<Output = Result<Caller, DialError>>>(
         &self,
         dial: impl FnOnce() -> F,
@@ -56,7 +56,7 @@ impl Link {
             }
             Dialled::Open(_) | Dialled::Failed { .. } | Dialled::Not => {}
         }
-        // Boxed: calls that wait long over a connection hold no room for making one.
+        // Boxed, so that a call that waits long over an open connection holds no memory for dialling.
         match Box::pin(dial()).await {
             Ok(caller) => {
                 *dialled = Dialled::Open(caller.clone());
@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    /// Takes leave of the server. Where it is dialled just now, whoever dials drops that.
+    /// Closes the connection. If it is being dialled, the dialling caller is expected to drop that.
     pub(super) fn close(&self) {
         if let Ok(dialled) = self.dialled.try_lock()
             && let Dialled::Open(caller) = &*dialled
@@ -79,12 +79,12 @@ impl Link {
         }
     }
 
-    /// Whether it was used not long ago.
+    /// Whether it was used recently.
     pub(super) fn is_used(&self) -> bool {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < IDLE
     }
 
-    /// Whether the server has streams of its own over it, such as somebody's terminal, or it is dialled just now.
+    /// Whether the server has open streams over it, such as a terminal session, or it is being dialled.
     pub(super) fn is_serving(&self) -> bool {
         self.dialled
             .try_lock()

@@ -5,12 +5,12 @@ use std::{fmt, time::Duration};
 use super::{Chance, jitter};
 use crate::address::Address;
 
-/// Servers, first the one that is asked.
+/// Servers; the first one is asked.
 #[derive(Debug, Clone, Default)]
 pub struct ServerList(Vec<Address>);
 
 impl ServerList {
-    /// Takes these in place of those before, in any order. False where nothing changes: they are the same ones, or none.
+    /// Replaces the servers, in random order. Returns false, and changes nothing, if the set is the same or empty.
     pub fn replace(&mut self, mut servers: Vec<Address>, chance: &mut Chance) -> bool {
         servers.sort();
         servers.dedup();
@@ -24,7 +24,7 @@ impl ServerList {
         true
     }
 
-    /// The one that is asked.
+    /// The server to ask.
     #[must_use]
     pub fn first(&self) -> Option<Address> {
         self.0.first().cloned()
@@ -36,13 +36,14 @@ impl ServerList {
         self.0.clone()
     }
 
-    /// Whether it is one of them.
+    /// Whether `server` is in the list.
     #[must_use]
     pub fn contains(&self, server: &Address) -> bool {
         self.0.contains(server)
     }
 
-    /// Moves one that failed to the end. Only from the front: of calls that fail together, one does it. True: another one is asked now.
+    /// Moves a failed server to the end, but only from the front: when several calls fail together, only one moves it. Returns whether it
+    /// moved.
     pub fn failed(&mut self, server: &Address) -> bool {
         let is_left = self.0.len() > 1 && self.0.first() == Some(server);
         if is_left {
@@ -51,14 +52,14 @@ impl ServerList {
         is_left
     }
 
-    /// All of them in any order.
+    /// A shuffled copy.
     pub fn shuffled(&self, chance: &mut Chance) -> Vec<Address> {
         let mut servers = self.0.clone();
         chance.shuffle(&mut servers);
         servers
     }
 
-    /// Takes this order, if it is still one of the same servers.
+    /// Adopts this order if it has the same servers.
     pub fn reorder(&mut self, order: Vec<Address>) {
         if order.len() == self.0.len() && order.iter().all(|server| self.contains(server)) {
             self.0 = order;
@@ -75,8 +76,8 @@ impl fmt::Display for ServerList {
     }
 }
 
-/// When to spread clients over servers again: five minutes at least, and as long as it takes that all of them together move 64 times
-/// a second to a server; up to twice that by chance. `nodes` is what a server told last, 0 where none has.
+/// When to spread clients over servers again: after 5 minutes, or longer in large clusters, such that all clients together move at most 64
+/// times a second per server; plus up to the same again at random. `nodes` is the count that a server last reported, 0 if none has.
 pub fn rebalance_after(nodes: u32, servers: usize, chance: &mut Chance) -> Duration {
     const LEAST: Duration = Duration::from_secs(300);
     const MOVES_A_SECOND: f64 = 64.0;

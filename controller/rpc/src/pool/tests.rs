@@ -1,4 +1,4 @@
-//! Servers that fail, in time that does not pass.
+//! Failing servers, under paused time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::{
     testing::{Lab, WAIT},
 };
 
-/// Calls may be made in any task.
+/// Checks that the call's future is `Send`.
 fn goes_anywhere<T: Send>(call: T) -> T {
     call
 }
@@ -17,15 +17,15 @@ fn goes_anywhere<T: Send>(call: T) -> T {
 #[derive(Default)]
 struct Lan {
     servers: BTreeMap<String, Arc<Lab>>,
-    /// Nobody answers there.
+    /// Servers that refuse connections.
     down: Mutex<BTreeSet<String>>,
-    /// Somebody has accepted, and hangs.
+    /// Servers that accept connections but never answer.
     hangs: Mutex<BTreeSet<String>>,
-    /// Nobody even refuses.
+    /// Servers that drop all packets.
     swallowed: Mutex<BTreeSet<String>>,
-    /// Somebody accepts, and goes.
+    /// Servers that accept connections and close them.
     cut: Mutex<BTreeSet<String>>,
-    /// Who was dialled, in order.
+    /// The dialled servers, in order.
     dialled: Mutex<Vec<String>>,
     kept: Mutex<Vec<tokio::io::DuplexStream>>,
 }
@@ -60,7 +60,7 @@ impl Dial for Lan {
     }
 }
 
-/// A pool of servers a, b and c, in an order that is told.
+/// A pool of the servers a, b and c, and their shuffled order.
 fn pool() -> (Pool<Lab, Lan>, Vec<String>) {
     let lab = |name| (name_of(name), Arc::new(Lab { name, ..Lab::default() }));
     let lan = Lan { servers: ["a", "b", "c"].map(lab).into(), ..Lan::default() };
@@ -106,7 +106,7 @@ async fn the_first_server_is_asked_over_one_connection() {
     assert_eq!(*pool.network.dialled.lock().unwrap(), [order[0].clone()]);
     assert!(successes.has_changed().unwrap());
     successes.mark_unchanged();
-    // And it calls us over the same one.
+    // The server calls us over the same connection.
     let reply = pool.write("Lab.Back", &()).await.unwrap();
     assert_eq!(reply.decode::<String>().unwrap(), "node");
 }
@@ -117,7 +117,7 @@ async fn the_next_one_is_asked_where_nobody_answers() {
     pool.network.down.lock().unwrap().insert(order[0].clone());
     assert_eq!(pool.name().await.unwrap(), order[1]);
     assert_eq!(super::tests::order(&pool), [&order[1][..], &order[2], &order[0]]);
-    // Nothing was sent, so a change may go on to the next one too.
+    // Nothing was sent, so a write may go to the next server too.
     pool.network.down.lock().unwrap().insert(order[1].clone());
     pool.known().links.clear();
     assert_eq!(pool.write("Lab.Name", &()).await.unwrap().decode::<String>().unwrap(), order[2]);
@@ -139,7 +139,7 @@ async fn who_has_no_leader_is_asked_again_for_as_long_as_calls_are_held() {
         .map(|name| pool.network.servers[name].begun.load(std::sync::atomic::Ordering::SeqCst))
         .sum();
     assert!((17..80).contains(&tries), "{tries} tries");
-    // And they find one after two seconds.
+    // A leader is elected after two seconds.
     let elected = async {
         sleep(Duration::from_secs(2)).await;
         pool.fail(&order[1], None);
@@ -158,20 +158,20 @@ async fn other_errors_go_to_the_caller_at_once() {
     let error = pool.query("Lab.Echo", WAIT, |_| ()).await.unwrap_err();
     assert!(matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::PermissionDenied));
     assert!(began.elapsed() < Duration::from_millis(100));
-    // All servers would say so: the first stays the first.
+    // All servers would return the same error: the first stays first.
     assert_eq!(super::tests::order(&pool), order);
 }
 
 #[tokio::test(start_paused = true)]
 async fn reads_are_repeated_when_a_connection_is_lost_and_changes_are_not() {
     let (pool, order) = pool();
-    // Longer than calls are held, which counts from when it fails.
+    // Longer than the hold time, which starts when the call fails.
     let cut = async {
         sleep(Duration::from_secs(100)).await;
         let link = Arc::clone(pool.known().links.values().next().unwrap());
         link.mux().await.close();
     };
-    // Asks a second server for what is left of the time, which fails for another reason.
+    // The second server is asked with the rest of the time, and fails for another reason.
     pool.fail(&order[1], Some("enough"));
     let asked = Mutex::new(Vec::new());
     let request = |left: Duration| asked.lock().unwrap().push(left.as_secs());
@@ -197,14 +197,14 @@ async fn a_server_that_hangs_is_left() {
     let error = pool.name().await.unwrap_err();
     assert!(matches!(error, CallError::Late(_)), "{error}");
     assert_eq!(began.elapsed(), GRACE);
-    assert!(left.has_changed().unwrap(), "who waits for it in another call hears so");
+    assert!(left.has_changed().unwrap(), "other calls to it are notified");
     assert_eq!(pool.name().await.unwrap(), order[1]);
-    // Its connection was closed, so whoever still asks it hears so.
+    // Its connection was closed, so other calls there end too.
     let link = Arc::clone(&pool.known().links[&order[0].parse::<Address>().unwrap()]);
     link.mux().await.ended().await;
 }
 
-/// All servers would answer so.
+/// Every server would give the same answer.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_too_large_is_no_reason_to_leave_a_server() {
     let (pool, order) = pool();
@@ -218,8 +218,7 @@ async fn an_answer_that_is_too_large_is_no_reason_to_leave_a_server() {
     assert!(!left.has_changed().unwrap());
 }
 
-/// A server takes a query that asks for no time at all for one that asks for 300 s. One that is repeated when its time is nearly up, or
-/// up, asks for a little.
+/// Servers treat a blocking time of zero as 300 s, so a retry at the end of the time requests a short one instead.
 #[tokio::test(start_paused = true)]
 async fn the_last_try_of_a_query_asks_for_some_time() {
     let (pool, order) = pool();
@@ -241,11 +240,11 @@ async fn the_last_try_of_a_query_asks_for_some_time() {
     assert!(began.elapsed() < block + HOLD + Duration::from_secs(1), "{:?}", began.elapsed());
     assert!(asked.lock().unwrap().iter().all(|left| !left.is_zero()));
     assert_eq!(asked.lock().unwrap().last(), Some(&BLOCK_MIN));
-    // What does not block at all is asked as what it is.
+    // A query that does not block keeps zero.
     pool.query("Lab.Echo", Duration::ZERO, |left| assert_eq!(left, Duration::ZERO)).await.unwrap();
 }
 
-/// A heartbeat to a server that hangs is late, and the next one goes to another: the node isn't down.
+/// A heartbeat to a hanging server times out, and the next one goes to another server, so the node is not marked down.
 #[tokio::test(start_paused = true)]
 async fn what_must_be_done_in_time_leaves_a_server_that_hangs() {
     let within = Duration::from_secs(8);
@@ -261,10 +260,10 @@ async fn what_must_be_done_in_time_leaves_a_server_that_hangs() {
         assert!(matches!(error, CallError::Late(_)), "{error}");
         assert_eq!(began.elapsed(), within);
         assert_eq!(heartbeat().await.unwrap().decode::<String>().unwrap(), order[1]);
-        // In so little time it may just have looked for a leader: others may wait on.
+        // The wait was short enough that the server may have been waiting for a leader: other calls keep the connection.
         assert!(pool.link(&order[0]).unwrap().mux().await.lost().is_none());
     }
-    // Dialling counts, and so do pauses.
+    // Dialling and pauses count towards the limit.
     let (pool, order) = pool();
     pool.network.swallowed.lock().unwrap().insert(order[0].clone());
     order[1..].iter().for_each(|name| pool.fail(name, Some("No cluster leader")));
@@ -275,7 +274,7 @@ async fn what_must_be_done_in_time_leaves_a_server_that_hangs() {
     }
 }
 
-/// A machine that is off answers nothing. That takes as long as to see that, and not all the time that there is.
+/// Skipping a server that is powered off takes only the short dial timeout.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_swallows_everything_is_passed_over() {
     let (pool, order) = pool();
@@ -284,7 +283,7 @@ async fn a_server_that_swallows_everything_is_passed_over() {
     let answer = pool.write("Lab.Name", &()).await.unwrap();
     assert_eq!(answer.decode::<String>().unwrap(), order[2]);
     assert_eq!(began.elapsed(), 2 * DIAL_HASTILY);
-    // The only one that is left has the time that others have at stock clients.
+    // The last server left gets the full dial timeout of stock clients.
     let (pool, order) = self::pool();
     pool.network.swallowed.lock().unwrap().extend(order);
     let began = Instant::now();
@@ -293,7 +292,7 @@ async fn a_server_that_swallows_everything_is_passed_over() {
     assert!(matches!(error, CallError::Unreachable(_)), "{error}");
 }
 
-/// Without any server a call ends at once, however long it might have blocked: each was dialled once.
+/// If no server is reachable, a call fails at once, however long it might have blocked; each server is dialled once.
 #[tokio::test(start_paused = true)]
 async fn who_reaches_nobody_hears_so() {
     let (pool, order) = pool();
@@ -304,7 +303,7 @@ async fn who_reaches_nobody_hears_so() {
     assert_eq!((began.elapsed(), pool.dialled()), (Duration::ZERO, 3));
 }
 
-/// Servers that accept and go, such as those with TLS whom we ask without, are dialled for as long as calls are held.
+/// Servers that accept and then close, such as TLS servers called without TLS, are dialled until the hold time ends.
 #[tokio::test(start_paused = true)]
 async fn who_is_cut_off_again_and_again_hears_so() {
     let (pool, order) = pool();
@@ -317,7 +316,7 @@ async fn who_is_cut_off_again_and_again_hears_so() {
     assert!(pool.dialled() < 80, "{} times dialled", pool.dialled());
 }
 
-/// However many wait for something to happen, others find a stream of the connection.
+/// However many queries block, other calls find a free stream.
 #[tokio::test(start_paused = true)]
 async fn queries_that_block_leave_room_for_others() {
     let (pool, order) = pool();
@@ -342,7 +341,7 @@ async fn queries_that_block_leave_room_for_others() {
     }
 }
 
-/// Somebody's terminal goes over a connection that we no longer use. It is closed after the last of its kind.
+/// A terminal session uses a connection that the pool no longer calls over. The connection closes after the session.
 #[tokio::test(start_paused = true)]
 async fn a_connection_over_which_a_server_calls_is_kept() {
     let (pool, order) = pool();
@@ -390,7 +389,7 @@ async fn new_servers_take_the_place_of_old_ones() {
     assert_eq!(pool.name().await.unwrap(), order[2]);
     assert!(!pool.known().links.contains_key(&order[0].parse::<Address>().unwrap()));
     pool.set_servers(Vec::new());
-    assert_eq!(pool.name().await.unwrap(), order[2], "none at all are no news");
+    assert_eq!(pool.name().await.unwrap(), order[2], "an empty list is ignored");
 }
 
 #[tokio::test(start_paused = true)]
@@ -420,12 +419,12 @@ async fn streaming_calls_go_on_to_the_next_server() {
     goes_anywhere(pool.stream("Lab.Repeat", &1)).await.unwrap();
     assert_eq!(began.elapsed(), DIAL_HASTILY);
     assert_eq!(super::tests::order(&pool)[0], order[2]);
-    // One that does not accept it is left as well, but it isn't known whether it has begun.
+    // A server that does not accept the call moves to the end too, but the call may have begun, so it is not retried.
     pool.network.hangs.lock().unwrap().insert(order[2].clone());
     let error = pool.stream("Lab.Repeat", &1).await.map(drop).unwrap_err();
     assert!(matches!(error, CallError::Late(GRACE)), "{error}");
     assert_eq!(super::tests::order(&pool), order);
-    // What is refused is refused by all.
+    // Every server would refuse the method.
     pool.network.down.lock().unwrap().clear();
     let error = pool.stream("Lab.Nothing", &1).await.map(drop).unwrap_err();
     assert!(matches!(error, CallError::Server(_)), "{error}");

@@ -1,4 +1,4 @@
-//! What a peer that calls may do, and what becomes of it.
+//! Calling peers that misbehave or disconnect.
 
 use std::sync::atomic::Ordering;
 
@@ -57,7 +57,7 @@ fn peer() -> Peer {
     Peer { address: "test".to_owned(), mux: None }
 }
 
-/// A request that breaks off somewhere is not begun, wherever it is.
+/// A truncated request does not start a call, wherever it ends.
 #[tokio::test]
 async fn a_request_may_break_at_any_byte() {
     let header = Request { seq: 1, service_method: "Lab.Echo".to_owned() };
@@ -73,7 +73,7 @@ async fn a_request_may_break_at_any_byte() {
     }
 }
 
-/// Every recorded request is answered, whatever is in it.
+/// Every recorded request gets a response, whatever its arguments.
 #[tokio::test]
 async fn recorded_requests_are_answered() {
     let (ours, theirs) = duplex(4096);
@@ -89,8 +89,7 @@ async fn recorded_requests_are_answered() {
     }
 }
 
-/// Arguments that are larger than a service wants end their stream, before they have come: of one that does not say, those of more than
-/// 1 MiB, since there are many streams.
+/// Arguments above the service's limit end their stream before they have arrived. The default limit is 1 MiB, since there are many streams.
 #[tokio::test]
 async fn a_service_says_how_much_it_takes() {
     let header = Request { seq: 1, service_method: "Lab.Echo".to_owned() };
@@ -99,8 +98,8 @@ async fn a_service_says_how_much_it_takes() {
     theirs.write_all(&request).await.unwrap();
     theirs.shutdown().await.unwrap();
     let refused = plain(ours, &Anything, &peer()).await.unwrap_err();
-    assert_eq!(refused.to_string(), "take a message of more than 1048576 bytes");
-    // The lab takes more, and waits for it.
+    assert_eq!(refused.to_string(), "accept a message of more than 1048576 bytes");
+    // The lab has a higher limit, and waits for the arguments.
     let (ours, mut theirs) = duplex(4096);
     theirs.write_all(&request).await.unwrap();
     theirs.shutdown().await.unwrap();
@@ -108,7 +107,7 @@ async fn a_service_says_how_much_it_takes() {
     assert_eq!(cut.to_string(), "read a message: the stream ended");
 }
 
-/// Says what was said.
+/// Echoes the arguments.
 struct Anything;
 
 impl Service for Anything {

@@ -1,4 +1,4 @@
-//! Servers that know tokens, forget them, and go away.
+//! Servers that know tokens, forget them, and become unreachable.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,7 +18,7 @@ const BY_ROLE: &str = "4b78fe38-11a5-b1e5-fd34-d3cdfeb80b84";
 const BRIEF: &str = "11111111-0000-0000-0000-000000000000";
 const LEADER: &str = "22222222-0000-0000-0000-000000000000";
 
-/// What servers know, in the words of real ones.
+/// Stand-in servers with the error texts of real ones.
 #[derive(Default)]
 struct Cluster {
     asked: AtomicUsize,
@@ -58,7 +58,7 @@ impl Cluster {
         let caller = body.get("AuthToken").and_then(Value::as_text).unwrap();
         match &*question.method {
             "ACL.ResolveToken" => {
-                assert_eq!(caller, "", "whoever asks is nobody yet");
+                assert_eq!(caller, "", "the call itself is anonymous");
                 Ok(match body.get("SecretID").and_then(Value::as_text).unwrap() {
                     _ if self.forgets.load(Ordering::SeqCst) => map(&[("Token", Value::Nil)]),
                     OPERATOR => token("management", &[], &[]),
@@ -178,12 +178,12 @@ async fn what_was_said_is_kept_for_a_while_and_longer_without_servers() {
     cluster.away.store(true, Ordering::SeqCst);
     tokio::time::advance(Duration::from_secs(3_600)).await;
     assert!(resolve(&resolver, READER).await.is_ok());
-    assert!(matches!(resolve(&resolver, OPERATOR).await, Err(Denied::Unsaid(_))), "nothing was said of it");
+    assert!(matches!(resolve(&resolver, OPERATOR).await, Err(Denied::Unsaid(_))), "nothing is cached for it");
     cluster.away.store(false, Ordering::SeqCst);
     cluster.forgets.store(true, Ordering::SeqCst);
     tokio::time::advance(Duration::from_secs(31)).await;
     assert_eq!(resolve(&resolver, READER).await, Err(Denied::Unknown), "a token that is revoked is gone");
-    // That too holds for a while.
+    // The denial is cached for a while too.
     let asked = cluster.asked.load(Ordering::SeqCst);
     assert_eq!(resolve(&resolver, READER).await, Err(Denied::Unknown));
     assert_eq!(cluster.asked.load(Ordering::SeqCst), asked);
@@ -199,7 +199,7 @@ async fn without_acls_everything_is_allowed_unless_there_must_be_some() {
         cluster.has_no_acls.store(true, Ordering::SeqCst);
         let denied = resolve(&resolver, token).await.unwrap_err();
         assert_eq!(denied.to_string(), "ACL support disabled");
-        // As long as nobody has said that there are none, there are some.
+        // Until a server reports that ACLs are disabled, they are assumed to be enabled.
         let (cluster, resolver) = ground(Mode::Cluster);
         cluster.away.store(true, Ordering::SeqCst);
         assert!(resolve(&resolver, token).await.is_err());
@@ -261,7 +261,7 @@ async fn servers_that_hang_are_not_waited_for() {
     assert_eq!(began.elapsed(), ANSWER_MAX);
 }
 
-/// What stock clients were recorded to ask is what we ask, and what stock servers answered is understood.
+/// We make the calls that stock clients made in the recordings, and understand the responses of stock servers.
 #[tokio::test]
 async fn recorded_answers_are_understood() {
     let mut seen = BTreeSet::new();

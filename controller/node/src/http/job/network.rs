@@ -1,4 +1,4 @@
-//! Services, their checks, and what connects them.
+//! Services, their checks, and Consul Connect.
 
 use serde_json::{Value as Json, json};
 
@@ -6,7 +6,7 @@ use super::{Fields, each, fill, fill_empty, inner, merge, policies, supersede, t
 
 const SECOND: i64 = 1_000_000_000;
 
-/// Fills in what a service doesn't say. `name` is its name where it has none.
+/// Fills in the defaults of a service. `name` is its default name.
 pub(super) fn service(service: &mut Fields, name: &str) {
     fill_empty(
         service,
@@ -42,14 +42,14 @@ pub(super) fn service(service: &mut Fields, name: &str) {
     });
 }
 
-/// When a check restarts its task: what the check says, or else its service does.
+/// When a check restarts its task: the check's own settings, or else those of its service.
 fn restart(wide: Option<&Json>, narrow: Option<&Json>) -> Option<Json> {
     let said = narrow.filter(|own| own.is_object());
     let mut restart = match (wide, said) {
         (None, None) => return None,
         (None, Some(only)) | (Some(only), None) => only.clone(),
         (Some(wide), Some(said)) => {
-            // Zero is not said.
+            // Zero counts as unset.
             let mut said = said.clone();
             if let Json::Object(said) = &mut said {
                 said.retain(|_, value| *value != json!(false) && *value != json!(0) || value.is_null());

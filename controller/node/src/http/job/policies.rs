@@ -1,4 +1,4 @@
-//! What a group does about failures and changes: blocks that its job may say for all of its groups.
+//! Policies of a group for failures and changes, which its job may set for all groups.
 
 use serde_json::{Value as Json, json};
 
@@ -8,7 +8,7 @@ const SECOND: i64 = 1_000_000_000;
 const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 
-/// How a job is updated, where it doesn't say.
+/// The default update policy.
 pub(super) fn update() -> Json {
     json!({
         "Stagger": 30 * SECOND, "MaxParallel": 1, "HealthCheck": "checks", "MinHealthyTime": 10 * SECOND,
@@ -36,7 +36,7 @@ fn restart(kind: &str) -> Json {
     })
 }
 
-/// Those of a group.
+/// Fills in the policies of a group.
 pub(super) fn of_group(group: &mut Fields, Context { job, kind, .. }: &Context<'_>) {
     let said = |name: &str| job.get(name).filter(|said| said.is_object());
     let is_service = &**kind == "service";
@@ -58,14 +58,14 @@ pub(super) fn of_group(group: &mut Fields, Context { job, kind, .. }: &Context<'
     }
 }
 
-/// Affinities and spreads weigh the same where they don't say.
+/// Sets the default weight of affinities and spreads.
 pub(super) fn weigh(fields: &mut Fields) {
     for name in ["Affinities", "Spreads"] {
         each(fields, name, |one| fill(one, json!({ "Weight": 50 })));
     }
 }
 
-/// How something is scaled. `count` is the least where none is said, `target` what the policy is of beside its group.
+/// Fills in a scaling policy. `count` is the default minimum; `target` names the target besides its group.
 pub(super) fn scaling(
     policy: &mut Fields,
     count: &Json,
@@ -87,7 +87,7 @@ pub(super) fn scaling(
     policy.insert("Target".to_owned(), target);
 }
 
-/// What is asked of a machine.
+/// Fills in the resources of a task.
 pub(super) fn resources(resources: &mut Fields) {
     let has_cores = resources.get("Cores").is_some_and(|cores| !cores.is_null());
     let cpu = if has_cores { 0 } else { 100 };
@@ -101,12 +101,12 @@ pub(super) fn resources(resources: &mut Fields) {
     }
 }
 
-/// How much of a log is kept.
+/// Fills in the limits of a log.
 pub(super) fn logs(logs: &mut Fields) {
     fill(logs, json!({ "MaxFiles": 10, "MaxFileSizeMB": 10, "Disabled": false }));
 }
 
-/// Where volumes are mounted. A mount of no volume is none.
+/// Fills in volume mounts. Mounts without a volume are removed.
 pub(super) fn mounts(task: &mut Fields) {
     if let Some(Json::Array(mounts)) = task.get_mut("VolumeMounts") {
         mounts.retain(|mount| mount.get("Volume").is_some_and(|volume| !volume.is_null()));

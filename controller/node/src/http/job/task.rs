@@ -1,4 +1,4 @@
-//! Tasks, with what they are given.
+//! Tasks and their blocks.
 
 use serde_json::{Value as Json, json};
 
@@ -10,7 +10,7 @@ use super::{
 
 const SECOND: i64 = 1_000_000_000;
 
-/// Fills in what a task doesn't say. `restart` is its group's policy.
+/// Fills in the defaults of a task. `restart` is its group's policy.
 pub(super) fn complete(task: &mut Fields, group: &str, restart: &Json, context: &Context<'_>) {
     fill(task, json!({ "Resources": {}, "LogConfig": {}, "KillTimeout": 5 * SECOND }));
     if let Some(resources) = inner(task, "Resources") {
@@ -38,7 +38,7 @@ pub(super) fn complete(task: &mut Fields, group: &str, restart: &Json, context: 
     let of_service = format!("{}-{group}-{name}", context.name);
     each(task, "Services", |service| {
         network::service(service, &of_service);
-        // Only of groups' services a check is of a task.
+        // Only the checks of group services name a task.
         each(service, "Checks", |check| drop(check.remove("TaskName")));
     });
     policies::weigh(task);

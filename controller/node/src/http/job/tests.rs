@@ -1,4 +1,4 @@
-//! Jobs as command lines send them, and what servers get.
+//! Jobs as command lines send them, and the completed jobs.
 
 use super::*;
 use crate::test_recordings;
@@ -122,7 +122,7 @@ fn a_job_goes_where_it_is_told_to() {
     }
 }
 
-/// What an agent of Nomad fills in is what servers have answered with: nothing is changed where all is said.
+/// A job from a server's answer was completed by a stock agent, so completing it again changes nothing.
 #[test]
 fn a_whole_job_of_stock_servers_stays_what_it_is() {
     let mut seen = 0;
@@ -150,13 +150,13 @@ fn a_whole_job_of_stock_servers_stays_what_it_is() {
     assert!(seen > 5, "{seen} jobs");
 }
 
-/// What was said is still so; more may be said.
+/// Asserts that every field is unchanged; fields may have been added.
 fn same(before: &Json, after: &Json, at: &str) {
     match (before, after) {
         (Json::Object(before), Json::Object(after)) => {
             for (name, value) in before {
                 let at = format!("{at}.{name}");
-                // What has no value, and what servers keep for themselves.
+                // Skip fields without a value, and those that servers set.
                 let is_own =
                     ["Job.Update", "ID", "CreateIndex", "ModifyIndex"].iter().any(|own| at.ends_with(own));
                 if value.is_null() || *value == json!("") || at.starts_with("Update.") || is_own {

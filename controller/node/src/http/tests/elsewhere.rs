@@ -52,7 +52,7 @@ async fn what_goes_on_elsewhere_comes_through_servers() {
         Ok(answer) => answer.text().await.is_err(),
         Err(_) => true,
     };
-    assert!(is_cut, "nobody takes it for a whole file");
+    assert!(is_cut, "it does not look like a whole file");
     for path in ["logs/x?type=stdout", "logs/x?task=a&type=both", "cat/x", "stream/x?path=a&origin=middle"] {
         assert_eq!(node.get(&format!("/v1/client/fs/{path}")).await.0, 400, "{path}");
     }
@@ -92,7 +92,7 @@ async fn commands_elsewhere_are_executed_through_servers() {
         ("Allocations.Exec", Some(&text("boss")), Some(&Value::Bool(true)))
     );
     assert_eq!(asked.get("Cmd"), Some(&Value::List(vec![text("sh")])));
-    // An action of a job, whose id may hold a slash, encoded or not.
+    // An action of a job; its id may contain a slash, encoded or not.
     for job in ["shop/dispatch-1", "shop%2Fdispatch-1"] {
         let action = format!("job/{job}/action?allocID={ELSEWHERE}&task=web&action=seed");
         let action = format!("{}/v1/{action}", node.url.replace("http://", "ws://"));
@@ -105,7 +105,7 @@ async fn commands_elsewhere_are_executed_through_servers() {
             ("Allocations.Exec", [text("shop/dispatch-1"), text(ELSEWHERE), text("seed"), text("web")])
         );
     }
-    // What is not known anywhere.
+    // An unknown allocation.
     node.cluster.streams.lock().unwrap().clear();
     let (mut socket, _) =
         tokio_tungstenite::connect_async(url.replace("&ws_handshake=true", "")).await.unwrap();
@@ -116,7 +116,7 @@ async fn commands_elsewhere_are_executed_through_servers() {
     assert!(u16::from(close.code) == 1011 && close.reason.starts_with("Unknown rpc method"), "{close:?}");
 }
 
-/// Whoever checks a token asks any agent for the keys, without one of his own.
+/// Others that verify tokens fetch the keys from any agent, without a token.
 #[tokio::test]
 async fn keys_of_servers_are_where_others_look_for_them() {
     let node = Node::new(false).await;

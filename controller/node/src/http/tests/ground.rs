@@ -1,4 +1,4 @@
-//! A node's HTTP API over a real socket, with servers that say what they were asked.
+//! A node's HTTP API over a real socket, with stand-in servers that record calls.
 
 use std::{
     collections::BTreeMap,
@@ -29,17 +29,17 @@ pub(super) fn map(fields: &[(&str, Value)]) -> Value {
     Value::Map(fields.iter().map(|(name, value)| (text(name), value.clone())).collect())
 }
 
-/// A message with a payload, as streams have them.
+/// A stream message with this payload.
 pub(super) fn payload(said: &str) -> Value {
     map(&[("Error", Value::Nil), ("Payload", text(said))])
 }
 
 #[derive(Default)]
 pub(super) struct Cluster {
-    /// What each call is answered.
+    /// The answer to each call.
     pub(super) answers: Mutex<BTreeMap<String, Result<Value, String>>>,
     pub(super) asked: Mutex<Vec<(String, Value)>>,
-    /// What each streaming call is answered: messages. Of commands what is typed first comes after them.
+    /// The messages in answer to each streaming call. For commands, the first input follows them.
     pub(super) streams: Mutex<BTreeMap<String, Vec<Value>>>,
     has_acls: bool,
 }
@@ -95,7 +95,7 @@ impl Servers for Arc<Cluster> {
         async { Ok(Framed::new(ours)) }.boxed()
     }
 
-    /// What is called `dead` does not answer.
+    /// Servers called `dead` do not answer.
     fn set_addresses(&self, servers: Vec<Address>) -> BoxFuture<'_, Result<(), String>> {
         let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
         let answer = match servers.iter().find(|server| server.starts_with("dead")) {
@@ -107,7 +107,7 @@ impl Servers for Arc<Cluster> {
         async { answer }.boxed()
     }
 
-    /// Claims: `{"sub":"n1"}`.
+    /// The claims are `{"sub":"n1"}`.
     fn signed(&self) -> Secret {
         "e30.eyJzdWIiOiJuMSJ9.c2lnbmF0dXJl".into()
     }

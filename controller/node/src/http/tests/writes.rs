@@ -1,4 +1,4 @@
-//! What changes something: jobs, variables and the rest, wrapped as servers take it.
+//! Requests that change something (jobs, variables and others), in the form that servers expect.
 
 use reqwest::Method;
 

@@ -1,23 +1,23 @@
-//! What becomes of each field of a job that servers give out. The table says it; here each of its rows is tried.
+//! Tests each row of the table of job fields.
 
 use super::*;
 
 const TABLE: &str = include_str!("fields.txt");
 
-/// What can become of a field.
+/// The effect of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Becomes {
-    /// It changes what is planned.
+    /// It changes the planned allocation.
     Honoured,
-    /// It changes nothing: only servers look at it, or it says nothing to a node of this kind.
+    /// It changes nothing: only servers use it, or it does not apply to this kind of node.
     PassedOver,
-    /// The allocation fails, and is told which field it was.
+    /// The allocation fails, and the reason names the field.
     Refused,
 }
 
 struct Row<'t> {
     becomes: Becomes,
-    /// The field, and what else has to be so that servers would take it.
+    /// The field, and other values that servers require with it.
     values: Vec<(&'t str, Json)>,
 }
 
@@ -39,7 +39,7 @@ fn rows() -> impl Iterator<Item = Row<'static>> {
     })
 }
 
-/// A job with every field that 2.0.5 has, which runs here: blocks that the release's job leaves out are filled in.
+/// A job with every field of 2.0.5 that runs here: blocks missing in the release's job are filled in.
 fn whole() -> Json {
     let jobs: Map<String, Json> = serde_json::from_str(include_str!("../jobs.json")).unwrap();
     let mut job = jobs["2.0.5"].clone();
@@ -84,7 +84,7 @@ fn given(job: &Json) -> Allocation {
     read(&alloc)
 }
 
-/// The value in its place; each step that isn't there is made.
+/// Sets the value, creating missing steps of the path.
 fn set(job: &mut Json, pointer: &str, value: Json) {
     let mut place = job;
     for step in pointer.split('/').skip(1) {

@@ -1,4 +1,4 @@
-//! A node that serves, and the server's end of its connection.
+//! A node that serves calls, and the server's end of its connection.
 
 use std::{
     collections::BTreeMap,
@@ -59,7 +59,7 @@ use crate::{
 /// Longer than anything here takes.
 pub(super) const WAIT: Duration = Duration::from_secs(180);
 
-/// Rules by token; none where the cluster has no ACLs.
+/// Policy rules by token; `None` if the cluster has no ACLs.
 pub(super) type Book = Option<BTreeMap<&'static str, &'static str>>;
 
 struct Cluster {
@@ -101,7 +101,7 @@ impl Servers for Cluster {
         async { Ok(()) }.boxed()
     }
 
-    /// Claims: `{"sub":"node:global:default:n1:default","exp":1767323045}`.
+    /// The claims are `{"sub":"node:global:default:n1:default","exp":1767323045}`.
     fn signed(&self) -> Secret {
         "e30.eyJzdWIiOiJub2RlOmdsb2JhbDpkZWZhdWx0Om4xOmRlZmF1bHQiLCJleHAiOjE3NjczMjMwNDV9.c2lnbmF0dXJl".into()
     }
@@ -115,7 +115,7 @@ impl Servers for Cluster {
     }
 }
 
-/// Metadata that nobody keeps for longer.
+/// Metadata in memory only.
 #[derive(Default)]
 struct Meta(Mutex<MetaView>);
 
@@ -151,15 +151,15 @@ pub(super) struct Ground {
     pub(super) dir: tempfile::TempDir,
     pub(super) reach: Reach,
     pub(super) closing: CancellationToken,
-    /// What the planner was asked.
+    /// The commands sent to the planner.
     pub(super) commands: Arc<Mutex<Vec<Command>>>,
-    /// How often servers were asked for another identity of the node.
+    /// How often a new identity was requested.
     pub(super) renewals: Arc<AtomicUsize>,
     pub(super) server: Caller,
     _store: watch::Sender<StoreHealth>,
 }
 
-/// How the node is configured.
+/// The node's options.
 pub(super) struct Options {
     pub(super) book: Book,
     pub(super) isolation: FsIsolation,
@@ -277,7 +277,7 @@ impl Ground {
         self.path(id).join("alloc/logs")
     }
 
-    /// What the server is answered.
+    /// The answer to a server's call.
     pub(super) async fn call(&self, method: &str, arguments: &[(&str, Value)]) -> Result<Value, String> {
         let reply = self.server.call(method, &map(arguments), WAIT).await;
         reply.and_then(|reply| reply.decode()).map_err(|error| error.to_string())
@@ -287,7 +287,7 @@ impl Ground {
         framed::stream(self.server.mux(), method, &map(arguments), WAIT).await.unwrap()
     }
 
-    /// All that a stream tells to its end: payloads, and the code and message of its error.
+    /// Everything that a stream returns: payloads, and the code and text of its error.
     pub(super) async fn told(
         &self,
         method: &str,
@@ -297,7 +297,7 @@ impl Ground {
     }
 }
 
-/// All that comes to the end of a stream.
+/// Reads a stream to its end.
 pub(super) async fn all(stream: &mut Framed<Stream>) -> (Vec<u8>, Option<(Option<i64>, String)>) {
     let mut payload = Vec::new();
     while let Some(frame) = next(stream).await {
@@ -310,7 +310,7 @@ pub(super) async fn all(stream: &mut Framed<Stream>) -> (Vec<u8>, Option<(Option
     (payload, None)
 }
 
-/// The next frame; none at the end.
+/// The next frame; `None` at the end.
 pub(super) async fn next(stream: &mut Framed<Stream>) -> Option<StreamFrame> {
     tokio::time::timeout(WAIT, stream.receive()).await.expect("nothing came").unwrap()
 }

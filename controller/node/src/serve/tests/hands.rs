@@ -1,4 +1,4 @@
-//! A driver that executes commands as processes of the test, with pipes; a terminal it only pretends.
+//! A driver that executes commands as child processes with pipes, and simulates terminals.
 
 use std::{process::Stdio, time::Duration};
 
@@ -127,7 +127,7 @@ fn process(command: &[String]) -> DriverResult<ExecSession> {
     Ok(ExecSession { stdin: input, stdout, stderr, resize, exit: exit.boxed() })
 }
 
-/// Ends the process when it is dropped.
+/// Kills the process when it is dropped.
 struct Ends(rustix::fd::OwnedFd);
 
 fn scopeguard(pid: u32) -> Ends {
@@ -154,7 +154,7 @@ fn pump(mut from: impl AsyncRead + Send + Unpin + 'static) -> mpsc::Receiver<Vec
     pieces
 }
 
-/// Knows `stty size` and `exit N`.
+/// Supports `stty size` and `exit N`.
 fn terminal(mut size: TerminalSize) -> ExecSession {
     let (stdin, mut input) = mpsc::channel::<Vec<u8>>(16);
     let (out, stdout) = mpsc::channel(16);

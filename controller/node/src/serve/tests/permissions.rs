@@ -1,4 +1,4 @@
-//! Each call against tokens that may, and tokens that may not.
+//! Each call with tokens that have the permission, and with tokens that lack it.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
@@ -99,7 +99,7 @@ async fn streams_need_what_stock_clients_ask_for() {
     for (method, allowed, code) in [
         ("FileSystem.Logs", &["boss", "writer", "logs", "files"][..], None),
         ("FileSystem.Stream", &["boss", "writer", "files"], Some(403)),
-        // The driver shows tasks the machine.
+        // Tasks of this driver see the machine's file system.
         ("Allocations.Exec", &["boss", "host"], None),
     ] {
         for token in all {

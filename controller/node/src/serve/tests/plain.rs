@@ -1,4 +1,4 @@
-//! Plain calls.
+//! Unary calls.
 
 use std::sync::atomic::Ordering;
 
@@ -87,10 +87,10 @@ async fn restarts_and_signals_are_asked_of_the_planner() {
             &[of(ID), signal("SIGHUP"), ("Task", text("nope"))],
             "unknown task name \"nope\"",
         ),
-        // By stock clients it has no code either.
+        // Stock clients send no code here either.
         ("Allocations.Signal", &[of(ID), signal("SIGSTOP")], "not now"),
-        // What only we say has one.
-        ("Allocations.SetPauseState", &[of(ID)], "RPC Error:: 501,pausing tasks is not built"),
+        // Errors that only this agent returns have a code.
+        ("Allocations.SetPauseState", &[of(ID)], "RPC Error:: 501,pausing tasks is not supported"),
         ("Allocations.GetPauseState", &[of(ID)], "unknown task name \"\""),
     ] {
         assert_eq!(ground.call(method, arguments).await.unwrap_err(), says);

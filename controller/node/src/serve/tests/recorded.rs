@@ -1,7 +1,7 @@
-//! What stock servers were recorded to call, called again, and held against what stock clients answered.
+//! Repeats recorded calls of stock servers and compares the answers with those of stock clients.
 //!
-//! What is the same is the shape of each answer (its fields and their kinds), which errors there are, with their codes, and what commands
-//! put out. Figures and texts of files are of another machine.
+//! The same are: the shape of each answer (its fields and their kinds), which errors occur, their codes, and the output of commands.
+//! Numbers and file contents are of another machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +15,17 @@ use serde_json::Value as Json;
 use super::ground::{Ground, WAIT, all};
 use crate::test_recordings::{Message, messages};
 
-/// Fields under whose maps names are no fields.
+/// Fields whose map keys are names rather than fields.
 const NAMES: [&str; 6] = ["Tasks", "Results", "Meta", "Dynamic", "Static", "Pids"];
 
-/// What only some versions have; and what single processes use, which we don't measure.
+/// Fields that only some versions have, and usage of single processes, which we do not measure.
 const OF_SOME_VERSIONS: [&str; 6] =
     ["Total", "TotalPercent", "TotalTicks", "MappedFile", "NextToken", "Pids"];
 
-/// The fields of a value, each with its path and kind. Of a list those of its first item.
+/// The fields of a value, each with its path and kind. A list is represented by its first item.
 fn shape(value: &Value, path: &str, into: &mut BTreeSet<(String, &'static str)>) {
     let kind = match value {
-        // The zero value of anything.
+        // The zero value of any type.
         Value::Nil => return,
         Value::List(list) if list.is_empty() => return,
         Value::Map(map) if map.is_empty() => return,
@@ -55,7 +55,7 @@ fn differences(ours: &Value, theirs: &Value) -> Vec<String> {
     shape(ours, "", &mut has);
     shape(theirs, "", &mut wants);
     let of_some = |path: &str| OF_SOME_VERSIONS.iter().any(|name| path.ends_with(&format!(".{name}")));
-    // What is left out by one of both, since it has nothing to say there.
+    // One side omits an empty value.
     let below = |path: &str, others: &BTreeSet<(String, &str)>| {
         let parent = path.rsplit_once(['.', '[']).map_or("", |(parent, _)| parent);
         others.iter().any(|(other, _)| other == parent)
@@ -65,7 +65,7 @@ fn differences(ours: &Value, theirs: &Value) -> Vec<String> {
     missing.map(|one| format!("−{one:?}")).chain(added.map(|one| format!("+{one:?}"))).collect()
 }
 
-/// One recorded conversation that a server has begun: what was said, in order.
+/// Each recorded conversation that a server started: its messages, in order.
 fn conversations() -> Vec<Vec<Message>> {
     let mut found: BTreeMap<(String, u64, u64), Vec<Message>> = BTreeMap::new();
     for message in messages().into_iter().filter(|message| message.opener == "server") {
@@ -78,12 +78,12 @@ fn named<'m>(said: &'m [Message], kind: &str) -> Option<&'m Message> {
     said.iter().find(|message| message.kind == kind)
 }
 
-/// A node as the client was that was recorded.
+/// A node in the state of the recorded client.
 fn ground(arguments: &Value) -> Ground {
     let ground = Ground::new();
     let Some(id) = arguments.get("AllocID").and_then(Value::as_text) else { return ground };
     let mut view = ground.alloc(id);
-    // The one that had services with checks.
+    // This allocation had services with checks.
     if id == "daec964b-b296-ed44-6111-b60a8772728e" {
         view.checks = vec![check_result("63d366ebe0177a7139f855f7f2c7c57b", CheckStatus::Success)];
     }
@@ -110,7 +110,7 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
         let (_, arguments) = request.plain();
         let (header, theirs) = response.plain();
         let error = header.get("Error").and_then(Value::as_text).unwrap();
-        // A signal that there isn't was taken by stock clients, and sent as another one.
+        // Stock clients accepted an unknown signal, and sent another one.
         let odd = arguments.get("Signal").and_then(Value::as_text) == Some("SIGNOPE");
         if odd {
             continue;
@@ -123,7 +123,7 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
             ground.show(&herdlet_manifest::fixture::ended(ground.alloc(id)));
         }
         if matches!(theirs.get("Dynamic"), Some(Value::Map(dynamic)) if !dynamic.is_empty()) {
-            // Something had been changed before.
+            // Metadata was changed before the recording.
             let changes = super::ground::map(&[("zone", crate::test_recordings::text("z0"))]);
             ground.call("NodeMeta.Apply", &[("Meta", changes)]).await.unwrap();
         }
@@ -136,7 +136,7 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
             }
             Err(ours) => {
                 let (ours, end) = (ours.to_string(), error.rsplit(": ").next().unwrap());
-                // Where it lies on the machine is not told.
+                // Our errors do not contain the path on the machine.
                 assert!(
                     ours == error || error.starts_with("stat /") && ours.contains(end),
                     "{request}: {ours}"
@@ -162,7 +162,7 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
     assert_eq!(seen.iter().map(String::as_str).collect::<Vec<_>>(), known);
 }
 
-/// The keys of the JSON that a frame carries; nothing where it carries something else.
+/// The keys of the JSON in a frame; empty for other payloads.
 fn keys(payload: &[u8]) -> BTreeSet<String> {
     let Ok(Json::Object(fields)) = serde_json::from_slice(payload) else { return BTreeSet::new() };
     fields.keys().cloned().collect()
@@ -197,7 +197,7 @@ async fn files_and_logs_are_told_in_the_recorded_frames() {
             Some(theirs) => {
                 let ours = first.error.unwrap_or_else(|| panic!("{args}: no error"));
                 if theirs.message.starts_with("failed to list") {
-                    // 1.1 has looked for files that were gone.
+                    // 1.1 lists files that no longer exist.
                     assert_eq!(ours.code, Some(404), "{args}");
                     continue;
                 }
@@ -225,7 +225,7 @@ async fn files_and_logs_are_told_in_the_recorded_frames() {
     );
 }
 
-/// What commands were fed, what they put out and how they ended.
+/// The input, output and end of a command.
 #[derive(Debug, Default, PartialEq)]
 struct Ran {
     stdout: Vec<u8>,
@@ -267,7 +267,7 @@ async fn commands_run_as_recorded() {
         let (Some(header), Some(args)) = (named(&said, "header"), named(&said, "args")) else { continue };
         let arguments = args.value();
         let words = format!("{:?}", words(&arguments));
-        // What asks Nomad itself, and what was killed with its task.
+        // Skip commands that call Nomad itself, and one that was killed with its task.
         if header.method != "Allocations.Exec" || words.contains("SECRETS") || words.contains("sleep") {
             continue;
         }
@@ -285,7 +285,7 @@ async fn commands_run_as_recorded() {
         }
         let mut stream = framed::stream(ground.server.mux(), &header.method, &arguments, WAIT).await.unwrap();
         for frame in frames("s2c") {
-            // The node may have ended it by then.
+            // The node may have ended the stream by then.
             let _ = stream.send(&frame.value()).await;
         }
         let mut ours = Vec::new();
@@ -298,7 +298,7 @@ async fn commands_run_as_recorded() {
         }
         let (ours, theirs) = (ran(ours), ran(theirs));
         if arguments.get("Tty") == Some(&Value::Bool(true)) {
-            // Our terminal has no shell that repeats what it reads.
+            // Our terminal has no shell that echoes its input.
             let (text, sizes) = (String::from_utf8_lossy(&ours.stdout).into_owned(), ["24 80", "40 120"]);
             assert!(sizes.iter().all(|size| text.contains(size)), "{args}: {text}");
             assert_eq!((ours.result, ours.failed), (theirs.result, theirs.failed), "{args}");

@@ -1,4 +1,4 @@
-//! Streaming calls: what is followed, who is slow, and how they end.
+//! Streaming calls: following, slow readers, and how streams end.
 
 use std::{io::Write as _, time::Duration};
 
@@ -66,7 +66,7 @@ async fn a_stream_without_news_tells_that_it_is_there() {
     assert_eq!(next(&mut frames).await.unwrap().payload, b"{}");
     let mut plain = ground.stream("FileSystem.Logs", &log(&[yes("Follow"), yes("PlainText")])).await;
     assert_eq!(next(&mut plain).await.unwrap(), StreamFrame::default());
-    // And ends with the agent.
+    // The stream ends with the agent.
     ground.closing.cancel();
     assert_eq!(all(&mut plain).await.1, None);
 }
@@ -87,7 +87,7 @@ async fn logs_begin_where_it_is_said() {
         ("start", 6, "gh"),
         ("end", 2, "gh"),
         ("end", 6, "cdefgh"),
-        // As recorded of stock clients: from the beginning of the newest file.
+        // Recorded from stock clients: from the beginning of the newest file.
         ("end", 0, "efgh"),
         ("start", -3, "abcdefgh"),
     ] {
@@ -162,7 +162,7 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         assert!(told.is_empty() && message.contains(says), "{method}: {message}, not {says}");
         assert_eq!(found, Some(code), "{method} {says}");
     }
-    // There is room for so much where servers pass it on.
+    // The limit for texts that servers put into a close frame.
     let long = ("Cmd", Value::List(vec![text(&format!("/no/such/{}", "x".repeat(200)))]));
     let (_, error) = ground.told(exec, &[id.clone(), ("Task", text("web")), long]).await;
     let (_, message) = error.unwrap();
@@ -179,16 +179,16 @@ async fn who_does_not_read_holds_little_and_holds_up_nobody() {
     let size = 64 << 20;
     let file = std::fs::File::create(ground.logs(ID).join("web.stdout.0")).unwrap();
     file.set_len(size).unwrap();
-    // Fifty who don't read at all.
+    // Fifty readers that never read.
     let mut idle = Vec::new();
     for _ in 0..50 {
         idle.push(ground.stream("FileSystem.Logs", &log(&[yes("PlainText")])).await);
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // And one who does.
+    // One reader that does.
     let (told, error) = ground.told("FileSystem.Logs", &log(&[yes("PlainText")])).await;
     assert_eq!((told.len() as u64, error), (size, None));
-    // Streams that are given up free their places.
+    // Abandoned streams free their slots.
     drop(idle);
     for _ in 0..300 {
         drop(ground.stream("FileSystem.Logs", &log(&[yes("Follow")])).await);
@@ -200,7 +200,7 @@ fn command(words: &[&str]) -> Vec<(&'static str, Value)> {
     vec![("AllocID", text(ID)), ("Task", text("web")), ("Cmd", Value::List(words))]
 }
 
-/// A command that goes on ends when whoever has begun it goes.
+/// A running command ends when its caller disconnects.
 #[tokio::test]
 async fn a_command_ends_with_its_stream() {
     let ground = Ground::new();
@@ -225,7 +225,7 @@ async fn a_command_ends_with_its_stream() {
     }
 }
 
-/// Waits until the process has ended whose pid is in this file.
+/// Waits until the process whose pid is in this file has ended.
 async fn until_ended(file: &std::path::Path, way: &str) {
     let pid: u32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
     let ended = async {
@@ -236,7 +236,7 @@ async fn until_ended(file: &std::path::Path, way: &str) {
     tokio::time::timeout(WAIT, ended).await.unwrap_or_else(|_| panic!("{way}: {pid} lives"));
 }
 
-/// Also one that takes no input, of which there is much.
+/// This also holds for a command that ignores a large input.
 #[tokio::test]
 async fn a_command_that_takes_no_input_ends_with_its_stream() {
     let ground = Ground::new();

@@ -1,8 +1,8 @@
-//! What must hold for any answer to a question about SRV records; for tests and fuzzing only.
+//! Invariants for any response to a query for SRV records; for tests and fuzzing only.
 //!
-//! In: an answer. Out: nothing, or a panic.
+//! In: a response. Out: nothing, or a panic.
 
-#![expect(clippy::unwrap_used, reason = "a broken promise is told by a panic")]
+#![expect(clippy::unwrap_used, reason = "a broken invariant panics")]
 
 use std::str::FromStr as _;
 
@@ -14,7 +14,7 @@ use herdlet_rpc::address::Address;
 
 use super::{TARGETS_MAX, query, targets};
 
-/// Takes the answer and asserts what must hold. Its first two bytes say to which question it is.
+/// Reads the response and asserts the invariants. The first two bytes are used as the id of the query.
 pub fn feed(answer: &[u8]) {
     let id = answer.first_chunk().copied().map_or(0, u16::from_be_bytes);
     let Ok(found) = targets(answer, id) else { return };
@@ -22,14 +22,14 @@ pub fn feed(answer: &[u8]) {
     for (host, port) in &found {
         assert!(!host.is_empty() && host.len() < 255, "{host:?}");
         assert!(host.bytes().all(|byte| byte.is_ascii_graphic()), "a terminal would obey this: {host:?}");
-        // A host that is none is refused, and not dialled.
+        // An invalid host is refused here rather than dialled.
         let _ = format!("{host}:{port}").parse::<Address>();
     }
     assert!(targets(answer, id.wrapping_add(1)).is_err(), "an answer to another question");
     assert_eq!(targets(answer, id), Ok(found));
 }
 
-/// Answers to a question.
+/// Responses to start from.
 pub fn seeds() -> Vec<Vec<u8>> {
     let question = query("_nomad._tcp.example.org", 7).unwrap();
     let (one, other) = ((1, 9, 4647, "a.example.org"), (2, 0, 4747, "b.example.org"));
@@ -39,7 +39,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The answer to a question with these records: priority, weight, port and host.
+/// A response to a query with these records: priority, weight, port and host.
 pub(super) fn answered(query: &[u8], records: &[(u16, u16, u16, &str)], is_cut: bool) -> Vec<u8> {
     let query = Message::from_octets(query.to_vec()).unwrap();
     let mut answer = MessageBuilder::new_vec().start_answer(&query, Rcode::NOERROR).unwrap();

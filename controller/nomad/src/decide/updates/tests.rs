@@ -1,4 +1,4 @@
-//! What is told, and when.
+//! Which reports are sent, and when.
 
 use super::*;
 use crate::wire::alloc::DeploymentStatus;
@@ -28,7 +28,7 @@ fn fetched(id: &str, client_status: ClientStatus) -> Allocation {
     Allocation { id: id.into(), client_status, ..Allocation::default() }
 }
 
-/// Servers have these, all pending.
+/// Servers have these allocations, all pending.
 fn open(ids: &[&str]) -> Updates {
     let mut updates = Updates::default();
     list(&mut updates, ids, ClientStatus::Pending);
@@ -51,7 +51,7 @@ fn sent(updates: &mut Updates, now: Instant) -> Vec<String> {
 fn a_changed_status_goes_at_once_and_the_rest_waits_for_company() {
     let (mut updates, t) = (open(&["a", "b"]), Instant::now());
     assert_eq!(updates.due(t), None);
-    // What servers have already is not urgent, and waits.
+    // A status that servers already have is not urgent.
     updates.report(pending("a"), t);
     assert_eq!(updates.due(t), Some(t + CALM));
     updates.report(running("a", ""), t + ms(40));
@@ -63,10 +63,10 @@ fn a_changed_status_goes_at_once_and_the_rest_waits_for_company() {
     assert_eq!(updates.due(t + ms(50)), Some(t + ms(240)), "one call in a tick");
     assert_eq!(sent(&mut updates, t + ms(240)), ["b:running"]);
     updates.done(7);
-    // An event, while nothing else happens.
+    // An event alone waits.
     updates.report(running("a", "more"), t + ms(300));
     assert_eq!(updates.due(t + ms(300)), Some(t + ms(1_300)));
-    // It goes along with what is urgent.
+    // It is sent along with an urgent report.
     updates.report(report("b", ClientStatus::Failed, ""), t + ms(500));
     assert_eq!(updates.due(t + ms(500)), Some(t + ms(440)));
     assert_eq!(sent(&mut updates, t + ms(500)), ["b:failed", "a:running"]);
@@ -85,7 +85,7 @@ fn nothing_goes_twice() {
     assert!(!updates.report(running("a", ""), t), "and is the newest again");
     updates.done(7);
     assert_eq!(updates.due(t), None);
-    assert!(!updates.report(running("a", ""), t), "it was told");
+    assert!(!updates.report(running("a", ""), t), "servers have it");
     updates.report(running("a", "x"), t);
     updates.report(running("a", ""), t);
     assert_eq!(updates.due(t), None, "what servers have is the newest again");
@@ -123,7 +123,7 @@ fn what_failed_is_sent_again_unless_there_is_something_newer() {
     assert_eq!(updates.due(t + ms(1_000)), Some(t + TICK));
     assert_eq!(sent(&mut updates, t + ms(1_000)), ["a:complete", "b:running"]);
     updates.done(7);
-    // Nobody knows what servers have after a failure: what was told before may have to be told again.
+    // After a failure it is unknown what servers have, so an earlier report may have to be repeated.
     updates.report(running("b", "x"), t);
     let reports = updates.begin(t);
     updates.failed(reports, t, &mut chance);
@@ -139,7 +139,7 @@ fn what_servers_have_changed_is_told_again() {
     updates.report(report("b", ClientStatus::Complete, ""), t);
     updates.begin(t);
     updates.done(7);
-    // An older copy, as a server that lags behind has it, is no news.
+    // An older copy from a lagging server changes nothing.
     list(&mut updates, &["a", "b"], ClientStatus::Pending);
     assert!(!updates.report(running("a", ""), t));
     let ids: [AllocId; 2] = ["a".into(), "b".into()];
@@ -173,15 +173,15 @@ fn many_go_in_several_calls() {
 fn what_has_ended_stays_ended() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     updates.report(report("a", ClientStatus::Failed, ""), t);
-    assert!(!updates.report(running("a", "late"), t), "before it is told");
+    assert!(!updates.report(running("a", "late"), t), "before the end is sent");
     assert_eq!(sent(&mut updates, t), ["a:failed"]);
-    assert!(!updates.report(running("a", "late"), t), "while it is told");
+    assert!(!updates.report(running("a", "late"), t), "while the end is in flight");
     updates.done(7);
     assert!(!updates.report(running("a", "late"), t), "afterwards");
     assert_eq!(updates.due(t + ms(10_000)), None);
 }
 
-/// It may have come to servers before they took the node for dead, and is not what they know now.
+/// Servers may have received the report before they marked the node as down, so it does not reflect their current state.
 #[test]
 fn what_is_said_again_while_it_is_told_is_not_told_once_servers_have_changed_it() {
     for miss in [true, false] {
@@ -215,21 +215,21 @@ fn no_call_begins_with_nothing() {
     updates.done(7);
     updates.report(running("a", "x"), t);
     assert!(updates.due(t).is_some());
-    // What servers have is the newest again, between the question when and the call.
+    // Between `due` and `begin`, the newest report is again the one that servers have.
     updates.report(running("a", ""), t);
     assert_eq!(updates.begin(t + ms(9_000)), []);
     updates.report(report("a", ClientStatus::Failed, ""), t + ms(9_001));
     assert_eq!(updates.due(t + ms(9_001)), Some(t + TICK), "no call has begun meanwhile");
 }
 
-/// Both run, and servers have acknowledged it.
+/// Both allocations run, and servers have acknowledged that.
 fn acknowledged(t: Instant) -> Acknowledged {
     let mut before = open(&["a", "b"]);
     before.report(running("a", ""), t);
     before.report(running("b", ""), t);
     sent(&mut before, t);
     before.done(9);
-    assert_eq!(before.remembered(), None, "it is what this one was told");
+    assert_eq!(before.remembered(), None, "only the previous session counts");
     before.acknowledged(&"n".into())
 }
 
@@ -247,7 +247,7 @@ fn what_was_acknowledged_before_is_not_told_again() {
     assert_eq!(after.remembered(), None);
     after.done(12);
     assert!(!after.report(running("a", ""), t));
-    // What servers have dropped is dropped.
+    // Allocations that servers have dropped are forgotten.
     after.listed(ids[..1].iter(), &[]);
     let kept = after.acknowledged(&"n".into()).to_string();
     assert!(kept.starts_with("n 12\na running ") && kept.lines().count() == 2, "{kept}");
@@ -288,7 +288,7 @@ fn a_verdict_on_health_goes_at_once_and_only_once() {
     updates.report(judged("", Some(true)), t + ms(1_000));
     assert_eq!(updates.due(t + ms(1_000)), Some(t + ms(200)));
     assert_eq!(sent(&mut updates, t + ms(1_000)), ["a:running"]);
-    // Under way, and told: it is no news any more.
+    // The same health is in flight and then known: not urgent any more.
     updates.report(judged("more", Some(true)), t + ms(1_001));
     updates.done(7);
     assert_eq!(updates.due(t + ms(1_001)), Some(t + ms(2_001)));

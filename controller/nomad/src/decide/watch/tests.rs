@@ -1,4 +1,4 @@
-//! Lists in any order, and what they change.
+//! Lists in any order, and the resulting changes.
 
 use super::*;
 use crate::wire::{Node, QueryMeta};
@@ -16,7 +16,7 @@ fn alloc(id: &AllocId, index: u64) -> Allocation {
     Allocation { id: id.clone(), alloc_modify_index: index, ..Allocation::default() }
 }
 
-/// What is to be taken of a list that is not doubtful.
+/// The listing, if the list is not doubtful.
 fn counts(watch: &mut Watch, answer: ClientAllocsResponse) -> Option<Listing> {
     match watch.listed(answer).unwrap() {
         Meaning::Nothing => None,
@@ -29,13 +29,13 @@ fn is_doubtful(watch: &mut Watch, answer: ClientAllocsResponse) -> bool {
     matches!(watch.listed(answer).unwrap(), Meaning::Doubtful)
 }
 
-/// A node that was registered at this index; zero: it isn't.
+/// A node registered at this index; zero if it is not registered.
 fn node(create_index: u64) -> NodeResponse {
     let node = (create_index > 0).then(|| Node { create_index, ..Node::default() });
     NodeResponse { node, ..NodeResponse::default() }
 }
 
-/// Takes a list with all that it wants. Gives what was fetched and what is gone.
+/// Processes a list and everything it asks for. Returns the fetched and the removed allocations.
 fn take(watch: &mut Watch, answer: ClientAllocsResponse) -> Option<(Vec<String>, Vec<String>)> {
     let listing = counts(watch, answer)?;
     let mut fetched = Vec::new();
@@ -132,7 +132,7 @@ fn who_says_nothing_new_at_once_is_not_asked_at_once() {
     assert!((HASTE..2 * HASTE).contains(&after_failure(true, &mut chance)));
 }
 
-/// A server always sends one: an answer without it would otherwise remove everything.
+/// Servers always send a list; treating a missing one as empty would remove everything.
 #[test]
 fn a_list_that_is_not_there_is_no_empty_one() {
     let mut watch = Watch::default();
@@ -140,7 +140,7 @@ fn a_list_that_is_not_there_is_no_empty_one() {
     assert_eq!(watch.listed(answer).err(), Some(Unfit::NoList));
 }
 
-/// As a purged node gets it, with the index of all allocations there are.
+/// A purged node gets an empty list with the index of all allocations.
 #[test]
 fn an_empty_list_counts_once_the_leader_says_so_of_a_node_that_it_knows() {
     let mut watch = Watch::new([("a".into(), 5)]);
@@ -171,7 +171,7 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
     let older = || list(20, &[("a", 5), ("c", 8), ("d", 20)]);
     assert!(is_doubtful(&mut watch, older()));
     assert!(watch.question().allow_stale);
-    // The leader has all, so it was a follower that lagged behind.
+    // The leader has all of them, so a follower lagged behind.
     assert!(
         watch
             .confirmed(&node(1), list(50, &[("a", 5), ("b", 50), ("c", 9)]), &node(1), |_| false, now)
@@ -190,13 +190,13 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
     let older = Err(Unfit::Older { found: 20, known: 50 });
     assert!(said[..5].iter().all(|said| *said == older), "{said:?}");
     assert_eq!(said[5..], [Ok(names("c d")), Ok(names("c d"))]);
-    // One newer list between, and all begins again.
+    // A newer list in between restarts the count.
     take(&mut watch, list(51, &[("a", 5), ("b", 50), ("c", 9)]));
     now += Duration::from_secs(60);
     assert!(watch.confirmed(&node(1), list(20, &[("d", 20)]), &node(1), |_| false, now).is_err());
 }
 
-/// Between two questions: that moves no index of the node's.
+/// Allocations collected between two questions move no index of the node.
 #[test]
 fn what_was_collected_while_nobody_asked_is_removed() {
     let mut watch = Watch::default();
@@ -231,7 +231,7 @@ fn a_burst_of_lists_is_taken_at_once_and_a_flood_at_its_pace() {
         now += wait;
     }
     assert_eq!(now - begun, ROUND * (1_000 - ROUNDS));
-    // After a rest there is another burst.
+    // After a pause there is another burst.
     now += ROUND * ROUNDS;
     assert!((0..ROUNDS).all(|_| rounds.next(now).is_zero()) && !rounds.next(now).is_zero());
 }

@@ -1,6 +1,6 @@
-//! Every job once in a process, however many allocations of however many nodes have it.
+//! Shares equal jobs within the process, however many allocations of however many nodes have them.
 //!
-//! In: a value that was read. Out: the same, or one that was there and says the same. A job goes with the last one that has it.
+//! In: a decoded value. Out: a shared copy, possibly an existing equal one. A job is freed with its last user.
 
 use std::{
     collections::HashMap,
@@ -15,18 +15,18 @@ static JOBS: LazyLock<Mutex<Jobs>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Jobs {
-    /// By digest. Of two that have the same one and differ only the first is shared.
+    /// By digest. If different jobs have the same digest, only the first one is shared.
     known: HashMap<u64, Weak<Value>>,
-    /// As many entries as make it worth looking for those that are gone.
+    /// The number of entries at which freed ones are removed next.
     swept_at: usize,
 }
 
-/// The one of this process that says the same.
+/// Returns the process-wide copy of an equal value.
 pub(super) fn share(value: Value) -> Arc<Value> {
     let digest = digest(&value);
     let known =
         JOBS.lock().unwrap_or_else(PoisonError::into_inner).known.get(&digest).and_then(Weak::upgrade);
-    // Compared without the lock: whoever else reads a job need not wait for that.
+    // Compare without the lock, so that other readers do not wait.
     match known {
         Some(known) if *known == value => known,
         Some(_) => Arc::new(value),
