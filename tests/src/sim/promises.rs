@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use herdlet_api_types::{
     AllocId, UnixNanos,
     alloc::{Allocation, ClientStatus},
-    job::{Lifecycle, Task},
+    job::{Group, Lifecycle, Service, Task},
     view::AllocView,
 };
 use herdlet_plan::{
@@ -219,8 +219,13 @@ impl Promises {
     ) -> Result<(), String> {
         let (group, task) = spec_of(alloc, index)?;
         let name = || format!("{}/{}", alloc.name(), task.name);
-        let Some(stop) = &known.stop else { return Ok(()) };
         let state = known.tasks.get(usize::from(index)).ok_or("no such task")?;
+        if matches!(state.run, Run::Stopping { then: AfterStop::RestartUnhealthy, .. })
+            && !may_be_unhealthy(group, task, known)
+        {
+            return Err(format!("{} is killed by a check of what has not started", name()));
+        }
+        let Some(stop) = &known.stop else { return Ok(()) };
         let for_good = matches!(state.run, Run::Stopping { then: AfterStop::Dead, .. });
         // What was never known to run is fenced, not stopped: its start may come late, from an agent that is dead.
         let ran = state.started_at.0 != 0
@@ -253,6 +258,23 @@ impl Promises {
         }
         Ok(())
     }
+}
+
+/// Whether what a check is about that may restart this task has started, where there is any such check.
+fn may_be_unhealthy(group: &Group, task: &Task, known: &Durable) -> bool {
+    let began = |name: &str| known.tasks.iter().any(|task| *task.name == *name && task.started_at.0 != 0);
+    let restarts = |service: &&Service| service.checks.iter().any(|check| check.check_restart.is_some());
+    let mut of_group = group.services.iter().filter(restarts).peekable();
+    let of_task = task.services.iter().any(|service| restarts(&service));
+    if of_group.peek().is_none() && !of_task {
+        return true;
+    }
+    let mains_began = || {
+        let mut mains = group.tasks.iter().filter(|task| task.lifecycle == Lifecycle::Main);
+        mains.all(|task| began(&task.name))
+    };
+    let about_began = |service: &Service| service.task.as_deref().map_or_else(mains_began, began);
+    began(&task.name) && (of_task || of_group.any(about_began))
 }
 
 /// What a start has told, and was stored, is given back to whatever is done with its process.

@@ -118,6 +118,8 @@ impl Writer<'_> {
             }
             let Some(known) = self.known_mut(index) else { continue };
             match &known.run {
+                // No check is about what has not started.
+                Run::Starting { .. } if restart.unhealthy => {}
                 Run::Running { .. } | Run::Starting { .. } => {
                     known.restart_requested = true;
                     known.unhealthy = restart.unhealthy;
