@@ -54,6 +54,8 @@ pub enum Change {
     },
     /// A group-wide restart begins to stop its tasks.
     RestartTasks(GroupRestart),
+    /// A group-wide restart has stopped all of its tasks.
+    EndRestart,
     /// A check has failed for too long: this task is restarted, or all that run.
     Unhealthy {
         /// None for all that run.

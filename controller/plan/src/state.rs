@@ -7,6 +7,7 @@ mod checks;
 mod first;
 pub(crate) mod pairs;
 mod part;
+mod restart;
 mod services;
 mod stage;
 
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     checks::ChecksMemory,
     part::{Doing, Ended, Noticed, PartState, Parts},
+    restart::{GroupRestart, RestartPhase},
     stage::Stage,
 };
 use crate::{
@@ -75,7 +77,7 @@ pub struct Durable {
     pub tasks: Vec<TaskState>,
     /// Its tasks are being stopped, or were.
     pub stop: Option<Stop>,
-    /// A group-wide restart that has been accepted and not carried out.
+    /// A group-wide restart whose tasks have not all been stopped yet.
     pub restart: Option<GroupRestart>,
     /// What was last reported.
     pub status: ClientStatus,
@@ -236,18 +238,6 @@ pub enum StopReason {
     MainDead,
     /// It was made too long ago (`max_run_duration`).
     Outlived,
-}
-
-/// An accepted restart of the whole group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupRestart {
-    /// Dead tasks too, in lifecycle order.
-    pub all: bool,
-    /// End of the group's `shutdown_delay`; the services are down until then.
-    pub delay: Deadline,
-    /// A check asked for it: each task's restart policy counts it.
-    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
-    pub unhealthy: bool,
 }
 
 /// Verdict of the roll-out's health watch.
@@ -424,6 +414,15 @@ pub enum AfterStop {
 }
 
 impl TaskState {
+    /// It is to be stopped, or is being stopped, in order to start again.
+    pub fn is_restarting(&self) -> bool {
+        match &self.run {
+            Run::Starting { .. } | Run::Running { .. } => self.restart_requested,
+            Run::Stopping { then, .. } => *then != AfterStop::Dead,
+            Run::Waiting | Run::BackingOff { .. } | Run::Dead => false,
+        }
+    }
+
     /// No restart is asked for any more.
     pub fn withdraw_restart(&mut self) {
         self.restart_requested = false;

@@ -153,7 +153,8 @@ impl Writer<'_> {
             Change::Stage(stage) => self.enter(stage),
             Change::Stop(stop) => self.begin_group_stop(stop),
             Change::Issue { part, doing, verb, timeout } => self.issue(part, doing, verb, timeout),
-            Change::RestartTasks(restart) => self.restart_tasks(&restart),
+            Change::RestartTasks(restart) => self.restart_tasks(restart),
+            Change::EndRestart => self.state.durable.restart = None,
             Change::Unhealthy { task, check, said } => self.restart_unhealthy(task, &check, &said),
             Change::Doom(why) => {
                 for index in 0..self.task_count() {

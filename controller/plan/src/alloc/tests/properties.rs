@@ -111,7 +111,10 @@ fn any_state() -> impl Strategy<Value = AllocState> {
             state.durable.adopted = adopted;
             state.durable.stop =
                 stop.map(|delay| Stop { reason: StopReason::Desired, decided_at: at(0).wall, delay });
-            state.durable.restart = restart.map(|(all, delay)| GroupRestart { all, delay, unhealthy: false });
+            state.durable.restart = restart.map(|(all, delay)| {
+                let phase = if all { RestartPhase::Delay } else { RestartPhase::Stopping };
+                GroupRestart { all, delay, unhealthy: false, phase }
+            });
             state
         })
 }
