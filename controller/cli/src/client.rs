@@ -317,26 +317,22 @@ pub enum Purge {
     Data,
 }
 
-/// Whether what is stopped has its `shutdown_delay`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShutdownDelay {
-    Kept,
-    /// It ends at once, also where the delay runs already.
-    Skipped,
+/// What the end of something may take, by the flags of a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
+pub struct EndFlags {
+    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    #[arg(long)]
+    no_shutdown_delay: bool,
+    /// End poststop tasks too, with their kill_timeout, and start none; to stop or delete once more ends those that run
+    #[arg(long)]
+    force: bool,
 }
 
-impl ShutdownDelay {
-    /// As a flag says it.
-    pub fn of(skipped: bool) -> Self {
-        if skipped { Self::Skipped } else { Self::Kept }
-    }
-
+impl EndFlags {
     /// The same in a request.
-    fn query(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Kept => &[],
-            Self::Skipped => &[("no_shutdown_delay", "true")],
-        }
+    fn query(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let flags = [("no_shutdown_delay", self.no_shutdown_delay), ("force", self.force)];
+        flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| (name, "true"))
     }
 }
 
@@ -361,7 +357,7 @@ mod tests {
         let plan = client.plan(&ApplyRequest::default()).await;
         assert_eq!(silent(plan.unwrap_err()).unwrap(), "within 5 s", "it changes nothing");
         assert_eq!(
-            silent(client.delete_job(&job, ShutdownDelay::Kept).await.unwrap_err()).unwrap(),
+            silent(client.delete_job(&job, EndFlags::default()).await.unwrap_err()).unwrap(),
             "within 10 s"
         );
         let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;

@@ -124,6 +124,8 @@ pub enum Waiting {
     Exit(TaskIndex, Deadline),
     /// The task is pending, running or ending as it should and has simply not got there.
     Task(TaskIndex, TaskStatus),
+    /// The end of a poststop task, which only its own end or a request brings.
+    Poststop(TaskIndex),
     /// Passing checks.
     Checks(Option<Deadline>),
     /// A failing check to pass before it restarts what it checks.

@@ -100,6 +100,9 @@ pub struct Durable {
     /// Somebody asked that what ends of it does so without a `shutdown_delay`.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub no_shutdown_delay: bool,
+    /// Somebody asked that poststop tasks end, and that none begins.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub no_poststop: bool,
     /// Services of an older version of the job, where this one has none: they are taken back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired: BTreeSet<Part>,

@@ -294,6 +294,14 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&task(index), format_args!("is {}", status.as_str()));
             (Reason::Operation, None, None)
         }
+        Waiting::Poststop(index) => {
+            let name = spec.name();
+            say(
+                &task(index),
+                format_args!("runs last and has no time limit; to end it: herdlet stop --force '{name}'"),
+            );
+            (Reason::Operation, None, None)
+        }
         Waiting::Checks(by) => {
             say(&"health", format_args!("waits for {}", Checks(state)));
             (Reason::Health, None, by.as_ref().and_then(due))
@@ -452,7 +460,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,
-        Waiting::Task(..) => 2,
+        Waiting::Task(..) | Waiting::Poststop(_) => 2,
         Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
         Waiting::Contact(_) | Waiting::Previous(..) => 3,
     }

@@ -39,6 +39,7 @@ kinds! {
     Restart = "restarts asked for",
     Stop = "allocations stopped by request",
     SkipDelay = "delays before a stop cut short",
+    EndPoststop = "poststop tasks ended by request",
     CollectJob = "jobs that were over collected",
     CollectAlloc = "allocations that had ended collected",
     VolumeDelete = "volumes deleted",

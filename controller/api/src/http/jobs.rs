@@ -153,6 +153,9 @@ pub(super) struct Deregistration {
     /// Nothing of it waits for its `shutdown_delay`, nor for the rest of one that runs.
     #[serde(default, deserialize_with = "flag")]
     no_shutdown_delay: bool,
+    /// Poststop tasks are ended with their `kill_timeout`, and none begins.
+    #[serde(default, deserialize_with = "flag")]
+    force: bool,
     /// Only if this is its version still; with `purge`.
     enforce_prior_version: Option<u64>,
 }
@@ -164,7 +167,7 @@ pub(super) async fn remove(
     Params(read): Params<Read>,
     Params(ending): Params<Deregistration>,
 ) -> ApiResult<Json<Value>> {
-    let Deregistration { purge, no_shutdown_delay, enforce_prior_version } = ending;
+    let Deregistration { purge, no_shutdown_delay, force, enforce_prior_version } = ending;
     let job = read.job(id);
     let (mut index, version) = match (purge, enforce_prior_version) {
         (true, None) => (shared.accepted(Command::Delete { job: job.clone() }).await?, None),
@@ -180,6 +183,10 @@ pub(super) async fn remove(
     if no_shutdown_delay {
         let of = Ending::Job(job.clone());
         index = shared.accepted(Command::SkipShutdownDelay { of }).await?;
+    }
+    if force {
+        let of = Ending::Job(job.clone());
+        index = shared.accepted(Command::EndPoststop { of }).await?;
     }
     let eval = shared.evaluations.note(&job, Trigger::JobDeregister, index);
     Ok(Json(json!({

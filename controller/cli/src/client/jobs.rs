@@ -9,7 +9,7 @@ use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Client, Result, ShutdownDelay};
+use super::{Client, EndFlags, Result};
 
 /// What a request has made of a job.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -71,8 +71,9 @@ impl Client {
     }
 
     /// Asks for a job to be stopped and forgotten: the index of the commit.
-    pub async fn delete_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<u64> {
-        self.change(self.deletion(job).query(delay.query())).await
+    pub async fn delete_job(&self, job: &JobKey, ends: EndFlags) -> Result<u64> {
+        let flags: Vec<_> = ends.query().collect();
+        self.change(self.deletion(job).query(&flags)).await
     }
 
     /// The same, if this is the job's version still.
@@ -86,10 +87,11 @@ impl Client {
     }
 
     /// Stops a job and keeps it.
-    pub async fn stop_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<Changed> {
+    pub async fn stop_job(&self, job: &JobKey, ends: EndFlags) -> Result<Changed> {
         let path = format!("/v1/job/{}", encode(&job.id));
         let request = self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)]);
-        self.ask(request.query(delay.query())).await
+        let flags: Vec<_> = ends.query().collect();
+        self.ask(request.query(&flags)).await
     }
 
     /// Starts a job that was stopped.

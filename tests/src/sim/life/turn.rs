@@ -377,6 +377,7 @@ impl Life {
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
             Command::SkipShutdownDelay { .. } => self.met.note(Kind::SkipDelay),
+            Command::EndPoststop { .. } => self.met.note(Kind::EndPoststop),
             Command::Collect { .. } => self.collected(reply)?,
             Command::Restart { .. } => self.met.note(Kind::Restart),
             Command::Signal { .. } | Command::Explain { .. } => {}

@@ -69,6 +69,16 @@ impl Writer<'_> {
         }
     }
 
+    /// Poststop tasks are ended from now on, and none begins.
+    pub fn end_poststop(&mut self) {
+        self.state.durable.no_poststop = true;
+        for index in 0..self.task_count() {
+            if self.task(index).is_some_and(|task| task.lifecycle == Lifecycle::Poststop) {
+                self.withdraw_start(index);
+            }
+        }
+    }
+
     /// Accepts a signal to one task, or to all running ones.
     pub fn signal(&mut self, task: Option<&str>, signal: &str) -> Result<(), String> {
         let name = self.spec.name();

@@ -5,6 +5,7 @@
 
 use herdlet_api_types::{
     Duration,
+    alloc::Desired,
     job::{DependencyCondition, Lifecycle, Task},
     task::TaskStatus,
 };
@@ -169,6 +170,11 @@ impl Me<'_> {
 
     fn plan_running(self, pass: &mut Pass<'_>, attempt: u32) {
         self.watch(pass, attempt);
+        if self.task.lifecycle == Lifecycle::Poststop && pass.state.durable.no_poststop {
+            let step = kill_step(pass, self.task);
+            pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
+            return;
+        }
         if let Some(then) = self.stop_wanted(pass) {
             let step = first_stop_step(pass, self.task);
             pass.change(self.index, TaskChange::Stop { step, then });
@@ -181,7 +187,10 @@ impl Me<'_> {
         self.keep_parts(pass);
         // Where an exit with code 0 is the goal, running is not there yet.
         if !restarts_on_success(pass.spec.job.kind, self.task.lifecycle) {
-            pass.wait(Waiting::Task(self.index, TaskStatus::Running));
+            pass.wait(match (self.task.lifecycle, pass.spec.desired) {
+                (Lifecycle::Poststop, Desired::Stop | Desired::Gone) => Waiting::Poststop(self.index),
+                (_, _) => Waiting::Task(self.index, TaskStatus::Running),
+            });
         }
     }
 
@@ -427,7 +436,7 @@ impl Me<'_> {
         self.known.doom.is_some()
             || match self.task.lifecycle {
                 // There is nothing to tidy up after where nothing ever ran, and no time for it where all of it was used up.
-                Lifecycle::Poststop if pass.state.durable.is_outlived() => {
+                Lifecycle::Poststop if pass.state.durable.is_outlived() || pass.state.durable.no_poststop => {
                     true
                 }
                 Lifecycle::Poststop => {
