@@ -82,12 +82,12 @@ impl Writer<'_> {
             TaskChange::Stop { step, then } => self.begin_stop(index, step, then),
             TaskChange::Step(step) => {
                 self.note_prestop_not_run(index);
-                self.note_step(index, &step);
                 if let Some(TaskState { run: Run::Stopping { step: current, .. }, .. }) =
                     self.known_mut(index)
                 {
-                    *current = step;
+                    *current = step.clone();
                 }
+                self.note_step(index, &step);
             }
             TaskChange::Settle(part) => self.settle(index, part),
             TaskChange::Die => {
@@ -492,7 +492,7 @@ impl Writer<'_> {
         known.run = Run::Stopping { attempt, boot, ran, step: step.clone(), then };
         known.withdraw_restart();
         if then == AfterStop::Dead {
-            self.note_killing(index);
+            self.note_decided_kill(index);
         }
         self.note_step(index, &step);
     }

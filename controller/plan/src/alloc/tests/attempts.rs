@@ -239,7 +239,7 @@ fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
 fn every_task_that_is_stopped_gives_others_time_to_go_elsewhere() {
     for (delay, restart, expected) in [
         (0, false, &["Killing"][..]),
-        (5, false, &["Killing", "Waiting for shutdown delay"]),
+        (5, false, &["Waiting for shutdown delay"]),
         (0, true, &["Restart Signaled"]),
         (5, true, &["Restart Signaled", "Waiting for shutdown delay"]),
     ] {
