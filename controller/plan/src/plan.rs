@@ -93,6 +93,8 @@ pub enum TaskChange {
     },
     /// The stop goes on.
     Step(StopStep),
+    /// It has lived longer than the attempt before it, which failed.
+    Prove,
     /// It gets what it is owed, as this part has changed.
     Settle(TaskPart),
     /// It ends without having a process.
@@ -116,6 +118,8 @@ pub enum Waiting {
     Volume(Option<TaskIndex>, String),
     /// The delay before the next start.
     Backoff(TaskIndex, Deadline),
+    /// The time for which a task has to live that has failed before, by `CLOCK_BOOTTIME`.
+    Proof(TaskIndex, u64),
     /// A `shutdown_delay`; of the group where no task is given.
     Delay(Option<TaskIndex>, Deadline),
     /// Other tasks that end first.

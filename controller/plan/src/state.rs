@@ -20,7 +20,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    UnixNanos,
+    Duration, UnixNanos,
     alloc::{Allocation, ClientStatus},
     job::Task,
     service::CheckResult,
@@ -284,6 +284,9 @@ pub struct TaskState {
     pub window: Option<Deadline>,
     /// Restart policy: attempts counted in the current window.
     pub counted: u32,
+    /// How long the last attempt lived that the restart policy has counted, where one has. The next one counts once it has lived longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_after: Option<Duration>,
     /// How the last attempt ended.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
@@ -423,6 +426,22 @@ impl TaskState {
             Run::Starting { .. } | Run::Running { .. } => self.restart_requested,
             Run::Stopping { then, .. } => *then != AfterStop::Dead,
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => false,
+        }
+    }
+
+    /// How long the attempt has lived that runs or is being stopped; nothing where none does that began in this boot.
+    pub(crate) fn lived(&self, now: Now) -> Duration {
+        match self.run {
+            Run::Running { boot, .. } | Run::Stopping { boot, ran: true, .. } if boot == now.boot => {
+                let lived_ns = now.boot_ns.saturating_sub(self.started_ns);
+                Duration(i64::try_from(lived_ns).unwrap_or(i64::MAX))
+            }
+            Run::Running { .. }
+            | Run::Stopping { .. }
+            | Run::Starting { .. }
+            | Run::Waiting
+            | Run::BackingOff { .. }
+            | Run::Dead => Duration::ZERO,
         }
     }
 

@@ -89,6 +89,11 @@ impl Writer<'_> {
                 }
                 self.note_step(index, &step);
             }
+            TaskChange::Prove => {
+                if let Some(known) = self.known_mut(index) {
+                    known.failed_after = None;
+                }
+            }
             TaskChange::Settle(part) => self.settle(index, part),
             TaskChange::Die => {
                 let doomed = self.known(index).is_some_and(|known| known.doom.is_some());
@@ -444,9 +449,10 @@ impl Writer<'_> {
         let details = [("restart_reason", reason.to_string()), ("start_delay", delay.as_nanos().to_string())];
         let details = details.map(|(key, text)| (String::from(key), text)).into();
         self.note_with(index, TaskEventKind::Restarting, message, details);
-        let until = Deadline::after(self.now, delay);
+        let (now, until) = (self.now, Deadline::after(self.now, delay));
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
+            known.failed_after = Some(known.lived(now));
             known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }
@@ -477,6 +483,7 @@ impl Writer<'_> {
         let Some(known) = self.known_mut(index) else { return };
         known.run = Run::Dead;
         known.failed = failed == Failed::Yes;
+        known.failed_after = None;
         known.withdraw_restart();
         known.forget_owed();
         known.finished_at = wall;

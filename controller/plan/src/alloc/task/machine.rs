@@ -14,7 +14,10 @@ use crate::{
     action::Verb,
     alloc::{
         checks, services,
-        task::{lifecycle, restart::restarts_on_success},
+        task::{
+            lifecycle,
+            restart::{proof_ends_ns, restarts_on_success},
+        },
     },
     limits::{PRESTOP_REPORT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
@@ -185,6 +188,7 @@ impl Me<'_> {
             return;
         }
         self.keep_parts(pass);
+        self.await_proof(pass);
         // Where an exit with code 0 is the goal, running is not there yet.
         if !restarts_on_success(pass.spec.job.kind, self.task.lifecycle) {
             pass.wait(match (self.task.lifecycle, pass.spec.desired) {
@@ -263,6 +267,17 @@ impl Me<'_> {
             if is_there && !pass.state.telling.values().any(told) && pass.passed(&owed.due) {
                 pass.change(self.index, TaskChange::Settle(*part));
             }
+        }
+    }
+
+    /// An attempt that follows a failed one counts once it has lived longer: till then the task may be failing again and again.
+    fn await_proof(self, pass: &mut Pass<'_>) {
+        let min_healthy_time = pass.spec.policy().health.map(|terms| terms.min_healthy_time);
+        let Some(at_ns) = proof_ends_ns(&self.task.restart, min_healthy_time, self.known) else { return };
+        if pass.due(at_ns) {
+            pass.change(self.index, TaskChange::Prove);
+        } else {
+            pass.wait(Waiting::Proof(self.index, at_ns));
         }
     }
 

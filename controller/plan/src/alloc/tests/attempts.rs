@@ -260,6 +260,65 @@ fn every_task_that_is_stopped_gives_others_time_to_go_elsewhere() {
     }
 }
 
+/// Two starts, the first of which ends after so many seconds; the second runs from 120 s on.
+fn restarted<'a>(spec: &'a Arc<Allocation>, lived: u64) -> Bench<'a> {
+    let first = TaskState { started_ns: at(100 - lived).boot_ns, ..running() };
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(spec, known(vec![first], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.exited("main", 1, exit(1)));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Done(None));
+    life.now = at(120);
+    life.settle();
+    life.outcome(PROCESS, Outcome::Started(Launch::of(2)));
+    life
+}
+
+/// Whether it is shown as converged.
+fn converged(life: &Bench<'_>) -> bool {
+    let plan = plan(life.now, &life.ctx, life.spec, &life.state);
+    let shown = crate::status::convergence(life.now, life.spec, &life.state, &plan, at(0).moment());
+    shown.state == herdlet_api_types::view::ConvergenceState::Converged
+}
+
+/// A task that crashed every few seconds was shown as converged whenever it ran for a moment, and `--wait` believed it.
+#[test]
+fn an_attempt_after_a_failed_one_counts_once_it_has_lived_longer() {
+    // The policy's delay is 10 s, its interval 60 s.
+    for (lived, counts_after) in [(1, 10), (20, 40), (40, 60)] {
+        let spec = alloc(vec![task("main", Lifecycle::Main)]);
+        let mut life = restarted(&spec, lived);
+        assert_eq!(life.state.durable.tasks[0].attempt, 2);
+        life.now = at(120 + counts_after - 1);
+        assert!(!converged(&life), "{lived} s");
+        let plan = plan(life.now, &life.ctx, &spec, &life.state);
+        assert_eq!(plan.wake_ns, Some(at(120 + counts_after).boot_ns), "{lived} s");
+        life.now = at(120 + counts_after);
+        assert!(converged(&life), "{lived} s");
+    }
+}
+
+#[test]
+fn an_attempt_counts_at_once_after_a_restart_that_was_asked_for() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    for (asked_at, counts_after) in [(125, 10), (131, 0)] {
+        let mut life = restarted(&spec, 1);
+        life.now = at(asked_at);
+        life.settle();
+        life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+        life.settle();
+        life.write(|writer| writer.exited("main", 2, exit(0)));
+        life.settle();
+        life.outcome(PROCESS, Outcome::Done(None));
+        life.outcome(PROCESS, Outcome::Done(None));
+        life.outcome(PROCESS, Outcome::Started(Launch::of(3)));
+        assert_eq!(life.state.durable.tasks[0].attempt, 3);
+        assert_eq!(converged(&life), counts_after == 0, "asked for at {asked_at} s");
+        life.now = at(asked_at + counts_after);
+        assert!(converged(&life), "asked for at {asked_at} s");
+    }
+}
+
 /// Nothing runs yet, but the start may be on its way: it is fenced, not made.
 #[test]
 fn a_start_that_is_not_wanted_any_more_is_fenced() {
