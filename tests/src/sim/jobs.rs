@@ -139,6 +139,9 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         tasks[0].config["stubborn"] = true.into();
     }
     if dice.one_in(4) {
+        tasks[0].config["probe"] = true.into();
+    }
+    if dice.one_in(4) {
         tasks[0].services.push(random_service("inner", dice));
     }
     if dice.one_in(3) {

@@ -54,6 +54,8 @@ kinds! {
     FailingCheck = "failing checks",
     CheckRestart = "tasks restarted by their checks",
     TokenRenewal = "token renewals",
+    PendingPart = "parts that wait for what they need",
+    ChangedProbe = "probes that changed under a task",
     Outage = "outages of the catalogue",
     Vanished = "things that vanish",
     Covered = "mounts that are covered",

@@ -455,8 +455,8 @@ impl Writer<'_> {
                 self.note(index, TaskEventKind::HookMessage, format!("{}: {why}", part.row().name));
                 self.part_is_up(part);
             }
-            (IfFatal::RestartPolicy, Some(index)) if doing == Doing::Up => {
-                self.download_failed(index, class, why);
+            (IfFatal::RestartPolicy, Some(_)) if doing == Doing::Up => {
+                self.download_failed(part, class, why);
             }
             (
                 IfFatal::Ignore | IfFatal::FailUsers { .. } | IfFatal::RestartPolicy | IfFatal::GoOn,

@@ -5,6 +5,7 @@ mod attempts;
 mod check_restart;
 mod health;
 mod parts;
+mod probe;
 mod properties;
 mod told;
 
