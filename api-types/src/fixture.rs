@@ -78,6 +78,7 @@ pub fn service(name: &str) -> Service {
         tagged_addresses: BTreeMap::new(),
         enable_tag_override: false,
         weights: Weights::default(),
+        task: None,
         checks: Vec::new(),
     }
 }
@@ -131,6 +132,7 @@ pub fn registered_check(id: &str) -> RegisteredCheck {
         on_update: OnUpdate::default(),
         check_restart: None,
         notes: String::new(),
+        task: None,
     }
 }
 

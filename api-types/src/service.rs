@@ -78,6 +78,9 @@ pub struct RegisteredCheck {
     /// A note for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub notes: String,
+    /// The task that it is about, where one is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
 }
 
 /// The status of a check.
@@ -143,7 +146,7 @@ pub struct CheckResult {
 }
 
 /// When a failing check restarts its task or, for a service of the group, all running tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartsWhen {
     /// Time from its first counted failure to the restart.
     pub failing_for: Duration,
@@ -151,6 +154,10 @@ pub struct RestartsWhen {
     pub grace: Duration,
     /// Whether warnings don't count as failures.
     pub ignore_warnings: bool,
+    /// The task that has to run for failures to count. Unless one is named: for a service of the group all of its main tasks, else the
+    /// task of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
 }
 
 impl CheckResult {
@@ -171,6 +178,7 @@ impl CheckResult {
                 failing_for: Duration(check.interval.as_nanos().saturating_mul(i64::from(restart.limit) - 1)),
                 grace: restart.grace,
                 ignore_warnings: restart.ignore_warnings,
+                task: check.task.clone().filter(|_| registration.task.is_none()),
             }),
         }
     }
@@ -190,8 +198,8 @@ impl CheckResult {
     }
 
     /// When it will cause a restart, if the current result counts towards one.
-    pub fn restarts_now(&self) -> Option<RestartsWhen> {
-        self.restarts.filter(|when| match self.status {
+    pub fn restarts_now(&self) -> Option<&RestartsWhen> {
+        self.restarts.as_ref().filter(|when| match self.status {
             CheckStatus::Pending | CheckStatus::Success => false,
             CheckStatus::Warning => !when.ignore_warnings,
             CheckStatus::Failure => true,

@@ -215,6 +215,13 @@ pub struct TaskView {
     pub events: History,
 }
 
+impl TaskView {
+    /// No attempt of it has ever begun, as far as is known.
+    pub fn never_ran(&self) -> bool {
+        self.started_at == UnixNanos::default() && self.exit.is_none()
+    }
+}
+
 /// A volume as shown.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct VolumeView {

@@ -11,6 +11,7 @@
 //! - [`clock`]: the wall clock, which somebody sets.
 //! - [`met`]: what lives have met with.
 //! - [`people`]: what people do, and what happens behind the agent's back.
+//! - [`probe`]: parts that only tests have.
 //! - [`jobs`]: the jobs that lives are made of.
 //! - [`tale`]: the log.
 //! - [`rollouts`]: what a roll-out may do.
@@ -29,6 +30,7 @@ pub mod machine;
 pub mod met;
 pub mod oracle;
 pub mod people;
+pub mod probe;
 pub mod promises;
 pub mod rollouts;
 pub mod rooms;

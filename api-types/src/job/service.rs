@@ -40,6 +40,9 @@ pub struct Service {
     /// Load-balancing weights. Only for Consul.
     #[serde(default, skip_serializing_if = "Weights::is_default")]
     pub weights: Weights,
+    /// Of a service of the group: the task that its checks are about, where one is named. A command names its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
     /// Health checks; names are unique in the service.
     #[serde(default)]
     pub checks: Vec<Check>,
@@ -55,6 +58,7 @@ impl Service {
             port,
             address,
             address_mode,
+            task,
             checks,
             tags: _,
             canary_tags: _,
@@ -64,8 +68,9 @@ impl Service {
             enable_tag_override: _,
             weights: _,
         } = self;
-        (name, provider, port, address, address_mode, checks)
-            == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode, &other.checks)
+        let way = (name, provider, port, address, address_mode);
+        way == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode)
+            && (task, checks) == (&other.task, &other.checks)
     }
 
     /// Whether canaries register it differently.

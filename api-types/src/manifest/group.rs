@@ -39,7 +39,7 @@ block! {
         /// The tasks: at least one without `lifecycle`.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub tasks: Vec<TaskSpec>,
-        /// Delay between deregistering the services and stopping the tasks.
+        /// Delay between deregistering the services and stopping the tasks, also when all tasks restart.
         pub shutdown_delay: Span,
         /// Values for `NOMAD_META_<key>`; override the job's.
         pub meta: BTreeMap<String, Text>,

@@ -404,6 +404,7 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
             passing: weights.passing.unwrap_or(default.passing),
             warning: weights.warning.unwrap_or(default.warning),
         },
+        task: spec.task.clone().filter(|_| names.task.is_none()),
         checks: spec.checks.iter().flatten().map(|check| to_check(check, spec, &name, names)).collect(),
         name,
     }

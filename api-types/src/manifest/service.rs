@@ -38,7 +38,8 @@ block! {
         pub enable_tag_override: bool,
         /// `consul`: load-balancing weights.
         pub weights: Weights,
-        /// For a service of the group: the task in which checks of type `script` run.
+        /// For a service of the group: the task that its checks are about. Scripts run in it, and `check_restart` counts failures while it
+        /// runs; default: while all main tasks of the group run.
         pub task: String,
         /// Default of the checks' `on_update`.
         pub on_update: OnUpdate,
@@ -63,10 +64,11 @@ block! {
 
 block! {
     /// Restarts the task of a failing check or, for a service of the group, all running tasks. The restart counts in the task's `restart`.
+    /// Failures count only while the checked tasks run.
     pub struct CheckRestart {
         /// Consecutive failures before the restart; 0, the default: never restart.
         pub limit: u32,
-        /// Time after a start during which failures don't count; default 1s.
+        /// Time after the start of the checked tasks during which failures don't count; default 1s.
         pub grace: Span,
         /// Don't count warnings as failures.
         pub ignore_warnings: bool,

@@ -68,7 +68,7 @@ block! {
         pub kill_signal: Signal,
         /// Time between that signal and the forced end; default 5s. The agent limits it.
         pub kill_timeout: Span,
-        /// Delay between deregistering this task's services and the kill signal.
+        /// Delay between deregistering this task's services and the kill signal, also when the task restarts.
         pub shutdown_delay: Span,
         /// Requirements that the machine must meet for the group to run there.
         pub constraints: Vec<Constraint>,

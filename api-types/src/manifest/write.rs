@@ -347,8 +347,8 @@ fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
         checks: non_empty(
             service.checks.iter().map(|check| from_check(check, &service.name, names.task)).collect(),
         ),
+        task: service.task.clone(),
         // The checks have these settings.
-        task: None,
         on_update: None,
         check_restart: None,
     }

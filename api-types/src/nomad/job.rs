@@ -223,7 +223,7 @@ fn service(service: &Service) -> Value {
         "Weights": { "Passing": service.weights.passing, "Warning": service.weights.warning },
         "Checks": list(service.checks.iter().map(check).collect()),
         // Each check has the service's settings.
-        "OnUpdate": OnUpdate::RequireHealthy.as_str(), "TaskName": "", "CheckRestart": null,
+        "OnUpdate": OnUpdate::RequireHealthy.as_str(), "TaskName": service.task.clone().unwrap_or_default(), "CheckRestart": null,
     })
 }
 

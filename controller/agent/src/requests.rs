@@ -151,6 +151,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
         | Command::SkipShutdownDelay { .. }
+        | Command::EndPoststop { .. }
         | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }

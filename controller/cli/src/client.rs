@@ -318,26 +318,22 @@ pub enum Purge {
     Data,
 }
 
-/// Whether a stop respects `shutdown_delay`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShutdownDelay {
-    Kept,
-    /// Tasks stop at once, even if the delay has already begun.
-    Skipped,
+/// Flags of commands that stop something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
+pub struct EndFlags {
+    /// Skip the shutdown_delay of groups and tasks, also one that is in progress
+    #[arg(long)]
+    no_shutdown_delay: bool,
+    /// End poststop tasks too, with their kill_timeout, and start none. A second stop or delete ends those that run
+    #[arg(long)]
+    force: bool,
 }
 
-impl ShutdownDelay {
-    /// From a command-line flag.
-    pub fn of(skipped: bool) -> Self {
-        if skipped { Self::Skipped } else { Self::Kept }
-    }
-
+impl EndFlags {
     /// As query parameters.
-    fn query(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Kept => &[],
-            Self::Skipped => &[("no_shutdown_delay", "true")],
-        }
+    fn query(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let flags = [("no_shutdown_delay", self.no_shutdown_delay), ("force", self.force)];
+        flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| (name, "true"))
     }
 }
 
@@ -362,7 +358,7 @@ mod tests {
         let plan = client.plan(&ApplyRequest::default()).await;
         assert_eq!(silent(plan.unwrap_err()).unwrap(), "within 5 s", "it changes nothing");
         assert_eq!(
-            silent(client.delete_job(&job, ShutdownDelay::Kept).await.unwrap_err()).unwrap(),
+            silent(client.delete_job(&job, EndFlags::default()).await.unwrap_err()).unwrap(),
             "within 10 s"
         );
         let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     Connection, children,
-    client::{Client, ClientError, Purge, ShutdownDelay},
+    client::{Client, ClientError, EndFlags, Purge},
     failure::{Failure, USAGE},
     here,
     output::Output,
@@ -30,9 +30,8 @@ pub struct DeleteArgs {
     /// Also delete the volumes that only these jobs used, with their data
     #[arg(long, short_alias = 'v', alias = "volumes")]
     purge: bool,
-    /// Skip the shutdown_delay of groups and tasks, also one that is in progress
-    #[arg(long)]
-    no_shutdown_delay: bool,
+    #[command(flatten)]
+    ends: EndFlags,
     /// Wait until the jobs are deleted
     #[arg(long)]
     wait: bool,
@@ -96,10 +95,9 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
     if args.purge {
         volumes.extend(limit.within("list the volumes", volumes_of(&client, &jobs, &keys)).await?);
     }
-    let delay = ShutdownDelay::of(args.no_shutdown_delay);
     let mut index = 0;
     for key in &keys {
-        index = limit.within("delete a job", client.delete_job(key, delay)).await?;
+        index = limit.within("delete a job", client.delete_job(key, args.ends)).await?;
         args.output.line(&format!("job/{key} deleting"));
         let left = jobs.iter().find(|view| view.key == *key).and_then(|view| children::left(view, &jobs));
         if let Some(left) = left {

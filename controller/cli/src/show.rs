@@ -93,6 +93,7 @@ pub(super) fn exit(exit: &ExitResult) -> String {
 pub(super) fn phase(task: &TaskView) -> String {
     let mut text = match (task.phase, task.failed) {
         (TaskPhase::Dead, true) => "failed".to_owned(),
+        (TaskPhase::Dead, false) if task.never_ran() => "not started".to_owned(),
         (TaskPhase::Dead, false) => "complete".to_owned(),
         (phase, _) => phase.to_string(),
     };

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Changed, Client, ShutdownDelay},
+    client::{Changed, Client, EndFlags},
     failure::{Failure, USAGE},
     output::Output,
     rollback,
@@ -23,9 +23,8 @@ use super::{
 pub struct StopArgs {
     /// A job, an allocation, or a group
     target: String,
-    /// Skip the shutdown_delay of groups and tasks, also one that is in progress
-    #[arg(long)]
-    no_shutdown_delay: bool,
+    #[command(flatten)]
+    ends: EndFlags,
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
@@ -58,7 +57,7 @@ struct Report {
 /// What to do with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    Stopped(ShutdownDelay),
+    Stopped(EndFlags),
     Started,
 }
 
@@ -76,14 +75,13 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let target = limit.within("find it", target::find(&client, &args.target)).await?;
     let name = &args.target;
-    let delay = ShutdownDelay::of(args.no_shutdown_delay);
     if let Some(task) = &target.task {
         let message = format!("{task:?} is a task, but only whole allocations can be stopped");
         let hint = format!("restart the task alone: herdlet restart {name}");
         return Err(Failure::new(message).code(USAGE).hint(hint));
     }
     if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
-        return decide(&client, name, Fate::Stopped(delay), limit, &args.wait, args.output).await;
+        return decide(&client, name, Fate::Stopped(args.ends), limit, &args.wait, args.output).await;
     }
     let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
     if live.is_empty() {
@@ -99,7 +97,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
         task: None,
         replaced: true,
     };
-    round.of(&live, async |alloc| client.stop_alloc(alloc, delay).await).await
+    round.of(&live, async |alloc| client.stop_alloc(alloc, args.ends).await).await
 }
 
 pub async fn start(args: StartArgs) -> Result<u8, Failure> {
@@ -120,7 +118,7 @@ async fn decide(
     let view = limit.within("find it", rollback::find(client, name)).await?;
     let job = view.key;
     let Changed { index, version } = match fate {
-        Fate::Stopped(delay) => limit.within("stop it", client.stop_job(&job, delay)).await?,
+        Fate::Stopped(ends) => limit.within("stop it", client.stop_job(&job, ends)).await?,
         Fate::Started => limit.within("start it", client.start_job(&job)).await?,
     };
     let told = fate.as_str();

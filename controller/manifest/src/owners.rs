@@ -59,6 +59,7 @@ impl Owners {
             | Command::DeleteVolume { .. }
             | Command::StopAlloc { .. }
             | Command::SkipShutdownDelay { .. }
+            | Command::EndPoststop { .. }
             | Command::Restart { .. }
             | Command::Signal { .. }
             | Command::PromoteDeployment { .. }

@@ -23,7 +23,7 @@ use crate::{
     pass::Pass,
     plan::{Change, Plan, Waiting},
     spec::AllocSpec,
-    state::{AllocState, Stop, StopReason},
+    state::{AllocState, GroupRestart, RestartPhase, Stop, StopReason, TaskState},
     time::{Deadline, Now},
 };
 
@@ -129,17 +129,31 @@ fn decide(pass: &mut Pass<'_>) -> bool {
         }
     }
     if let Some(restart) = &durable.restart {
-        let restart = restart.clone();
-        if pass.passed(&restart.delay) {
-            pass.plan.changes.push(Change::RestartTasks(restart));
-            return true;
-        }
-        pass.wait(Waiting::Delay(None, restart.delay));
+        return go_on_restarting(pass, restart.clone());
     } else if let Some(change) = check_restart::due(pass) {
         pass.plan.changes.push(change);
         return true;
     }
     false
+}
+
+/// Moves a restart of the group on: its services are down for the `shutdown_delay`, then all that it is about is stopped.
+fn go_on_restarting(pass: &mut Pass<'_>, restart: GroupRestart) -> bool {
+    match restart.phase {
+        RestartPhase::Delay if pass.passed(&restart.delay) => {
+            pass.plan.changes.push(Change::RestartTasks(restart));
+            true
+        }
+        RestartPhase::Delay => {
+            pass.wait(Waiting::Delay(None, restart.delay));
+            false
+        }
+        RestartPhase::Stopping if pass.state.durable.tasks.iter().any(TaskState::is_restarting) => false,
+        RestartPhase::Stopping => {
+            pass.plan.changes.push(Change::EndRestart);
+            true
+        }
+    }
 }
 
 #[cfg(test)]

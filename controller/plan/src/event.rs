@@ -212,6 +212,11 @@ pub enum Command {
         /// Of what.
         of: Ending,
     },
+    /// End the poststop tasks of what is being stopped, with their `kill_timeout`, and start none of them any more.
+    EndPoststop {
+        /// Of what.
+        of: Ending,
+    },
     /// Give up what has ended: jobs with all they have, and directories of allocations. What has not ended stays.
     Collect {
         /// Jobs.

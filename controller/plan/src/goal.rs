@@ -4,7 +4,7 @@
 
 use herdlet_api_types::task::TaskStatus;
 
-use crate::{state::AllocState, time::Now};
+use crate::state::AllocState;
 
 /// Whether the allocation's tasks should be there: nothing stops them and not all have ended.
 pub(crate) fn wants_tasks(state: &AllocState) -> bool {
@@ -12,7 +12,6 @@ pub(crate) fn wants_tasks(state: &AllocState) -> bool {
 }
 
 /// Whether the group's services should be registered: its tasks should be there and no group-wide restart has them down.
-pub(crate) fn wants_services(now: Now, state: &AllocState) -> bool {
-    let restarting = state.durable.restart.as_ref().is_some_and(|restart| !restart.delay.is_due(now));
-    wants_tasks(state) && !restarting
+pub(crate) fn wants_services(state: &AllocState) -> bool {
+    wants_tasks(state) && state.durable.restart.is_none()
 }

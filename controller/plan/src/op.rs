@@ -59,6 +59,12 @@ pub enum TaskPart {
     Identity,
     /// Volumes mounted where the task wants them.
     Mounts,
+    /// What only tests have: it is made elsewhere.
+    #[cfg(any(test, feature = "fixture"))]
+    Probe,
+    /// What only tests have: it is made of the probe.
+    #[cfg(any(test, feature = "fixture"))]
+    ProbeReader,
     /// The process of one attempt.
     Process,
     /// Registrations of the task's services.

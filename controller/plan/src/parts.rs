@@ -14,6 +14,8 @@
 
 pub mod alloc;
 pub mod column;
+#[cfg(any(test, feature = "fixture"))]
+mod probe;
 pub mod set;
 pub mod task;
 

@@ -54,6 +54,8 @@ pub enum Change {
     },
     /// A group-wide restart begins to stop its tasks.
     RestartTasks(GroupRestart),
+    /// A group-wide restart has stopped all of its tasks.
+    EndRestart,
     /// A check has failed for too long: this task is restarted, or all that run.
     Unhealthy {
         /// None for all that run.
@@ -91,6 +93,8 @@ pub enum TaskChange {
     },
     /// The stop goes on.
     Step(StopStep),
+    /// It has lived longer than the attempt before it, which failed.
+    Prove,
     /// It gets what it is owed, as this part has changed.
     Settle(TaskPart),
     /// It ends without having a process.
@@ -114,6 +118,8 @@ pub enum Waiting {
     Volume(Option<TaskIndex>, String),
     /// The delay before the next start.
     Backoff(TaskIndex, Deadline),
+    /// The time for which a task has to live that has failed before, by `CLOCK_BOOTTIME`.
+    Proof(TaskIndex, u64),
     /// A `shutdown_delay`; of the group where no task is given.
     Delay(Option<TaskIndex>, Deadline),
     /// Other tasks that end first.
@@ -122,6 +128,8 @@ pub enum Waiting {
     Exit(TaskIndex, Deadline),
     /// The task is pending, running or ending as it should and has simply not got there.
     Task(TaskIndex, TaskStatus),
+    /// The end of a poststop task, which only its own end or a request brings.
+    Poststop(TaskIndex),
     /// Passing checks.
     Checks(Option<Deadline>),
     /// A failing check to pass before it restarts what it checks.

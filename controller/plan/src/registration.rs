@@ -149,7 +149,8 @@ fn register(
     if !taken.insert(id.clone()) {
         return Err(Invalid::Duplicate);
     }
-    let of = check::Of { workload, id: &id, label: &label, literal: &literal, provider: service.provider };
+    let (provider, about) = (service.provider, service.task.as_deref());
+    let of = check::Of { workload, id: &id, label: &label, literal: &literal, provider, task: about };
     let checks = service.checks.iter().map(|check| of.register(check)).collect::<Result<_, _>>()?;
     let of_canary = is_canary(workload) && !service.canary_tags.is_empty();
     let tags = if of_canary { &service.canary_tags } else { &service.tags };

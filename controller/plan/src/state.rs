@@ -7,6 +7,7 @@ mod checks;
 mod first;
 pub(crate) mod pairs;
 mod part;
+mod restart;
 mod services;
 mod stage;
 
@@ -19,7 +20,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    UnixNanos,
+    Duration, UnixNanos,
     alloc::{Allocation, ClientStatus},
     job::Task,
     service::CheckResult,
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     checks::ChecksMemory,
     part::{Doing, Ended, Noticed, PartState, Parts},
+    restart::{GroupRestart, RestartPhase},
     stage::Stage,
 };
 use crate::{
@@ -75,7 +77,7 @@ pub struct Durable {
     pub tasks: Vec<TaskState>,
     /// Its tasks are being stopped, or were.
     pub stop: Option<Stop>,
-    /// A group-wide restart that has been accepted and not carried out.
+    /// A group-wide restart whose tasks have not all been stopped yet.
     pub restart: Option<GroupRestart>,
     /// What was last reported.
     pub status: ClientStatus,
@@ -98,6 +100,9 @@ pub struct Durable {
     /// Somebody asked that what ends of it does so without a `shutdown_delay`.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub no_shutdown_delay: bool,
+    /// Somebody asked that poststop tasks end, and that none begins.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub no_poststop: bool,
     /// Services of an older version of the job, where this one has none: they are taken back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired: BTreeSet<Part>,
@@ -238,18 +243,6 @@ pub enum StopReason {
     Outlived,
 }
 
-/// An accepted restart of the whole group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupRestart {
-    /// Dead tasks too, in lifecycle order.
-    pub all: bool,
-    /// End of the group's `shutdown_delay`; the services are down until then.
-    pub delay: Deadline,
-    /// A check asked for it: each task's restart policy counts it.
-    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
-    pub unhealthy: bool,
-}
-
 /// Verdict of the roll-out's health watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
@@ -291,6 +284,9 @@ pub struct TaskState {
     pub window: Option<Deadline>,
     /// Restart policy: attempts counted in the current window.
     pub counted: u32,
+    /// How long the last attempt lived that the restart policy has counted, where one has. The next one counts once it has lived longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_after: Option<Duration>,
     /// How the last attempt ended.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
@@ -424,6 +420,31 @@ pub enum AfterStop {
 }
 
 impl TaskState {
+    /// It is to be stopped, or is being stopped, in order to start again.
+    pub fn is_restarting(&self) -> bool {
+        match &self.run {
+            Run::Starting { .. } | Run::Running { .. } => self.restart_requested,
+            Run::Stopping { then, .. } => *then != AfterStop::Dead,
+            Run::Waiting | Run::BackingOff { .. } | Run::Dead => false,
+        }
+    }
+
+    /// How long the attempt has lived that runs or is being stopped; nothing where none does that began in this boot.
+    pub(crate) fn lived(&self, now: Now) -> Duration {
+        match self.run {
+            Run::Running { boot, .. } | Run::Stopping { boot, ran: true, .. } if boot == now.boot => {
+                let lived_ns = now.boot_ns.saturating_sub(self.started_ns);
+                Duration(i64::try_from(lived_ns).unwrap_or(i64::MAX))
+            }
+            Run::Running { .. }
+            | Run::Stopping { .. }
+            | Run::Starting { .. }
+            | Run::Waiting
+            | Run::BackingOff { .. }
+            | Run::Dead => Duration::ZERO,
+        }
+    }
+
     /// No restart is asked for any more.
     pub fn withdraw_restart(&mut self) {
         self.restart_requested = false;

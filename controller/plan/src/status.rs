@@ -263,6 +263,17 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&task(index), format_args!("waits before it starts again{last}"));
             (Reason::Backoff, None, due(until))
         }
+        Waiting::Proof(index, at_ns) => {
+            let known = state.durable.tasks.get(usize::from(*index));
+            let started_ns = known.map_or(*at_ns, |known| known.started_ns);
+            let length = Duration(i64::try_from(at_ns.saturating_sub(started_ns)).unwrap_or(i64::MAX));
+            let length = length.rounded();
+            say(
+                &task(index),
+                format_args!("has failed before and counts as running once it has lived for {length}"),
+            );
+            (Reason::Backoff, None, Some(*at_ns))
+        }
         Waiting::Delay(Some(index), until) => {
             say(&task(index), format_args!("shutdown_delay of {} runs", until.length));
             (Reason::Delay, None, due(until))
@@ -292,6 +303,14 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         }
         Waiting::Task(index, status) => {
             say(&task(index), format_args!("is {}", status.as_str()));
+            (Reason::Operation, None, None)
+        }
+        Waiting::Poststop(index) => {
+            let name = spec.name();
+            say(
+                &task(index),
+                format_args!("runs last and has no time limit; to end it: herdlet stop --force '{name}'"),
+            );
             (Reason::Operation, None, None)
         }
         Waiting::Checks(by) => {
@@ -447,12 +466,12 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Failed { .. }) => 9,
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Pending { .. }) => 8,
         Waiting::Volume(..) => 8,
-        Waiting::Backoff(..) => 7,
+        Waiting::Backoff(..) | Waiting::Proof(..) => 7,
         Waiting::Delay(..) => 6,
         Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,
-        Waiting::Task(..) => 2,
+        Waiting::Task(..) | Waiting::Poststop(_) => 2,
         Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
         Waiting::Contact(_) | Waiting::Previous(..) => 3,
     }

@@ -9,6 +9,7 @@ pub mod command;
 mod deployments;
 mod jobs;
 mod launches;
+mod poststop;
 mod quarantine;
 mod restore;
 mod room;

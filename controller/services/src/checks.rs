@@ -163,10 +163,11 @@ impl Checks {
 impl Observer {
     /// Whether it runs this check. The consequences of results may differ.
     fn makes(&self, check: &RegisteredCheck) -> bool {
-        let RegisteredCheck { on_update, check_restart, .. } = check;
+        let RegisteredCheck { on_update, check_restart, task, .. } = check;
         let mine = RegisteredCheck {
             on_update: *on_update,
             check_restart: *check_restart,
+            task: task.clone(),
             ..RegisteredCheck::clone(&self.check)
         };
         mine == *check

@@ -50,6 +50,15 @@ impl Told {
         {
             herdlet_base::tell!("{name} running after {}", format_elapsed(began));
         }
+        if task.state == TaskStatus::Dead
+            && !task.failed
+            && task.never_ran()
+            && self.ended.insert(key.clone())
+        {
+            let why = task.events.last().map(|event| event.message.as_str()).unwrap_or_default();
+            herdlet_base::tell!("{name}: {}", lower_first(why));
+            return;
+        }
         if task.state == TaskStatus::Dead && self.ended.insert(key) {
             let stopped = task.exit.as_ref().is_some_and(|exit| exit.signal != 0);
             let word = if task.failed {
@@ -69,6 +78,12 @@ impl Told {
             }
         }
     }
+}
+
+/// A sentence as a part of another.
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 fn describe_exit(exit: &ExitResult) -> String {

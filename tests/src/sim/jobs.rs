@@ -63,6 +63,7 @@ pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
             interval: check.interval,
             on_update: check.on_update,
             check_restart: check.check_restart,
+            task: service.task.clone(),
             ..fixture::registered_check(&format!(
                 "{}-{}-{}",
                 task.unwrap_or("group"),
@@ -138,6 +139,9 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         tasks[0].config["stubborn"] = true.into();
     }
     if dice.one_in(4) {
+        tasks[0].config["probe"] = true.into();
+    }
+    if dice.one_in(4) {
         tasks[0].services.push(random_service("inner", dice));
     }
     if dice.one_in(3) {
@@ -203,7 +207,8 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
     if dice.one_in(2) {
         // Checks in Consul are Consul's: nobody here would make them.
         let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
-        group.services.push(if dice.one_in(3) { in_consul } else { random_service("web", dice) });
+        let own = Service { task: dice.one_in(2).then(|| "main".to_owned()), ..random_service("web", dice) };
+        group.services.push(if dice.one_in(3) { in_consul } else { own });
     }
     if dice.one_in(3) {
         group.shutdown_delay = Duration::from_secs(3);

@@ -20,7 +20,7 @@ use herdlet_plan::{
     time::{Deadline, Now},
 };
 
-use super::jobs::checks_of;
+use super::{jobs::checks_of, probe::Probes};
 
 /// A real thing that an operation makes or removes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,6 +114,8 @@ pub struct Machine {
     pub begun: BTreeSet<AttemptKey>,
     /// When the tokens expire that lie in a task's directory, and those that its process knows.
     pub(super) tokens: BTreeMap<(AllocId, u16), Tokens>,
+    /// What only tests have.
+    pub probes: Probes,
     /// Allocations of which an agent has forgotten how far they had come: the order of their tasks is no promise any more.
     pub forgotten: BTreeSet<AllocId>,
     /// Until then supervisors may come that a dead agent has spawned: records of ended attempts become fences.
@@ -225,10 +227,10 @@ impl Machine {
     pub fn remove(&mut self, gone: &Thing) -> BTreeSet<Thing> {
         let goes = |thing: &Thing| match (gone, thing) {
             (Thing::Part(of, Part::Dir), thing) => thing.is_of(*of) && thing.consists_of(Medium::Files),
-            (
-                Thing::Part(of, Part::Task(dir, TaskPart::Dir)),
-                Thing::Part(id, Part::Task(index, TaskPart::Dir | TaskPart::Artifacts)),
-            ) => (id, index) == (of, dir),
+            (Thing::Part(of, dir @ Part::Task(_, TaskPart::Dir)), Thing::Part(id, part)) => {
+                let goes_along = part.lies_in(*dir) && thing.consists_of(Medium::Files) && !is_token(*part);
+                id == of && (part == dir || goes_along)
+            }
             _ => thing == gone,
         };
         self.things.extract_if(.., goes).collect()
@@ -346,6 +348,7 @@ impl Machine {
                     });
                 }
                 self.may_start(alloc, group, task, index)?;
+                self.probes.start((alloc.id, index), task, &action.inputs)?;
                 if !self.begun.insert(key) {
                     return Err(format!("attempt {attempt} of {}/{} starts twice", alloc.name(), task.name));
                 }
@@ -409,6 +412,7 @@ impl Machine {
             }
             Verb::Signal { .. } => {
                 self.read_tokens(alloc.id, index);
+                self.probes.signal((alloc.id, index));
                 Ok(Outcome::Done(None))
             }
             Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Withdraw | Verb::Prestop { .. } => {
@@ -491,6 +495,10 @@ impl Machine {
         let medium = part.row().medium;
         let of_catalogue = medium == Medium::Catalogue;
         if of_catalogue && now_ns < self.catalogue_down_until {
+            if let (Part::Task(_, TaskPart::Probe), Verb::Up) = (part, &action.verb) {
+                let (on, ask_in) = ("the catalogue".to_owned(), Duration::from_secs(20));
+                return Ok(Outcome::Pending { on, ask_in });
+            }
             let why = "the catalogue is down".to_owned();
             return Ok(Outcome::Failed { class: FailureClass::Retry, why });
         }
@@ -503,8 +511,14 @@ impl Machine {
             Verb::Up => {
                 self.vanished.remove(&thing);
                 self.covered.remove(&thing);
-                self.things.insert(thing);
+                let is_new = self.things.insert(thing);
                 match part {
+                    Part::Task(index, TaskPart::Probe) => {
+                        Outcome::Done(Some(self.probes.make((alloc.id, index), is_new)))
+                    }
+                    Part::Task(index, TaskPart::ProbeReader) => {
+                        Outcome::Done(Some(self.probes.read((alloc.id, index), &action.inputs)?))
+                    }
                     Part::Task(index, TaskPart::Identity) => {
                         let renew_in = renew_in(alloc, index);
                         let lasts = renew_in.map(|half| now_ns + 2 * half.as_nanos().unsigned_abs());
@@ -545,6 +559,9 @@ impl Machine {
                     let renew_at = self.tokens.get(&(alloc.id, index)).and_then(|tokens| tokens.renew_at);
                     Outcome::Present(Some(Facts::renewed_at(renew_at)))
                 }
+                (true, Part::Task(index, own)) => {
+                    Outcome::Present(self.probes.inspect((alloc.id, index), own))
+                }
                 (true, _) => Outcome::Present(None),
                 (false, _) => Outcome::Absent,
             },
@@ -562,6 +579,11 @@ impl Machine {
             | Verb::Signal { .. }) => return Err(format!("{verb:?} on {part:?}")),
         })
     }
+}
+
+/// Tokens lie on a file system of their own.
+fn is_token(part: Part) -> bool {
+    matches!(part, Part::Task(_, TaskPart::Identity))
 }
 
 /// Group and task of an allocation.

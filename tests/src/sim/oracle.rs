@@ -21,7 +21,7 @@ use super::{
     jobs::is_unfit,
     launches::{PERIOD, is_free},
     life::{Faults, Life, SECOND},
-    machine::{Phase, Thing},
+    machine::{Phase, Thing, spec_of},
     rooms,
 };
 
@@ -280,6 +280,11 @@ impl Life {
             if told.is_some_and(|until| until < self.now_ns) {
                 let (name, task) = (attempt.alloc.name(), index);
                 return never_comes(format!("task {task} of {name} is left with a token that has expired"));
+            }
+            let (_, task) = spec_of(&attempt.alloc, *index)?;
+            if !self.machine.probes.is_known((*id, *index), task) {
+                let name = attempt.alloc.name();
+                return never_comes(format!("task {} of {name} does not know its probe", task.name));
             }
         }
         Ok(())

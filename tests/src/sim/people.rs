@@ -77,7 +77,12 @@ impl Life {
                     Some(alloc) => Ending::Alloc(alloc),
                     None => Ending::Job(job_key(id)),
                 };
-                self.request(Command::SkipShutdownDelay { of });
+                let force = self.dice.one_in(3);
+                self.request(if force {
+                    Command::EndPoststop { of }
+                } else {
+                    Command::SkipShutdownDelay { of }
+                });
             }
             8 if self.dice.one_in(2) => {
                 // Whoever does not know whether he was heard asks once more.

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use herdlet_api_types::{
     AllocId, UnixNanos,
     alloc::{Allocation, ClientStatus},
-    job::{Lifecycle, Task},
+    job::{Group, Lifecycle, Service, Task},
+    task::TaskEventKind,
     view::AllocView,
 };
 use herdlet_plan::{
     action::{Action, Outcome, Recovered, Verb},
     op::{Part, Subject, TaskPart},
-    state::{AfterStop, Durable, Run},
+    state::{AfterStop, Durable, Run, TaskState},
     time::BootId,
 };
 
@@ -209,6 +210,44 @@ impl Promises {
         Ok(())
     }
 
+    /// What is stopped in order to start again has its `shutdown_delay`, and its place among those that restart with it.
+    fn may_restart(
+        &self,
+        alloc: &Allocation,
+        index: u16,
+        known: &Durable,
+        machine: &Machine,
+        passed: &dyn Fn(UnixNanos) -> Option<i64>,
+    ) -> Result<(), String> {
+        let (group, task) = spec_of(alloc, index)?;
+        let name = || format!("{}/{}", alloc.name(), task.name);
+        let state = known.tasks.get(usize::from(index)).ok_or("no such task")?;
+        let restarts = matches!(
+            state.run,
+            Run::Stopping { ran: true, then: AfterStop::Restart | AfterStop::RestartUnhealthy, .. }
+        );
+        if !restarts
+            || !self.told.contains(&(alloc.id, index, state.attempt))
+            || !machine.lives(alloc.id, index)
+        {
+            return Ok(());
+        }
+        let since_start = state.events.iter().rev().take_while(|event| event.kind != TaskEventKind::Started);
+        let mut delays = since_start.filter(|event| event.kind == TaskEventKind::WaitingShutdownDelay);
+        let due = if known.no_shutdown_delay { 0 } else { task.shutdown_delay.as_nanos() };
+        let waited = delays.next().map(|event| passed(event.time).unwrap_or(due)).unwrap_or(0);
+        if waited < due {
+            return Err(format!("{} restarts {waited} ns after the decision, not {due}", name()));
+        }
+        for (other, spec) in (0..).zip(&group.tasks).filter(|(other, _)| *other != index) {
+            let restarts = known.tasks.get(usize::from(other)).is_some_and(TaskState::is_restarting);
+            if restarts && stops_before(spec, task) && machine.lives(alloc.id, other) {
+                return Err(format!("{} restarts before {}", name(), spec.name));
+            }
+        }
+        Ok(())
+    }
+
     fn may_stop(
         &self,
         alloc: &Allocation,
@@ -219,8 +258,16 @@ impl Promises {
     ) -> Result<(), String> {
         let (group, task) = spec_of(alloc, index)?;
         let name = || format!("{}/{}", alloc.name(), task.name);
-        let Some(stop) = &known.stop else { return Ok(()) };
         let state = known.tasks.get(usize::from(index)).ok_or("no such task")?;
+        if matches!(state.run, Run::Stopping { then: AfterStop::RestartUnhealthy, .. })
+            && !may_be_unhealthy(group, task, known)
+        {
+            return Err(format!("{} is killed by a check of what has not started", name()));
+        }
+        if known.stop.is_none() {
+            self.may_restart(alloc, index, known, machine, passed)?;
+        }
+        let Some(stop) = &known.stop else { return Ok(()) };
         let for_good = matches!(state.run, Run::Stopping { then: AfterStop::Dead, .. });
         // What was never known to run is fenced, not stopped: its start may come late, from an agent that is dead.
         let ran = state.started_at.0 != 0
@@ -243,16 +290,40 @@ impl Promises {
         if let Some(waited) = passed(stop.decided_at).filter(|waited| *waited < due) {
             return Err(format!("{} is killed {waited} ns after the decision, not {due}", name()));
         }
-        let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
         for (other, spec) in (0..).zip(&group.tasks).filter(|(other, _)| *other != index) {
-            let first = rank(spec) < rank(task)
-                || rank(spec) == rank(task) && spec.depends_on.iter().any(|on| on.task == task.name);
-            if first && spec.lifecycle != Lifecycle::Poststop && machine.lives(alloc.id, other) {
+            if stops_before(spec, task)
+                && spec.lifecycle != Lifecycle::Poststop
+                && machine.lives(alloc.id, other)
+            {
                 return Err(format!("{} is killed before {}", name(), spec.name));
             }
         }
         Ok(())
     }
+}
+
+/// Whether a task is stopped before another: the leader first, sidecars last, what depends on another before that.
+fn stops_before(first: &Task, then: &Task) -> bool {
+    let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
+    rank(first) < rank(then)
+        || rank(first) == rank(then) && first.depends_on.iter().any(|on| on.task == then.name)
+}
+
+/// Whether what a check is about that may restart this task has started, where there is any such check.
+fn may_be_unhealthy(group: &Group, task: &Task, known: &Durable) -> bool {
+    let began = |name: &str| known.tasks.iter().any(|task| *task.name == *name && task.started_at.0 != 0);
+    let restarts = |service: &&Service| service.checks.iter().any(|check| check.check_restart.is_some());
+    let mut of_group = group.services.iter().filter(restarts).peekable();
+    let of_task = task.services.iter().any(|service| restarts(&service));
+    if of_group.peek().is_none() && !of_task {
+        return true;
+    }
+    let mains_began = || {
+        let mut mains = group.tasks.iter().filter(|task| task.lifecycle == Lifecycle::Main);
+        mains.all(|task| began(&task.name))
+    };
+    let about_began = |service: &Service| service.task.as_deref().map_or_else(mains_began, began);
+    began(&task.name) && (of_task || of_group.any(about_began))
 }
 
 /// What a start has told, and was stored, is given back to whatever is done with its process.

@@ -84,6 +84,10 @@ impl Tale {
             Command::SkipShutdownDelay { of: Ending::Alloc(alloc) } => {
                 format!("skip the delay of {}", self.name_of(*alloc))
             }
+            Command::EndPoststop { of: Ending::Job(job) } => format!("end poststop tasks of {}", job.id),
+            Command::EndPoststop { of: Ending::Alloc(alloc) } => {
+                format!("end poststop tasks of {}", self.name_of(*alloc))
+            }
             Command::Collect { jobs, allocs } => {
                 let jobs = jobs.iter().map(|key| key.id.to_string());
                 let all: Vec<String> = jobs.chain(allocs.iter().map(|id| self.name_of(*id))).collect();

@@ -72,6 +72,7 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
         | Command::SkipShutdownDelay { .. }
+        | Command::EndPoststop { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
         | Command::PromoteDeployment { .. }

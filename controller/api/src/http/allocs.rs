@@ -109,6 +109,9 @@ pub(super) fn whole(shared: &Shared, view: &AllocView) -> nomad::Allocation {
 pub(super) struct Stop {
     #[serde(deserialize_with = "flag")]
     no_shutdown_delay: bool,
+    /// Ours: poststop tasks are ended with their `kill_timeout`, and none begins.
+    #[serde(deserialize_with = "flag")]
+    force: bool,
     #[serde(deserialize_with = "flag")]
     reschedule: bool,
 }
@@ -127,6 +130,10 @@ pub(super) async fn stop(
     if stop.no_shutdown_delay {
         let of = Ending::Alloc(alloc.spec.id);
         index = shared.accepted(Command::SkipShutdownDelay { of }).await?;
+    }
+    if stop.force {
+        let of = Ending::Alloc(alloc.spec.id);
+        index = shared.accepted(Command::EndPoststop { of }).await?;
     }
     let eval = shared.evaluations.note(&alloc.spec.job_key, Trigger::AllocStop, index);
     Ok(Json(json!({ "EvalID": eval, "Index": index })))

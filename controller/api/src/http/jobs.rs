@@ -153,6 +153,9 @@ pub(super) struct Deregistration {
     /// Don't wait for any `shutdown_delay`, including those that have begun.
     #[serde(default, deserialize_with = "flag")]
     no_shutdown_delay: bool,
+    /// End poststop tasks with their `kill_timeout`, and start none.
+    #[serde(default, deserialize_with = "flag")]
+    force: bool,
     /// Delete only if this is still the job's version. Valid only with `purge`.
     enforce_prior_version: Option<u64>,
 }
@@ -163,7 +166,7 @@ pub(super) async fn remove(
     Params(read): Params<Read>,
     Params(ending): Params<Deregistration>,
 ) -> ApiResult<Json<Value>> {
-    let Deregistration { purge, no_shutdown_delay, enforce_prior_version } = ending;
+    let Deregistration { purge, no_shutdown_delay, force, enforce_prior_version } = ending;
     let job = read.job(id);
     let (mut index, version) = match (purge, enforce_prior_version) {
         (true, None) => (shared.accepted(Command::Delete { job: job.clone() }).await?, None),
@@ -179,6 +182,10 @@ pub(super) async fn remove(
     if no_shutdown_delay {
         let of = Ending::Job(job.clone());
         index = shared.accepted(Command::SkipShutdownDelay { of }).await?;
+    }
+    if force {
+        let of = Ending::Job(job.clone());
+        index = shared.accepted(Command::EndPoststop { of }).await?;
     }
     let eval = shared.evaluations.note(&job, Trigger::JobDeregister, index);
     Ok(Json(json!({

@@ -5,7 +5,7 @@ use herdlet_api_types::{AllocId, nomad, view::Explanation};
 use reqwest::Method;
 use serde_json::json;
 
-use super::{Client, Effect, ExecSocket, Result, ShutdownDelay, Usage, broken};
+use super::{Client, Effect, EndFlags, ExecSocket, Result, Usage, broken};
 
 #[derive(Debug, Clone)]
 pub struct LogRequest {
@@ -106,9 +106,10 @@ impl Client {
     }
 
     /// Stops an allocation; its job creates a replacement.
-    pub async fn stop_alloc(&self, alloc: AllocId, delay: ShutdownDelay) -> Result<u64> {
+    pub async fn stop_alloc(&self, alloc: AllocId, ends: EndFlags) -> Result<u64> {
         let path = format!("/v1/allocation/{alloc}/stop");
-        self.change(self.to(Method::PUT, &path).query(delay.query()).json(&json!({}))).await
+        let flags: Vec<_> = ends.query().collect();
+        self.change(self.to(Method::PUT, &path).query(&flags).json(&json!({}))).await
     }
 
     /// Executes a command in a running task.

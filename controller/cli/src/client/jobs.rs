@@ -9,7 +9,7 @@ use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Client, Result, ShutdownDelay};
+use super::{Client, EndFlags, Result};
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Changed {
@@ -64,8 +64,9 @@ impl Client {
     }
 
     /// Deletes a job. Returns the index of the commit.
-    pub async fn delete_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<u64> {
-        self.change(self.deletion(job).query(delay.query())).await
+    pub async fn delete_job(&self, job: &JobKey, ends: EndFlags) -> Result<u64> {
+        let flags: Vec<_> = ends.query().collect();
+        self.change(self.deletion(job).query(&flags)).await
     }
 
     /// The same, only if this is still the job's version.
@@ -79,10 +80,11 @@ impl Client {
     }
 
     /// Stops a job without deleting it.
-    pub async fn stop_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<Changed> {
+    pub async fn stop_job(&self, job: &JobKey, ends: EndFlags) -> Result<Changed> {
         let path = format!("/v1/job/{}", encode(&job.id));
         let request = self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)]);
-        self.ask(request.query(delay.query())).await
+        let flags: Vec<_> = ends.query().collect();
+        self.ask(request.query(&flags)).await
     }
 
     /// Starts a job that was stopped.

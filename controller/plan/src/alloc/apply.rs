@@ -153,7 +153,8 @@ impl Writer<'_> {
             Change::Stage(stage) => self.enter(stage),
             Change::Stop(stop) => self.begin_group_stop(stop),
             Change::Issue { part, doing, verb, timeout } => self.issue(part, doing, verb, timeout),
-            Change::RestartTasks(restart) => self.restart_tasks(&restart),
+            Change::RestartTasks(restart) => self.restart_tasks(restart),
+            Change::EndRestart => self.state.durable.restart = None,
             Change::Unhealthy { task, check, said } => self.restart_unhealthy(task, &check, &said),
             Change::Doom(why) => {
                 for index in 0..self.task_count() {
@@ -454,8 +455,8 @@ impl Writer<'_> {
                 self.note(index, TaskEventKind::HookMessage, format!("{}: {why}", part.row().name));
                 self.part_is_up(part);
             }
-            (IfFatal::RestartPolicy, Some(index)) if doing == Doing::Up => {
-                self.download_failed(index, class, why);
+            (IfFatal::RestartPolicy, Some(_)) if doing == Doing::Up => {
+                self.download_failed(part, class, why);
             }
             (
                 IfFatal::Ignore | IfFatal::FailUsers { .. } | IfFatal::RestartPolicy | IfFatal::GoOn,

@@ -1,13 +1,17 @@
 //! `check_restart`: a check that goes on failing restarts what it checks.
 //!
 //! Goes in: a pass. Comes out: the restart that is due; if none is, the plan is made again when the next will be. A failure counts
-//! from its first result on, but not before the `grace` after the last start is over; `limit` failures in a row have then taken
-//! `limit - 1` intervals. A check of a task's service restarts that task, one of the group's services all tasks that run. It knows
-//! nothing of restart policies: those count the restart.
+//! from its first result on, but not before the `grace` after the last start of what is checked is over, and only while that runs: a check can't
+//! kill what the checked task still waits for. `limit` failures in a row have then taken `limit - 1` intervals. A check of a task's service is
+//! about that task and restarts it; one of the group's services is about the task that it names, else about all main tasks, and restarts
+//! all tasks that run. It knows nothing of restart policies: those count the restart.
 
 use std_alloc::string::String;
 
-use herdlet_api_types::{job::Lifecycle, service::CheckResult, service::RestartsWhen};
+use herdlet_api_types::{
+    job::{Lifecycle, Task},
+    service::{CheckResult, RestartsWhen},
+};
 
 use crate::{
     op::TaskIndex,
@@ -40,7 +44,7 @@ pub(super) fn due(pass: &mut Pass<'_>) -> Option<Change> {
 /// As much of what a check said as an event tells.
 const SAID_BYTES_MAX: usize = 200;
 
-fn restart_at_ns(since_ns: u64, started_ns: u64, when: RestartsWhen) -> u64 {
+fn restart_at_ns(since_ns: u64, started_ns: u64, when: &RestartsWhen) -> u64 {
     let nanos = |length: herdlet_api_types::Duration| length.as_nanos().max(0).unsigned_abs();
     let counted_from_ns = since_ns.max(started_ns.saturating_add(nanos(when.grace)));
     counted_from_ns.saturating_add(nanos(when.failing_for))
@@ -48,27 +52,28 @@ fn restart_at_ns(since_ns: u64, started_ns: u64, when: RestartsWhen) -> u64 {
 
 /// What a check is about.
 struct Checked {
-    /// None for all tasks that run.
+    /// The task that it restarts; none for all that run.
     task: Option<TaskIndex>,
-    /// When the last of them started.
+    /// When the last task that it is about started.
     started_ns: u64,
 }
 
-/// None where nothing of it runs, or it is being restarted already.
+/// None unless all that it is about runs undisturbed, but for what has ended.
 fn checked(pass: &Pass<'_>, result: &CheckResult) -> Option<Checked> {
-    let tasks = || (0..).zip(pass.group.tasks.iter().zip(&pass.state.durable.tasks));
-    match &result.task {
-        Some(name) => {
-            let (index, (_, known)) = tasks().find(|(_, (task, _))| task.name == *name)?;
-            Some(Checked { task: Some(index), started_ns: runs_since(pass, known)? })
-        }
-        None => {
-            let running = tasks()
-                .filter(|(_, (task, _))| task.lifecycle != Lifecycle::Poststop)
-                .filter_map(|(_, (_, known))| runs_since(pass, known));
-            Some(Checked { task: None, started_ns: running.max()? })
+    let named = result.task.as_deref().or_else(|| result.restarts.as_ref()?.task.as_deref());
+    let is_about = |task: &Task| match named {
+        Some(name) => task.name == name,
+        None => task.lifecycle == Lifecycle::Main,
+    };
+    let mut last = None;
+    let mut restarted = None;
+    for (index, (task, known)) in (0..).zip(pass.group.tasks.iter().zip(&pass.state.durable.tasks)) {
+        if is_about(task) && known.run != Run::Dead {
+            last = last.max(Some(runs_since(pass, known)?));
+            restarted = result.task.is_some().then_some(index);
         }
     }
+    Some(Checked { task: restarted, started_ns: last? })
 }
 
 /// When it started, while it runs undisturbed. After a reboot that was never.

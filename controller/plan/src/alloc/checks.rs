@@ -13,7 +13,7 @@ use crate::{
 
 /// Runs them while the group's services are registered.
 pub fn up(pass: &mut Pass<'_>) -> Progress {
-    if wants_services(pass.now, pass.state) { run(pass, Part::Checks) } else { end(pass, Part::Checks) }
+    if wants_services(pass.state) { run(pass, Part::Checks) } else { end(pass, Part::Checks) }
 }
 
 /// Stops them.

@@ -18,7 +18,7 @@ use crate::{
 /// Registers them. The next part goes on as soon as the request is issued.
 pub fn up(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
-    if services.is_empty() || !wants_services(pass.now, pass.state) {
+    if services.is_empty() || !wants_services(pass.state) {
         withdraw(pass, Part::Services, services);
         return Progress::Arrived;
     }

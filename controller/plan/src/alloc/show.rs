@@ -75,7 +75,7 @@ pub fn explain(now: Now, spec: &Allocation, state: &AllocState, plan: &Plan) -> 
     }
 }
 
-fn task_view(task: &TaskState) -> TaskView {
+pub(crate) fn task_view(task: &TaskState) -> TaskView {
     let phase = match task.run {
         Run::Waiting => TaskPhase::Waiting,
         Run::BackingOff { .. } => TaskPhase::BackingOff,

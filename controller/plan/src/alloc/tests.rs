@@ -5,6 +5,7 @@ mod attempts;
 mod check_restart;
 mod health;
 mod parts;
+mod probe;
 mod properties;
 mod told;
 
@@ -38,8 +39,8 @@ use crate::{
     launch::Launch,
     op::{Part, TaskPart},
     state::{
-        AfterStop, Doing, Doom, Durable, GroupRestart, Health, PartState, Parts, Run, Stage, StopStep,
-        TaskState, Tracked,
+        AfterStop, Doing, Doom, Durable, GroupRestart, Health, PartState, Parts, RestartPhase, Run, Stage,
+        StopStep, TaskState, Tracked,
     },
     time::BootId,
     turn::{Drifted, Note},
@@ -84,6 +85,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             other @ (Change::Adopt
             | Change::Stage(_)
             | Change::RestartTasks(_)
+            | Change::EndRestart
             | Change::Unhealthy { .. }
             | Change::Healthy(_)
             | Change::Doom(_)

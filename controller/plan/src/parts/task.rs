@@ -7,6 +7,8 @@ use herdlet_api_types::{
     task::TaskEventKind,
 };
 
+#[cfg(any(test, feature = "fixture"))]
+use super::probe::{PROBE, PROBE_READER};
 use super::{
     alloc::{CHECKS_ROW, SERVICES_ROW},
     column::{
@@ -37,8 +39,22 @@ pub struct TaskPartRow {
 }
 
 /// The order to bring up; that of [`TaskPart`].
-pub const TASK_PARTS: [&TaskPartRow; 8] =
-    [&DIR, &ARTIFACTS, &IDENTITY, &MOUNTS, &PROCESS, &SERVICES, &CHECKS, &PRESTOP];
+pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
+    &DIR,
+    &ARTIFACTS,
+    &IDENTITY,
+    &MOUNTS,
+    #[cfg(any(test, feature = "fixture"))]
+    &PROBE,
+    #[cfg(any(test, feature = "fixture"))]
+    &PROBE_READER,
+    &PROCESS,
+    &SERVICES,
+    &CHECKS,
+    &PRESTOP,
+];
+
+const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 10 } else { 8 };
 
 impl TaskPart {
     /// Its row in the table.
@@ -48,6 +64,10 @@ impl TaskPart {
             Self::Artifacts => &ARTIFACTS,
             Self::Identity => &IDENTITY,
             Self::Mounts => &MOUNTS,
+            #[cfg(any(test, feature = "fixture"))]
+            Self::Probe => &PROBE,
+            #[cfg(any(test, feature = "fixture"))]
+            Self::ProbeReader => &PROBE_READER,
             Self::Process => &PROCESS,
             Self::Services => &SERVICES,
             Self::Checks => &CHECKS,
@@ -155,7 +175,13 @@ const PROCESS: TaskPartRow = TaskPartRow {
         trust: Trust::LookFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
-        reads: &[Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart }],
+        reads: &[
+            Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
+            #[cfg(any(test, feature = "fixture"))]
+            Read { source: Source::Own(TaskPart::Probe), when: ReadWhen::AtStart },
+            #[cfg(any(test, feature = "fixture"))]
+            Read { source: Source::Own(TaskPart::ProbeReader), when: ReadWhen::AtStart },
+        ],
         memory: Memory::Inspected,
         down: Down::EachAttempt,
         withdraw: Withdraw::WhileStarting,

@@ -29,6 +29,8 @@ pub(super) struct Of<'a> {
     /// Its literal address; empty for none.
     pub(super) literal: &'a str,
     pub(super) provider: Provider,
+    /// The task that its checks are about, where one is named.
+    pub(super) task: Option<&'a str>,
 }
 
 impl Of<'_> {
@@ -50,6 +52,7 @@ impl Of<'_> {
             on_update: check.on_update,
             check_restart: check.check_restart,
             notes: check.notes.clone(),
+            task: self.task_of(check).map(ToString::to_string),
         };
         registered.id = self.check_id(&registered);
         Ok(registered)
@@ -71,6 +74,14 @@ impl Of<'_> {
         };
         let address = address::resolve(self.workload, mode, &label, literal)?;
         if address.port == 0 { Err(AddressError::NoPort) } else { Ok(address) }
+    }
+
+    /// The task that a check is about, where one is named.
+    fn task_of<'c>(&'c self, check: &'c Check) -> Option<&'c str> {
+        match &check.kind {
+            CheckKind::Script { task, .. } => Some(task),
+            CheckKind::Http { .. } | CheckKind::Tcp | CheckKind::Grpc { .. } => self.task,
+        }
     }
 
     /// In Consul `_herdlet-check-<hash>`, in the built-in catalogue the hash alone. A catalogue is never asked what a check
@@ -134,6 +145,7 @@ fn hash(service: &str, check: &RegisteredCheck) -> String {
         // What its results are good for changes nothing in how it is made.
         on_update: _,
         check_restart: _,
+        task: _,
         notes,
     } = check;
     let mut fields = Fields::default();

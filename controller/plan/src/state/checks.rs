@@ -60,7 +60,7 @@ impl AllocState {
             before(wanted).map(|known| CheckResult {
                 id: wanted.id.clone(),
                 on_update: wanted.on_update,
-                restarts: wanted.restarts,
+                restarts: wanted.restarts.clone(),
                 stale: known.stale || known.id != wanted.id,
                 ..known.clone()
             })

@@ -12,7 +12,7 @@ use crate::{
     policy::Owner,
     shared::volume::{Fate, Origin},
     turn::OpenTurn,
-    world::{JobEntry, World},
+    world::{JobEntry, World, poststop::PoststopScope},
 };
 
 impl World {
@@ -23,8 +23,18 @@ impl World {
         if seen.is_some_and(|seen| seen != current) {
             return Err(Refusal::Conflict(format!("job \"{key}\" is at version {current} meanwhile")));
         }
+        if job.state.deleting {
+            return Ok(self.end_poststop(open, &Ending::Job(key.clone()), PoststopScope::Begun));
+        }
         self.delete_job(open, key);
         Ok(Reply::Accepted { index: self.meta.index })
+    }
+
+    fn stop_job(&mut self, open: &mut OpenTurn<'_>, job: JobKey) -> Result<Reply, Refusal> {
+        if self.kept(&job)?.current.stop {
+            self.end_poststop(open, &Ending::Job(job.clone()), PoststopScope::Begun);
+        }
+        self.reword_job(open, &job, |job| job.stop = true)
     }
 
     /// Carries out a request. A refused one changes nothing.
@@ -40,7 +50,7 @@ impl World {
             Command::Apply { jobs, volumes } => self.apply_set(open, jobs, volumes),
             Command::Delete { job } => self.delete(open, &job, None),
             Command::DeleteVersion { job, version } => self.delete(open, &job, Some(version)),
-            Command::Stop { job } => self.reword_job(open, &job, |job| job.stop = true),
+            Command::Stop { job } => self.stop_job(open, job),
             Command::Start { job } => self.reword_job(open, &job, |job| job.stop = false),
             Command::Dispatch { job, dispatch } => self.dispatch_job(open, &job, *dispatch),
             Command::ForceLaunch { job } => self.force_launch(open, &job),
@@ -55,6 +65,7 @@ impl World {
             Command::DeleteVolume { name, data } => self.delete_volume(open, name, data),
             Command::StopAlloc { alloc } => self.stop_alloc(open, alloc),
             Command::SkipShutdownDelay { of } => Ok(self.skip_shutdown_delay(open, &of)),
+            Command::EndPoststop { of } => Ok(self.end_poststop(open, &of, PoststopScope::All)),
             Command::Collect { jobs, allocs } => Ok(self.collect(open, jobs, allocs)),
             Command::Restart { alloc, scope } => {
                 let done = self.write(open, alloc, |writer| writer.restart(&scope));
@@ -72,11 +83,14 @@ impl World {
         }
     }
 
-    /// One that is being stopped already stays so; whoever asks gets what was asked for.
+    /// An allocation that is being stopped stays so. A second request ends a poststop task that still runs.
     fn stop_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) -> Result<Reply, Refusal> {
         let entry = self.allocs.get_mut(id).ok_or_else(|| no_alloc(id))?;
         if has_ended(&entry.state.durable) {
             return Err(Refusal::Conflict(format!("allocation {} has ended already", entry.spec.name())));
+        }
+        if entry.spec.desired != Desired::Run {
+            return Ok(self.end_poststop(open, &Ending::Alloc(id), PoststopScope::Begun));
         }
         if entry.spec.policy().owner == Owner::Servers {
             return Err(Refusal::Conflict(format!(
@@ -84,13 +98,11 @@ impl World {
                 entry.spec.name()
             )));
         }
-        if entry.spec.desired == Desired::Run {
-            entry.want(Desired::Stop, String::from("stopped by request"));
-            let job = entry.spec.job_key.clone();
-            self.meta.index += 1;
-            open.dirty.insert(Key::Alloc(id));
-            self.stir_job(open, job);
-        }
+        entry.want(Desired::Stop, String::from("stopped by request"));
+        let job = entry.spec.job_key.clone();
+        self.meta.index += 1;
+        open.dirty.insert(Key::Alloc(id));
+        self.stir_job(open, job);
         Ok(Reply::Accepted { index: self.meta.index })
     }
 

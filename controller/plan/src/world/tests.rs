@@ -6,6 +6,7 @@ mod deployments;
 mod in_place;
 mod job_stop;
 mod placement;
+mod poststop;
 mod quarantine;
 mod reschedule;
 mod scaling;

@@ -28,6 +28,7 @@ use crate::{
     world::{
         JobEntry, World,
         allocs::{AllocEntry, Allocs},
+        poststop::has_begun_poststop,
     },
 };
 
@@ -94,7 +95,11 @@ impl JobEntry {
             worst.weigh(ConvergenceState::Failed, || plain(Reason::Error, &quarantined(why)));
         }
         if self.state.deleting {
-            worst.weigh(ConvergenceState::Progressing, || plain(Reason::Operation, "is being deleted"));
+            worst.weigh(ConvergenceState::Progressing, || {
+                let mut endless = allocs.of_job(key).filter_map(|(_, alloc)| poststop_of(alloc));
+                let why = endless.next().map_or_else(String::new, |why| format!(", {why}"));
+                plain(Reason::Operation, &format!("is being deleted{why}"))
+            });
             // What resists is named: a deletion that can't end must not look like one that is under way.
             for (_, alloc) in allocs.of_job(key) {
                 let waiting = alloc.verdict.as_ref().filter(|known| known.state == ConvergenceState::Waiting);
@@ -115,7 +120,9 @@ impl JobEntry {
         }
         if let Some(alloc) = self.open.lingering.and_then(|id| allocs.get(id)) {
             worst.weigh(ConvergenceState::Progressing, || {
-                plain(Reason::Operation, &format!("{} is being stopped", alloc.spec.name()))
+                let why = poststop_of(alloc);
+                let why = why.unwrap_or_else(|| format!("{} is being stopped", alloc.spec.name()));
+                plain(Reason::Operation, &why)
             });
         }
         worst.verdict()
@@ -176,6 +183,13 @@ impl JobEntry {
             }
         }
     }
+}
+
+/// What an allocation that is being stopped says of its poststop task, where one runs: it may do so for ever.
+fn poststop_of(alloc: &AllocEntry) -> Option<String> {
+    let message = alloc.verdict.as_ref().map(|verdict| &verdict.message)?;
+    let runs = alloc.spec.desired != Desired::Run && has_begun_poststop(alloc);
+    runs.then(|| format!("{}: {message}", alloc.spec.name()))
 }
 
 /// What a bad allocation of a deployment means for its job: the end, unless the deployment goes on to take the job back.

@@ -48,7 +48,9 @@ impl Ground {
         let servers = listeners.iter().map(|listener| listener.address.clone()).collect::<Vec<_>>().join(",");
         let [port] = ports::free();
         let setup = Setup::default()
-            .config(format!("cluster: {{http_addr: 127.0.0.1, http_port: {port}}}\n{config}"))
+            .config(format!(
+                "cluster: {{http_addr: 127.0.0.1, http_port: {port}, network_interface: lo}}\n{config}"
+            ))
             .argument(format!("--servers={servers}"))
             .argument("--raw-exec=true")
             .argument("--node-class=edge");

@@ -6,7 +6,7 @@ use herdlet_e2e::{
 };
 use serde_json::Value;
 
-use crate::common::{is_root, job, shell};
+use crate::common::{is_root, job, shell, sleeper};
 
 fn web() -> String {
     job("web", "service", "", &[shell("t", "echo hello; exec sleep 100000", "")])
@@ -96,5 +96,35 @@ fn a_job_that_a_folder_owns_is_stopped_by_its_file() {
     agent.until_running("web.g[0]", "t");
     std::fs::remove_file(&file).unwrap();
     agent.cli(&["wait", "web", "--for=deleted"]).success();
+    agent.finish();
+}
+
+/// Nothing limits a poststop task: a job with one that hangs could not be deleted, and nothing said why.
+#[test]
+fn a_poststop_task_that_hangs_is_ended_by_asking_once_more_or_by_force() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let tidy =
+        shell("tidy", "echo tidies; exec sleep 100000", "lifecycle: {hook: poststop}\nkill_timeout: 1s");
+    for (name, last) in [
+        ("again", &["delete", "again", "--wait"][..]),
+        ("forced", &["delete", "forced", "--force", "--wait"][..]),
+    ] {
+        agent.apply_and_wait(&job(name, "service", "", &[sleeper("t", ""), tidy.clone()]));
+        agent.cli(&["delete", name]).success();
+        let how = format!("runs last and has no time limit; to end it: herdlet stop --force '{name}.g[0]'");
+        agent.until_printed(&["explain", name], |said| said.contains(&how));
+        assert!(agent.cli(&["status"]).success().stdout.contains("has no time limit"));
+        agent.cli(last).success();
+        assert!(agent.members().is_empty(), "{name}");
+    }
+    // Before it has begun, force keeps it from that.
+    agent.apply_and_wait(&job("never", "service", "", &[sleeper("t", ""), tidy]));
+    agent.cli(&["stop", "never", "--force", "--wait"]).success();
+    assert!(agent.members().is_empty());
+    let told = agent.cli(&["get", "tasks", "never"]).success().stdout;
+    assert!(told.contains("not started"), "{told}");
     agent.finish();
 }

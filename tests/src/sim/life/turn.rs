@@ -25,7 +25,7 @@ use herdlet_plan::{
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::{deployments, jobs::checks_of, machine::Thing, met::Kind};
+use crate::sim::{deployments, jobs::checks_of, machine::Thing, met::Kind, probe};
 
 /// On what an operation is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -377,6 +377,7 @@ impl Life {
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
             Command::SkipShutdownDelay { .. } => self.met.note(Kind::SkipDelay),
+            Command::EndPoststop { .. } => self.met.note(Kind::EndPoststop),
             Command::Collect { .. } => self.collected(reply)?,
             Command::Restart { .. } => self.met.note(Kind::Restart),
             Command::Signal { .. } | Command::Explain { .. } => {}
@@ -474,7 +475,13 @@ impl Life {
         if self.machine.renews(&flight.action) {
             self.met.note(Kind::TokenRenewal);
         }
+        if matches!(&flight.action.verb, Verb::Signal { signal, .. } if *signal == probe::SIGNAL) {
+            self.met.note(Kind::ChangedProbe);
+        }
         let outcome = self.machine.perform(self.now(), &flight.action)?;
+        if matches!(outcome, Outcome::Pending { .. }) {
+            self.met.note(Kind::PendingPart);
+        }
         let lost = self.faults.lost_one_in > 0 && self.dice.one_in(self.faults.lost_one_in);
         flight.outcome = Some(match flight.action.verb {
             Verb::Up | Verb::Down | Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. }

@@ -14,7 +14,7 @@ use super::{Writer, process::seed};
 use crate::{
     action::FailureClass,
     alloc::task::restart::{self, Decision, Ended},
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskPart},
     state::{PartState, Run},
 };
 
@@ -28,8 +28,9 @@ impl Writer<'_> {
     }
 
     /// The next try is as far off as the next start.
-    pub(super) fn download_failed(&mut self, index: TaskIndex, class: FailureClass, why: String) {
-        self.state.parts.learn(Part::Task(index, TaskPart::Artifacts), PartState::Absent);
+    pub(super) fn download_failed(&mut self, part: Part, class: FailureClass, why: String) {
+        let Some(index) = part.task() else { return };
+        self.state.parts.learn(part, PartState::Absent);
         let spec = self.spec.allocation().clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let group_stops = self.state.durable.stop.is_some() && task.lifecycle != Lifecycle::Poststop;

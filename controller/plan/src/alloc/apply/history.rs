@@ -116,7 +116,7 @@ impl Writer<'_> {
             StopStep::Prestop { .. } => {
                 self.note(index, TaskEventKind::HookMessage, String::from("Running prestop command"));
             }
-            StopStep::Kill { .. } => {}
+            StopStep::Kill { .. } => self.note_kill_signal(index),
         }
     }
 
@@ -132,9 +132,25 @@ impl Writer<'_> {
         }
     }
 
-    /// The task is made to end for good. As in Nomad that is told when it is decided: before a `shutdown_delay`, and not where the task is
-    /// to start again.
-    pub(super) fn note_killing(&mut self, index: TaskIndex) {
+    /// A task is made to end for good. Servers get this event at the decision, as from stock clients: before a `shutdown_delay`.
+    pub(super) fn note_decided_kill(&mut self, index: TaskIndex) {
+        if self.spec.policy().events == EventTexts::Nomad {
+            self.note_killing(index);
+        }
+    }
+
+    /// The kill signal of a task is decided. Without servers the event is recorded now, unless the task is to start again.
+    fn note_kill_signal(&mut self, index: TaskIndex) {
+        let Some(known) = self.known(index) else { return };
+        let is_poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
+        let group_stops = self.state.durable.stop.is_some() && !is_poststop;
+        let for_good = group_stops || matches!(known.run, Run::Stopping { then: AfterStop::Dead, .. });
+        if for_good && self.spec.policy().events == EventTexts::Own {
+            self.note_killing(index);
+        }
+    }
+
+    fn note_killing(&mut self, index: TaskIndex) {
         let timeout = self.kill_timeout(index);
         let details = BTreeMap::from([(String::from("kill_timeout"), timeout.to_string())]);
         let message = if self.state.durable.is_outlived() {
@@ -145,20 +161,36 @@ impl Writer<'_> {
         self.note_with(index, TaskEventKind::Killing, message, details);
     }
 
-    /// The same of a task that has no process, as it waits for its first start or its next one.
+    /// The same for a task that has no process, as it waits for its first start or its next one. Servers get the same event as from stock clients;
+    /// without servers it says why the task does not start.
     pub(super) fn note_killing_unstarted(&mut self, index: TaskIndex) {
-        let waits = |known: &TaskState| matches!(known.run, Run::Waiting | Run::BackingOff { .. });
+        let Some(known) = self.known(index) else { return };
+        let waits = matches!(known.run, Run::Waiting | Run::BackingOff { .. });
+        let has_run = known.attempt > 0;
         let is_poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
-        if self.state.durable.stop.is_some() && !is_poststop && self.known(index).is_some_and(waits) {
-            self.note_killing(index);
+        let Some(stop) = self.state.durable.stop.as_ref().filter(|_| waits && !is_poststop) else { return };
+        if self.spec.policy().events == EventTexts::Nomad {
+            return self.note_killing(index);
         }
+        let why = match &stop.reason {
+            StopReason::Desired => String::from("its allocation is being stopped"),
+            StopReason::Outlived => String::from(OUTLIVED),
+            StopReason::LeaderDead => String::from("the leader of its group has ended"),
+            StopReason::SiblingFailed(sibling) => format!("task {sibling} failed"),
+            StopReason::MainDead => String::from("the main tasks of its group have ended"),
+        };
+        let what = if has_run { "Not started again" } else { "Not started" };
+        self.note(index, TaskEventKind::Killing, format!("{what}: {why}"));
     }
 
-    /// The same of those that were being stopped to start again.
+    /// The event of [`Self::note_decided_kill`] for tasks that were being stopped to start again; without servers for those that have got the signal.
     pub(super) fn note_killing_restarted(&mut self) {
         for index in 0..self.task_count() {
+            let tells_decisions = self.spec.policy().events == EventTexts::Nomad;
             let is_restarted = |known: &TaskState| match &known.run {
-                Run::Stopping { then, .. } => *then != AfterStop::Dead,
+                Run::Stopping { then, step, .. } => {
+                    *then != AfterStop::Dead && (tells_decisions || matches!(step, StopStep::Kill { .. }))
+                }
                 Run::Waiting
                 | Run::BackingOff { .. }
                 | Run::Starting { .. }

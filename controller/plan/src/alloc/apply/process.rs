@@ -82,11 +82,16 @@ impl Writer<'_> {
             TaskChange::Stop { step, then } => self.begin_stop(index, step, then),
             TaskChange::Step(step) => {
                 self.note_prestop_not_run(index);
-                self.note_step(index, &step);
                 if let Some(TaskState { run: Run::Stopping { step: current, .. }, .. }) =
                     self.known_mut(index)
                 {
-                    *current = step;
+                    *current = step.clone();
+                }
+                self.note_step(index, &step);
+            }
+            TaskChange::Prove => {
+                if let Some(known) = self.known_mut(index) {
+                    known.failed_after = None;
                 }
             }
             TaskChange::Settle(part) => self.settle(index, part),
@@ -444,9 +449,10 @@ impl Writer<'_> {
         let details = [("restart_reason", reason.to_string()), ("start_delay", delay.as_nanos().to_string())];
         let details = details.map(|(key, text)| (String::from(key), text)).into();
         self.note_with(index, TaskEventKind::Restarting, message, details);
-        let until = Deadline::after(self.now, delay);
+        let (now, until) = (self.now, Deadline::after(self.now, delay));
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
+            known.failed_after = Some(known.lived(now));
             known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }
@@ -477,6 +483,7 @@ impl Writer<'_> {
         let Some(known) = self.known_mut(index) else { return };
         known.run = Run::Dead;
         known.failed = failed == Failed::Yes;
+        known.failed_after = None;
         known.withdraw_restart();
         known.forget_owed();
         known.finished_at = wall;
@@ -492,7 +499,7 @@ impl Writer<'_> {
         known.run = Run::Stopping { attempt, boot, ran, step: step.clone(), then };
         known.withdraw_restart();
         if then == AfterStop::Dead {
-            self.note_killing(index);
+            self.note_decided_kill(index);
         }
         self.note_step(index, &step);
     }

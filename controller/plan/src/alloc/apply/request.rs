@@ -14,7 +14,7 @@ use crate::{
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     policy::EventTexts,
-    state::{AfterStop, GroupRestart, Run, Stage},
+    state::{AfterStop, GroupRestart, RestartPhase, Run, Stage},
     time::Deadline,
 };
 
@@ -40,7 +40,8 @@ impl Writer<'_> {
             self.note_dead_tasks(TaskEventKind::RestartSignaled, reason);
         }
         let delay = Deadline::after(self.now, delay);
-        self.state.durable.restart = Some(GroupRestart { all, delay, unhealthy: false });
+        let phase = RestartPhase::Delay;
+        self.state.durable.restart = Some(GroupRestart { all, delay, unhealthy: false, phase });
         Ok(())
     }
 
@@ -62,7 +63,18 @@ impl Writer<'_> {
                 self.note_live_tasks(TaskEventKind::RestartSignaled, &reason);
                 let delay = self.spec.group().map(|group| group.shutdown_delay).unwrap_or_default();
                 let delay = Deadline::after(self.now, delay);
-                self.state.durable.restart = Some(GroupRestart { all: false, delay, unhealthy: true });
+                let phase = RestartPhase::Delay;
+                self.state.durable.restart = Some(GroupRestart { all: false, delay, unhealthy: true, phase });
+            }
+        }
+    }
+
+    /// Poststop tasks are ended from now on, and none begins.
+    pub fn end_poststop(&mut self) {
+        self.state.durable.no_poststop = true;
+        for index in 0..self.task_count() {
+            if self.task(index).is_some_and(|task| task.lifecycle == Lifecycle::Poststop) {
+                self.withdraw_start(index);
             }
         }
     }
@@ -100,9 +112,9 @@ impl Writer<'_> {
         }
     }
 
-    /// The services of a group-wide restart have been down long enough: its tasks are restarted.
-    pub(super) fn restart_tasks(&mut self, restart: &GroupRestart) {
-        self.state.durable.restart = None;
+    /// The services of a group-wide restart have been down long enough: its tasks are restarted, each in its place in the stop order.
+    pub(super) fn restart_tasks(&mut self, restart: GroupRestart) {
+        self.state.durable.restart = Some(GroupRestart { phase: RestartPhase::Stopping, ..restart.clone() });
         if restart.all {
             self.state.durable.stage = Stage::Init;
         }
@@ -118,6 +130,8 @@ impl Writer<'_> {
             }
             let Some(known) = self.known_mut(index) else { continue };
             match &known.run {
+                // No check is about what has not started.
+                Run::Starting { .. } if restart.unhealthy => {}
                 Run::Running { .. } | Run::Starting { .. } => {
                     known.restart_requested = true;
                     known.unhealthy = restart.unhealthy;

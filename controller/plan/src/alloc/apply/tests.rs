@@ -9,7 +9,7 @@ use crate::{
     action::{Outcome, Recovered},
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
     plan::TaskChange,
-    state::{AfterStop, Durable, GroupRestart, Parts, StopReason, StopStep, Tracked},
+    state::{AfterStop, Durable, GroupRestart, Parts, RestartPhase, StopReason, StopStep, Tracked},
     time::{BootId, Deadline},
 };
 
@@ -254,7 +254,8 @@ fn signals_are_operations_of_their_own() {
 fn a_restart_of_what_runs_leaves_what_has_ended() {
     for (all, expected) in [(false, Run::Dead), (true, Run::Waiting)] {
         let mut desk = Desk::with(vec![failed(), running(), dead()]);
-        let restart = GroupRestart { all, delay: Deadline::after(at(100), Duration::ZERO), unhealthy: false };
+        let delay = Deadline::after(at(100), Duration::ZERO);
+        let restart = GroupRestart { all, delay, unhealthy: false, phase: RestartPhase::Delay };
         desk.write(|writer| writer.change(Change::RestartTasks(restart)));
         assert_eq!((&desk.main().run, desk.main().failed), (&expected, !all));
         assert!(desk.state.durable.tasks[1].restart_requested);
@@ -373,7 +374,12 @@ fn a_restart_of_all_ends_what_may_have_begun_first() {
     let mut desk = maybe_begun();
     let delay = Deadline::after(at(100), Duration::ZERO);
     desk.write(|writer| {
-        writer.change(Change::RestartTasks(GroupRestart { all: true, delay, unhealthy: false }))
+        writer.change(Change::RestartTasks(GroupRestart {
+            all: true,
+            delay,
+            unhealthy: false,
+            phase: RestartPhase::Delay,
+        }))
     });
     assert!(
         matches!(desk.main().run, Run::Stopping { attempt: 1, ran: false, then: AfterStop::Restart, .. }),

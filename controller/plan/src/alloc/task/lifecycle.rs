@@ -46,26 +46,45 @@ pub fn stop_reason(tasks: &[Task], states: &[TaskState]) -> Option<StopReason> {
     (others && !others_live).then_some(StopReason::MainDead)
 }
 
-/// Whether a task may be stopped now: leader first, then the others, sidecars last; within these a task goes after all that
-/// depend on it.
+/// Whether a task may be stopped now, as all that is stopped before it has ended.
 pub fn may_stop(index: usize, tasks: &[Task], states: &[TaskState]) -> bool {
-    let Some(task) = tasks.get(index) else { return false };
-    let live = || {
-        tasks
-            .iter()
-            .zip(states)
-            .enumerate()
-            .filter(|(other, (task, state))| {
-                *other != index && task.lifecycle != Lifecycle::Poststop && state.status_live()
-            })
-            .map(|(_, (task, _))| task)
-    };
-    let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
-    !live().any(|other| {
-        rank(other) < rank(task)
-            || (rank(other) == rank(task)
-                && other.depends_on.iter().any(|dependency| dependency.task == task.name))
+    tasks.get(index).is_some_and(|task| {
+        !others(index, tasks, states).any(|(other, state)| state.status_live() && stops_before(other, task))
     })
+}
+
+/// Whether a task may be stopped now in order to start again, as all that restarts too and is stopped before it has been.
+pub fn may_restart(index: usize, tasks: &[Task], states: &[TaskState]) -> bool {
+    tasks.get(index).is_some_and(|task| {
+        !others(index, tasks, states).any(|(other, state)| state.is_restarting() && stops_before(other, task))
+    })
+}
+
+/// The first of the tasks that restart and are stopped after this one: until it has been, this one does not start again.
+pub fn restarts_after<'t>(index: usize, tasks: &'t [Task], states: &[TaskState]) -> Option<&'t Task> {
+    let task = tasks.get(index)?;
+    let mut later = others(index, tasks, states)
+        .filter(|(other, state)| state.is_restarting() && stops_before(task, other));
+    later.next().map(|(other, _)| other)
+}
+
+/// The stop order: the leader, then the others, sidecars last; within these a task goes before all that it depends on.
+fn stops_before(first: &Task, then: &Task) -> bool {
+    let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
+    rank(first) < rank(then)
+        || (rank(first) == rank(then)
+            && first.depends_on.iter().any(|dependency| dependency.task == then.name))
+}
+
+/// All but this one and poststop tasks.
+fn others<'t, 's>(
+    index: usize,
+    tasks: &'t [Task],
+    states: &'s [TaskState],
+) -> impl Iterator<Item = (&'t Task, &'s TaskState)> {
+    let all = tasks.iter().zip(states).enumerate();
+    all.filter(move |(other, (task, _))| *other != index && task.lifecycle != Lifecycle::Poststop)
+        .map(|(_, known)| known)
 }
 
 /// Whether any task but poststop ones was ever begun, or there are none.

@@ -5,6 +5,7 @@
 
 use herdlet_api_types::{
     Duration,
+    alloc::Desired,
     job::{DependencyCondition, Lifecycle, Task},
     task::TaskStatus,
 };
@@ -13,7 +14,10 @@ use crate::{
     action::Verb,
     alloc::{
         checks, services,
-        task::{lifecycle, restart::restarts_on_success},
+        task::{
+            lifecycle,
+            restart::{proof_ends_ns, restarts_on_success},
+        },
     },
     limits::{PRESTOP_REPORT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
@@ -49,15 +53,13 @@ pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, shared: Progress) -> Progress
     Progress::Pending
 }
 
-/// The first step of a stop. A `shutdown_delay` counts only where the task is not coming back at once, and nobody asked for none.
-pub fn first_stop_step(pass: &Pass<'_>, task: &Task, then: AfterStop) -> StopStep {
-    let has_delay = task.shutdown_delay > Duration::ZERO && !pass.state.durable.no_shutdown_delay;
-    match then {
-        AfterStop::Dead if has_delay => {
-            StopStep::Delay { until: Deadline::after(pass.now, task.shutdown_delay) }
-        }
-        AfterStop::Dead | AfterStop::Restart | AfterStop::RestartUnhealthy => step_after_delay(pass, task),
+/// The first step of a stop. A `shutdown_delay` counts unless somebody asked for none, also where the task starts again: as in Nomad from 2.0
+/// on. Clients before it kill a task at once that is to restart.
+pub fn first_stop_step(pass: &Pass<'_>, task: &Task) -> StopStep {
+    if task.shutdown_delay > Duration::ZERO && !pass.state.durable.no_shutdown_delay {
+        return StopStep::Delay { until: Deadline::after(pass.now, task.shutdown_delay) };
     }
+    step_after_delay(pass, task)
 }
 
 fn step_after_delay(pass: &Pass<'_>, task: &Task) -> StopStep {
@@ -101,6 +103,11 @@ impl Me<'_> {
         }
         if let Some(waiting) = self.held_back(pass) {
             pass.wait(waiting);
+            return;
+        }
+        let (tasks, states) = (&pass.group.tasks, &pass.state.durable.tasks);
+        if let Some(later) = lifecycle::restarts_after(usize::from(self.index), tasks, states) {
+            pass.wait(Waiting::Dependency(self.index, later.name.clone()));
             return;
         }
         if let Some(dependency) = self.unmet_dependency(pass) {
@@ -166,8 +173,13 @@ impl Me<'_> {
 
     fn plan_running(self, pass: &mut Pass<'_>, attempt: u32) {
         self.watch(pass, attempt);
+        if self.task.lifecycle == Lifecycle::Poststop && pass.state.durable.no_poststop {
+            let step = kill_step(pass, self.task);
+            pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
+            return;
+        }
         if let Some(then) = self.stop_wanted(pass) {
-            let step = first_stop_step(pass, self.task, then);
+            let step = first_stop_step(pass, self.task);
             pass.change(self.index, TaskChange::Stop { step, then });
             return;
         }
@@ -176,9 +188,13 @@ impl Me<'_> {
             return;
         }
         self.keep_parts(pass);
+        self.await_proof(pass);
         // Where an exit with code 0 is the goal, running is not there yet.
         if !restarts_on_success(pass.spec.job.kind, self.task.lifecycle) {
-            pass.wait(Waiting::Task(self.index, TaskStatus::Running));
+            pass.wait(match (self.task.lifecycle, pass.spec.desired) {
+                (Lifecycle::Poststop, Desired::Stop | Desired::Gone) => Waiting::Poststop(self.index),
+                (_, _) => Waiting::Task(self.index, TaskStatus::Running),
+            });
         }
     }
 
@@ -188,6 +204,9 @@ impl Me<'_> {
             StopStep::Delay { until } => {
                 self.watch(pass, attempt);
                 if pass.state.durable.no_shutdown_delay || pass.passed(until) {
+                    if !self.is_next_to_stop(pass) {
+                        return pass.wait(Waiting::StopOrder(self.index));
+                    }
                     let next = step_after_delay(pass, self.task);
                     pass.change(self.index, TaskChange::Step(next));
                 } else {
@@ -248,6 +267,17 @@ impl Me<'_> {
             if is_there && !pass.state.telling.values().any(told) && pass.passed(&owed.due) {
                 pass.change(self.index, TaskChange::Settle(*part));
             }
+        }
+    }
+
+    /// An attempt that follows a failed one counts once it has lived longer: till then the task may be failing again and again.
+    fn await_proof(self, pass: &mut Pass<'_>) {
+        let min_healthy_time = pass.spec.policy().health.map(|terms| terms.min_healthy_time);
+        let Some(at_ns) = proof_ends_ns(&self.task.restart, min_healthy_time, self.known) else { return };
+        if pass.due(at_ns) {
+            pass.change(self.index, TaskChange::Prove);
+        } else {
+            pass.wait(Waiting::Proof(self.index, at_ns));
         }
     }
 
@@ -421,7 +451,9 @@ impl Me<'_> {
         self.known.doom.is_some()
             || match self.task.lifecycle {
                 // There is nothing to tidy up after where nothing ever ran, and no time for it where all of it was used up.
-                Lifecycle::Poststop if pass.state.durable.is_outlived() => true,
+                Lifecycle::Poststop if pass.state.durable.is_outlived() || pass.state.durable.no_poststop => {
+                    true
+                }
                 Lifecycle::Poststop => {
                     pass.state.durable.stage == Stage::Poststop
                         && !lifecycle::any_began(&pass.group.tasks, &pass.state.durable.tasks)
@@ -447,14 +479,32 @@ impl Me<'_> {
                 pass.wait(Waiting::Delay(None, delay));
                 return None;
             }
-            if !lifecycle::may_stop(usize::from(self.index), &pass.group.tasks, &pass.state.durable.tasks) {
+            if !self.is_next_to_stop(pass) {
                 pass.wait(Waiting::StopOrder(self.index));
                 return None;
             }
             return Some(AfterStop::Dead);
         }
-        let after = if self.known.unhealthy { AfterStop::RestartUnhealthy } else { AfterStop::Restart };
-        self.known.restart_requested.then_some(after)
+        if !self.known.restart_requested {
+            return None;
+        }
+        if !self.is_next_to_stop(pass) {
+            pass.wait(Waiting::StopOrder(self.index));
+            return None;
+        }
+        Some(if self.known.unhealthy { AfterStop::RestartUnhealthy } else { AfterStop::Restart })
+    }
+
+    /// Whether all has ended that is stopped before it; where only some tasks restart, of those.
+    fn is_next_to_stop(self, pass: &Pass<'_>) -> bool {
+        let may_stop = if self.known.doom.is_some() || self.task.lifecycle == Lifecycle::Poststop {
+            return true;
+        } else if pass.state.durable.stop.is_some() {
+            lifecycle::may_stop
+        } else {
+            lifecycle::may_restart
+        };
+        may_stop(usize::from(self.index), &pass.group.tasks, &pass.state.durable.tasks)
     }
 
     /// What keeps the allocation from starting anything.

@@ -55,6 +55,20 @@ pub fn restarts_on_success(kind: JobType, lifecycle: Lifecycle) -> bool {
     }
 }
 
+/// Until when a running attempt has to live before it counts, by the `CLOCK_BOOTTIME` of its boot; none unless the one before it failed. That is
+/// as long as a task that fails again and again needs to show it: the longest of the job's own times and of twice what the failed attempt
+/// lived, but no longer than the policy counts failures for.
+pub fn proof_ends_ns(
+    policy: &RestartPolicy,
+    min_healthy_time: Option<Duration>,
+    state: &TaskState,
+) -> Option<u64> {
+    let twice = Duration(state.failed_after?.as_nanos().saturating_mul(2));
+    let longest = policy.delay.max(twice).max(min_healthy_time.unwrap_or(Duration::ZERO));
+    let length = longest.min(policy.interval).as_nanos().max(0).unsigned_abs();
+    Some(state.started_ns.saturating_add(length))
+}
+
 /// Decides and counts. `seed` makes the jitter, up to a quarter of the delay, differ between tasks.
 pub fn decide(
     now: Now,

@@ -32,6 +32,103 @@ fn a_user_restart_takes_no_attempt() {
     assert_eq!((main.counted, main.restarts, &main.run), (0, 1, &Run::Waiting));
 }
 
+/// A restart lost the requests under way: the task was asked to end at once, although it has a `shutdown_delay`.
+#[test]
+fn every_restart_waits_for_the_tasks_shutdown_delay() {
+    let mut slow = task("main", Lifecycle::Main);
+    slow.shutdown_delay = Duration::from_secs(7);
+    let spec = alloc(vec![slow]);
+    type Ask = fn(&mut Writer<'_>);
+    let asks: [(&str, Ask); 4] = [
+        ("one task", |writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs")),
+        ("what runs", |writer| writer.restart(&RestartScope::Running).expect("it runs")),
+        ("all tasks", |writer| writer.restart(&RestartScope::All).expect("it runs")),
+        ("a check", |writer| {
+            writer.change(Change::Unhealthy { task: Some(0), check: String::new(), said: String::new() });
+        }),
+    ];
+    for (name, ask) in asks {
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+        life.write(ask);
+        life.now = at(106);
+        life.settle();
+        let stops = |life: &Bench<'_>| life.issued.iter().filter(|verb| verb.starts_with("Stop")).count();
+        assert_eq!(stops(&life), 0, "{name}");
+        let told = life.state.durable.tasks[0].events.iter().last().map(|event| event.kind.as_str());
+        assert_eq!(told, Some("Waiting for shutdown delay"), "{name}");
+        life.now = at(113);
+        life.settle();
+        assert_eq!(stops(&life), 1, "{name}");
+    }
+}
+
+/// What the tasks of an allocation do, by their names: those that are asked to end, then those that have.
+fn restart_order(life: &mut Bench<'_>) -> Vec<String> {
+    let mut order = Vec::new();
+    for _ in 0..8 {
+        life.settle();
+        let tasks = (0..).zip(&life.state.durable.tasks);
+        let asked = tasks.filter(|(_, known)| matches!(known.run, Run::Stopping { .. }));
+        let asked: Vec<(u16, String)> = asked.map(|(index, known)| (index, known.name.to_string())).collect();
+        let Some((index, name)) = asked.first().cloned() else { return order };
+        order.push(asked.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join("+"));
+        life.write(|writer| writer.exited(&name, 1, exit(0)));
+        life.outcome(Part::Task(index, TaskPart::Process), Outcome::Done(None));
+        life.outcome(Part::Task(index, TaskPart::Process), Outcome::Done(None));
+    }
+    order
+}
+
+/// All were asked to end at once, the database before what depends on it.
+#[test]
+fn a_restart_keeps_the_stop_order_and_starts_nothing_that_has_to_wait() {
+    let mut app = task("app", Lifecycle::Main);
+    app.depends_on.push(Dependency { task: "db".to_string(), condition: DependencyCondition::Started });
+    let leader = crate::fixture::leader(task("lead", Lifecycle::Main));
+    let side = task("proxy", Lifecycle::PrestartSidecar);
+    let spec = alloc(vec![side, task("db", Lifecycle::Main), app, leader]);
+    for scope in [RestartScope::Running, RestartScope::All] {
+        let parts = up(&[
+            Part::Dir,
+            TASK_DIR,
+            PROCESS,
+            Part::Task(1, TaskPart::Dir),
+            Part::Task(1, TaskPart::Process),
+            Part::Task(2, TaskPart::Dir),
+            Part::Task(2, TaskPart::Process),
+            Part::Task(3, TaskPart::Dir),
+            Part::Task(3, TaskPart::Process),
+        ]);
+        let tasks = vec![running(), running(), running(), running()];
+        let mut life = Bench::new(&spec, known(tasks, Stage::WaitAlloc, parts));
+        for (known, name) in life.state.durable.tasks.iter_mut().zip(["proxy", "db", "app", "lead"]) {
+            known.name = name.into();
+        }
+        life.write(|writer| writer.restart(&scope).expect("it runs"));
+        assert_eq!(restart_order(&mut life), ["lead", "app", "db", "proxy"], "{scope:?}");
+        assert!(life.state.durable.restart.is_none(), "{scope:?}: it is over");
+        assert!(life.issued.iter().any(|verb| verb == "Start { attempt: 2 }"), "{:?}", life.issued);
+    }
+}
+
+/// One task alone does not wait for those that go on.
+#[test]
+fn one_task_restarts_without_the_others() {
+    let mut app = task("app", Lifecycle::Main);
+    app.depends_on.push(Dependency { task: "db".to_string(), condition: DependencyCondition::Started });
+    let spec = alloc(vec![task("db", Lifecycle::Main), app]);
+    let other = [Part::Task(1, TaskPart::Dir), Part::Task(1, TaskPart::Process)];
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS, other[0], other[1]]);
+    let mut life = Bench::new(&spec, known(vec![running(), running()], Stage::WaitAlloc, parts));
+    for (known, name) in life.state.durable.tasks.iter_mut().zip(["db", "app"]) {
+        known.name = name.into();
+    }
+    life.write(|writer| writer.restart(&RestartScope::Task("db".to_string())).expect("it runs"));
+    assert_eq!(restart_order(&mut life), ["db"]);
+    assert!(matches!(life.state.durable.tasks[1].run, Run::Running { .. }));
+}
+
 #[test]
 fn what_can_not_be_restarted_says_so() {
     let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
@@ -131,6 +228,7 @@ fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
             all: false,
             delay: Deadline::after(at(100), Duration::from_secs(9)),
             unhealthy: false,
+            phase: RestartPhase::Delay,
         });
         life.write(|writer| writer.change(Change::Stage(stage)));
         assert_eq!(life.state.durable.restart.is_some(), kept, "{stage:?}");
@@ -138,12 +236,12 @@ fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
 }
 
 #[test]
-fn only_a_task_that_does_not_come_back_gives_others_time_to_go_elsewhere() {
+fn every_task_that_is_stopped_gives_others_time_to_go_elsewhere() {
     for (delay, restart, expected) in [
         (0, false, &["Killing"][..]),
-        (5, false, &["Killing", "Waiting for shutdown delay"]),
+        (5, false, &["Waiting for shutdown delay"]),
         (0, true, &["Restart Signaled"]),
-        (5, true, &["Restart Signaled"]),
+        (5, true, &["Restart Signaled", "Waiting for shutdown delay"]),
     ] {
         let mut main = task("main", Lifecycle::Main);
         main.shutdown_delay = Duration::from_secs(delay);
@@ -159,6 +257,65 @@ fn only_a_task_that_does_not_come_back_gives_others_time_to_go_elsewhere() {
         life.settle();
         let told = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
         assert_eq!(told.collect::<Vec<_>>(), expected, "{delay} s");
+    }
+}
+
+/// Two starts, the first of which ends after so many seconds; the second runs from 120 s on.
+fn restarted<'a>(spec: &'a Arc<Allocation>, lived: u64) -> Bench<'a> {
+    let first = TaskState { started_ns: at(100 - lived).boot_ns, ..running() };
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(spec, known(vec![first], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.exited("main", 1, exit(1)));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Done(None));
+    life.now = at(120);
+    life.settle();
+    life.outcome(PROCESS, Outcome::Started(Launch::of(2)));
+    life
+}
+
+/// Whether it is shown as converged.
+fn converged(life: &Bench<'_>) -> bool {
+    let plan = plan(life.now, &life.ctx, life.spec, &life.state);
+    let shown = crate::status::convergence(life.now, life.spec, &life.state, &plan, at(0).moment());
+    shown.state == herdlet_api_types::view::ConvergenceState::Converged
+}
+
+/// A task that crashed every few seconds was shown as converged whenever it ran for a moment, and `--wait` believed it.
+#[test]
+fn an_attempt_after_a_failed_one_counts_once_it_has_lived_longer() {
+    // The policy's delay is 10 s, its interval 60 s.
+    for (lived, counts_after) in [(1, 10), (20, 40), (40, 60)] {
+        let spec = alloc(vec![task("main", Lifecycle::Main)]);
+        let mut life = restarted(&spec, lived);
+        assert_eq!(life.state.durable.tasks[0].attempt, 2);
+        life.now = at(120 + counts_after - 1);
+        assert!(!converged(&life), "{lived} s");
+        let plan = plan(life.now, &life.ctx, &spec, &life.state);
+        assert_eq!(plan.wake_ns, Some(at(120 + counts_after).boot_ns), "{lived} s");
+        life.now = at(120 + counts_after);
+        assert!(converged(&life), "{lived} s");
+    }
+}
+
+#[test]
+fn an_attempt_counts_at_once_after_a_restart_that_was_asked_for() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    for (asked_at, counts_after) in [(125, 10), (131, 0)] {
+        let mut life = restarted(&spec, 1);
+        life.now = at(asked_at);
+        life.settle();
+        life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+        life.settle();
+        life.write(|writer| writer.exited("main", 2, exit(0)));
+        life.settle();
+        life.outcome(PROCESS, Outcome::Done(None));
+        life.outcome(PROCESS, Outcome::Done(None));
+        life.outcome(PROCESS, Outcome::Started(Launch::of(3)));
+        assert_eq!(life.state.durable.tasks[0].attempt, 3);
+        assert_eq!(converged(&life), counts_after == 0, "asked for at {asked_at} s");
+        life.now = at(asked_at + counts_after);
+        assert!(converged(&life), "asked for at {asked_at} s");
     }
 }
 

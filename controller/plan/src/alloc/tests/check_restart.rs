@@ -11,6 +11,7 @@ const WHEN: RestartsWhen = RestartsWhen {
     failing_for: Duration::from_secs(20),
     grace: Duration::from_secs(5),
     ignore_warnings: false,
+    task: None,
 };
 
 fn said(task: Option<&str>, status: CheckStatus) -> CheckResult {
@@ -110,11 +111,17 @@ fn failures_within_the_grace_after_a_start_count_when_it_is_over() {
 #[test]
 fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
     let then = AfterStop::RestartUnhealthy;
-    for (task, expected) in [(Some("other"), vec![(1, then)]), (None, vec![(0, then), (1, then)])] {
+    for (task, then_other) in [(Some("other"), vec![]), (None, vec![(1, then)])] {
         let spec = spec();
         let mut life = life(&spec);
         first_stop(&mut life, &[(100, said(task, CheckStatus::Failure))]);
-        assert_eq!(stopping(&life), expected, "{task:?}");
+        assert_eq!(stopping(&life), [(usize::from(task.is_some()), then)], "{task:?}");
+        if task.is_none() {
+            // A sidecar is stopped after the others.
+            life.write(|writer| writer.exited("main", 1, exit(0)));
+            life.settle();
+            assert_eq!(stopping(&life), then_other);
+        }
         let told =
             life.state.durable.tasks[1].events.iter().find(|event| event.kind.as_str() == "Restart Signaled");
         assert_eq!(
@@ -122,6 +129,52 @@ fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
             Some("healthcheck: check \"alive\" unhealthy: http 503")
         );
     }
+}
+
+/// A migration took longer than the grace of the service that waits for it: it was killed, again and again.
+#[test]
+fn a_groups_check_counts_nothing_before_what_it_is_about_has_started() {
+    let all = || {
+        vec![task("pre", Lifecycle::Prestart), task("main", Lifecycle::Main), task("web", Lifecycle::Main)]
+    };
+    let named = |task: &str| {
+        let restarts = Some(RestartsWhen { task: Some(task.to_string()), ..WHEN });
+        CheckResult { restarts, ..said(None, CheckStatus::Failure) }
+    };
+    let unnamed = || said(None, CheckStatus::Failure);
+    let ran = || TaskState { started_ns: at(95).boot_ns, ..running() };
+    let backs_off = || TaskState { started_ns: at(95).boot_ns, ..crate::fixture::backing_off() };
+    for (name, tasks, result, stops_at) in [
+        ("the migration runs", [ran(), pending(), pending()], unnamed(), None),
+        ("and the named task waits for it", [ran(), pending(), pending()], named("web"), None),
+        ("a main task waits for another", [dead(), ran(), pending()], unnamed(), None),
+        ("the named one waits for another", [dead(), ran(), pending()], named("web"), None),
+        ("the named one runs", [dead(), ran(), pending()], named("main"), Some(120)),
+        ("one waits for its next start", [dead(), ran(), backs_off()], unnamed(), None),
+        ("all run", [dead(), ran(), ran()], unnamed(), Some(120)),
+        ("one has done its work", [dead(), ran(), dead()], unnamed(), Some(120)),
+        ("the named one has", [dead(), ran(), dead()], named("web"), None),
+    ] {
+        let spec = alloc(all());
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+        let mut state = known(tasks.into(), Stage::Main, parts);
+        for (known, name) in state.durable.tasks.iter_mut().zip(["pre", "main", "web"]) {
+            known.name = name.into();
+        }
+        let mut life = Bench::new(&spec, state);
+        assert_eq!(first_stop(&mut life, &[(100, result)]), stops_at, "{name}");
+    }
+}
+
+/// A second main task is just being started when a restart is due that a check asked for.
+#[test]
+fn a_check_kills_no_start() {
+    let spec = spec();
+    let mut life = life(&spec);
+    life.state.durable.tasks[1].run = Run::Starting { attempt: 1, boot: at(0).boot };
+    assert_eq!(first_stop(&mut life, &[(100, said(None, CheckStatus::Failure))]), Some(120));
+    assert_eq!(stopping(&life), [(0, AfterStop::RestartUnhealthy)]);
+    assert!(!life.state.durable.tasks[1].restart_requested);
 }
 
 /// A load balancer hears of it before anything ends.

@@ -387,14 +387,18 @@ fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
         writer.checked(said("3", "removed", CheckStatus::Failure));
         writer.checked(of_task.clone());
     });
-    let restarts =
-        Some(RestartsWhen { failing_for: Duration::ZERO, grace: Duration::ZERO, ignore_warnings: true });
-    let wanted = |id: &str, check: &str| CheckResult { restarts, ..said(id, check, CheckStatus::Pending) };
+    let restarts = || {
+        let (failing_for, grace) = (Duration::ZERO, Duration::ZERO);
+        Some(RestartsWhen { failing_for, grace, ignore_warnings: true, task: None })
+    };
+    let wanted =
+        |id: &str, check: &str| CheckResult { restarts: restarts(), ..said(id, check, CheckStatus::Pending) };
     let checking = vec![wanted("1", "same"), wanted("22", "edited"), wanted("4", "added")];
     life.state.expect_checks(None, &checking, at(100).boot_ns);
     let known: Vec<_> = life.state.checks.results.values().cloned().collect();
-    let same = CheckResult { restarts, ..said("1", "same", CheckStatus::Success) };
-    let edited = CheckResult { restarts, stale: true, ..said("22", "edited", CheckStatus::Success) };
+    let same = CheckResult { restarts: restarts(), ..said("1", "same", CheckStatus::Success) };
+    let edited =
+        CheckResult { restarts: restarts(), stale: true, ..said("22", "edited", CheckStatus::Success) };
     assert_eq!(known, [same, edited, of_task], "each says what it is good for now");
     assert_eq!(life.state.durable.checks.keys().collect::<Vec<_>>(), ["1", "22", "5"]);
 }

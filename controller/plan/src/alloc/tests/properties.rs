@@ -1,6 +1,7 @@
 //! Plans by property: total, idempotent, monotone, whatever the state.
 
 use super::*;
+use crate::facts::{ChangeAction, Owed, Revision};
 
 fn any_deadline() -> impl Strategy<Value = Deadline> {
     (0..200u64, 0..60i64).prop_map(|(from, length)| Deadline::after(at(from), Duration::from_secs(length)))
@@ -80,6 +81,8 @@ fn all_parts() -> Vec<Part> {
         TaskPart::Artifacts,
         TaskPart::Identity,
         TaskPart::Mounts,
+        TaskPart::Probe,
+        TaskPart::ProbeReader,
         TaskPart::Process,
         TaskPart::Prestop,
     ];
@@ -111,9 +114,58 @@ fn any_state() -> impl Strategy<Value = AllocState> {
             state.durable.adopted = adopted;
             state.durable.stop =
                 stop.map(|delay| Stop { reason: StopReason::Desired, decided_at: at(0).wall, delay });
-            state.durable.restart = restart.map(|(all, delay)| GroupRestart { all, delay, unhealthy: false });
+            state.durable.restart = restart.map(|(all, delay)| {
+                let phase = if all { RestartPhase::Delay } else { RestartPhase::Stopping };
+                GroupRestart { all, delay, unhealthy: false, phase }
+            });
             state
         })
+}
+
+/// A task that has the parts that only tests have.
+fn probing(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
+    task.config = serde_json::json!({ "probe": true });
+    task
+}
+
+fn any_facts() -> impl Strategy<Value = Arc<Facts>> {
+    let root = prop::option::of("[a-z/]{0,8}");
+    let env = prop::collection::btree_map("[A-Z]{1,4}", ".{0,8}", 0..3);
+    (any::<u64>(), root, env, prop::option::of(any_deadline())).prop_map(|(revision, root, env, renew_at)| {
+        Arc::new(Facts { revision: Revision(revision), root, env, renew_at, ..Facts::none() })
+    })
+}
+
+fn any_owed() -> impl Strategy<Value = Owed> {
+    let restart = ".{0,8}".prop_map(ChangeAction::Restart);
+    let signal = prop::collection::btree_set("SIG[A-Z]{1,4}", 0..3).prop_map(ChangeAction::Signal);
+    (prop_oneof![restart, signal], any::<u64>(), any_deadline()).prop_map(|(action, revision, due)| Owed {
+        action,
+        revision: Revision(revision),
+        due,
+    })
+}
+
+/// The keys of what is stored by part.
+fn any_probe() -> impl Strategy<Value = TaskPart> {
+    prop_oneof![Just(TaskPart::Probe), Just(TaskPart::ProbeReader)]
+}
+
+/// What is stored of probes, in a task and beside it.
+fn any_record() -> impl Strategy<Value = Durable> {
+    let of_task = |index: u16| any_probe().prop_map(move |part| Part::Task(index, part));
+    let facts = prop::collection::btree_map(of_task(0), any_facts(), 0..3);
+    let owed = prop::collection::btree_map(any_probe(), any_owed(), 0..3);
+    let sets = (
+        prop::option::of(prop::collection::btree_set(of_task(0), 0..3)),
+        prop::collection::btree_set(any_probe(), 0..3),
+        prop::collection::btree_map(of_task(0), any::<u64>().prop_map(Revision), 0..3),
+    );
+    (any_task(), facts, owed, sets).prop_map(|(task, facts, owed, (offered, changing, revisions))| {
+        let launch = Some(Arc::new(Launch { revisions, ..Launch::of(task.attempt) }));
+        let task = TaskState { owed, changing, launch, ..task };
+        Durable { adopted: true, stage: Stage::Main, tasks: vec![task], facts, offered, ..Durable::default() }
+    })
 }
 
 fn any_outcome() -> impl Strategy<Value = Outcome> {
@@ -146,12 +198,12 @@ proptest! {
     fn plans_are_total_and_come_to_rest(
         state in any_state(),
         desired in prop_oneof![Just(Desired::Run), Just(Desired::Stop), Just(Desired::Gone)],
-        outcomes in prop::collection::vec((0..33usize, any_outcome()), 0..24),
+        outcomes in prop::collection::vec((0..43usize, any_outcome()), 0..24),
     ) {
         let mut spec = alloc(vec![
             task("pre", Lifecycle::Prestart),
             task("side", Lifecycle::PrestartSidecar),
-            fetching(task("main", Lifecycle::Main)),
+            probing(fetching(task("main", Lifecycle::Main))),
             task("post", Lifecycle::Poststart),
             task("stop", Lifecycle::Poststop),
         ]);
@@ -173,4 +225,20 @@ proptest! {
 #[test]
 fn parts_are_all_different() {
     assert_eq!(all_parts().into_iter().collect::<BTreeSet<_>>().len(), all_parts().len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever was stored of probes is read back as it was, and an agent that begins with it comes to rest.
+    #[test]
+    fn records_of_probes_are_read_back_and_planned(record in any_record()) {
+        let text = serde_json::to_string(&record).expect("text");
+        let read: Durable = serde_json::from_str(&text).expect("a record");
+        prop_assert_eq!(&read, &record);
+        let spec = alloc(vec![probing(task("main", Lifecycle::Main))]);
+        let mut life = Bench::new(&spec, AllocState::restored(&spec, read, at(100)));
+        prop_assert!(life.settle() < 64);
+        prop_assert!(plan(life.now, &life.ctx, &spec, &life.state).changes.is_empty());
+    }
 }

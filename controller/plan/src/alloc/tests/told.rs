@@ -3,7 +3,19 @@
 use super::*;
 use crate::time::Deadline;
 
-/// As by stock clients a task that waits for its start is told to have been killed as well, but not one that runs after the others.
+/// The same allocation, as a server has placed it.
+fn placed(spec: &Arc<Allocation>) -> Arc<Allocation> {
+    let server = Some(Arc::new(herdlet_api_types::fixture::server_side(&spec.job)));
+    Arc::new(Allocation { server, ..Allocation::clone(spec) })
+}
+
+fn events(life: &Bench<'_>, at: usize) -> Vec<(&'static str, String)> {
+    let events = life.state.durable.tasks[at].events.iter();
+    events.map(|event| (event.kind.as_str(), event.message.clone())).collect()
+}
+
+/// As with stock clients a task that waits for its start gets the event as well, but not one that runs after the others. The event said
+/// that an interrupt was sent, although there was no process; that text is for servers only.
 #[test]
 fn that_a_task_is_killed_is_told_also_before_its_start() {
     let mut spec = alloc(vec![
@@ -17,15 +29,77 @@ fn that_a_task_is_killed_is_told_also_before_its_start() {
         run: Run::BackingOff { until: Deadline::after(at(100), Duration::from_secs(9)) },
         ..running()
     };
-    let mut life =
-        Bench::new(&spec, known(vec![pending(), backing_off, pending()], Stage::Prestart, Parts::absent()));
-    life.settle();
-    let tasks = &life.state.durable.tasks;
-    let told = |at: usize| -> Vec<(&str, &str)> {
-        tasks[at].events.iter().map(|event| (event.kind.as_str(), event.message.as_str())).collect()
+    let sent = || String::from("Sent interrupt. Waiting 5s before force killing");
+    let stops = "its allocation is being stopped";
+    for (spec, first, second) in [
+        (placed(&spec), sent(), sent()),
+        (spec, format!("Not started: {stops}"), format!("Not started again: {stops}")),
+    ] {
+        let tasks = vec![pending(), backing_off.clone(), pending()];
+        let mut life = Bench::new(&spec, known(tasks, Stage::Prestart, Parts::absent()));
+        life.settle();
+        assert_eq!(events(&life, 0), [("Killing", first)]);
+        assert_eq!(events(&life, 1), [("Killing", second)]);
+        assert_eq!(events(&life, 2), []);
+    }
+}
+
+/// Tasks that waited for one that failed were shown as complete, with an event that an interrupt had been sent.
+#[test]
+fn a_task_that_never_ran_says_why() {
+    let wait_for = |name: &str, other: &str| {
+        let mut waiting = task(name, Lifecycle::Main);
+        let condition = DependencyCondition::Completed;
+        waiting.depends_on.push(Dependency { task: other.to_string(), condition });
+        waiting
     };
-    let killing = [("Killing", "Sent interrupt. Waiting 5s before force killing")];
-    assert_eq!((told(0), told(1), told(2)), (killing.to_vec(), killing.to_vec(), vec![]));
+    let spec =
+        alloc(vec![task("build", Lifecycle::Main), wait_for("test", "build"), wait_for("publish", "test")]);
+    let mut state =
+        known(vec![running(), pending(), pending()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS]));
+    for (known, name) in state.durable.tasks.iter_mut().zip(["build", "test", "publish"]) {
+        known.name = name.into();
+    }
+    state.durable.tasks[0].counted = 9;
+    state.durable.tasks[0].window = Some(Deadline::after(at(100), Duration::from_secs(60)));
+    let mut life = Bench::new(&spec, state);
+    life.write(|writer| writer.exited("build", 1, exit(3)));
+    life.settle();
+    for index in [1, 2] {
+        let told = events(&life, index);
+        assert_eq!(
+            told.last(),
+            Some(&("Killing", String::from("Not started: task build failed"))),
+            "{told:?}"
+        );
+        let known = &life.state.durable.tasks[index];
+        let view = crate::alloc::show::task_view(known);
+        assert!(known.run == Run::Dead && !known.failed && view.never_ran());
+    }
+    assert!(!crate::alloc::show::task_view(&life.state.durable.tasks[0]).never_ran());
+}
+
+/// "Sent interrupt" was recorded before the `shutdown_delay` and the `prestop` command, long before the signal was sent. Servers still get it
+/// then, as from stock clients.
+#[test]
+fn an_interrupt_is_told_when_it_is_sent() {
+    let mut slow = task("main", Lifecycle::Main);
+    slow.shutdown_delay = Duration::from_secs(5);
+    slow.prestop =
+        Some(Prestop { command: "drain".to_string(), args: Vec::new(), timeout: Duration::from_secs(3) });
+    let mut spec = alloc(vec![slow]);
+    Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let (killing, delay, prestop) = ("Killing", "Waiting for shutdown delay", "Task hook message");
+    for (spec, expected) in [(placed(&spec), [killing, delay, prestop]), (spec, [delay, prestop, killing])] {
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+        for second in [100, 105, 108] {
+            life.now = at(second);
+            life.settle();
+        }
+        let told: Vec<&str> = events(&life, 0).iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(told, expected);
+    }
 }
 
 /// A group-wide stop finds a task that was being stopped to start again: it is not to start any more.

@@ -58,8 +58,13 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
     bench.dirty.insert(Key::Alloc(bench.id()));
     bench.plan();
     bench.settle();
-    assert_eq!(since(&bench), (ConvergenceState::Converged, at(9).moment()));
-    assert_eq!(bench.converged(), [(4, "exit")]);
+    // It lived for two seconds, and may do so again.
+    assert_eq!(since(&bench), (ConvergenceState::Waiting, at(5).moment()));
+    bench.now = at(13);
+    bench.dirty.insert(Key::Alloc(bench.id()));
+    bench.plan();
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(13).moment()));
+    assert_eq!(bench.converged(), [(8, "exit")]);
     bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Look });
     let look = bench.turn.actions.remove(0);
     assert_eq!(since(&bench).0, ConvergenceState::Converged, "a look is no change");
@@ -135,6 +140,10 @@ fn a_job_says_which_of_its_allocations_has_not_converged() {
         bench.dirty.insert(Key::Alloc(named(&bench, name)));
         bench.plan();
         bench.settle();
+        assert_eq!(bench.job().convergence.state, ConvergenceState::Waiting, "it may fail again");
+        bench.now.boot_ns += 3_600_000_000_000;
+        bench.dirty.insert(Key::Alloc(named(&bench, name)));
+        bench.plan();
         assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
     }
     // One that did not become healthy in time has failed, although its tasks run.

@@ -1,0 +1,104 @@
+//! Poststop tasks that go on for ever: a job with one could not be deleted.
+
+use herdlet_api_types::job::Lifecycle;
+
+use super::*;
+use crate::{event::Ending, job::placed::has_ended};
+
+/// A job whose poststop task never ends by itself.
+fn hanging() -> Bench {
+    let mut tidy = task("tidy");
+    tidy.lifecycle = Lifecycle::Poststop;
+    tidy.shutdown_delay = herdlet_api_types::Duration::from_secs(3_600);
+    let mut bench = Bench::new();
+    bench.apply(vec![job("j", JobType::Service, vec![group("g", 1, vec![task("main"), tidy])])], Vec::new());
+    bench.settle();
+    bench
+}
+
+fn ended(bench: &Bench, alloc: AllocId) -> bool {
+    bench.world.allocs.get(alloc).is_none_or(|entry| has_ended(&entry.state.durable))
+}
+
+/// The tasks of attempts that were started, by their index.
+fn started(actions: &[Action]) -> Vec<TaskIndex> {
+    let task = |action: &Action| match (&action.op.target, &action.verb) {
+        (Target::Alloc(_, part), Verb::Start { .. }) => part.task(),
+        (_, _) => None,
+    };
+    actions.iter().filter_map(task).collect()
+}
+
+#[test]
+fn asking_once_more_ends_a_poststop_task_that_runs() {
+    let key = hanging().job().key.clone();
+    for again in ["delete", "stop of the job", "stop of the allocation"] {
+        let mut bench = hanging();
+        let alloc = bench.id();
+        let ask = match again {
+            "delete" => Command::Delete { job: key.clone() },
+            "stop of the job" => Command::Stop { job: key.clone() },
+            _ => Command::StopAlloc { alloc },
+        };
+        bench.ask(ask.clone());
+        assert_eq!(started(&bench.settle()), [1], "{again}");
+        assert!(!ended(&bench, alloc), "{again}: no limit ends it");
+        bench.ask(ask);
+        let grace = bench.turn.actions.iter().find_map(|action| match &action.verb {
+            Verb::Stop { grace, .. } => Some(*grace),
+            _ => None,
+        });
+        assert_eq!(grace, Some(task("tidy").kill_timeout), "{again}: at once, with its kill_timeout");
+        bench.settle();
+        assert!(ended(&bench, alloc), "{again}");
+    }
+}
+
+#[test]
+fn asking_once_more_leaves_a_poststop_task_that_has_not_begun() {
+    let mut bench = hanging();
+    let (alloc, key) = (bench.id(), bench.job().key.clone());
+    bench.ask(Command::Delete { job: key.clone() });
+    bench.ask(Command::Delete { job: key });
+    assert_eq!(started(&bench.settle()), [1], "its time has only just come");
+    assert!(!ended(&bench, alloc));
+}
+
+/// A killed agent knows of it.
+#[test]
+fn by_force_no_poststop_task_begins() {
+    for crash in [false, true] {
+        let mut bench = hanging();
+        let (alloc, key) = (bench.id(), bench.job().key.clone());
+        bench.ask(Command::Delete { job: key.clone() });
+        let (reply, grown) = bench.ask(Command::EndPoststop { of: Ending::Job(key.clone()) });
+        assert!(matches!(reply, Reply::Accepted { .. }) && grown == 1, "{reply:?}");
+        if crash {
+            bench.restart(at(2));
+        }
+        assert_eq!(started(&bench.settle()).len(), 0, "crash: {crash}");
+        assert!(ended(&bench, alloc), "crash: {crash}");
+        assert_eq!(bench.ask(Command::EndPoststop { of: Ending::Job(key) }).1, 0, "nothing is left to end");
+    }
+}
+
+#[test]
+fn what_is_not_being_stopped_keeps_its_poststop_task() {
+    let mut bench = hanging();
+    let (alloc, key) = (bench.id(), bench.job().key.clone());
+    assert_eq!(bench.ask(Command::EndPoststop { of: Ending::Alloc(alloc) }).1, 0);
+    assert_eq!(bench.ask(Command::EndPoststop { of: Ending::Job(key) }).1, 0);
+    assert!(!bench.world.allocs.get(alloc).is_some_and(|entry| entry.state.durable.no_poststop));
+}
+
+/// It was shown as being deleted, and nothing said by what or how that ends.
+#[test]
+fn the_job_says_what_it_waits_for_and_how_that_ends() {
+    let mut bench = hanging();
+    let key = bench.job().key.clone();
+    bench.ask(Command::Delete { job: key.clone() });
+    bench.settle();
+    let said = bench.convergence(&key).message;
+    let expected = "is being deleted, j.g[0]: task tidy: runs last and has no time limit; to end it: herdlet stop --force 'j.g[0]'";
+    assert_eq!(said, expected);
+}

@@ -1,0 +1,111 @@
+//! The probe of a task on the invented machine: what is there, and what processes know of it.
+//!
+//! In: operations on the two parts that only tests have, starts and signals. Out: their facts, or a broken promise: what reads them is done
+//! without them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use herdlet_api_types::{AllocId, job::Task};
+use herdlet_plan::{
+    facts::{Facts, Input, Revision},
+    op::{Part, TaskPart},
+};
+
+/// What a running task is sent when its probe has changed.
+pub(super) const SIGNAL: &str = "SIGUSR1";
+
+/// A task of an allocation.
+type Key = (AllocId, u16);
+
+/// What is there of one task's probe.
+#[derive(Debug, Clone, Copy, Default)]
+struct Probe {
+    /// How often it was made: its value.
+    made: u64,
+    /// The value that its reader was made of.
+    read: u64,
+    /// The values of both that the process knows.
+    known: (u64, u64),
+}
+
+/// The probes of all tasks.
+#[derive(Debug, Default)]
+pub struct Probes(BTreeMap<Key, Probe>);
+
+impl Probes {
+    /// The probe is brought up; where it was not there it is another one.
+    pub(super) fn make(&mut self, key: Key, is_new: bool) -> Arc<Facts> {
+        let probe = self.0.entry(key).or_default();
+        probe.made += u64::from(is_new);
+        facts(probe.made)
+    }
+
+    /// Its reader is brought up.
+    ///
+    /// # Errors
+    /// The action lacks what the reader reads.
+    pub(super) fn read(&mut self, key: Key, inputs: &[Input]) -> Result<Arc<Facts>, String> {
+        let value = input(key, TaskPart::Probe, inputs)?;
+        let probe = self.0.entry(key).or_default();
+        probe.read = value;
+        Ok(facts(value))
+    }
+
+    /// The facts that an inspection of one of them finds.
+    pub(super) fn inspect(&self, key: Key, part: TaskPart) -> Option<Arc<Facts>> {
+        let probe = self.0.get(&key).copied().unwrap_or_default();
+        match part {
+            TaskPart::Probe => Some(facts(probe.made)),
+            TaskPart::ProbeReader => Some(facts(probe.read)),
+            TaskPart::Dir
+            | TaskPart::Artifacts
+            | TaskPart::Identity
+            | TaskPart::Mounts
+            | TaskPart::Process
+            | TaskPart::Services
+            | TaskPart::Checks
+            | TaskPart::Prestop => None,
+        }
+    }
+
+    /// A process starts with what its start was given.
+    ///
+    /// # Errors
+    /// That is not all that it reads.
+    pub(super) fn start(&mut self, key: Key, task: &Task, inputs: &[Input]) -> Result<(), String> {
+        if !is_wanted(task) {
+            return Ok(());
+        }
+        let known = (input(key, TaskPart::Probe, inputs)?, input(key, TaskPart::ProbeReader, inputs)?);
+        self.0.entry(key).or_default().known = known;
+        Ok(())
+    }
+
+    /// A process gets a signal: it reads what can be read while it runs.
+    pub(super) fn signal(&mut self, key: Key) {
+        if let Some(probe) = self.0.get_mut(&key) {
+            probe.known.0 = probe.made;
+        }
+    }
+
+    /// Whether a process knows the newest values, as all do in the end.
+    pub(super) fn is_known(&self, key: Key, task: &Task) -> bool {
+        let probe = self.0.get(&key).copied().unwrap_or_default();
+        !is_wanted(task) || (probe.known == (probe.made, probe.made) && probe.read == probe.made)
+    }
+}
+
+/// Whether the task has a probe.
+fn is_wanted(task: &Task) -> bool {
+    task.config.get("probe").is_some_and(|wanted| *wanted == true)
+}
+
+fn facts(value: u64) -> Arc<Facts> {
+    let env = [("PROBE".to_owned(), value.to_string())].into();
+    Arc::new(Facts { revision: Revision(value), env, ..Facts::none() })
+}
+
+fn input((_, index): Key, part: TaskPart, inputs: &[Input]) -> Result<u64, String> {
+    let given = inputs.iter().find(|input| input.part == Part::Task(index, part));
+    given.map(|input| input.facts.revision.0).ok_or(format!("{part:?} of task {index} is read and not given"))
+}
