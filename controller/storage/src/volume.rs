@@ -41,10 +41,8 @@ pub enum VolumeError {
     #[error("use {path} for volume {name}: host_path must be absolute")]
     Relative { name: String, path: PathBuf },
     /// Only root can set the wanted owner.
-    #[error(
-        "create volume {name}: only root can create a directory that belongs to user {uid:?}, group {gid:?}"
-    )]
-    Owner { name: String, uid: Option<u32>, gid: Option<u32> },
+    #[error("create volume {name}: only root can create a directory that belongs to user {uid}, group {gid}")]
+    Owner { name: String, uid: u32, gid: u32 },
     #[error("create, inspect or remove volume {name}: {source}")]
     Fs { name: String, source: FsError },
 }
@@ -225,7 +223,9 @@ impl HostVolumes {
         }
         match self.privileges.ownership {
             Ownership::Anybody => Ok(Some(wanted)),
-            Ownership::OwnOnly => Err(VolumeError::Owner { name: name.to_owned(), uid, gid }),
+            Ownership::OwnOnly => {
+                Err(VolumeError::Owner { name: name.to_owned(), uid: wanted.0, gid: wanted.1 })
+            }
         }
     }
 }
