@@ -113,10 +113,11 @@ impl Identity {
     /// Loads the stored identity signed by servers; empty if there is none.
     ///
     /// # Errors
-    /// If the file cannot be read. A file that is not UTF-8 gives an empty identity.
+    /// If the file cannot be read. A file that is not UTF-8, or too long, gives an empty identity.
     pub fn load_signed(dir: &Path) -> Result<Secret, IdentityError> {
         let path = dir.join(SIGNED);
-        let Some(bytes) = read(&path, SIGNED_MAX)? else { return Ok(Secret::default()) };
+        let bytes = read(&path, SIGNED_MAX + 1)?.filter(|bytes| bytes.len() as u64 <= SIGNED_MAX);
+        let Some(bytes) = bytes else { return Ok(Secret::default()) };
         Ok(Secret::from(std::str::from_utf8(&bytes).unwrap_or_default().trim()))
     }
 
@@ -256,6 +257,8 @@ mod tests {
         Identity::keep_signed(&state, &"header.claims.signature".into()).unwrap();
         assert_eq!(Identity::load_signed(&state).unwrap(), "header.claims.signature".into());
         assert_eq!(fs::metadata(state.join(SIGNED)).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(state.join(SIGNED), "x".repeat(16 * 1024 + 1)).unwrap();
+        assert!(Identity::load_signed(&state).unwrap().is_empty(), "a part of a token is none");
         Identity::keep_signed(&state, &Secret::default()).unwrap();
         assert!(Identity::load_signed(&state).unwrap().is_empty());
     }
