@@ -47,6 +47,7 @@ pub async fn follow(
                 memory.heard(heard.at, heard.wall, contact.silence_max());
             }
         }
+        told.retain(|id| model.alloc(id).is_some());
         let limits = limits(&model, &told);
         if !limits.is_empty() {
             memory.keep().await;
