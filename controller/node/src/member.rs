@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_agent::{agent::Agent, publish::ReadModel, telemetry::NodeContact};
 use herdlet_api::http::{SeenByServers, Shared};
-use herdlet_config::{AclRules, Cluster, Config, DrainOnShutdown};
+use herdlet_config::{Cluster, Config, DrainOnShutdown};
 use herdlet_manifest::manifests::Drivers;
 use herdlet_nomad::{
     identity::Identity,
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     acknowledged,
-    acl::{Mode, Resolver, Settings},
+    acl::{Resolver, Settings},
     asking::{Late, OfSession},
     describe::{self, Describer},
     http::{NodeApi, Standing},
@@ -113,7 +113,7 @@ impl Member {
         let asked: Arc<Late> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {
             reach: shared.reach(),
-            acl: Resolver::new(asked.clone(), acl(&cluster)),
+            acl: Resolver::new(asked.clone(), Settings::from(&cluster.acl)),
             servers: asked.clone(),
             meta: Arc::new(describer.clone()),
             agent: identity.id.to_string(),
@@ -272,13 +272,6 @@ impl Joined {
 
 fn standing(contact: &Contact) -> Standing {
     Standing { last_heartbeat: contact.last.map(|heard| heard.at.elapsed()), ttl: contact.ttl }
-}
-
-/// The configured ACL settings.
-fn acl(cluster: &Cluster) -> Settings {
-    let AclRules { enabled, token_ttl, policy_ttl, role_ttl } = cluster.acl;
-    let mode = if enabled { Mode::On } else { Mode::Cluster };
-    Settings { mode, ttl: token_ttl.min(policy_ttl).min(role_ttl).to_std() }
 }
 
 /// Keeps resources of local manifests reserved from servers' jobs.
