@@ -80,6 +80,8 @@ impl Drop for Subscription {
 struct Hub {
     queue: OwnedFd,
     watched: Mutex<BTreeMap<i32, Vec<Subscriber>>>,
+    /// Set while `watched` is locked, once reading has failed.
+    ended: AtomicBool,
 }
 
 struct Subscriber {
@@ -96,11 +98,13 @@ impl Hub {
     fn get() -> io::Result<Arc<Self>> {
         static HUB: Mutex<Option<Arc<Hub>>> = Mutex::new(None);
         let mut hub = HUB.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hub) = &*hub {
+        if let Some(hub) = &*hub
+            && !hub.ended.load(Ordering::Acquire)
+        {
             return Ok(Arc::clone(hub));
         }
         let queue = inotify::init(inotify::CreateFlags::CLOEXEC)?;
-        let made = Arc::new(Self { queue, watched: Mutex::default() });
+        let made = Arc::new(Self { queue, watched: Mutex::default(), ended: AtomicBool::new(false) });
         let read = Arc::clone(&made);
         std::thread::Builder::new().name("inotify".to_owned()).spawn(move || read.read())?;
         *hub = Some(Arc::clone(&made));
@@ -121,6 +125,9 @@ impl Hub {
         let place = format!("/proc/self/fd/{}", dir.as_raw_fd());
         // The lock is held until the subscriber is added, so that it misses no event of the new watch.
         let mut watched = self.watched();
+        if self.ended.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         let add = flags | WatchFlags::ONLYDIR | WatchFlags::MASK_ADD;
         let watch = inotify::add_watch(&self.queue, place, add)?;
         let subscribers = watched.entry(watch).or_default();
@@ -144,10 +151,20 @@ impl Hub {
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "failed to read directory events; changes of directories go unnoticed until a restart");
-                    return;
+                    tracing::error!(%error, "failed to read directory events; watches begin again");
+                    return self.end();
                 }
             }
+        }
+    }
+
+    /// Ends every subscription: its owner inspects the directory and subscribes again, to a queue of its own.
+    fn end(&self) {
+        let mut watched = self.watched();
+        self.ended.store(true, Ordering::Release);
+        for subscriber in std::mem::take(&mut *watched).into_values().flatten() {
+            subscriber.over.store(true, Ordering::Release);
+            (subscriber.told)();
         }
     }
 
