@@ -1,13 +1,13 @@
-//! The attempts directory, watched: one inotify watch tells of every change of every record of the instance.
+//! The watched attempts directory: one inotify watch reports every change of every record of the instance.
 //!
-//! In: records, written by supervisors and by ourselves. Out: whoever waits for an attempt is woken when its record
+//! In: records, written by supervisors and by the agent. Out: wakes those that wait for an attempt when its record
 //! changes; and one channel of [`Notice`]s for the controller, which the drivers fill. It knows no cgroup and starts
 //! nothing.
 //!
-//! - `events`: what the kernel tells.
-//! - `place`: the directory, made again when it was deleted.
-//! - `lost`: records that were deleted under a supervisor that lives, put back.
-//! - `proc_dir`: processes that supervise attempts, and what they hold.
+//! - `events`: events from the kernel.
+//! - `place`: the directory, made again after it was deleted.
+//! - `lost`: restores records that were deleted under a living supervisor.
+//! - `proc_dir`: processes that supervise attempts, and their open files.
 
 mod events;
 mod lost;
@@ -50,21 +50,21 @@ use place::Place;
 /// Something happened to an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Its main process ended, or its supervisor died. Comes once per agent and attempt.
+    /// Its main process ended, or its supervisor died. Sent once per agent and attempt.
     Exited { id: AttemptId, result: ExitResult },
-    /// Something of it was taken away: recover it, or look at it.
+    /// A part of it is gone: recover or inspect it.
     Drift { id: AttemptId },
-    /// Something of it was not as it should be and was put right without touching its processes: to be counted.
+    /// A part of it was wrong and was repaired without touching its processes; to be counted.
     Repaired {
         id: AttemptId,
-        /// What kind of thing: `cgroup` or `record`.
+        /// The kind of part: `cgroup` or `record`.
         kind: &'static str,
-        /// What was wrong, for instance `its cgroup was gone`.
+        /// The problem, for instance `its cgroup was gone`.
         what: String,
     },
 }
 
-/// Why attempts can't be followed. Reads after "failed to".
+/// Why attempts can't be followed. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptsError {
     /// The directory can't be prepared.
@@ -74,23 +74,23 @@ pub enum AttemptsError {
         path: PathBuf,
         source: io::Error,
     },
-    /// It can't be watched.
+    /// The directory can't be watched.
     #[error("watch {}", path.display())]
     Watch { path: PathBuf, source: io::Error },
-    /// It can't be told which boot this is, or which one the records are of.
+    /// The current boot, or the boot of the records, is unknown.
     #[error("tell the present boot from earlier ones: read {}", path.display())]
     Boot {
-        /// What can't be read.
+        /// The file that can't be read.
         path: PathBuf,
         source: io::Error,
     },
-    /// A record can't be had.
+    /// A record is not available.
     #[error(transparent)]
     Records(#[from] RecordsError),
-    /// It can't be told whether its supervisor lives.
+    /// It is unknown whether the supervisor lives.
     #[error(transparent)]
     Supervisor(#[from] ProcessError),
-    /// A record that has lost its name can't be put back, so it can't be told whether the attempt is over.
+    /// A record that was deleted can't be restored, so it is unknown whether the attempt is over.
     #[error("put the record {name} back")]
     PutBack { name: String, source: io::Error },
 }
@@ -106,16 +106,16 @@ pub enum Ended {
     Removed,
 }
 
-/// The kernel's id of the present boot (proc(5), random(4)).
+/// The kernel's id of the current boot (proc(5), random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How long a tombstone outlives the attempt's removal: until then, a supervisor that was started before it may still come
-/// and must find it. It needs less than a millisecond, a stalled machine a bit more.
+/// How long a tombstone stays after the attempt's removal. Until then a supervisor that was started before may still
+/// arrive and must find it. It needs less than a millisecond, a stalled machine somewhat more.
 const TOMBSTONE_TIME: Duration = Duration::from_secs(60);
-/// How long a record may stay without the pid of its supervisor, which writes it right after creating the file.
+/// How long a record may lack the pid of its supervisor, which writes it right after creating the file.
 const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long until a supervisor is waited for again that could not be.
+/// Delay before waiting for a supervisor again after waiting for it failed.
 const WAIT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The watched attempts directory of one instance.
@@ -124,15 +124,15 @@ pub struct Attempts {
     path: PathBuf,
     opened: Instant,
     memory: Memory,
-    /// What the stored state knew to have begun when this agent started.
+    /// Attempts that had begun, according to the stored state, when this agent started.
     earlier: OnceLock<BTreeSet<AttemptId>>,
     place: Mutex<Place>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
     shims: Mutex<BTreeMap<String, Process>>,
-    /// Records that their supervisors write where nobody sees it, by watch.
+    /// Deleted records that their supervisors still write, by watch descriptor.
     mirrors: Mutex<BTreeMap<i32, Mirror>>,
-    /// The watch of the cgroups' directory; 0 is none.
+    /// The watch descriptor of the cgroups directory; 0 means none.
     cgroups: AtomicI32,
     waiting: Mutex<BTreeMap<String, watch::Sender<()>>>,
     notices: mpsc::Sender<Notice>,
@@ -140,7 +140,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Makes the directory if it isn't there, removes what an earlier boot left in it, and begins to watch it. The drivers'
+    /// Makes the directory if it is missing, removes records of an earlier boot and starts to watch it. The drivers'
     /// notices go to `notices`.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Attempts {
             notices,
             watching: OnceLock::new(),
         });
-        // Only now: there may be events already, and the reader ends when it finds nobody to tell.
+        // Spawned only now: there may be events already, and the reader ends if `attempts` is not there yet.
         let reading = tokio::spawn(events::read_events(inotify, Arc::downgrade(&attempts)));
         let _ = attempts.watching.set(AbortOnDropHandle::new(reading));
         attempts.find_lost()?;
@@ -178,12 +178,11 @@ impl Attempts {
         Ok(attempts)
     }
 
-    /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The records in it. Where the directory was deleted or replaced behind our back, it is made again first.
+    /// The records in the directory. If the directory was deleted or replaced, it is made again first.
     ///
     /// # Errors
     /// When it can't be made again.
@@ -198,8 +197,8 @@ impl Attempts {
         Arc::clone(self.place().records())
     }
 
-    /// An attempt's record; none if nobody has claimed it. A damaged one is set aside and a tombstone laid in its place:
-    /// the attempt is lost, and what can still be found of it is to be ended.
+    /// An attempt's record; `None` if nobody has claimed it. A damaged record is set aside and replaced by a tombstone:
+    /// the attempt is lost, and the caller must end its remains.
     ///
     /// # Errors
     /// When it can't be read.
@@ -217,7 +216,7 @@ impl Attempts {
         }
     }
 
-    /// The attempts that have begun and have a record still.
+    /// Attempts that have begun and still have a record.
     ///
     /// # Errors
     /// When the directory can't be listed.
@@ -227,19 +226,19 @@ impl Attempts {
         Ok(begun.filter_map(|listed| AttemptId::parse(&listed.name)).collect())
     }
 
-    /// Makes sure that an attempt which has not begun never will.
+    /// Makes sure that an attempt that has not begun never will.
     ///
     /// # Errors
-    /// When no tombstone can be laid.
+    /// When the tombstone can't be written.
     pub fn fence(&self, id: &AttemptId) -> Result<TombstoneOutcome, AttemptsError> {
-        // Most attempts that are stopped have begun: the read saves making a file.
+        // Most attempts that are stopped have begun: reading first saves creating a file.
         match self.record(id)? {
             Some(record) => Ok(TombstoneOutcome::TooLate(record)),
             None => Ok(self.records().tombstone(&id.name())?),
         }
     }
 
-    /// Waits until `pick` finds what it looks for in the record; asked at once and after each change.
+    /// Waits until `pick` returns a value for the record; called immediately and after each change.
     ///
     /// # Errors
     /// When the record can't be read.
@@ -248,7 +247,7 @@ impl Attempts {
         id: &AttemptId,
         mut pick: impl FnMut(Option<Record>) -> Option<T>,
     ) -> Result<T, AttemptsError> {
-        // First listen, then read: a change in between is not missed.
+        // Subscribe before reading, so that no change in between is missed.
         let mut changes = self.listen(&id.name());
         loop {
             changes.mark_unchanged();
@@ -261,11 +260,12 @@ impl Attempts {
         }
     }
 
-    /// Waits until the attempt's record is final, or its supervisor is gone. Without a supervisor it already is, unless the
-    /// record names one by now.
+    /// Waits until the attempt's record is final or its supervisor is gone. Without `shim` the supervisor counts as
+    /// gone, unless the record names one by now.
     ///
     /// # Errors
-    /// When the record can't be read or put back, or it can't be told whether the supervisor lives: nothing has ended then.
+    /// When the record can't be read or restored, or it is unknown whether the supervisor lives. Then nothing has
+    /// ended.
     pub async fn ended(&self, id: &AttemptId, shim: Option<&PidFd>) -> Result<Ended, AttemptsError> {
         let named = match shim {
             Some(_) => None,
@@ -282,7 +282,7 @@ impl Attempts {
                         Some(record) => record.is_final().then_some(Ended::Record(record)),
                     })
                     .await?;
-                // The word that it lost its name may be on its way still.
+                // The record may have been deleted, and the event may not have arrived yet.
                 if ended != Ended::Removed || !self.put_back(&id.name())? {
                     return Ok::<Ended, AttemptsError>(ended);
                 }
@@ -290,7 +290,7 @@ impl Attempts {
         };
         let shim_gone = async {
             let Some(shim) = shim.or(named.as_ref()) else { return };
-            // That it can't be waited for is no end of it.
+            // A failed wait does not mean that the supervisor has ended.
             while shim.ended().await.is_err() {
                 tokio::time::sleep(WAIT_AGAIN_AFTER).await;
             }
@@ -307,11 +307,11 @@ impl Attempts {
         }
     }
 
-    /// The supervisor named in an attempt's record, if it still lives; waits a moment for one that has just been started
-    /// to write its name.
+    /// The supervisor named in an attempt's record, if it still lives. Waits up to [`CLAIM_TIME_MAX`] for a supervisor
+    /// that has just started to write its pid.
     ///
     /// # Errors
-    /// When that can't be found out.
+    /// When the system can't report that.
     pub async fn supervisor(&self, id: &AttemptId) -> Result<Option<PidFd>, AttemptsError> {
         let named = self.until(id, |record| match record {
             None => Some(None),
@@ -320,7 +320,8 @@ impl Attempts {
         });
         let record = match tokio::time::timeout(CLAIM_TIME_MAX, named).await {
             Ok(record) => record?,
-            // On a machine that stood still for so long the word that it has a name may come after our patience has ended.
+            // If the machine stalled for that long, the timeout may fire before the event that the record names a
+            // supervisor.
             Err(_) => self.record(id)?,
         };
         let Some(record) = record.filter(|record| record.shim.pid != 0) else { return Ok(None) };
@@ -331,14 +332,14 @@ impl Attempts {
         Ok(shim)
     }
 
-    /// Names the attempts that an earlier agent may have begun, as the stored state says. An attempt that is not among them is
-    /// this agent's own. To be called once, before any of them is recovered.
+    /// Sets the attempts that an earlier agent may have begun, according to the stored state. All others are this
+    /// agent's own. Call it once, before recovering any of them.
     pub fn set_earlier(&self, known: BTreeSet<AttemptId>) {
         let _ = self.earlier.set(known);
     }
 
-    /// Whether an attempt without a record may have begun. Where the directory was made anew, that is so for attempts of an earlier
-    /// agent; one of this agent has a record if it has begun.
+    /// Whether an attempt without a record may have begun. That is possible for attempts of an earlier agent if the
+    /// directory was made again since; an attempt of this agent has a record if it has begun.
     pub fn may_have_begun(&self, id: &AttemptId) -> bool {
         match self.memory {
             Memory::OfThisBoot => false,
@@ -346,8 +347,8 @@ impl Attempts {
         }
     }
 
-    /// Forgets an ended attempt: removes its record, a tombstone only later. While supervisors may still come that an agent
-    /// before this one has spawned, the record becomes a tombstone first.
+    /// Removes the record of an ended attempt; a tombstone is removed only later. While supervisors spawned by an
+    /// earlier agent may still arrive, the record becomes a tombstone first.
     ///
     /// # Errors
     /// When it can't be removed.
@@ -369,8 +370,8 @@ impl Attempts {
         Ok(())
     }
 
-    /// Forgets that an attempt was tried whose program never began, so that the same one can be started again. A supervisor
-    /// that comes late claims the record as any other, and only one of them runs the task.
+    /// Removes the record of an attempt whose program never began, so that the same attempt can be started again. A
+    /// supervisor that arrives late claims the record like any other, and only one of them runs the task.
     ///
     /// # Errors
     /// When its record can't be removed.
@@ -379,7 +380,8 @@ impl Attempts {
         Ok(self.records().remove(&id.name())?)
     }
 
-    /// Watches the directory of the attempts' cgroups too: where one goes whose attempt runs, that is drift.
+    /// Also watches the directory of the attempts' cgroups: if the cgroup of a running attempt disappears, that is
+    /// drift.
     ///
     /// # Errors
     /// When it can't be watched.
@@ -393,7 +395,7 @@ impl Attempts {
         .map_err(|source| AttemptsError::Watch { path: tree.to_owned(), source: source.into() })
     }
 
-    /// Tells the controller. Waits while it is busy.
+    /// Notifies the controller. Waits while the channel is full.
     pub async fn notify(&self, notice: Notice) {
         if self.notices.send(notice).await.is_err() {
             tracing::debug!("nobody listens for the ends of attempts any more");
@@ -431,13 +433,13 @@ impl Attempts {
         self.waiting().retain(|_, sender| sender.send(()).is_ok());
     }
 
-    /// A cgroup was removed; by us only when its attempt is over.
+    /// A cgroup was removed. The agent removes one only after its attempt is over.
     fn cgroup_gone(&self, name: &str) {
         let Some(id) = AttemptId::parse(name) else { return };
         if !self.record(&id).is_ok_and(|record| record.is_some_and(|record| record.state == State::Running)) {
             return;
         }
-        // The reader of events never waits: what doesn't fit is found by the next look.
+        // The event reader never waits: the next inspection finds what does not fit into the channel.
         if self.notices.try_send(Notice::Drift { id }).is_err() {
             tracing::debug!(name, "too busy to tell that a cgroup is gone");
         }
@@ -460,7 +462,7 @@ fn is_tombstone(listed: &Listed) -> bool {
     listed.record.as_ref().is_ok_and(|record| record.state == State::Tombstone)
 }
 
-/// Which boot a file names. One that says nothing is no boot: taken for another one, it would cost the records of what runs.
+/// Reads a boot id. An empty file is an error: taken for another boot, it would cost the records of running attempts.
 fn read_boot(file: &Path) -> Result<String, AttemptsError> {
     let failed = |source| AttemptsError::Boot { path: file.to_owned(), source };
     let boot = fs::read_to_string(file).map_err(failed)?;
@@ -470,18 +472,17 @@ fn read_boot(file: &Path) -> Result<String, AttemptsError> {
     Ok(boot)
 }
 
-/// What the directory knew when it was opened.
+/// Which attempts the directory had records of when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// Whatever was begun in this boot has a record.
+    /// Every attempt begun in this boot has a record.
     OfThisBoot,
-    /// Nothing: the machine was started since, or somebody has deleted the directory. That an attempt has no record doesn't say
-    /// that it never began.
+    /// None: the machine was restarted, or the directory was deleted. An attempt without a record may still have begun.
     None,
 }
 
-/// Records of an earlier boot name processes that are gone; their pids and start times may be somebody else's now. Only
-/// a directory that is on disk sees this.
+/// Removes the records of an earlier boot: their processes are gone, and their pids and start times may be in use
+/// again. Only a directory on disk can have such records.
 fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<Memory, AttemptsError> {
     let boot = read_boot(boot_file)?;
     let marker = path.join(place::BOOT);
@@ -490,8 +491,8 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> R
     match read_boot(&marker) {
         Ok(known) if known == boot => return Ok(Memory::OfThisBoot),
         Ok(_) => {}
-        // Nothing says that they are of another boot, and what runs must not be forgotten: a pid that is somebody else's now is
-        // told by its start time.
+        // Nothing proves that the records are of another boot, and running attempts must keep theirs. A reused pid is
+        // recognised by its start time.
         Err(error) => {
             if records.list()?.is_empty() {
                 return write().map_err(written).map(|()| Memory::None);
@@ -507,7 +508,7 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> R
         let is_over = match listed.record {
             Ok(record) => record.is_final() && record.state != State::Tombstone,
             Err(RecordsError::Damaged { .. }) => false,
-            // It may say how a task ended, and is read again.
+            // It may hold an exit status, and is read again later.
             Err(_) => true,
         };
         if !is_over {

@@ -1,7 +1,7 @@
-//! Control groups: where every attempt's processes are held, limited, measured, and from where they are killed.
+//! Control groups: hold, limit and measure the processes of every attempt, and kill them.
 //!
-//! In: the instance, attempts, their limits. Out: a [`Cgroup`] per attempt, or [`Isolation::None`] and why. It knows no
-//! task, no supervisor and no state: what exists in the tree of this instance is the whole truth.
+//! In: the instance, attempts, their limits. Out: a [`Cgroup`] per attempt, or [`Isolation::None`] with the reason. It
+//! knows no task and no supervisor and keeps no state: the tree of this instance is the only truth.
 //!
 //! ```text
 //! <cgroup2>/<parent>/<instance>/shims        all supervisors of the instance; never killed as one
@@ -9,8 +9,8 @@
 //! <v1 memory, cpu, pids>/<parent>/<instance>/<attempt>    on a hybrid machine, only where there is a limit
 //! ```
 //!
-//! An attempt's cgroup is never used twice: a cgroup that was once killed by `cgroup.kill` may kill at birth whatever is
-//! cloned into it later (seen on Linux 6.18).
+//! An attempt's cgroup is never reused: one that was killed through `cgroup.kill` may kill any process that is cloned
+//! into it later (seen on Linux 6.18).
 
 mod attempt;
 mod detect;
@@ -36,21 +36,21 @@ use rustix::mount::UnmountFlags;
 pub use attempt::Cgroup;
 pub use detect::Mounts;
 
-/// What a cgroup operation fails with. Reads after "failed to".
+/// Why a cgroup operation failed. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     #[error("{operation} {}", path.display())]
     File {
-        /// What was tried, for instance `make cgroup`.
+        /// The operation, for instance `make cgroup`.
         operation: &'static str,
         path: PathBuf,
         source: io::Error,
     },
-    /// Processes that don't go.
+    /// Processes that don't end.
     #[error("end the processes in {}: some are left after {waited_ms} ms", path.display())]
     Populated {
         path: PathBuf,
-        /// How long they were waited for.
+        /// How long the agent waited for them.
         waited_ms: u64,
     },
     /// There is no cgroup2.
@@ -58,13 +58,13 @@ pub enum CgroupError {
     NoHierarchy { why: String },
 }
 
-/// Whether tasks are held by cgroups.
+/// Whether cgroups hold the tasks.
 #[derive(Debug, Clone)]
 pub enum Isolation {
     Cgroups(Arc<Cgroups>),
-    /// They are held by their process tree only.
+    /// Tasks are tracked through their process tree only.
     None {
-        /// Why, for status and log.
+        /// The reason, for status and log.
         why: String,
     },
 }
@@ -78,7 +78,7 @@ impl Isolation {
         }
     }
 
-    /// The tree, where there is one.
+    /// The tree, if there is one.
     pub fn cgroups(&self) -> Option<&Arc<Cgroups>> {
         match self {
             Self::Cgroups(cgroups) => Some(cgroups),
@@ -87,7 +87,7 @@ impl Isolation {
     }
 }
 
-/// The topmost directory as tasks and servers are told it: from the root on, unless it is a unit of systemd.
+/// The topmost directory as shown to tasks and servers: an absolute path, unless it is a systemd slice.
 pub fn as_told(parent: &str) -> String {
     if parent.starts_with('/') || parent.ends_with(".slice") {
         parent.to_owned()
@@ -96,13 +96,13 @@ pub fn as_told(parent: &str) -> String {
     }
 }
 
-/// Where the tree should be.
+/// Where the tree belongs.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Name of the topmost directory, by default `herdlet`; slashes make a path.
+    /// Name of the topmost directory, by default `herdlet`; slashes separate levels.
     pub parent: String,
     pub instance: String,
-    /// The instance's runtime directory, where a cgroup2 is mounted if there is none.
+    /// The instance's runtime directory, where a cgroup2 is mounted if the machine has none.
     pub runtime: PathBuf,
 }
 
@@ -117,7 +117,7 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes the tree of the instance, or finds it, and enables the controllers it can have.
+    /// Makes or finds the tree of the instance, and enables the available controllers.
     ///
     /// # Errors
     /// When there is no cgroup2, or it can't be written to.
@@ -153,22 +153,22 @@ impl Cgroups {
         self.tree.join(SHIMS)
     }
 
-    /// Which limits can't be set here, and why; for status.
+    /// The limits that can't be set on this machine, with reasons; for status.
     pub fn unlimited(&self) -> &[String] {
         &self.unlimited
     }
 
-    /// An attempt's cgroup, whether it exists or not.
+    /// An attempt's cgroup, whether or not it exists.
     pub fn of(&self, id: &AttemptId) -> Cgroup {
         let name = id.name();
         let v1 = self.v1.iter().map(|(controller, tree)| (*controller, tree.join(&name))).collect();
         Cgroup::at(self.tree.join(&name), self.v2.clone(), v1)
     }
 
-    /// Makes an attempt's cgroup with these limits. One that is there and was never killed is as good.
+    /// Makes an attempt's cgroup with these limits. An existing one that was never killed is reused.
     ///
     /// # Errors
-    /// When it can't be made, or a limit that this machine knows can't be set.
+    /// When it can't be made, or a limit that this machine supports can't be set.
     pub fn create(&self, id: &AttemptId, limits: &Limits) -> Result<Cgroup, CgroupError> {
         let cgroup = self.of(id);
         cgroup.make(limits)?;
@@ -188,11 +188,10 @@ impl Cgroups {
         Ok(found)
     }
 
-    /// Removes the tree, and the cgroup2 mount where it is our own; for an instance that leaves nothing behind. Whatever
-    /// still runs in it is killed. To be called before the runtime directory is removed, or that would remove cgroups.
+    /// Removes the tree, and the cgroup2 mount if it is our own, for an instance that leaves nothing behind. Kills
+    /// processes that still run in it. Call it before removing the runtime directory, or that would remove cgroups.
     ///
-    /// # Errors
-    /// When something in it resists.
+    /// When a part of it can't be removed.
     pub async fn remove(&self) -> Result<(), CgroupError> {
         for id in self.found()? {
             let cgroup = self.of(&id);
@@ -203,7 +202,7 @@ impl Cgroups {
         for tree in self.v1.values() {
             kill::remove_tree(tree).await?;
         }
-        // The parent belongs to all instances: it goes with the last one.
+        // All instances share the parent: the last one removes it.
         for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
             if let Some(parent) = tree.parent() {
                 let _ = std::fs::remove_dir(parent);
@@ -243,7 +242,7 @@ impl Cgroups {
 const SHIMS: &str = "shims";
 
 impl Isolation {
-    /// What limits have no effect on.
+    /// The limits that have no effect.
     pub fn ineffective(&self) -> Ineffective {
         let has = |controller: Controller| {
             self.cgroups().is_some_and(|cgroups| {

@@ -1,7 +1,7 @@
-//! A process and its descendants as /proc shows them: all that holds a task together where there are no cgroups.
+//! A process and its descendants from /proc. Without cgroups nothing else holds a task together.
 //!
-//! In: pids. Out: pids, memory, processor time. It changes nothing. What it reads is old when it is returned: a pid may
-//! have been given away meanwhile.
+//! In: pids. Out: pids, memory, CPU time. It changes nothing. Results may be outdated when returned: a pid may have
+//! been reused meanwhile.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use herdlet_driver::{CpuUsage, MemoryUsage};
 
-/// Who a process is: told apart from a later one with the same pid by its start time.
+/// Identity and times of a process. Its start time distinguishes it from a later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub parent: u32,
@@ -18,44 +18,44 @@ pub struct Stat {
     pub user_ticks: u64,
     /// Time in the kernel, in clock ticks.
     pub system_ticks: u64,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// It has ended and waits to be reaped.
+    /// Whether it has ended and waits to be reaped.
     pub is_zombie: bool,
 }
 
-/// What /proc says about a process; none if there is no such process, or it can't be read.
+/// Stat of a process from /proc; `None` if there is no such process, or it can't be read.
 pub fn stat(pid: u32) -> Option<Stat> {
     look(pid).ok().flatten()
 }
 
-/// What /proc says about a process; none if there is no such process.
+/// Stat of a process from /proc; `None` if there is no such process.
 ///
 /// # Errors
-/// When that can't be told, for instance for want of descriptors: it may well live.
+/// When /proc can't be read, for instance for lack of descriptors: the process may live.
 pub fn look(pid: u32) -> io::Result<Option<Stat>> {
     let mut text = [0; STAT_LEN_MAX];
     match fs::File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut text)) {
-        // A process may call itself anything: only the part behind its name is sure to be text.
+        // A process can have any name: only the part after it is sure to be text.
         Ok(len) => Ok(parse(&String::from_utf8_lossy(text.get(..len).unwrap_or_default()))),
-        // It may have ended between the two.
+        // It may have ended between the two calls.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// 52 numbers of at most 20 digits, and a name of at most 64 bytes. The kernel gives all of it to one read.
+/// 52 numbers of at most 20 digits, and a name of at most 64 bytes. The kernel returns all of it to one read.
 const STAT_LEN_MAX: usize = 2048;
 
-/// `root` and all its descendants, without those that only wait to be reaped.
+/// `root` and all its descendants, without zombies.
 pub fn members(root: u32) -> Vec<u32> {
     let mut found = vec![root];
     found.extend(below(root, |pid, _| Some(pid)));
     found
 }
 
-/// What `take` makes of each descendant of `root`, from the nearest to the farthest. Below one of which it makes nothing,
-/// nothing is looked for; nor below those that only wait to be reaped, which have nothing below them any more.
+/// Calls `take` for each descendant of `root`, from the nearest to the farthest, and collects the results. Descendants
+/// of a process for which it returns `None` are skipped. Zombies are skipped: they have no descendants any more.
 pub fn below<T>(root: u32, mut take: impl FnMut(u32, Stat) -> Option<T>) -> Vec<T> {
     let mut found = Vec::new();
     let mut pids = vec![root];
@@ -77,7 +77,7 @@ pub fn below<T>(root: u32, mut take: impl FnMut(u32, Stat) -> Option<T>) -> Vec<
     found
 }
 
-/// Resident memory of all of them.
+/// Resident memory of these processes.
 pub fn memory(pids: &[u32]) -> MemoryUsage {
     let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
     let (mut anonymous, mut mapped) = (0_u64, 0_u64);
@@ -96,7 +96,7 @@ pub fn memory(pids: &[u32]) -> MemoryUsage {
     }
 }
 
-/// Processor time of those that still live.
+/// CPU time of those that still live.
 pub fn cpu(pids: &[u32]) -> CpuUsage {
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
     let stats = pids.iter().filter_map(|pid| stat(*pid));
@@ -109,7 +109,7 @@ pub fn cpu(pids: &[u32]) -> CpuUsage {
     }
 }
 
-/// Direct children: as the kernel lists them, or (without CONFIG_PROC_CHILDREN) by looking at everybody's parent.
+/// Direct children: from the kernel's list, or (without CONFIG_PROC_CHILDREN) from the parent of every process.
 fn children_of(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut children = Vec::new();
@@ -132,7 +132,7 @@ fn children_by_parent(parent: u32) -> Vec<u32> {
 }
 
 fn parse(text: &str) -> Option<Stat> {
-    // A process may call itself anything, also `) R 1`: count from the last parenthesis.
+    // A process can have any name, also `) R 1`: count from the last parenthesis.
     let (_, rest) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(parse("rubbish"), None);
     }
 
-    /// An agent short of descriptors took the supervisors of tasks that ran for dead, and ended those tasks.
+    /// An agent short of descriptors considered the supervisors of running tasks dead, and ended those tasks.
     #[test]
     #[expect(unsafe_code, reason = "only a thread with a table of its own can run out of descriptors alone")]
     fn a_process_that_cannot_be_looked_at_is_not_dead() {
@@ -170,7 +170,7 @@ mod tests {
             let null = fs::File::open("/dev/null").unwrap();
             let mut all: Vec<fs::File> = std::iter::from_fn(|| null.try_clone().ok()).collect();
             let none = (look(own).is_err(), PidFd::open(process).is_err());
-            // The pidfd can be had, and nothing that says whose it is.
+            // The pidfd can be opened, but its start time can't be read.
             drop(all.pop());
             let one = PidFd::open(process).is_err();
             drop(all.pop());

@@ -1,17 +1,17 @@
-//! The agent's side of the supervisor (shim): starting attempts, reading their records, finding and ending processes.
+//! The agent's side of the supervisor (shim): starts attempts, reads their records, finds and ends processes.
 //!
-//! In: an invocation (program, arguments, environment, ids, cgroups) and directories. Out: a running shim, later its record.
-//! It must not know allocations, restart policies or why something is started: names are given to it.
+//! In: an invocation (program, arguments, environment, ids, cgroups) and directories. Out: a running shim, later its
+//! record. It knows no allocations, restart policies or reasons for a start; the caller passes the names.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `program` | puts the embedded program where it can be executed |
-//! | `invocation` | what to run |
+//! | `program` | installs the embedded program where the kernel can execute it |
+//! | `invocation` | the program to run and its surroundings |
 //! | `launch` | starts an attempt or an exec session |
-//! | `spawn` | the few lines between clone and exec |
-//! | `places` | reserved low numbers of descriptors, so that a start copies no table of them |
+//! | `spawn` | the code between clone and exec |
+//! | `places` | reserved low descriptor numbers, so that a start does not copy the whole descriptor table |
 //! | `records` | the runtime directory: read, list, cancel |
-//! | `process` | a process that is certainly the one meant: signals, its end, its whole tree |
+//! | `process` | a verified process: signals, exit, its whole tree |
 
 mod invocation;
 mod launch;

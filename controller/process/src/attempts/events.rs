@@ -1,7 +1,7 @@
 //! The one inotify queue of an instance's attempts.
 //!
-//! In: the attempts directory and the one it lies in, later the directory of the cgroups, and records that lost their names.
-//! Out: whoever waits for a record is woken; a removed cgroup is told of; what was deleted is put back.
+//! In: events of the attempts directory and its parent, later of the cgroups directory and of deleted records. Out:
+//! wakes those that wait for a record, reports a removed cgroup, restores what was deleted.
 
 use std::{
     ffi::CStr,
@@ -33,9 +33,9 @@ pub(super) async fn read_events(inotify: Arc<AsyncFd<OwnedFd>>, attempts: Weak<A
             }
         };
         let Some(attempts) = attempts.upgrade() else { return };
-        // Whoever looks at what changed may have a defect: without this reader no end of a task would ever be seen again.
+        // A handler may panic: without this reader no exit of a task would ever be seen again.
         let drained = catch_unwind(AssertUnwindSafe(|| drain(inotify.get_ref(), &attempts)));
-        // Waiters are woken all the same: each of them reads its record anew.
+        // After an error wake all waiters: each reads its record again.
         match drained {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -57,7 +57,7 @@ fn drain(inotify: &OwnedFd, attempts: &Attempts) -> rustix::io::Result<()> {
     loop {
         match events.next() {
             Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => attempts.overflow(),
-            // Our own doing, or the end of what was told of otherwise.
+            // Caused by the agent, or reported by another event already.
             Ok(event) if event.events().contains(inotify::ReadFlags::IGNORED) => {}
             Ok(event) => {
                 let name = event.file_name().and_then(|name| CStr::to_str(name).ok());

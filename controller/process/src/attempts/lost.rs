@@ -1,9 +1,10 @@
-//! Records that were deleted under a supervisor that lives.
+//! Restores records that were deleted while their supervisor lives.
 //!
-//! A supervisor writes its record through a descriptor and never learns that the file has lost its name. So the record is
-//! put back with what the supervisor holds, read through `/proc/PID/fd`, and from then on each of its writes is carried over:
-//! the task runs on, its attempt can't be started a second time, and its exit is told. In: what was seen to be gone. Out:
-//! records. It ends nothing and starts nothing. A record is taken from a process only if `proc_dir` finds it to be a supervisor.
+//! A supervisor writes its record through a descriptor and does not notice that the file was deleted. So the record is
+//! restored from the supervisor's open file, read through `/proc/PID/fd`, and each later write is copied: the task runs
+//! on, its attempt can't start a second time, and its exit is reported. In: deleted records. Out: records. It ends
+//! nothing and starts nothing. It takes a record from a process only if `proc_dir` verifies that the process is a
+//! supervisor.
 
 use std::{
     ffi::OsString,
@@ -38,7 +39,7 @@ use super::{
 };
 use crate::supervisor::{PidFd, Process, ProcessError, Record, RecordsError};
 
-/// A record that its supervisor writes where nobody else sees it.
+/// A deleted record that its supervisor still writes to.
 #[derive(Debug)]
 pub(super) struct Mirror {
     name: String,
@@ -46,7 +47,7 @@ pub(super) struct Mirror {
 }
 
 impl Attempts {
-    /// Something was seen by the watch `wd`.
+    /// Handles an event of the watch `wd`.
     pub(super) fn saw(&self, wd: i32, name: Option<&str>, is_gone: bool) {
         let (inside, around) = {
             let place = self.place();
@@ -55,13 +56,13 @@ impl Attempts {
         if wd == inside {
             let Some(name) = name else { return };
             if is_gone {
-                // Whoever deletes the directory deletes what is in it first; nothing could be put back in there.
+                // Deleting the directory deletes its contents first; in a deleted directory nothing can be restored.
                 self.keep_place();
                 self.try_to_put_back(name);
             }
             self.wake(name);
         } else if wd == around {
-            // Of other entries there, nothing is to be known.
+            // Other entries of the parent don't matter.
             let own = self.path.file_name().and_then(|own| own.to_str());
             if name.is_none() || name == own {
                 self.keep_place();
@@ -71,7 +72,7 @@ impl Attempts {
                 self.cgroup_gone(name);
             }
         } else {
-            // Or of a directory that is no longer the one.
+            // A mirror's watch, or one of a directory that was replaced.
             self.try_to_carry_over(wd);
         }
     }
@@ -83,7 +84,7 @@ impl Attempts {
         }
     }
 
-    /// The record of an attempt whose supervisor has just ended: what it wrote last may not have been carried over yet.
+    /// The record of an attempt whose supervisor has just ended. Its last write may not have been copied yet.
     pub(super) fn last_record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
         let name = id.name();
         let of_name = lock(&self.mirrors).iter().find(|(_, mirror)| mirror.name == name).map(|(wd, _)| *wd);
@@ -93,7 +94,7 @@ impl Attempts {
         self.record(id)
     }
 
-    /// Anything may have happened.
+    /// Events were lost, so anything may have happened.
     pub(super) fn overflow(&self) {
         self.keep_place();
         self.put_all_back();
@@ -104,11 +105,11 @@ impl Attempts {
         self.wake_all();
     }
 
-    /// Finds the supervisors of this directory whose records are not in it: deleted while no agent was there, or put back by
-    /// an earlier one.
+    /// Finds the supervisors of this directory whose records are not in it: deleted while no agent ran, or restored by
+    /// an earlier agent.
     ///
     /// # Errors
-    /// When processes can't be listed: what runs would be taken for what has never begun.
+    /// When processes can't be listed: a running attempt would count as one that never began.
     pub(super) fn find_lost(&self) -> Result<(), AttemptsError> {
         let proc = PathBuf::from("/proc");
         let processes = fs::read_dir(&proc).map_err(|source| AttemptsError::Watch { path: proc, source })?;
@@ -118,7 +119,7 @@ impl Attempts {
         for pid in pids {
             let failed = |source| AttemptsError::Watch { path: format!("/proc/{pid}").into(), source };
             let supervised = Supervised::of(pid, &own_users()).map_err(failed)?;
-            // One that was deleted keeps its path; one that was moved keeps its mark.
+            // A deleted directory keeps its path; a moved one keeps its mark.
             let Some(Supervised { name, process, .. }) = supervised.filter(|it| it.is_of(&real)) else {
                 continue;
             };
@@ -150,11 +151,11 @@ impl Attempts {
         }
     }
 
-    /// Puts a record back that is not there, or is not what its supervisor writes. Whether one is there that a living
-    /// supervisor writes.
+    /// Restores a record that is missing or is not the file that its supervisor writes. Returns whether a living
+    /// supervisor writes the record.
     ///
     /// # Errors
-    /// When it can't be put back, or it can't be told whether there is anything to be put back.
+    /// When the record can't be restored, or it is unknown whether it needs to be.
     pub(super) fn put_back(&self, name: &str) -> Result<bool, AttemptsError> {
         let Some(shim) = lock(&self.shims).get(name).copied() else { return Ok(false) };
         let put = || -> io::Result<bool> {
@@ -167,7 +168,7 @@ impl Attempts {
         put().map_err(|source| AttemptsError::PutBack { name: name.to_owned(), source })
     }
 
-    /// Forgets a supervisor, whose attempt is over.
+    /// Forgets the supervisor of an attempt that is over.
     pub(super) fn let_go(&self, name: &str) {
         lock(&self.shims).remove(name);
         let mut mirrors = lock(&self.mirrors);
@@ -179,14 +180,14 @@ impl Attempts {
     }
 
     fn mirror(&self, name: &str, held: File) -> io::Result<()> {
-        // First watched, then copied: no write is missed between the two.
+        // Watch before copying, so that no write in between is missed.
         let link = format!("/proc/self/fd/{}", held.as_raw_fd());
         let watch = inotify::add_watch(self.inotify.get_ref(), link, W::MODIFY)?;
         lock(&self.mirrors).insert(watch, Mirror { name: name.to_owned(), held });
         self.carry_over(watch)?;
         if let Some(id) = AttemptId::parse(name) {
             let what = "its record was gone".to_owned();
-            // The reader of events never waits.
+            // The event reader never waits.
             if self.notices.try_send(Notice::Repaired { id, kind: "record", what }).is_err() {
                 tracing::debug!(name, "too busy to tell that a record was put back");
             }
@@ -194,7 +195,7 @@ impl Attempts {
         Ok(())
     }
 
-    /// Writes what a supervisor holds to where it is read, if `wd` is the watch of such a record.
+    /// Copies a supervisor's open record into the directory, if `wd` is the watch of a mirror.
     fn carry_over(&self, wd: i32) -> io::Result<()> {
         let mirrors = lock(&self.mirrors);
         let Some(Mirror { name, held }) = mirrors.get(&wd) else { return Ok(()) };
@@ -207,7 +208,7 @@ impl Attempts {
         }
     }
 
-    /// Whether the record in place names a living supervisor that is not `shim`: its record is not to be replaced.
+    /// Whether the record in place names a living supervisor other than `shim`; then it must not be replaced.
     fn is_of_another(&self, name: &str, shim: Process) -> Result<bool, AttemptsError> {
         let recorded = match self.records().read(name) {
             Ok(record) => record.map(|record| record.shim).filter(|known| known.pid != 0 && *known != shim),
@@ -216,7 +217,7 @@ impl Attempts {
         };
         match recorded.map(PidFd::open) {
             Some(Ok(found)) => Ok(found.is_some_and(|shim| !shim.has_ended().unwrap_or(false))),
-            // It lives, under that number at least.
+            // A process with that pid lives, at least.
             Some(Err(ProcessError::Unverifiable { .. })) => Ok(true),
             Some(Err(error)) => Err(error.into()),
             None => Ok(false),
@@ -240,15 +241,15 @@ pub struct Supervised {
     pub dir: PathBuf,
     /// Device and inode of that directory.
     pub held: (u64, u64),
-    /// Where it was made.
+    /// Where the directory was made.
     pub made_at: Option<PathBuf>,
 }
 
 impl Supervised {
-    /// None if the process is no supervisor of one of these users, or has ended.
+    /// Returns `None` if the process is no supervisor of one of these users, or has ended.
     ///
     /// # Errors
-    /// When that can't be found out, for instance for want of descriptors or rights.
+    /// When the system can't report that, for instance for lack of descriptors or rights.
     pub fn of(pid: u32, users: &[u32]) -> io::Result<Option<Self>> {
         let Some(process) = ProcDir::open(pid)? else { return Ok(None) };
         let Some(supervision) = process.supervision(users)? else { return Ok(None) };
@@ -259,7 +260,7 @@ impl Supervised {
         let found = fstat(&dir)?;
         let made_at = made_at(&dir, supervision.uid)?;
         let Some(start_ticks) = process.start_ticks()? else { return Ok(None) };
-        // It may have executed another program before the directory was opened.
+        // The process may have executed another program before the directory was opened.
         if process.supervision(users)?.as_ref() != Some(&supervision) {
             return Ok(None);
         }
@@ -272,24 +273,24 @@ impl Supervised {
         }))
     }
 
-    /// Whether the records of the supervisor are in the directory with this path without links.
+    /// Whether the supervisor's records are in the directory with this canonical path.
     pub fn is_of(&self, attempts: &Path) -> bool {
         self.dir == attempts || self.made_at.as_deref() == Some(attempts)
     }
 
-    /// What the supervisor has open under this number.
+    /// The supervisor's open file with this descriptor number.
     ///
     /// # Errors
-    /// When that can't be found out.
+    /// When the system can't report that.
     pub fn descriptor(&self, fd: i32) -> io::Result<Option<OwnedFd>> {
         let Some(process) = ProcDir::open(self.process.pid)? else { return Ok(None) };
         let held = process.held(&format!("fd/{fd}"))?;
-        // Another process may have the number by now.
+        // The pid may have been reused by now.
         Ok(held.filter(|_| process.start_ticks().is_ok_and(|found| found == Some(self.process.start_ticks))))
     }
 }
 
-/// Where a directory was made that belongs to `uid`, if nobody else can have written that.
+/// Path at which a directory of `uid` was made, if nobody else can have written that path.
 fn made_at(dir: &OwnedFd, uid: u32) -> io::Result<Option<PathBuf>> {
     if !is_closed_dir(dir, uid)? {
         return Ok(None);
@@ -306,10 +307,10 @@ fn made_at(dir: &OwnedFd, uid: u32) -> io::Result<Option<PathBuf>> {
     Ok(Some(PathBuf::from(OsString::from_vec(path))))
 }
 
-/// Names the path at which the directory was made, also after it was moved elsewhere.
+/// File that holds the path at which the directory was made; it stays valid after a move.
 const MADE_AT: &str = ".path";
 
-/// Marks a directory that is at its place.
+/// Writes the mark into a directory that is at its place.
 pub(super) fn mark(path: &Path) -> io::Result<()> {
     let real = fs::canonicalize(path)?;
     let mark = path.join(MADE_AT);
@@ -332,12 +333,12 @@ fn held_by(shim: Process, name: &str) -> io::Result<Option<File>> {
     Ok(files.into_iter().find(is_its))
 }
 
-/// Only supervisors of our own user write records that are obeyed.
+/// The agent trusts only records of supervisors that run as its own user.
 fn own_users() -> [u32; 1] {
     [rustix::process::geteuid().as_raw()]
 }
 
-/// What a record says; none while it is being written, which is followed by an event.
+/// Reads a record; `None` while it is being written, after which an event follows.
 fn read(file: &File) -> io::Result<Option<Record>> {
     let mut bytes = [0; RECORD_LEN];
     file.read_exact_at(&mut bytes, 0)?;
@@ -379,7 +380,7 @@ mod tests {
             fs::set_permissions(path, before).unwrap();
         }
         assert_eq!(made(dir), Some(real));
-        // No file has an end that is never reached.
+        // A mark of any length is read only up to the limit.
         fs::write(&mark, vec![b'x'; 1 << 20]).unwrap();
         assert!(made(dir).is_some_and(|path| path.as_os_str().len() <= 4096));
         fs::remove_file(&mark).unwrap();

@@ -1,8 +1,8 @@
-//! The attempts directory itself: held open, watched, and made again when somebody deleted or replaced it.
+//! The attempts directory itself: held open, watched, and made again after it was deleted or replaced.
 //!
-//! In: its path. Out: the directory under that name. A deleted directory stays open for us, but nothing can be made in it
-//! any more, so no attempt could ever begin. The kernel doesn't tell of the end of a directory that is held open; the one it
-//! lies in does.
+//! In: its path. Out: the directory at that path. A deleted directory stays open, but no file can be created in it, so
+//! no attempt could begin. The kernel sends no event for the deletion of a directory that is held open; its parent
+//! directory gets one.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use rustix::fs::inotify::{self, WatchFlags as W};
 use super::{Attempts, AttemptsError, BOOT_ID, read_boot};
 use crate::supervisor::RuntimeDir;
 
-/// Names the boot that the records are of.
+/// File with the boot id of the records.
 pub(super) const BOOT: &str = ".boot";
 
 /// An open attempts directory.
@@ -29,12 +29,12 @@ pub(super) struct Place {
     records: Arc<RuntimeDir>,
     /// The watch of the directory.
     pub(super) inside: i32,
-    /// The watch of the directory that it lies in.
+    /// The watch of the parent directory.
     pub(super) around: i32,
 }
 
 impl Place {
-    /// Makes the directory if it isn't there, opens and watches it.
+    /// Makes the directory if it is missing, opens and watches it.
     pub(super) fn open(path: &Path, inotify: &OwnedFd) -> Result<Self, AttemptsError> {
         let prepare = |source| AttemptsError::Prepare { path: path.to_owned(), source };
         let watch =
@@ -49,12 +49,11 @@ impl Place {
         Ok(Self { records: Arc::new(RuntimeDir::open(path)?), inside, around })
     }
 
-    /// The records in it.
     pub(super) fn records(&self) -> &Arc<RuntimeDir> {
         &self.records
     }
 
-    /// Whether it still is what is found at `path`.
+    /// Whether the open directory is still the one at `path`.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let Ok(held) = rustix::fs::fstat(&*self.records) else { return false };
         fs::symlink_metadata(path).is_ok_and(|seen| (seen.dev(), seen.ino()) == (held.st_dev, held.st_ino))
@@ -62,7 +61,7 @@ impl Place {
 }
 
 impl Attempts {
-    /// Makes the directory again, with the records of all supervisors that live.
+    /// Makes the directory again and restores the records of all living supervisors.
     pub(super) fn make_again(&self) -> Result<(), AttemptsError> {
         {
             let mut place = self.place();
@@ -74,7 +73,7 @@ impl Attempts {
                 "the attempts directory was deleted or replaced; it is made again, and tasks run on"
             );
             let fresh = Place::open(&self.path, self.inotify.get_ref())?;
-            // Without the mark, all records are kept by the next agent.
+            // Without this file the next agent keeps all records.
             if let Ok(boot) = read_boot(Path::new(BOOT_ID)) {
                 let marker = self.path.join(BOOT);
                 durable::write_in_steps(&marker, boot.as_bytes(), Outlives::Processes, &Steps::default())
@@ -82,7 +81,7 @@ impl Attempts {
             }
             let old = std::mem::replace(&mut *place, fresh);
             for watch in [old.inside, old.around] {
-                // Gone already where the directory is.
+                // Already gone if the directory is.
                 if watch != place.inside && watch != place.around {
                     let _ = inotify::remove_watch(self.inotify.get_ref(), watch);
                 }

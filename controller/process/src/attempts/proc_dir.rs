@@ -1,12 +1,12 @@
-//! A process that supervises an attempt, and what it holds, as its directory in /proc shows them.
+//! A process that supervises an attempt, and its open files, from its directory in /proc.
 //!
-//! In: a pid, and the users whose supervisors count. Out: the attempt that it supervises, and files that it has open. A path below
-//! `/proc/PID` may lead to another process from one line to the next; the directory, once it is open, may not: when its process has ended,
-//! nothing is found below it.
+//! In: a pid, and the users whose supervisors count. Out: the attempt that it supervises, and its open files. A path
+//! below `/proc/PID` may refer to another process from one call to the next. An open `/proc/PID` directory can't: once
+//! its process has ended, nothing is found below it.
 //!
-//! A user can give any name and any open files to a process, also to a set-user-id program, which the kernel shows as root's, and can stop
-//! that one. So nothing that a process holds is opened before its four user ids and its program are known, and nothing is read before it is
-//! known whose it is.
+//! A user can give any name and any open files to a process, also to a set-user-id program, which the kernel shows as
+//! root's, and can stop that process. So no open file of a process is opened before its four user ids and its program
+//! are verified, and no file is read before its owner is.
 
 use std::{
     fs::File,
@@ -20,15 +20,15 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 
 use herdlet_driver::AttemptId;
 
-/// Four user ids come within the first lines of `status` (proc_pid_status(5)), and names of attempts are shorter.
+/// The four user ids are in the first lines of `status` (proc_pid_status(5)), and names of attempts are shorter.
 const TEXT_LEN_MAX: u64 = 4096;
-/// PATH_MAX: no path that the kernel takes is longer.
+/// PATH_MAX: the kernel accepts no longer path.
 pub(super) const PATH_LEN_MAX: u64 = 4096;
-/// How the names of supervisor programs begin: files, and those in memory, of all releases.
+/// Name prefixes of supervisor programs of all releases: files, and programs in memory.
 const PROGRAMS: [&str; 2] = ["shim-", "memfd:herdlet-shim"];
-/// Files that become other users' when they are executed.
+/// Mode bits of files that run as another user or group.
 const SET_ID: u32 = 0o6000;
-/// Rights of group and others to write.
+/// Write permission for group and others.
 const WRITE_OF_OTHERS: u32 = 0o022;
 
 /// The directory of a process.
@@ -48,27 +48,27 @@ pub(super) struct Supervision {
 }
 
 impl ProcDir {
-    /// None if there is no such process.
+    /// Returns `None` if there is no such process.
     ///
     /// # Errors
-    /// When that can't be found out, for instance for want of descriptors.
+    /// When the system can't report that, for instance for lack of descriptors.
     pub(super) fn open(pid: u32) -> io::Result<Option<Self>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty());
         Ok(unless_gone(opened.map_err(io::Error::from))?.map(|fd| Self { pid, fd }))
     }
 
-    /// When the process started; none if it has ended.
+    /// Start time of the process; `None` if it has ended.
     pub(super) fn start_ticks(&self) -> io::Result<Option<u64>> {
         Ok(self.text("stat")?.and_then(|stat| start_ticks(&stat)))
     }
 
-    /// What the process supervises; none if it is no supervisor of one of these users, or has ended.
+    /// The attempt that the process supervises; `None` if it is no supervisor of one of these users, or has ended.
     ///
     /// # Errors
-    /// When it calls itself one and runs as one of these users, and the rest can't be found out.
+    /// When it claims to be a supervisor, runs as one of these users, and the rest can't be verified.
     pub(super) fn supervision(&self, users: &[u32]) -> io::Result<Option<Supervision>> {
-        // Before its arguments: those lie in its memory, which another user could make slow to read.
+        // Before the arguments: they lie in the process's memory, which another user could make slow to read.
         let Some(uid) = unless_closed(self.user())?.filter(|uid| users.contains(uid)) else {
             return Ok(None);
         };
@@ -76,7 +76,7 @@ impl ProcDir {
         Ok(self.runs_supervisor(uid)?.then_some(Supervision { uid, name }))
     }
 
-    /// The user of the process, if all four of its ids are that one's.
+    /// The user of the process, if all four ids are equal.
     fn user(&self) -> io::Result<Option<u32>> {
         let Some(status) = self.text("status")? else { return Ok(None) };
         let status = String::from_utf8_lossy(&status);
@@ -85,7 +85,7 @@ impl ProcDir {
         Ok(ids.first().copied().filter(|first| ids.len() == 4 && ids.iter().all(|id| id == first)))
     }
 
-    /// The attempt that the process says it supervises.
+    /// The attempt that the process claims to supervise.
     fn name(&self) -> io::Result<Option<String>> {
         let Some(arguments) = self.text("cmdline")? else { return Ok(None) };
         let name = arguments.strip_prefix(b"herdlet-shim\0run\0").and_then(|rest| rest.strip_suffix(b"\0"));
@@ -93,7 +93,7 @@ impl ProcDir {
         Ok(name.filter(|name| AttemptId::parse(name).is_some()).map(str::to_owned))
     }
 
-    /// Whether its program is one of ours. The program of an older release may have been removed since.
+    /// Whether its program is one of ours. The program file of an older release may have been removed since.
     fn runs_supervisor(&self, uid: u32) -> io::Result<bool> {
         let Some(path) = self.link("exe")? else { return Ok(false) };
         let Some(program) = self.held("exe")? else { return Ok(false) };
@@ -103,16 +103,17 @@ impl ProcDir {
         Ok(is_named && is_regular(&found) && found.st_uid == uid && found.st_mode & SET_ID == 0)
     }
 
-    /// What the process has open, or executes: `fd/2`, `exe`. Whatever it is, to hold it does not wait. None if there is nothing.
+    /// Opens an open file of the process, or its program: `fd/2`, `exe`. Never blocks, whatever kind of file it is.
+    /// `None` if there is no such file.
     ///
     /// # Errors
-    /// When that can't be found out. What is closed to us is there.
+    /// When the system can't report that. A file that the agent may not access exists.
     pub(super) fn held(&self, name: &str) -> io::Result<Option<OwnedFd>> {
         let held = openat(&self.fd, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         self.unless_ended(held.map_err(io::Error::from))
     }
 
-    /// The path of what the process has open, or executes.
+    /// The path of an open file of the process, or of its program.
     ///
     /// # Errors
     /// As [`Self::held`].
@@ -124,7 +125,7 @@ impl ProcDir {
             .map(|link| PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes()))))
     }
 
-    /// The file with this name that the process has open, if it is a file of `uid` that nobody else can write to.
+    /// Open files of the process with this name that belong to `uid` and that nobody else can write to.
     ///
     /// # Errors
     /// As [`Self::held`].
@@ -158,7 +159,8 @@ impl ProcDir {
         unless_gone(read)
     }
 
-    /// None if the process has ended. One that is ending is closed to users without rights before it is gone, and has no arguments any more.
+    /// Returns `None` if the process has ended. A process that is exiting denies access to users without privileges
+    /// before it is gone, and has no arguments any more.
     fn unless_ended<T>(&self, result: io::Result<T>) -> io::Result<Option<T>> {
         unless_gone(result).or_else(|error| {
             let is_closed = error.kind() == io::ErrorKind::PermissionDenied;
@@ -166,7 +168,7 @@ impl ProcDir {
         })
     }
 
-    /// A refusal to show a supervisor says nothing of what has to be done.
+    /// The kernel's refusal does not say what the user has to do.
     fn explained(&self, error: io::Error) -> io::Error {
         if error.kind() != io::ErrorKind::PermissionDenied {
             return error;
@@ -179,13 +181,13 @@ impl ProcDir {
     }
 }
 
-/// The directory of `uid` that was opened, if nobody else can write to it.
+/// Whether the open file is a directory of `uid` that nobody else can write to.
 pub(super) fn is_closed_dir(dir: impl AsFd, uid: u32) -> io::Result<bool> {
     let found = fstat(dir)?;
     Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory && is_closed(&found, uid))
 }
 
-/// Opens what is held for reading, if it is a file of `uid` that nobody else can write to.
+/// Reopens a file for reading, if it is a regular file of `uid` that nobody else can write to.
 pub(super) fn read_closed(held: &OwnedFd, uid: u32) -> io::Result<Option<File>> {
     let found = fstat(held)?;
     if !is_regular(&found) || !is_closed(&found, uid) {
@@ -204,12 +206,12 @@ fn is_closed(found: &Stat, uid: u32) -> bool {
     found.st_uid == uid && found.st_mode & WRITE_OF_OTHERS == 0
 }
 
-/// The kernel marks what has lost its name (proc_pid_fd(5)).
+/// Removes the kernel's mark of deleted files (proc_pid_fd(5)).
 pub(super) fn without_mark(link: &Path) -> &Path {
     link.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map_or(link, Path::new)
 }
 
-/// A process may end at any time.
+/// Maps the errors of a process that has ended to `None`.
 fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -218,7 +220,7 @@ fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Who a process is may be closed to others (`hidepid`, proc(5)): then it is not known to be ours.
+/// Maps denied access to `None`: with `hidepid` (proc(5)) the process may be hidden, and so is not known to be ours.
 fn unless_closed<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
@@ -232,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    // An agent of nobody did not start beside a supervisor that was just ending.
+    // An agent that ran as nobody failed to start while a supervisor was just exiting.
     #[test]
     fn what_has_ended_and_is_not_reaped_holds_nothing() {
         let mut child = std::process::Command::new("/bin/sleep").arg("100000").spawn().unwrap();

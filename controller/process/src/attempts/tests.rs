@@ -39,7 +39,7 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
     assert!(attempts.found().unwrap().is_empty());
 }
 
-/// Somebody deletes the directory while no agent runs, and the attempt that was being started ends meanwhile.
+/// The directory is deleted while no agent runs, and the attempt that was being started ends meanwhile.
 #[tokio::test]
 async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
     let dir = tempfile::tempdir().unwrap();
@@ -49,14 +49,13 @@ async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
     fs::remove_dir_all(&path).unwrap();
     let attempts = open(&path);
     assert!(attempts.may_have_begun(&id()));
-    // What this agent itself starts is not in doubt.
+    // This agent's own starts are not in doubt.
     attempts.set_earlier([id()].into());
     assert!(attempts.may_have_begun(&id()));
     assert!(!attempts.may_have_begun(&AttemptId { attempt: 2, ..id() }));
 }
 
-/// An agent that was killed may have spawned a supervisor for an attempt that the next agent has started as well, has seen end and
-/// removes.
+/// A killed agent may have spawned a supervisor for an attempt that the next agent also started, saw end and removes.
 #[tokio::test(start_paused = true)]
 async fn a_removed_record_fences_late_supervisors_of_a_dead_agent() {
     let dir = tempfile::tempdir().unwrap();
@@ -67,7 +66,7 @@ async fn a_removed_record_fences_late_supervisors_of_a_dead_agent() {
     assert_eq!(attempts.record(&id()).unwrap().map(|record| record.state), Some(State::Tombstone));
     tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
     assert_eq!(attempts.record(&id()).unwrap(), None);
-    // By now none can come any more.
+    // By now no late supervisor can arrive.
     fs::write(&file, exited().to_bytes()).unwrap();
     attempts.remove(&id()).unwrap();
     assert!(!file.exists());
@@ -90,7 +89,7 @@ async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
     assert!(attempts.supervisor(&id()).await.unwrap().is_none());
 }
 
-/// It named itself after whoever waited for that had lost patience.
+/// It wrote its pid after the timeout for that.
 #[tokio::test]
 async fn a_supervisor_that_was_late_to_name_itself_is_not_dead() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +134,7 @@ async fn what_runs_is_not_forgotten_where_the_boot_cannot_be_told() {
         assert!(matches!(refused, Err(AttemptsError::Boot { .. })), "{refused:?}");
         assert_eq!(records.list().unwrap().len(), 1);
     }
-    // The marker was being written when the machine went down, or somebody has taken it away.
+    // The marker was being written when the machine went down, or was deleted.
     fs::write(dir.path().join(".boot"), "").unwrap();
     assert_eq!(open(dir.path()).found().unwrap(), [id()]);
     fs::remove_file(dir.path().join(".boot")).unwrap();

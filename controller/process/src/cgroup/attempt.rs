@@ -25,17 +25,17 @@ impl Cgroup {
         Self { dir, v2, v1 }
     }
 
-    /// The v2 directory: where the task is born.
+    /// The v2 directory, in which the task starts.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The v1 `tasks` files that the task's first process writes itself into.
+    /// The v1 `tasks` files into which the task's first process writes itself.
     pub fn tasks_files(&self) -> Vec<PathBuf> {
         self.v1.values().filter(|dir| dir.exists()).map(|dir| dir.join("tasks")).collect()
     }
 
-    /// Whether the v2 directory is there.
+    /// Whether the v2 directory exists.
     pub fn exists(&self) -> bool {
         self.dir.exists()
     }
@@ -43,7 +43,7 @@ impl Cgroup {
     /// Whether any process is in it or below it.
     ///
     /// # Errors
-    /// When that can't be told.
+    /// When the system can't report that.
     pub fn is_populated(&self) -> Result<bool, CgroupError> {
         match files::read(&self.dir.join("cgroup.events")) {
             Ok(events) => Ok(files::field(&events, "populated") == Some(1)),
@@ -57,10 +57,10 @@ impl Cgroup {
         kill::pids_below(&self.dir)
     }
 
-    /// Makes it and sets its limits; one that is there gets the limits again.
+    /// Makes it and sets its limits; an existing one gets the limits again.
     ///
     /// # Errors
-    /// When it can't be made, or a limit that this machine knows can't be set.
+    /// When it can't be made, or a limit that this machine supports can't be set.
     pub fn make(&self, limits: &Limits) -> Result<(), CgroupError> {
         files::make_dirs(&self.dir)?;
         for controller in Controller::ALL.into_iter().filter(|controller| limits.needs(*controller)) {
@@ -74,8 +74,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Moves processes into it; those that have ended meanwhile are passed over. Slow (up to 12 ms): for repairs only, and
-    /// off the async threads.
+    /// Moves processes into it; skips those that have ended. Slow (up to 12 ms): only for repairs, and not on async
+    /// threads.
     ///
     /// # Errors
     /// When a living process can't be moved.
@@ -93,7 +93,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// How many of its processes the kernel killed for want of memory. To be read before it is removed.
+    /// Number of its processes that the kernel's OOM killer killed. Read it before removing the cgroup.
     pub fn oom_kills(&self) -> u64 {
         let v2 = files::read_if_there(&self.dir.join("memory.events"));
         let v1 = self.v1.get(&Controller::Memory);
@@ -101,10 +101,10 @@ impl Cgroup {
         [v2, v1].into_iter().flatten().filter_map(|text| files::field(&text, "oom_kill")).sum()
     }
 
-    /// Kills everything in it and waits until it is empty. One that isn't there is empty. It can't be used again.
+    /// Kills everything in it and waits until it is empty. A missing one counts as empty. It can't be reused.
     ///
     /// # Errors
-    /// When processes remain that can't die (in an uninterruptible sleep, say).
+    /// When processes remain that can't die, for instance in uninterruptible sleep.
     pub async fn kill(&self) -> Result<(), CgroupError> {
         kill::kill(&self.dir).await
     }
@@ -117,7 +117,7 @@ impl Cgroup {
         kill::emptied(&self.dir).await
     }
 
-    /// Removes it. One that isn't there is removed.
+    /// Removes it. A missing one counts as removed.
     ///
     /// # Errors
     /// When it stays populated.

@@ -1,7 +1,7 @@
-//! Finds the cgroup hierarchies of the machine.
+//! Finds the machine's cgroup hierarchies.
 //!
-//! In: `/proc/self/mountinfo`, not `/proc/self/cgroup`: that one also lists hierarchies that are mounted nowhere. Out:
-//! mount points. It makes one thing: a cgroup2 mount in the runtime directory, where the machine has none.
+//! In: `/proc/self/mountinfo`, not `/proc/self/cgroup`, which also lists unmounted hierarchies. Out: mount points. It
+//! creates one thing: a cgroup2 mount in the runtime directory, if the machine has none.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use rustix::mount::MountFlags;
 
 use super::{CgroupError, Setup, files};
 
-/// Where cgroup2 is looked for first: plain v2, then hybrid.
+/// Where to find cgroup2 first: plain v2, then hybrid.
 const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Where hierarchies are mounted.
@@ -27,7 +27,7 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// The machine's mounts; mounts a cgroup2 of our own if it has none.
+    /// The machine's mounts; mounts our own cgroup2 if there is none.
     ///
     /// # Errors
     /// When there is no cgroup2 and none can be mounted.
@@ -39,7 +39,7 @@ impl Mounts {
             None if *point == own => USUAL.len(),
             None => USUAL.len() + 1,
         });
-        // One somewhere else may be another instance's own, and goes when that one goes.
+        // A mount elsewhere may belong to another instance and disappear with it.
         if !mounts
             .v2
             .first()
@@ -54,7 +54,7 @@ impl Mounts {
         Ok(mounts)
     }
 
-    /// Reads the text of a mountinfo file (proc(5)).
+    /// Parses the text of a mountinfo file (proc(5)).
     pub fn parse(mountinfo: &str) -> Self {
         let mut v2 = Vec::new();
         let mut v1 = BTreeMap::new();
@@ -79,7 +79,7 @@ impl Mounts {
     }
 }
 
-/// Lets the children of `dir` use a v2 controller.
+/// Enables a v2 controller for the children of `dir`.
 pub(super) fn enable(controller: Controller, dir: &Path) -> Result<(), CgroupError> {
     let control = dir.join("cgroup.subtree_control");
     let has = |text: &str| text.split_whitespace().any(|name| name == controller.name());
@@ -89,7 +89,7 @@ pub(super) fn enable(controller: Controller, dir: &Path) -> Result<(), CgroupErr
     files::write(&control, &format!("+{}", controller.name()))
 }
 
-/// Where an instance mounts a cgroup2 of its own.
+/// Where an instance mounts its own cgroup2.
 pub(super) fn own_mount(runtime: &Path) -> PathBuf {
     runtime.join("cgroup2")
 }
@@ -105,7 +105,7 @@ fn mount(point: &Path) -> Result<(), CgroupError> {
         .map_err(|errno| files::failed("mount cgroup2 on", point)(errno.into()))
 }
 
-/// Mount points come with blanks and backslashes as octal numbers.
+/// Decodes the octal escapes of blanks and backslashes in mount points.
 fn unescape(text: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
 

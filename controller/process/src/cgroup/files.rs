@@ -1,4 +1,4 @@
-//! Reading and writing the small files of cgroup directories.
+//! Reads and writes the small files of cgroup directories.
 
 use std::{
     fs, io,
@@ -8,34 +8,33 @@ use std::{
 
 use super::CgroupError;
 
-/// Makes a directory and those above it.
+/// Makes a directory and its parents.
 pub(super) fn make_dirs(path: &Path) -> Result<(), CgroupError> {
     fs::create_dir_all(path).map_err(failed("make cgroup", path))
 }
 
-/// The text of a file.
 pub(super) fn read(path: &Path) -> Result<String, CgroupError> {
     fs::read_to_string(path).map_err(failed("read", path))
 }
 
-/// The text of a file that may not exist.
+/// Reads a file that may not exist.
 pub(super) fn read_if_there(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// One number in a file that may not exist; `max` is none.
+/// Reads one number from a file that may not exist; `max` is `None`.
 pub(super) fn number(path: &Path) -> Option<u64> {
     read_if_there(path)?.trim().parse().ok()
 }
 
-/// The number behind a name, in a file of lines `name number`.
+/// The number after a name, in a file of lines `name number`.
 pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// Writes a value into an existing file.
 pub(super) fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
-    // Not `fs::write`: that would create, and in a directory that isn't a cgroup a plain file would look like success.
+    // Not `fs::write`: in a directory that isn't a cgroup it would create a plain file, which looks like success.
     fs::OpenOptions::new()
         .write(true)
         .custom_flags(libc::O_CLOEXEC)
@@ -44,7 +43,7 @@ pub(super) fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
         .map_err(failed("write", path))
 }
 
-/// The directories in a directory; none if it isn't there.
+/// The directories in a directory; empty if it doesn't exist.
 pub(super) fn child_dirs(path: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,

@@ -1,4 +1,4 @@
-//! Ends everything in a cgroup and removes it.
+//! Kills everything in a cgroup and removes it.
 
 use std::{
     fs, io,
@@ -12,9 +12,10 @@ use tokio::io::Interest;
 
 use super::{CgroupError, files};
 
-/// How long killed processes may take to go. The kernel needs milliseconds; a process in uninterruptible sleep, for ever.
+/// How long killed processes may take to end. The kernel needs milliseconds; a process in uninterruptible sleep never
+/// ends.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long a cgroup may be busy after its last process ended: the kernel lets go of it a little later.
+/// How long a cgroup may be busy after its last process ended: the kernel releases it a little later.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn kill(dir: &Path) -> Result<(), CgroupError> {
@@ -39,7 +40,8 @@ pub(super) async fn emptied(dir: &Path) -> Result<(), CgroupError> {
         Err(error) if files::is_gone(&error) => return Ok(()),
         Err(error) => return Err(files::failed("open", &path)(error)),
     };
-    // The kernel signals a change of this file by POLLPRI; an inotify instance for each wait would soon run out.
+    // The kernel signals a change of this file by POLLPRI. An inotify instance for each wait would soon exhaust their
+    // limit.
     let file = ready::register(file.into(), Interest::PRIORITY).map_err(files::failed("watch", &path))?;
     loop {
         let mut text = [0; 256];
@@ -76,7 +78,7 @@ pub(super) fn pids_below(dir: &Path) -> Vec<u32> {
     texts.flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
-/// `dir` and the cgroups below it, parents first; nothing if it isn't there.
+/// `dir` and the cgroups below it, parents first; nothing if it doesn't exist.
 fn collect_below(dir: &Path, found: &mut Vec<PathBuf>) -> Result<(), CgroupError> {
     if !dir.is_dir() {
         return Ok(());
@@ -95,7 +97,7 @@ async fn remove_one(dir: &Path) -> Result<(), CgroupError> {
         match fs::remove_dir(dir) {
             Ok(()) => return Ok(()),
             Err(error) if files::is_gone(&error) => return Ok(()),
-            // Nothing tells when the kernel has let go, so this is tried again a few times.
+            // The kernel sends no event when it releases the cgroup, so retry a few times.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && began.elapsed() < BUSY_TIME_MAX => {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(Duration::from_millis(200));
@@ -105,11 +107,12 @@ async fn remove_one(dir: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// Without `cgroup.kill`: freeze, so that nothing is forked meanwhile, and kill each. v2 processes die frozen.
+/// Without `cgroup.kill`: freezes the cgroup, so that nothing forks meanwhile, and kills each process. Frozen v2
+/// processes can be killed.
 pub(super) fn kill_one_by_one(dir: &Path) -> Result<(), CgroupError> {
     let freeze = dir.join("cgroup.freeze");
     let frozen = files::write(&freeze, "1").is_ok();
-    // Where freezing isn't possible either (before 5.2), a fork bomb takes more than one round.
+    // Without freezing (Linux before 5.2) a fork bomb takes more than one round.
     let rounds = if frozen { 2 } else { 100 };
     for _ in 0..rounds {
         let pids = pids_below(dir);
@@ -119,7 +122,7 @@ pub(super) fn kill_one_by_one(dir: &Path) -> Result<(), CgroupError> {
         for pid in pids {
             let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
             let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
-            // Between listing and opening, the pid may have been given to somebody else.
+            // Between listing and opening, the pid may have been reused.
             if pids_below(dir).contains(&pid.as_raw_nonzero().get().unsigned_abs()) {
                 let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
             }

@@ -1,4 +1,4 @@
-//! A task's limits as the kernel takes them.
+//! Writes a task's limits to the kernel.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use herdlet_driver::limits::{CPU_SHARES, Controller, Limits};
 
 use super::{CgroupError, files};
 
-/// Writes what concerns `controller` into a v2 cgroup.
+/// Writes the limits of `controller` into a v2 cgroup.
 pub(super) fn write_v2(limits: &Limits, controller: Controller, dir: &Path) -> Result<(), CgroupError> {
     match controller {
         Controller::Memory => {
@@ -18,11 +18,11 @@ pub(super) fn write_v2(limits: &Limits, controller: Controller, dir: &Path) -> R
     }
 }
 
-/// Writes what concerns `controller` into a v1 cgroup.
+/// Writes the limits of `controller` into a v1 cgroup.
 pub(super) fn write_v1(limits: &Limits, controller: Controller, dir: &Path) -> Result<(), CgroupError> {
     match controller {
         Controller::Memory => {
-            // A task that swaps escapes its limit. Not every kernel lets this be set.
+            // A task that swaps escapes its limit. Not every kernel allows setting this.
             let _ = put(dir, "memory.swappiness", Some(0));
             put(dir, "memory.limit_in_bytes", limits.memory_bytes)?;
             put(dir, "memory.soft_limit_in_bytes", limits.memory_low_bytes)
@@ -31,7 +31,7 @@ pub(super) fn write_v1(limits: &Limits, controller: Controller, dir: &Path) -> R
         Controller::Pids => put(dir, "pids.max", limits.processes),
     }
 }
-/// v1 shares 2..262144 as v2 weight 1..10000, as the OCI runtimes and Nomad do it.
+/// Converts v1 shares 2..262144 to v2 weight 1..10000, as the OCI runtimes and Nomad do.
 fn weight(shares: u64) -> u64 {
     1 + (shares - CPU_SHARES.start()) * 9999 / (CPU_SHARES.end() - CPU_SHARES.start())
 }

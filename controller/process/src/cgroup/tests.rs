@@ -1,4 +1,4 @@
-//! With real cgroups, where the machine lets us.
+//! Tests with real cgroups, where the machine allows it.
 
 use std::process::{Command, Stdio};
 
@@ -12,7 +12,7 @@ fn setup(instance: &str) -> Setup {
     Setup { parent, instance: instance.into(), runtime }
 }
 
-/// None where the machine has no writable cgroups; then there is nothing to test.
+/// Returns `None` where the machine has no writable cgroups; then there is nothing to test.
 fn open(instance: &str) -> Option<(Setup, Arc<Cgroups>)> {
     let setup = setup(instance);
     let isolation = Isolation::detect(&setup);

@@ -1,7 +1,7 @@
-//! What a cgroup's processes use.
+//! Resource usage of a cgroup's processes.
 //!
-//! Processor time comes from v2's `cpu.stat`, which is there without any controller; memory from whichever hierarchy has
-//! the attempt's memory controller, else summed over its processes.
+//! CPU time comes from v2's `cpu.stat`, which needs no controller. Memory comes from the hierarchy that has the
+//! attempt's memory controller, else from the sum over its processes.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::{Cgroup, files};
 use crate::process_tree;
 
 impl Cgroup {
-    /// What its processes use now. `at` and percentages are left to the caller.
+    /// Current usage of its processes. The caller sets `at` and the percentages.
     pub fn usage(&self) -> Usage {
         let pids = self.pids();
         let memory = memory_v2(&self.dir)

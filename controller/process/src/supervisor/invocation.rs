@@ -1,4 +1,4 @@
-//! What a supervisor is asked to run, and what becomes of its output.
+//! The program that a supervisor runs, and where its output goes.
 //!
 //! In: decisions made elsewhere. Out: the fields of a launch spec. It starts nothing.
 
@@ -10,40 +10,40 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// One program with all that surrounds it. The environment is secret: it is never printed.
+/// One program and its surroundings. The environment is secret: `Debug` does not print it.
 #[derive(Clone, Default)]
 pub struct Invocation {
-    /// Path of the program, resolved: no search is done.
+    /// Path of the program, already resolved: the supervisor does not search.
     pub program: PathBuf,
-    /// Where the program was found and inspected; `None` executes whatever the path leads to.
+    /// Directory in which the program was found and inspected; `None` executes the target of the path.
     pub entry: Option<Entry>,
-    /// Arguments, the program's name for itself first; at least one.
+    /// Arguments, starting with `argv[0]`; at least one.
     pub arguments: Vec<OsString>,
-    /// The whole environment; nothing is inherited.
+    /// The whole environment; the task inherits nothing.
     pub environment: Vec<(OsString, OsString)>,
-    /// Working directory; `None` leaves the agent's.
+    /// Working directory; `None` keeps the agent's.
     pub directory: Option<PathBuf>,
-    /// Whom to become; `None` leaves ids and groups as they are.
+    /// User to switch to; `None` keeps ids and groups.
     pub user: Option<User>,
     /// File mode creation mask; `None` means 0o022.
     pub umask: Option<u32>,
-    /// Limit of open files, soft and hard; what can't be raised stays as it is.
+    /// Limit of open files, soft and hard. A limit that cannot be raised stays as it is.
     pub open_files: Option<u64>,
-    /// OOM score adjustment. `None` inherits the agent's, which may be protected: a task should always have its own.
+    /// OOM score adjustment. `None` inherits the agent's, which may be protected; a task should always set its own.
     pub oom_score_adj: Option<i16>,
     /// Whether executing a file can give more rights.
     pub new_privileges: NewPrivileges,
-    /// Directory of the v2 cgroup to be born in, fresh for each attempt.
+    /// Directory of the v2 cgroup that the task starts in, new for each attempt.
     pub cgroup: Option<PathBuf>,
     /// The `tasks` files of v1 cgroups to enter.
     pub tasks_files: Vec<PathBuf>,
 }
 
-/// A program by its name in a directory that is held open.
+/// A program, identified by its name in an open directory.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub dir: Arc<OwnedFd>,
-    /// The name in it, which must not be a link.
+    /// The name in `dir`, which must not be a symbolic link.
     pub name: OsString,
 }
 
@@ -63,7 +63,7 @@ pub enum NewPrivileges {
     Refused,
 }
 
-/// What becomes of a task's output.
+/// Where a task's output goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Logs {
     /// Both streams go to /dev/null.
@@ -75,11 +75,11 @@ pub enum Logs {
 /// Rotated log files `NAME.stdout.N` and `NAME.stderr.N`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFiles {
-    /// What their names begin with: the task's name, as a file name.
+    /// Prefix of the file names: the task's name, as a file name.
     pub name: String,
-    /// How many files of each stream are kept, at least 1.
+    /// Number of files kept for each stream, at least 1.
     pub files_max: u32,
-    /// Bytes after which a file is full, at least 1.
+    /// Size in bytes at which a file is full, at least 1.
     pub file_size_max: u64,
     /// What to do when the disk is slower than the task.
     pub when_full: WhenFull,
@@ -88,7 +88,7 @@ pub struct LogFiles {
 /// What to do with output when the disk is stalled or full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Drop and count it.
+    /// Drop the output and count the bytes.
     Drop,
     /// Make the task wait.
     Block,

@@ -1,7 +1,7 @@
-//! Describing and starting one attempt or one exec session.
+//! Describes and starts one attempt or one exec session.
 //!
-//! In: [`Launch`] or [`Session`]. Out: a [`Child`], the shim itself. What becomes of an attempt is told by its record, not
-//! by its shim: shims outlive the agent, `Child` is only there to reap one while the agent lives.
+//! In: [`Launch`] or [`Session`]. Out: a [`Child`], the shim itself. The record reports how an attempt ended, not the
+//! shim: shims outlive the agent, and a `Child` only serves to reap one while the agent lives.
 
 use super::invocation::{Invocation, Logs, WhenFull};
 use super::program::{Program, in_memory};
@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use tokio::io::Interest;
 use zeroize::Zeroize;
 
-/// How often a start is tried again while the program's file is busy.
+/// How often a start is retried while the program file is busy.
 const BUSY_TRIES: usize = 500;
 
 /// One attempt to start.
@@ -27,14 +27,13 @@ pub struct Launch<'a> {
     /// File name of the attempt's record; also shown in `ps`.
     pub record: &'a str,
     pub runtime_dir: BorrowedFd<'a>,
-    /// Where log files go, below the allocation.
+    /// Directory of the log files, below the allocation.
     pub logs_dir: BorrowedFd<'a>,
     pub invocation: &'a Invocation,
-    /// What becomes of its output.
     pub logs: &'a Logs,
     /// The instance's cgroup for shims; `None` leaves the shim where the agent is.
     pub shims_cgroup: Option<BorrowedFd<'a>>,
-    /// Reading end of a pipe; when its writing end is closed, shim and task are killed. For private agents.
+    /// Read end of a pipe. When the write end is closed, the shim and the task are killed. For private agents.
     pub leash: Option<BorrowedFd<'a>>,
 }
 
@@ -46,11 +45,11 @@ pub struct Session<'a> {
     pub invocation: &'a Invocation,
     /// The session's stdin, stdout and stderr.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// Whether stdin is a terminal to control the session by.
+    /// Whether stdin is the controlling terminal of the session.
     pub terminal: Terminal,
     /// The instance's cgroup for shims.
     pub shims_cgroup: Option<BorrowedFd<'a>>,
-    /// Reading end of a pipe; when its writing end is closed, everything in the session is killed.
+    /// Read end of a pipe. When the write end is closed, everything in the session is killed.
     pub leash: BorrowedFd<'a>,
 }
 
@@ -58,14 +57,14 @@ pub struct Session<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminal {
     None,
-    /// Stdin is a terminal (a pty's slave), which becomes the session's.
+    /// Stdin is a terminal (the slave of a pty), which becomes the controlling terminal.
     Stdin,
 }
 
-/// Why a supervisor could not be started. Reads after "failed to".
+/// Why a supervisor could not be started. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The invocation can't be expressed: too long, or a NUL byte in a string.
+    /// The invocation can't be encoded: too long, or a NUL byte in a string.
     #[error("describe {name} to its supervisor")]
     Spec {
         /// The attempt or session.
@@ -73,12 +72,12 @@ pub enum LaunchError {
         #[source]
         source: SpecError,
     },
-    /// The description could not be handed over.
+    /// The description could not be passed on.
     #[error("hand {name} over to its supervisor")]
     Handover {
         /// The attempt or session.
         name: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -87,13 +86,13 @@ pub enum LaunchError {
     Spawn {
         /// The attempt or session.
         name: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A running shim, child of this agent. Somebody must wait for it, or it stays a zombie until the agent ends.
+/// A running shim, a child of this agent. It stays a zombie until the agent waits for it or ends.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
@@ -109,12 +108,12 @@ pub enum ShimEnd {
     Signal(i32),
 }
 
-/// Starts an attempt's supervisor; the record tells the rest. Takes well under a millisecond, and blocks for it.
+/// Starts an attempt's supervisor; its record shows the rest. Blocks for well under a millisecond.
 ///
 /// Starting the same record twice is safe: only one of them runs the task.
 ///
 /// # Errors
-/// When the supervisor itself can't be started. What happens to the task's program is in the record.
+/// When the supervisor itself can't be started. The record reports errors of the task's program.
 pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     let names = log_names(what.logs);
     let mut fields = vec![Field::Record(what.record.as_bytes())];
@@ -139,16 +138,16 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
         rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(handover)?;
     let mut fds = vec![null.as_fd(), what.logs_dir, what.runtime_dir, spec.as_fd()];
     let entry = what.invocation.entry.as_ref();
-    // The directory of the program comes after the leash, or after what is in its place.
+    // The program's directory comes after the leash, or after `/dev/null` in its place.
     fds.extend(what.leash.or(entry.map(|_| null.as_fd())));
     fds.extend(entry.map(|entry| entry.dir.as_fd()));
     start(what.program, c"run", what.record, &fds, what.shims_cgroup)
 }
 
-/// Starts an exec session. It ends with the command's exit code.
+/// Starts an exec session. Its shim exits with the command's exit code.
 ///
 /// # Errors
-/// When the supervisor can't be started. A command that can't be executed is exit code 126 or 127.
+/// When the supervisor can't be started. A command that can't be executed exits with code 126 or 127.
 pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
     let fields = match what.terminal {
         Terminal::None => vec![],
@@ -184,8 +183,8 @@ fn start(
     }
 }
 
-/// A process that another thread has just forked may hold the program's file open for writing, from when it was written, until
-/// it executes something itself. There is no event for that.
+/// A process that another thread has just forked may hold the program file open for writing until it calls exec. The
+/// kernel sends no event for that.
 #[expect(
     clippy::disallowed_methods,
     reason = "this function blocks anyway, and only right after an installation"
@@ -201,7 +200,7 @@ fn log_names(logs: &Logs) -> Option<(String, String)> {
     }
 }
 
-/// Writes the spec where only the shim finds it. Environments hold secrets: no copy stays behind.
+/// Writes the spec to a memfd that only the shim reads. The environment holds secrets, so no copy is left behind.
 fn hand_over(
     name: &str,
     mut fields: Vec<Field<'_>>,
@@ -232,10 +231,10 @@ impl Child {
         self.pid
     }
 
-    /// Waits for the shim's end and reaps it. The future may be dropped and asked for again.
+    /// Waits until the shim ends and reaps it. The future may be dropped and created again.
     ///
     /// # Errors
-    /// When it was reaped before, or there is no tokio runtime with IO.
+    /// When the shim was reaped before, or there is no tokio runtime with IO.
     pub fn wait(&self) -> impl Future<Output = io::Result<ShimEnd>> + use<> {
         let pidfd = self.pidfd.clone();
         async move {
@@ -250,10 +249,10 @@ impl Child {
         }
     }
 
-    /// Waits for the shim's end and reaps it, blocking the calling thread.
+    /// Waits until the shim ends and reaps it, blocking the calling thread.
     ///
     /// # Errors
-    /// When it was reaped before.
+    /// When the shim was reaped before.
     pub fn wait_blocking(&self) -> io::Result<ShimEnd> {
         loop {
             if let Some(end) = reap(self.pidfd.as_fd(), WaitIdOptions::empty())? {

@@ -1,8 +1,8 @@
 //! Low descriptor numbers that are reserved for starting processes.
 //!
-//! In: the descriptors that a new process is to have. Out: the same under reserved numbers, below [`Reserved::end`], until they
-//! are dropped. A child may then take a copy of the low part of the agent's table of descriptors instead of all of it, which
-//! has some for each running task. It must not know what is started.
+//! In: the descriptors for a new process. Out: copies of them under reserved numbers, below [`Reserved::end`], until
+//! they are dropped. A child can then copy the low part of the agent's descriptor table instead of all of it, which has
+//! several entries for each running task. It does not know what is started.
 
 use std::{
     io,
@@ -15,11 +15,11 @@ use rustix::{
     io::{DupFlags, fcntl_dupfd_cloexec},
 };
 
-/// How many descriptors one start needs: the program and what it gets.
+/// Descriptors that one start needs: the program and those passed to it.
 pub(super) const LEN: usize = 7;
-/// So many starts can use them at a time; hardly more are under way.
+/// Number of starts that can use reserved numbers at a time; more are rare.
 const SETS: usize = 7;
-/// What a child gets is placed below.
+/// The child's own descriptors are placed below this number.
 const FIRST: RawFd = 16;
 
 /// The reserved numbers.
@@ -27,23 +27,23 @@ const FIRST: RawFd = 16;
 pub(super) struct Places {
     free: Mutex<Vec<[OwnedFd; LEN]>>,
     end: RawFd,
-    /// What holds a number while nothing else does.
+    /// Occupies a number while it is unused.
     null: OwnedFd,
 }
 
 /// Numbers that are in use.
 pub(super) struct Reserved<'p> {
     places: &'p Places,
-    /// Only none in `drop`.
+    /// `None` only in `drop`.
     set: Option<[OwnedFd; LEN]>,
     numbers: [RawFd; LEN],
 }
 
 impl Places {
-    /// Reserves the lowest numbers that are free: to be called early.
+    /// Reserves the lowest free numbers. Call it early.
     ///
     /// # Errors
-    /// When there are not enough.
+    /// When there are not enough descriptors.
     pub(super) fn reserve() -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let mut free = Vec::new();
@@ -55,7 +55,7 @@ impl Places {
         Ok(Self { free: Mutex::new(free), end, null })
     }
 
-    /// Puts `fds` to reserved numbers; none where all are in use.
+    /// Copies `fds` to reserved numbers; `None` if all are in use.
     pub(super) fn take<'f>(&self, fds: impl Iterator<Item = BorrowedFd<'f>>) -> Option<Reserved<'_>> {
         let set = self.free().pop()?;
         let numbers = set.each_ref().map(AsRawFd::as_raw_fd);
@@ -72,25 +72,25 @@ impl Places {
 }
 
 impl Reserved<'_> {
-    /// The numbers, in the order in which descriptors were given.
+    /// The numbers, in the order of the descriptors passed to `take`.
     pub(super) fn numbers(&self) -> &[RawFd] {
         &self.numbers
     }
 
-    /// All reserved numbers are below.
+    /// Upper bound (exclusive) of all reserved numbers.
     pub(super) fn end(&self) -> RawFd {
         self.places.end
     }
 }
 
 impl Drop for Reserved<'_> {
-    /// What was in use is let go: a directory that is held open could not be unmounted.
+    /// Closes the copies: an open directory could not be unmounted.
     fn drop(&mut self) {
         let Some(mut set) = self.set.take() else { return };
         let emptied = set
             .iter_mut()
             .try_for_each(|place| rustix::io::dup3(self.places.null.as_fd(), place, DupFlags::CLOEXEC));
-        // Where that fails the numbers are given up.
+        // On failure these numbers are given up.
         if emptied.is_ok() {
             self.places.free().push(set);
         }

@@ -1,8 +1,8 @@
-//! A process that is certainly the one meant.
+//! A verified process.
 //!
-//! In: pid and start time as a record tells them. Out: a pidfd, signals, the end of the process or of its whole tree. A
-//! bare pid is never signalled: pids are used again. One exception: before Linux 6.9 a process group has no other name than a
-//! number, so there it is signalled by that, right after its leader was seen alive through the pidfd.
+//! In: a pid and start time from a record. Out: a pidfd, signals, the end of the process or of its whole tree. It never
+//! signals a bare pid, because pids are reused. One exception: before Linux 6.9 a process group can only be named by
+//! its number, so it is signalled by that, right after the pidfd showed that its leader lives.
 
 use crate::process_tree;
 use herdlet_base::ready::{self, SharedFd};
@@ -15,25 +15,26 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 
-/// Why a process could not be reached. Reads after "failed to".
+/// Why a process could not be reached. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// Its pidfd could not be opened.
     #[error("open process {pid}")]
     Open {
         pid: u32,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The record has no start time (its shim could not read /proc), so the process can't be told from a later one.
+    /// The record has no start time (its shim could not read /proc), so a later process with the same pid can't be
+    /// ruled out.
     #[error("tell process {pid} from a later one with that number")]
     Unverifiable { pid: u32 },
     /// A signal could not be sent.
     #[error("signal process {pid}")]
     Signal {
         pid: u32,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -46,37 +47,37 @@ pub enum ProcessError {
     },
 }
 
-/// A verified process. It stays this one, even after the process has ended.
+/// A verified process. It refers to the same process even after that has ended.
 #[derive(Debug)]
 pub struct PidFd {
     fd: SharedFd,
     process: Process,
 }
 
-/// The task's main process, if it still lives.
+/// The task's main process, or `None` if it has ended.
 ///
 /// # Errors
-/// When that can't be found out.
+/// When the system can't report that.
 pub fn open_task(record: &Record) -> Result<Option<PidFd>, ProcessError> {
     PidFd::open(record.task)
 }
 
 impl PidFd {
-    /// Opens a process if it is still the one with that start time.
+    /// Opens a process if it still has that start time.
     ///
     /// # Errors
     /// When the start time is unknown, or the system refuses.
     pub fn open(process: Process) -> Result<Option<Self>, ProcessError> {
         let Some(pid) = Pid::from_raw(process.pid as i32) else { return Ok(None) };
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
-            // EINVAL: by now the number belongs to a thread.
+            // EINVAL: the number now belongs to a thread.
             Err(Errno::SRCH | Errno::INVAL) => return Ok(None),
             fd => fd.map_err(|source| ProcessError::Open { pid: process.pid, source: source.into() })?,
         };
         if process.start_ticks == 0 {
             return Err(ProcessError::Unverifiable { pid: process.pid });
         }
-        // Only now, with the pidfd held, does the number stand still.
+        // Check only now: while the pidfd is open the number can't be reused.
         let stat = process_tree::look(process.pid)
             .map_err(|source| ProcessError::Open { pid: process.pid, source })?;
         let is_same = stat.is_some_and(|stat| stat.start_ticks == process.start_ticks);
@@ -89,7 +90,7 @@ impl PidFd {
         self.process
     }
 
-    /// Sends a signal; a process that has ended already is fine.
+    /// Sends a signal. It is no error if the process has already ended.
     ///
     /// # Errors
     /// When the system refuses.
@@ -100,7 +101,7 @@ impl PidFd {
         }
     }
 
-    /// Sends a signal to the process group that this process leads. The task's main process leads one.
+    /// Sends a signal to the process group that this process leads, as a task's main process does.
     ///
     /// # Errors
     /// When the system refuses.
@@ -118,7 +119,7 @@ impl PidFd {
     /// For kernels before Linux 6.9.
     fn send_to_numbered_group(&self, signal: Signal) -> Result<(), Errno> {
         let Some(pid) = Pid::from_raw(self.process.pid as i32) else { return Ok(()) };
-        // While the leader isn't reaped its number can't be a foreign group's; once it is, it may.
+        // The number can be another group's only after the leader was reaped.
         if self.has_ended()? {
             return Ok(());
         }
@@ -136,7 +137,7 @@ impl PidFd {
         Ok(())
     }
 
-    /// Whether it has ended, also where nobody has reaped it yet.
+    /// Whether it has ended, even if nobody has reaped it yet.
     ///
     /// # Errors
     /// When the system refuses.
@@ -155,13 +156,13 @@ impl PidFd {
     }
 }
 
-/// Signals the process group that was led by the process of a pidfd (pidfd_send_signal(2), Linux 6.9; EINVAL before).
+/// Signals the process group led by the process of a pidfd (pidfd_send_signal(2), Linux 6.9; EINVAL before).
 #[expect(unsafe_code, reason = "rustix passes no flags")]
 fn signal_group(leader: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
     let no_info = std::ptr::null::<libc::siginfo_t>();
     let (fd, signal) = (leader.as_raw_fd(), signal.as_raw());
-    // SAFETY: numbers, and a null pointer that stands for what kill(2) would fill in.
+    // SAFETY: only numbers, and a null pointer, for which the kernel fills in what kill(2) would.
     let sent = unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, no_info, PIDFD_SIGNAL_PROCESS_GROUP)
     };
@@ -178,13 +179,14 @@ impl AsFd for PidFd {
     }
 }
 
-/// Kills everything below a shim, for machines without cgroups; blocks until nothing is left or the time is over.
+/// Kills all processes below a shim, on machines without cgroups. Blocks until none is left or the time is over.
 ///
-/// The shim itself lives on, notes the exit and inherits whoever loses its parent, so that nobody gets away. Returns how
-/// many processes were killed.
+/// The shim itself lives on, records the exit and adopts orphans, so that no process escapes. Returns the number of
+/// processes killed.
 ///
 /// # Errors
-/// When processes remain (stuck in the kernel, or forking faster than they can be killed), or a signal is refused.
+/// When processes remain (stuck in the kernel, or forking faster than they can be killed), or the system refuses a
+/// signal.
 pub fn kill_tree(shim: &PidFd, patience: Duration) -> Result<usize, ProcessError> {
     let until = Instant::now() + patience;
     let mut killed = 0;
@@ -208,12 +210,12 @@ pub fn kill_tree(shim: &PidFd, patience: Duration) -> Result<usize, ProcessError
     }
 }
 
-/// Every living process below a shim, each verified: opened first, then seen to be below it still.
+/// Every living process below a shim. Each is opened first, then checked to be still below it.
 fn descendants(shim: &PidFd) -> Vec<PidFd> {
     let found = process_tree::below(shim.process.pid, |pid, stat| {
         PidFd::open(Process { pid, start_ticks: stat.start_ticks }).ok().flatten()
     });
-    // If the shim was not the shim any more while we looked, all of the above was about somebody else.
+    // If the shim's pid was reused meanwhile, the list is about another process.
     let is_same =
         process_tree::stat(shim.process.pid).is_some_and(|stat| stat.start_ticks == shim.process.start_ticks);
     if is_same { found } else { Vec::new() }
@@ -226,7 +228,7 @@ mod tests {
     use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Child, Command, Stdio};
 
-    /// A shell that leads a group of its own, and the child that it says it has in it.
+    /// A shell that leads its own group, and the child in that group whose pid it prints.
     fn group() -> (Child, PidFd, PidFd) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped()).process_group(0);
@@ -257,7 +259,7 @@ mod tests {
             send(&leader);
             assert!(ends(&leader) && ends(&child));
             assert_eq!(shell.wait().unwrap().signal(), Some(libc::SIGTERM));
-            // Nobody is left, and the number may be somebody else's.
+            // Nobody is left, and the number may belong to another group.
             send(&leader);
         }
     }

@@ -1,7 +1,7 @@
-//! The embedded supervisor program as something the kernel can execute.
+//! The embedded supervisor program, made executable for the kernel.
 //!
-//! In: a directory of ours. Out: a descriptor of the program. A file is better than memory (every task shares its pages, and
-//! it has a name in `ps`), so memory is only the way out where the directory forbids execution.
+//! In: a directory of ours. Out: a descriptor of the program. A file is better than memory: all tasks share its pages,
+//! and it has a name in `ps`. So memory is the fallback where the directory forbids execution.
 
 use super::places::Places;
 use herdlet_shim::PROGRAM;
@@ -15,21 +15,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The supervisor program, ready for execution. Held open, so that nobody can replace it under us.
+/// The supervisor program, ready for execution. Held open, so that nobody can replace it.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
     places: Places,
 }
 
-/// Why the program could not be made ready. Reads after "failed to".
+/// Why the program could not be made ready. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// The file could not be written.
     #[error("write the supervisor program to {path}")]
     Write {
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -37,20 +37,21 @@ pub enum ProgramError {
     #[error("open the supervisor program {path}")]
     Open {
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The directory forbids execution, and so does memory.
+    /// The directory forbids execution, and the memfd failed as well.
     #[error("keep the supervisor program in memory")]
     Memory(#[source] std::io::Error),
-    /// There are no descriptors to start it with.
+    /// There are not enough descriptors to start it with.
     #[error("reserve descriptors for starting the supervisor program")]
     Descriptors(#[source] std::io::Error),
 }
 
 impl Program {
-    /// Writes the program as `DIR/shim-HASH` (mode 0700) unless it is there already; `DIR` must be writable by nobody else.
+    /// Writes the program as `DIR/shim-HASH` (mode 0700) if it is not there yet. `DIR` must not be writable by anybody
+    /// else.
     ///
     /// # Errors
     /// When neither the directory nor memory can hold it.
@@ -75,7 +76,7 @@ impl Program {
         Ok(Self { fd, places })
     }
 
-    /// Descriptor numbers for starting it.
+    /// Reserved descriptor numbers for starting it.
     pub(super) fn places(&self) -> &Places {
         &self.places
     }
@@ -116,8 +117,8 @@ fn write_file(dir: &Path, path: &Path, name: &OsString) -> std::io::Result<()> {
     written
 }
 
-/// A file in memory that nobody can change any more. `kind` says whether it can be executed (Linux 6.3); older kernels
-/// don't ask.
+/// Creates a sealed file in memory that nobody can change. `kind` sets whether it is executable (Linux 6.3); older
+/// kernels ignore it.
 pub(super) fn in_memory(name: &str, bytes: &[u8], kind: MemfdFlags) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | kind) {

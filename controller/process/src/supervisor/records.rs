@@ -1,7 +1,7 @@
 //! The runtime directory: one record for each attempt.
 //!
-//! In: names of attempts. Out: their records. Watching the directory (one inotify watch, `IN_CREATE | IN_MODIFY`) is the
-//! caller's. Names beginning with a dot are never records.
+//! In: names of attempts. Out: their records. The caller watches the directory (one inotify watch, `IN_CREATE |
+//! IN_MODIFY`). Names that begin with a dot are never records.
 
 use herdlet_shim::record::{RECORD_LEN, Record, RecordError};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// How many times a record is read again that was caught while being written.
+/// How many times a record is read again after a read during a write.
 const READS_MAX: usize = 16;
 
-/// How the names of files begin that are about to become a tombstone or a record.
+/// Prefixes of files that are about to become a tombstone or a record.
 const UNFINISHED_TOMBSTONE: &str = ".tombstone-";
 const UNFINISHED_RECORD: &str = ".put-";
 
@@ -22,14 +22,14 @@ pub struct RuntimeDir {
     fd: OwnedFd,
 }
 
-/// Why a record could not be had. Reads after "failed to".
+/// Why a record is not available. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
     /// The directory could not be opened or listed.
     #[error("list the runtime directory {path}")]
     Directory {
         path: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -37,7 +37,7 @@ pub enum RecordsError {
     #[error("read the record {name}")]
     Read {
         name: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -45,7 +45,7 @@ pub enum RecordsError {
     #[error("change the record {name}")]
     Change {
         name: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -64,16 +64,16 @@ pub enum RecordsError {
 pub struct Listed {
     /// The attempt's record name.
     pub name: String,
-    /// Its record, or why it can't be had.
+    /// Its record, or why it is not available.
     pub record: Result<Record, RecordsError>,
 }
 
-/// Who came first.
+/// Result of the race between the agent and the attempt's shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TombstoneOutcome {
-    /// The attempt will never run: a shim that still comes does nothing.
+    /// The attempt will never run: a shim that starts later does nothing.
     Cancelled,
-    /// There is a record already: a shim's, or an earlier tombstone.
+    /// A record exists already: a shim's, or an earlier tombstone.
     TooLate(Record),
 }
 
@@ -91,10 +91,10 @@ impl RuntimeDir {
         })
     }
 
-    /// The record of an attempt, or `None` if nobody has claimed the attempt.
+    /// Reads an attempt's record; `None` if nobody has claimed the attempt.
     ///
-    /// A record whose content isn't there yet reads as `Created` without processes: its shim is about to write it, or
-    /// died in that moment.
+    /// A record without content reads as `Created` without processes: its shim is about to write it, or died at that
+    /// moment.
     ///
     /// # Errors
     /// When it can't be read or is damaged.
@@ -106,7 +106,7 @@ impl RuntimeDir {
         };
         let mut problem = RecordError::Checksum;
         for _ in 0..READS_MAX {
-            // One byte more than a record has: a longer file is no record.
+            // One byte more than a record has: a longer file is not a record.
             let mut bytes = [0; RECORD_LEN + 1];
             let len = rustix::io::pread(&fd, &mut bytes, 0)
                 .map_err(|source| RecordsError::Read { name: name.to_owned(), source: source.into() })?;
@@ -115,7 +115,7 @@ impl RuntimeDir {
             }
             match Record::from_bytes(&bytes[..len]) {
                 Ok(record) => return Ok(Some(record)),
-                // Caught while being written; the next look sees the whole.
+                // Read during a write; the next read gets all of it.
                 Err(RecordError::Checksum) => std::thread::yield_now(),
                 Err(other) => {
                     problem = other;
@@ -126,7 +126,7 @@ impl RuntimeDir {
         Err(RecordsError::Damaged { name: name.to_owned(), source: problem })
     }
 
-    /// All records, by name. A single bad one is reported in its place.
+    /// All records, sorted by name. A bad record is reported in its place.
     ///
     /// # Errors
     /// When the directory can't be listed.
@@ -143,10 +143,10 @@ impl RuntimeDir {
         Ok(names.into_iter().filter_map(read).collect())
     }
 
-    /// Removes what an agent before this one began to lay and could not finish. Nobody else may lay anything meanwhile.
+    /// Removes files that an earlier agent left unfinished. Nobody else may create records meanwhile.
     ///
     /// # Errors
-    /// When the directory can't be listed, or something can't be removed.
+    /// When the directory can't be listed, or a file can't be removed.
     pub fn remove_unfinished(&self) -> Result<(), RecordsError> {
         let unfinished =
             |name: &String| name.starts_with(UNFINISHED_TOMBSTONE) || name.starts_with(UNFINISHED_RECORD);
@@ -172,7 +172,7 @@ impl RuntimeDir {
         Ok(names)
     }
 
-    /// Cancels an attempt by claiming its record before its shim does. Whole and at once: nobody sees half a tombstone.
+    /// Cancels an attempt by claiming its record before its shim does. Atomic: nobody sees half a tombstone.
     ///
     /// # Errors
     /// When the directory can't be written to.
@@ -188,14 +188,14 @@ impl RuntimeDir {
             Ok(()) => Ok(TombstoneOutcome::Cancelled),
             Err(Errno::EXIST) => {
                 let record = self.read(name)?;
-                // Whoever held it has removed it just now: nothing runs under that name, and the name is used up.
+                // The record was removed just now: nothing runs under that name, and the name is used up.
                 Ok(record.map_or(TombstoneOutcome::Cancelled, TombstoneOutcome::TooLate))
             }
             Err(errno) => Err(failed(errno)),
         }
     }
 
-    /// Writes the record of an attempt that runs, whether or not there is one, whole and at once.
+    /// Writes the record of a running attempt atomically, whether or not one exists.
     ///
     /// # Errors
     /// When the directory can't be written to.
@@ -222,10 +222,10 @@ impl RuntimeDir {
         Ok(())
     }
 
-    /// Forgets an attempt. Its name must never be started again.
+    /// Removes an attempt's record. Its name must never be started again.
     ///
     /// # Errors
-    /// When the directory can't be written to; a missing record is fine.
+    /// When the directory can't be written to. A missing record is no error.
     pub fn remove(&self, name: &str) -> Result<(), RecordsError> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -1,16 +1,16 @@
-//! Starting the supervisor program itself, at the same price however large the agent is.
+//! Starts the supervisor program, at a cost that does not depend on the agent's size.
 //!
-//! In: the program, its arguments, the descriptors to become 0, 1, 2, … and the cgroup to be born in. Out: a pidfd.
-//! `std::process::Command` can't do it: it offers neither the cgroup nor the pidfd, and placing descriptors through `pre_exec`
-//! makes it copy the agent's page tables. The child here shares the agent's memory until it executes, so between clone and
-//! exec there are system calls on prepared data and nothing else; all signals are blocked meanwhile, so that no handler of
-//! the agent can run in the child.
+//! In: the program, its arguments, the descriptors that become 0, 1, 2, … and the cgroup to start in. Out: a pidfd.
+//! `std::process::Command` offers neither the cgroup nor the pidfd, and placing descriptors through `pre_exec` makes it
+//! copy the agent's page tables. The child here shares the agent's memory until exec, so between clone and exec it
+//! makes only system calls on prepared data. All signals are blocked meanwhile, so that no signal handler of the agent
+//! runs in the child.
 //!
-//! Nor is the table of descriptors copied, which would cost a start more the more tasks run: what the child needs is put to low
-//! numbers that were reserved early (`places`), and the child takes a copy of those alone.
+//! The descriptor table is not copied either, as a start would cost more the more tasks run: the needed descriptors are
+//! copied to low numbers that were reserved early (`places`), and the child copies only those.
 //!
-//! Where a child can't be born in a cgroup it moves itself there before it executes: what runs is where it belongs, and of a
-//! start that failed nothing has run, so it can be tried in another way.
+//! Where a child can't start in a cgroup it moves itself there before exec. So no program ever runs in the wrong
+//! cgroup, and after a failed start nothing has run, so it can be retried in another way.
 
 #![expect(unsafe_code, reason = "clone3 and what the child does until exec have no safe interface")]
 
@@ -29,7 +29,7 @@ const STACK_LEN: usize = 32 * 1024;
 const FREE_FROM: RawFd = 16;
 const FDS_MAX: usize = places::LEN - 1;
 
-/// What to execute.
+/// The program to execute, with its arguments and descriptors.
 pub(super) struct Spawn<'a> {
     pub(super) program: BorrowedFd<'a>,
     pub(super) places: &'a Places,
@@ -43,7 +43,7 @@ pub(super) struct Spawn<'a> {
 pub(super) fn spawn(what: &Spawn<'_>) -> io::Result<(u32, OwnedFd)> {
     if let Some(reserved) = what.places.take(what.fds.iter().copied().chain([what.program])) {
         let spawned = spawn_with(what, Some(&reserved));
-        // Only since Linux 5.9 can a part of the table be copied, and a sandbox may not know of it.
+        // A part of the table can be copied only since Linux 5.9, and a sandbox may not know the call.
         let refusals = [libc::ENOSYS, libc::EINVAL, libc::EPERM];
         if !matches!(&spawned, Err(error) if error.raw_os_error().is_some_and(|errno| refusals.contains(&errno)))
         {
@@ -87,7 +87,7 @@ fn spawn_with(what: &Spawn<'_>, reserved: Option<&Reserved<'_>>) -> io::Result<(
     }
 }
 
-/// The descriptors that are in `reserved`, and the program behind them.
+/// The first `count` reserved numbers, and the one of the program after them.
 fn split(reserved: &Reserved<'_>, count: usize) -> ([RawFd; FDS_MAX], RawFd) {
     let mut fds = [-1; FDS_MAX];
     for (slot, number) in fds.iter_mut().zip(reserved.numbers()).take(count) {
@@ -105,16 +105,16 @@ struct Child {
     arguments: *const *const c_char,
     variables: [*const c_char; 1],
     fds: [RawFd; FDS_MAX],
-    /// All that the child needs is below this number: it shares the agent's table of descriptors until it has taken a copy of
-    /// that part.
+    /// Upper bound (exclusive) of the descriptors that the child needs: it shares the agent's descriptor table until it
+    /// has copied that part.
     keeps_below: Option<RawFd>,
-    /// Where the child moves itself into its cgroup; negative where it was born there.
+    /// The `cgroup.procs` file through which the child moves itself into its cgroup; negative if it starts there.
     enters: Cell<RawFd>,
     errno: AtomicI32,
 }
 
 impl Child {
-    /// Pid and pidfd.
+    /// Returns pid and pidfd.
     fn create(&self, stack: &mut [u8], cgroup: Option<BorrowedFd<'_>>) -> io::Result<(u32, OwnedFd)> {
         let mut pidfd: c_int = -1;
         let mut birth = Birth {
@@ -153,11 +153,11 @@ impl Child {
         Ok((pid as u32, pidfd))
     }
 
-    /// Runs in the child, in the agent's memory: system calls only. Returns the errno of what failed.
+    /// Runs in the child, in the agent's memory: system calls only. Returns the errno of the call that failed.
     fn become_program(&self) -> c_int {
         let enters = self.enters.get();
         if enters >= 0 {
-            // SAFETY: a plain system call on a constant. 0 stands for the writing process (cgroups(7)).
+            // SAFETY: a plain system call on a constant. 0 means the writing process (cgroups(7)).
             let written = unsafe { libc::write(enters, c"0".as_ptr().cast(), 1) };
             if written < 0 {
                 return errno();
@@ -215,7 +215,7 @@ unsafe extern "C" fn child(argument: *mut c_void) -> ! {
 }
 
 fn errno() -> c_int {
-    // SAFETY: a pointer to the calling thread's own word; the child uses that of the suspended parent.
+    // SAFETY: a pointer to the calling thread's errno; the child uses that of the suspended parent.
     unsafe { *libc::__errno_location() }
 }
 
@@ -261,7 +261,7 @@ mod tests {
     use std::path::Path;
     use std::thread;
 
-    /// Forbids this thread `clone3`, as old sandboxes do: the kernel's word is that there is no such call.
+    /// Makes `clone3` fail with ENOSYS in this thread, as old sandboxes do.
     fn forbid_clone3() {
         const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
         const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(done, 0);
     }
 
-    /// Starts a program of the machine without `clone3`.
+    /// Starts a system program without `clone3`.
     fn start(program: &str, argument: &CStr, cgroup: &Path) -> io::Result<(u32, OwnedFd)> {
         let (program, cgroup) = (File::open(program).unwrap(), File::open(cgroup).unwrap());
         let places = Places::reserve().unwrap();
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(reap(&pidfd), Some(0));
         assert_eq!((touched.exists(), fs::read(&name).unwrap()), (true, b"0".to_vec()));
 
-        // It may not enter; elsewhere the same error means that another way must be tried.
+        // The child may not enter. From clone3 the same error means that another way must be tried.
         fs::remove_file(&touched).unwrap();
         fcntl_add_seals(&procs, SealFlags::WRITE).unwrap();
         let refused = start("/usr/bin/touch", &argument, dir.path()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The place where a test runs the supervisor: a runtime directory, a log directory, the program.
+//! Test environment of the supervisor: a runtime directory, a log directory, the program.
 
 use std::{
     ffi::OsString,
@@ -12,7 +12,7 @@ use herdlet_process::supervisor::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
-/// What takes longer does not come: on a quiet machine all of it takes milliseconds.
+/// Longer waits are failures: on a quiet machine everything takes milliseconds.
 pub(super) const DEADLINE: Duration = Duration::from_secs(180);
 
 pub(super) struct Bench {
@@ -22,7 +22,7 @@ pub(super) struct Bench {
     pub(super) logs: OwnedFd,
 }
 
-/// Where a bench stands; its own goes with it.
+/// The directory of a bench; a bench's own one is removed with it.
 pub(super) enum Place {
     Own(TempDir),
     Lent(PathBuf),
@@ -45,7 +45,7 @@ impl Bench {
         Self::of(Place::Own(dir))
     }
 
-    /// On what another process has made.
+    /// A bench in a directory that another process made.
     pub(super) fn at(path: PathBuf) -> Self {
         Self::of(Place::Lent(path))
     }
@@ -106,7 +106,7 @@ impl Bench {
         self.records.read(name).unwrap().expect("a record")
     }
 
-    /// Waits until the record is there and as wanted.
+    /// Waits until the record exists and matches.
     pub(super) fn wait_for(&self, name: &str, wanted: impl Fn(&Record) -> bool) -> Record {
         let mut found = None;
         eventually(name, || {
@@ -120,7 +120,7 @@ impl Bench {
         fs::read_to_string(self.path("logs").join(name)).unwrap()
     }
 
-    /// Without the times that lie beside them.
+    /// Log file names without their `.times` files.
     pub(super) fn log_names(&self) -> Vec<String> {
         let (logs, _) = self.names_in_logs();
         logs
@@ -167,7 +167,7 @@ pub(super) fn shell(script: &str) -> Invocation {
     program("/bin/sh", &["sh", "-c", script])
 }
 
-/// Waits for a shim's end, not for ever.
+/// Waits until a shim ends, up to the deadline.
 pub(super) fn end_of(child: Child) -> ShimEnd {
     assert!(has_ended(&child, DEADLINE), "shim {} didn't end in time", child.pid());
     child.wait_blocking().unwrap()
@@ -178,7 +178,7 @@ pub(super) fn has_ended(child: &Child, within: Duration) -> bool {
     poll(&mut [PollFd::new(child, PollFlags::IN)], Some(&timeout)).unwrap() > 0
 }
 
-/// Looks again and again: the end of somebody else's process has no event for us.
+/// Polls: another process's end sends no event to this one.
 #[expect(clippy::disallowed_methods, reason = "a test thread of its own")]
 pub(super) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();

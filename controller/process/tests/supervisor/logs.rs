@@ -29,7 +29,7 @@ fn five_and_a_half_megabytes_leave_the_last_three_files() {
     }
 }
 
-/// In pieces of all sizes, small ones copied and large ones moved.
+/// In pieces of all sizes: small ones are copied, large ones moved.
 #[test]
 fn no_byte_is_lost_or_twice_there_however_fast_they_come() {
     let bench = Bench::new();
@@ -60,7 +60,7 @@ fn a_restart_goes_on_with_the_newest_file() {
     assert_eq!(bench.log("t.stdout.6"), "four\n");
 }
 
-// It was taken for the newest part of the log, and what came before it was removed.
+// The supervisor took it for the newest part of the log and removed the older parts.
 #[test]
 fn a_file_with_a_number_beyond_all_others_is_not_gone_on_with() {
     let bench = Bench::new();
@@ -107,7 +107,7 @@ fn removed_log_files_come_back() {
     let mut invocation = shell(script);
     invocation.directory = Some(bench.dir.path().into());
     let child = bench.launch("a", &invocation);
-    // The name alone is there before the line is.
+    // The file exists before the line is written.
     eventually("the first line", || {
         fs::read(bench.path("logs/t.stdout.0")).is_ok_and(|text| text == b"one\n")
     });
@@ -148,7 +148,7 @@ fn a_full_disk_loses_output_but_neither_task_nor_exit() {
         return;
     }
     bench.logs = open_dir(&logs);
-    // There will be no room: what waited for it would not end.
+    // There will be no room: a supervisor that waited for it would not end.
     let state = bench.run("a", &shell("head -c 2000000 /dev/zero; echo end >&2; exit 9"));
     let kept = bench.log_bytes();
     rustix::mount::unmount(&logs, rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -174,7 +174,7 @@ fn a_blocking_log_waits_for_room_on_the_disk() {
     let child =
         bench.launch_with("a", &shell("head -c 1500000 /dev/zero; exit 4"), &Logs::Files(files), None);
     bench.wait_for("a", is_running);
-    // A page of it has the times.
+    // The `.times` file takes one page.
     eventually("a full disk", || {
         fs::metadata(logs.join("t.stdout.0")).is_ok_and(|file| file.len() == 61_440)
     });
@@ -190,11 +190,11 @@ fn a_blocking_log_waits_for_room_on_the_disk() {
     assert_eq!(kept, 1_500_000);
 }
 
-/// A filesystem of its own whose writes can be stopped, as a dead disk or network would.
+/// A separate filesystem whose writes can be stopped, like those of a dead disk or network.
 struct Stallable(PathBuf);
 
 impl Stallable {
-    /// Nothing where this can't be had: it takes root, a loop device and two tools.
+    /// Returns `None` where it can't be mounted: it needs root, a loop device and two tools.
     fn mount(image: &Path, at: &Path) -> Option<Self> {
         fs::File::create(image).ok()?.set_len(16 << 20).ok()?;
         let run = |tool: &str, arguments: &[&std::ffi::OsStr]| {
@@ -241,7 +241,7 @@ fn a_stalled_disk_does_not_stall_the_task() {
         return;
     }
     fs::write(bench.path("fifo"), "go\n").unwrap();
-    // The disk stands still until then: what waited for it would not end.
+    // The disk stalls until then: a supervisor that waited for it would not end.
     let record = bench.wait_for("a", has_exited);
     drop(disk);
     assert_eq!(code_of(record.state), (5, 0));

@@ -1,6 +1,7 @@
-//! The real supervisor program with real processes: what design and contract promise, seen from outside.
+//! The real supervisor program with real processes, tested from outside against its contract.
 //!
-//! Works as root and as anybody; what needs root is skipped without it. Everything lives in temporary directories.
+//! Works as root and as any other user; without root, the tests that need it are skipped. All files are in temporary
+//! directories.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 

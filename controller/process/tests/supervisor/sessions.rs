@@ -127,7 +127,7 @@ fn a_terminal_controls_its_session() {
         said.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
     }
     assert_eq!(said.replace('\r', ""), "on-a-terminal\nhi\n");
-    // Ctrl-C reaches the foreground of the session; a shell that is just about to fork may miss one.
+    // Ctrl-C reaches the foreground of the session; a shell that is just about to fork may miss it.
     let started = Instant::now();
     while started.elapsed() < DEADLINE && !has_ended(&child, Duration::from_millis(50)) {
         terminal.write_all(&[3]).unwrap();
@@ -149,7 +149,7 @@ fn everything_ends_with_the_leash() {
     output.read_exact(&mut ready).unwrap();
     drop(held);
     assert_eq!(end_of(child), ShimEnd::Code(137));
-    // Every holder of the pipe is gone, the detached one too.
+    // All holders of the pipe are gone, including the detached one.
     assert_eq!(output.read(&mut ready).unwrap(), 0);
     drop(bench.dir);
 }

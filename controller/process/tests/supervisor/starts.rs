@@ -1,4 +1,4 @@
-//! Starts: one winner, what is told of it and of its failure.
+//! Starts: one winner, its record, and its errors.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn a_task_runs_and_its_exit_code_output_and_processes_are_kept() {
     assert!(open_task(&record).unwrap().is_none());
     let State::Exited(exit) = record.state else { panic!() };
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    // Of this hour and of this clock; how busy the machine is decides the rest.
+    // Of this hour and of this clock; the rest depends on the load.
     assert!(now - exit.at_unix_ns < 3_600_000_000_000);
 }
 

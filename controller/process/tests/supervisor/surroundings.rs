@@ -1,4 +1,4 @@
-//! What a task finds around it: signals, descriptors, environment, limits, session, ids, cgroups.
+//! The surroundings of a task: signals, descriptors, environment, limits, session, ids, cgroups.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ fn mask(text: &str, field: &str) -> u64 {
 #[test]
 fn the_task_has_clean_signals_and_nothing_open_but_its_streams() {
     let bench = Bench::new();
-    // What a shell's `&` does to its children, and what the Rust runtime does to itself.
+    // As a shell's `&` sets them for its children, and the Rust runtime for itself.
     let script =
         "trap '' INT HUP TERM; exec 7</dev/null; exec \"$0\" --exact surroundings::inner_launch --nocapture";
     let status = std::process::Command::new("/bin/sh")
@@ -124,7 +124,7 @@ fn a_v2_cgroup_is_entered_at_birth() {
     let logs = log_files(3, 1 << 20);
     let what = Launch { shims_cgroup: Some(shims.as_fd()), ..bench.asked("b", &shown, &logs) };
     end_of(launch(&what).unwrap());
-    // Some kernels kill whoever is born where cgroup.kill was written before.
+    // Some kernels kill processes that start in a cgroup where cgroup.kill was written before.
     fs::write(group.join("cgroup.kill"), "1").unwrap();
     invocation.cgroup = Some(group.clone());
     let killed = bench.run("d", &invocation);

@@ -1,4 +1,4 @@
-//! Processes: who outlives whom, who is reaped, who is killed with whom.
+//! Processes: which outlive which, which are reaped, which are killed together.
 
 use std::{
     fs,
@@ -58,7 +58,7 @@ fn the_exit_is_told_while_a_grandchild_holds_the_pipes() {
 #[test]
 fn whoever_detaches_is_reaped_and_found() {
     let bench = Bench::new();
-    // A daemon: forked twice, in a session of its own, with its streams closed.
+    // A daemon: forked twice, in its own session, with its streams closed.
     let daemon = "setsid sh -c 'echo $$ > daemon; exec sleep 1000 >/dev/null 2>&1' &";
     let mut invocation =
         shell(&format!("{daemon} wait_for=$!; while ! test -s daemon; do sleep 0.1; done; exit 0"));
