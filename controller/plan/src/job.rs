@@ -1,7 +1,7 @@
-//! The job controller: a job's versions become allocations. Pure, separately keyed, in the same turns.
+//! The job controller turns a job's versions into allocations. It is pure and has keys of its own in the same turns.
 //!
-//! Goes in: a job's current version, its slots and what became of their allocations. Comes out: allocations to make, to stop
-//! and to remove. It never touches a task: that is the allocations' own plan.
+//! In: a job's current version, its slots and the states of their allocations. Out: allocations to create, stop and
+//! remove. It never touches a task: that is the allocation's own plan.
 
 pub mod capacity;
 pub mod children;
@@ -28,39 +28,37 @@ use serde::{Deserialize, Serialize};
 pub use self::difference::same_work;
 use crate::job::{deployment::DeploymentState, periodic::Launches, reschedule::Rescheduled};
 
-/// What is remembered of a job.
+/// Stored state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobState {
-    /// Which.
     pub key: JobKey,
     /// Number of the current version, from 0.
     pub version: u64,
-    /// Versions whose text is stored: the newest ones, and older ones that allocations were made from.
+    /// Versions whose specification is stored: the newest ones, and older ones that allocations were made from.
     #[serde(default)]
     pub versions: BTreeSet<u64>,
-    /// When each of them was accepted, where that is still known.
+    /// When each of these versions was accepted, where still known.
     #[serde(default)]
     pub submitted: BTreeMap<u64, Submission>,
-    /// Commit in which it was made.
+    /// Commit in which it was created.
     pub create_index: u64,
     /// Commit in which it last changed.
     pub modify_index: u64,
     /// When the current version was accepted.
     pub submit_time: UnixNanos,
-    /// It is being stopped and will be forgotten.
+    /// It is being stopped and will be removed.
     pub deleting: bool,
     /// Slots by group: slot n holds the allocation with index n.
     pub slots: BTreeMap<String, Vec<Slot>>,
-    /// Its newest deployments, oldest first; at most one of a version.
+    /// Its newest deployments, oldest first; at most one for each version.
     #[serde(default)]
     pub deployments: Vec<DeploymentState>,
-    /// What is remembered of its launches, where it is periodic.
     #[serde(default)]
     pub launches: Option<Launches>,
-    /// Versions that a deployment has found good.
+    /// Versions that a deployment has marked as stable.
     #[serde(default)]
     pub stable: BTreeSet<u64>,
-    /// Who has scaled it.
+    /// Its scaling events.
     #[serde(default)]
     pub scaled: Arc<ScalingEvents>,
 }
@@ -91,7 +89,7 @@ pub struct Slot {
     /// The canary beside it.
     #[serde(default)]
     pub canary: Option<AllocId>,
-    /// Allocations of this work that have failed and were replaced, oldest first.
+    /// Failed allocations of the current work that were replaced, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rescheduled: Vec<Rescheduled>,
 }

@@ -307,7 +307,7 @@ impl Attempts {
         }
     }
 
-    /// The supervisor named in an attempt's record, if it still lives. Waits up to [`CLAIM_TIME_MAX`] for a supervisor
+    /// The supervisor named in an attempt's record, if it still lives. Waits a few seconds for a supervisor
     /// that has just started to write its pid.
     ///
     /// # Errors

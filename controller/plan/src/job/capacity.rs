@@ -1,7 +1,8 @@
-//! The machine's room: what a group asks of it, and whether that is there.
+//! The machine's capacity: what a group requests, and whether it is available.
 //!
-//! Only what is written is asked for: a task without `resources` takes nothing, as it has no limit. `ephemeral_disk` counts from
-//! what differs from Nomad's default, which its servers write into every job. Ports are given elsewhere.
+//! A group requests only what its job states: a task without `resources` requests nothing, since it has no limit.
+//! `ephemeral_disk` counts only where it differs from Nomad's default, which Nomad's servers write into every job.
+//! Ports are assigned elsewhere.
 
 use core::cmp::Reverse;
 use std_alloc::{
@@ -18,10 +19,10 @@ use herdlet_api_types::{
     view::{Reason, Unplaced},
 };
 
-/// An amount of each dimension.
+/// An amount in each dimension.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Processors, in MHz.
+    /// CPU in MHz.
     pub cpu_mhz: u64,
     /// Memory in MiB.
     pub memory_mib: u64,
@@ -30,10 +31,10 @@ pub struct Room {
 }
 
 impl Room {
-    /// More than anybody asks for.
+    /// More than any group can request.
     pub const ENDLESS: Self = Self { cpu_mhz: u64::MAX, memory_mib: u64::MAX, disk_mib: u64::MAX };
 
-    /// What one allocation of the group asks for, at the time at which its tasks ask for most.
+    /// The request of one allocation of the group, at the stage at which its tasks request most.
     pub fn of(group: &Group) -> Self {
         let sum = |belongs: fn(Lifecycle) -> bool| {
             let tasks = group.tasks.iter().filter(|task| belongs(task.lifecycle));
@@ -47,22 +48,22 @@ impl Room {
         Self { disk_mib, ..sidecars.plus(before.most(main)).most(after) }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         self.each(other, u64::saturating_add)
     }
 
-    /// What is left without the other.
+    /// What remains without `other`.
     pub fn minus(self, other: Self) -> Self {
         self.each(other, u64::saturating_sub)
     }
 
-    /// So many of it.
+    /// `count` times this amount.
     pub fn times(self, count: u64) -> Self {
         self.each(Self { cpu_mhz: count, memory_mib: count, disk_mib: count }, u64::saturating_mul)
     }
 
-    /// In each dimension the larger of both.
+    /// The larger value in each dimension.
     pub fn most(self, other: Self) -> Self {
         self.each(other, u64::max)
     }
@@ -75,15 +76,14 @@ impl Room {
         }
     }
 
-    /// Whether it is nothing.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Whether this fits into what is free of all there is.
+    /// Checks whether this fits into `free`; `all` is the total.
     ///
     /// # Errors
-    /// What is used up, with what is wanted and what is free.
+    /// The exhausted dimensions, with what is requested and what is free.
     pub fn check(self, free: Self, all: Self) -> Result<(), Unplaced> {
         let dimensions = [
             ("cpu", "MHz", self.cpu_mhz, free.cpu_mhz, all.cpu_mhz),
@@ -116,8 +116,8 @@ fn of_task(task: &Task) -> Room {
     }
 }
 
-/// A job's place among those that may take what is free: the one whose allocation has just made room for its own successor, then
-/// higher priorities, then older jobs.
+/// A job's rank in the queue: jobs that have just freed room by ending their own allocation come first, then higher
+/// priorities, then older jobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     waits_for_another: bool,
@@ -126,19 +126,21 @@ pub struct Rank {
     key: JobKey,
 }
 
-/// Who may take what is free, before others do.
+/// The queue of jobs that compete for free capacity.
 #[derive(Debug, Default)]
 pub struct Line {
     ranks: BTreeSet<Rank>,
     of: BTreeMap<JobKey, Rank>,
-    /// Jobs that came although it was another's turn.
+    /// Jobs that were planned before their turn.
     early: BTreeSet<JobKey>,
-    /// Who is to be planned once all that becomes free is known. Until then only those that have made room themselves may take it.
+    /// Jobs to be planned once all freed capacity is known. Until then only jobs that have freed some themselves may
+    /// take it.
     waiting: BTreeSet<JobKey>,
 }
 
 impl Line {
-    /// The job will be planned in this turn, and may take room. `has_made_room`: by an allocation of its own that has ended.
+    /// Queues a job that will be planned in this turn and may take capacity. `has_made_room`: an allocation of its own
+    /// has ended.
     pub fn join(&mut self, key: &JobKey, priority: u8, create_index: u64, has_made_room: bool) {
         let waits_for_another = !has_made_room;
         let rank = Rank { waits_for_another, priority: Reverse(priority), create_index, key: key.clone() };
@@ -152,7 +154,8 @@ impl Line {
         }
     }
 
-    /// Whether another comes first. If so, the job is named once it is its turn. Who is not in line comes behind all that are.
+    /// Whether another job comes first. If so, the job is returned to the caller once it is its turn. Jobs that are not
+    /// queued come after all that are.
     pub fn is_anothers_turn(&mut self, key: &JobKey) -> bool {
         let is_first = self.ranks.first().is_none_or(|first| first.key == *key);
         let may_take = is_first && !self.must_wait(key);
@@ -162,29 +165,30 @@ impl Line {
         !may_take
     }
 
-    /// Whether the line is closed to the job.
+    /// Whether the queue is closed to the job.
     fn must_wait(&self, key: &JobKey) -> bool {
         !self.waiting.is_empty() && self.of.get(key).is_none_or(|rank| rank.waits_for_another)
     }
 
-    /// Something has become free, and more may: the line is closed until `key`, or another one that waits, is planned as such.
+    /// Capacity was freed and more may be: closes the queue until `key`, or another waiting job, is planned.
     pub fn close(&mut self, key: JobKey) {
         self.waiting.insert(key);
     }
 
-    /// Who keeps the line closed, and opens it by being planned.
+    /// Jobs that keep the queue closed, and open it by being planned.
     pub fn waiting(&self) -> impl Iterator<Item = &JobKey> {
         self.waiting.iter()
     }
 
-    /// All that becomes free is known, and `key` comes now. Named are those that came early and whose turn it is.
+    /// All freed capacity is known, and `key` is planned now. Returns the jobs that came early and whose turn it is.
     pub fn open(&mut self, key: &JobKey) -> Vec<JobKey> {
         self.waiting.clear();
         self.early.remove(key);
         self.next()
     }
 
-    /// The job was planned. Unless it came early it is through; then those are named that came early and whose turn it is now.
+    /// The job was planned. Unless it came early it leaves the queue; then returns the jobs that came early and whose
+    /// turn it is now.
     pub fn planned(&mut self, key: &JobKey) -> Vec<JobKey> {
         if self.of.contains_key(key) && self.must_wait(key) {
             self.early.insert(key.clone());
@@ -192,7 +196,7 @@ impl Line {
         if self.early.contains(key) { Vec::new() } else { self.leave(key) }
     }
 
-    /// The job takes nothing any more; named are those that came early and whose turn it is now.
+    /// The job takes no more capacity. Returns the jobs that came early and whose turn it is now.
     pub fn leave(&mut self, key: &JobKey) -> Vec<JobKey> {
         self.remove(key);
         self.early.remove(key);
@@ -200,7 +204,7 @@ impl Line {
         if self.waiting.is_empty() { self.next() } else { Vec::new() }
     }
 
-    /// Those that came early and whose turn it is now.
+    /// The jobs that came early and whose turn it is now.
     fn next(&mut self) -> Vec<JobKey> {
         match self.ranks.first() {
             Some(first) => self.early.take(&first.key).into_iter().collect(),
@@ -276,7 +280,7 @@ mod tests {
         line.join(&key("dear"), 90, 3, false);
         line.join(&key("rolling"), 10, 4, true);
         let mut order: Vec<String> = Vec::new();
-        // All come in the order of their names; each is named when it is its turn.
+        // All come in the order of their names; each comes again when it is its turn.
         let mut come: Vec<JobKey> = ["dear", "new", "old", "rolling", "stranger"].map(key).into();
         while !come.is_empty() {
             for job in core::mem::take(&mut come) {

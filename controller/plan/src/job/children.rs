@@ -1,7 +1,7 @@
-//! Children: the jobs that are made of one that runs nothing by itself.
+//! Children: jobs created from a periodic or parameterized job, which runs nothing by itself.
 //!
-//! In: the parent's text and what was asked for. Out: the child's text and its id, or why there is none. Whether a child of that id
-//! exists already is seen by others.
+//! In: the parent's specification and the request. Out: the child's specification and its id, or why there is none. The
+//! caller checks whether a child with that id exists already.
 
 use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
@@ -12,21 +12,21 @@ use herdlet_api_types::{
 
 use crate::hash::Fields;
 
-/// What somebody dispatches a job with.
+/// A dispatch request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dispatch {
-    /// Base64 of the payload, checked by whoever asks; empty for none.
+    /// Base64 of the payload, already validated by the caller; empty for none.
     pub payload: String,
-    /// Meta, above the job's own.
+    /// Meta, merged over the job's own.
     pub meta: BTreeMap<String, String>,
-    /// Whoever asks again with the same token gets the same child; empty for none.
+    /// A repeated request with the same token returns the same child; empty for none.
     pub idempotency_token: String,
-    /// Goes into the child's id; empty for none.
+    /// Becomes part of the child's id; empty for none.
     pub id_prefix: String,
 }
 
 impl Dispatch {
-    /// Why a job with this block can't be dispatched so, if it can't.
+    /// Why a job with this block can't be dispatched like this, or `None` if it can.
     pub fn complaint(&self, block: &Parameterized) -> Option<String> {
         match (block.payload, self.payload.is_empty()) {
             (PayloadRule::Required, true) => return Some(String::from("a payload is required")),
@@ -45,7 +45,6 @@ impl Dispatch {
         (!missing.is_empty()).then(|| format!("meta is required: {}", missing.join(", ")))
     }
 
-    /// The child.
     pub fn child(self, parent: &Job, id: String) -> Job {
         let Self { payload, meta, idempotency_token, id_prefix: _ } = self;
         let mut child = made_of(parent, id, Origin::Dispatch { payload, idempotency_token });
@@ -54,7 +53,8 @@ impl Dispatch {
     }
 }
 
-/// The id of a dispatched child: `JOB/dispatch-[PREFIX-]UNIX-HHHHHHHH`. `index` has not been given out before, so neither was it.
+/// The id of a dispatched child: `JOB/dispatch-[PREFIX-]UNIX-HHHHHHHH`. Each `index` is used only once, so the id is
+/// unique.
 pub fn dispatch_id(
     instance: &InstanceId,
     parent: &JobKey,
@@ -73,7 +73,7 @@ pub fn dispatch_id(
     format!("{}/dispatch-{prefix}{dash}{seconds}-{unique}", parent.id)
 }
 
-/// The child of a periodic job for a moment: `JOB/periodic-UNIX`. That of a dispatched one has its payload.
+/// The child of a periodic job for a moment: `JOB/periodic-UNIX`. The child of a dispatched job inherits its payload.
 pub fn launched(parent: &Job, moment: UnixNanos) -> Job {
     let seconds = moment.0.div_euclid(1_000_000_000);
     let origin = parent.child.as_ref().map_or(Origin::Launch, |child| child.origin.clone());

@@ -1,20 +1,21 @@
-//! The deployment of a job's current version: begun where a service job has `update`, counted with each allocation that proves
-//! itself, ended when all are healthy, when it gets stuck, or when a newer version comes.
+//! The deployment of a job's current version. It begins where a service job has `update`, counts each allocation that
+//! becomes healthy, and ends when all are healthy, when it gets stuck, or when a newer version comes.
 //!
-//! Goes in: the job, what is remembered of its deployments, what became of its allocations. Comes out: the deployment as it should
-//! be remembered, and whether its canaries are promoted or the job goes back to a stable version. It makes and stops no
-//! allocation: that is the roll-out's.
+//! In: the job, the stored state of its deployments, the states of its allocations. Out: the deployment state to store,
+//! and whether its canaries are promoted or the job reverts to a stable version. It creates and stops no allocation:
+//! the roll-out does.
 //!
 //! ```text
 //!                     all healthy, all promoted
 //!  (none) ──► Running ───────────────────────────► Successful: its version is stable
-//!                │ no progress in time, or somebody says so
+//!                │ no progress in time, or failed by request
 //!                ├───────────────────────────────► Failed, with auto_revert a new version with a stable one's text
 //!                │ a newer version, job stopped or deleted
 //!                └───────────────────────────────► Cancelled
 //! ```
 //!
-//! Source of the rules and of the sentences: Nomad's `nomad/deploymentwatcher`, `scheduler/reconcile.go`, `nomad/structs/structs.go`.
+//! Source of the rules and of the texts: Nomad's `nomad/deploymentwatcher`, `scheduler/reconcile.go`,
+//! `nomad/structs/structs.go`.
 
 mod state;
 
@@ -55,19 +56,19 @@ const FAILED_ALLOCATIONS: &str = "Failed due to unhealthy allocations";
 const FAILED_PROGRESS: &str = "Failed due to progress deadline";
 const FAILED_BY_USER: &str = "Deployment marked as failed";
 
-/// What becomes of a deployment.
+/// An outcome of planning a deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turnout {
-    /// It is remembered like this from now on.
+    /// Store this state.
     Is(DeploymentState),
-    /// The canaries of these groups take the place of the old allocations.
+    /// The canaries of these groups replace the old allocations.
     Promote(Vec<String>),
-    /// The text of this version becomes the newest version.
+    /// The specification of this version becomes the newest version.
     Revert(u64),
 }
 
-/// What the job's deployments come to. `allocs` are all allocations of the job; `find` knows them by id, `text` the job's
-/// versions.
+/// Plans the job's deployments. `allocs` are all allocations of the job; `find` looks one up by id, `text` a version of
+/// the job.
 pub fn plan<'a>(
     now: Now,
     job: &Job,
@@ -92,8 +93,8 @@ pub fn plan<'a>(
     turnouts
 }
 
-/// The deployment that the current version needs and does not have: a new job's, and that of a version that replaces something or
-/// takes it over.
+/// Creates the deployment that the current version needs and does not have: for a new job, and for a version that
+/// replaces allocations or takes them over.
 pub fn begin<'a>(
     job: &Job,
     state: &JobState,
@@ -111,7 +112,7 @@ pub fn begin<'a>(
     if has_run && !changes {
         return None;
     }
-    // A canary of an older deployment is no more than given up.
+    // A canary of an older deployment is only removed, not replaced.
     let replaces = |group: &Group| {
         let mut standing =
             state.slots.get(&group.name).into_iter().flatten().filter_map(|slot| find(slot.alloc?));
@@ -141,7 +142,7 @@ pub fn begin<'a>(
     Some(DeploymentState { deployment, progress_by: BTreeMap::new(), judged: BTreeMap::new() })
 }
 
-/// The same deployment, failed because somebody says so, and where the job goes back to.
+/// The same deployment, marked as failed by request, and the version to revert to.
 pub fn fail_by_request(
     job: &Job,
     state: &JobState,
@@ -152,7 +153,7 @@ pub fn fail_by_request(
     fail(job, state, known, FAILED_BY_USER, reverts, text)
 }
 
-/// The same deployment, failed because somebody says that allocations of it are unhealthy.
+/// The same deployment, failed because allocations of it were reported unhealthy.
 pub fn fail_unhealthy(
     job: &Job,
     state: &JobState,
@@ -163,7 +164,7 @@ pub fn fail_unhealthy(
     fail(job, state, known, FAILED_ALLOCATIONS, reverts, text)
 }
 
-/// Canaries of a group that are healthy now.
+/// Number of the group's canaries that are healthy now.
 pub fn healthy_canaries<'a>(group: &DeploymentGroup, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> u32 {
     let healthy = |id: &&AllocId| find(**id).is_some_and(|placed| verdict(&placed) == Some(true));
     u32::try_from(group.placed_canaries.iter().filter(healthy).count()).unwrap_or(u32::MAX)
@@ -185,7 +186,7 @@ fn new_group(update: &Update, desired_total: u32, desired_canaries: u32) -> Depl
     }
 }
 
-/// A hash of everything that tells it from all others.
+/// A hash of everything that identifies it.
 fn deployment_id(instance: &str, state: &JobState) -> DeploymentId {
     let mut fields = Fields::default();
     for text in ["deployment", instance, &state.key.namespace, &state.key.id] {
@@ -205,7 +206,7 @@ fn running(deployment: &Deployment) -> &'static str {
     }
 }
 
-/// A deployment that goes on: counted anew, and ended where that is due.
+/// Recounts a running deployment, and ends it where that is due.
 fn follow<'a>(
     now: Now,
     job: &Job,
@@ -242,7 +243,8 @@ fn follow<'a>(
     turnouts
 }
 
-/// It ended without success; where it `reverts`, the job goes back to the newest stable version, unless that says the same.
+/// Marks the deployment as failed. If it `reverts`, the job goes back to the newest stable version, unless that has the
+/// same specification.
 fn fail(
     job: &Job,
     state: &JobState,
@@ -269,7 +271,7 @@ fn fail(
     }
 }
 
-/// The version that a job would go back to, with its text.
+/// The version that a job would revert to, with its specification.
 pub(crate) fn newest_stable(
     state: &JobState,
     text: &dyn Fn(u64) -> Option<Arc<Job>>,
@@ -277,7 +279,7 @@ pub(crate) fn newest_stable(
     state.stable.iter().rev().find_map(|version| Some((*version, text(*version)?)))
 }
 
-/// Groups with canaries are promoted together, once each of these canaries is healthy.
+/// Groups with canaries are promoted together, once all of these canaries are healthy.
 fn promotes_itself<'a>(deployment: &Deployment, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> bool {
     let ready = |group: &DeploymentGroup| {
         group.auto_promote && healthy_canaries(group, find) >= group.desired_canaries
@@ -286,7 +288,7 @@ fn promotes_itself<'a>(deployment: &Deployment, find: &dyn Fn(AllocId) -> Option
         && deployment.groups.values().filter(|group| group.is_canarying()).all(ready)
 }
 
-/// Every slot of its groups holds an allocation of this version that has proved healthy, and so many were counted.
+/// Whether every slot of its groups holds a healthy allocation of this version, and as many were counted.
 fn is_complete<'a>(
     job: &Job,
     state: &JobState,
@@ -312,7 +314,7 @@ fn is_complete<'a>(
     known.deployment.groups.iter().all(is_done)
 }
 
-/// Whether it proved healthy; none while that is open.
+/// Whether the allocation is healthy; `None` while that is open.
 fn verdict(placed: &Placed<'_>) -> Option<bool> {
     if is_bad(placed.known) {
         return Some(false);

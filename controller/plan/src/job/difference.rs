@@ -1,13 +1,13 @@
-//! Which changes of a job its allocations outlive.
+//! Which changes of a job keep its allocations running.
 //!
-//! In: the version that an allocation was made from, and a newer one. Out: the fields that ask for another allocation, by their
-//! paths in a manifest: within the group where nothing else is said, `spec.…` where they are the job's. Where there is none the
-//! allocation goes on under the newer version: its services are registered anew, its policies hold from then on.
+//! In: the version that an allocation was made from, and a newer one. Out: the fields that require a new allocation, as
+//! paths in a manifest: relative to the group, or `spec.…` for fields of the job. If there are none the allocation
+//! continues under the newer version: its services are registered again, and its new policies apply.
 //!
-//! The fields are Nomad's (`scheduler/util.go`, `tasksUpdated`), and of ours what a process has been started with. Unlike Nomad's
-//! client, which reads it only when it makes an allocation, `lifecycle` asks for another one, as does another order of the tasks.
-//! `constraints`, `datacenters` and `node_pool` do not; where they don't hold any more, the roll-out keeps the allocation under the
-//! version that it has.
+//! The fields are Nomad's (`scheduler/util.go`, `tasksUpdated`), plus our own fields that a process is started with. A
+//! change of `lifecycle` or of the order of tasks also requires a new allocation; Nomad's client reads `lifecycle` only
+//! when it creates one. A change of `constraints`, `datacenters` or `node_pool` does not; where they no longer hold,
+//! the roll-out keeps the allocation under its version.
 
 use std_alloc::{
     borrow::ToOwned,
@@ -19,12 +19,12 @@ use std_alloc::{
 
 use herdlet_api_types::job::{Group, Job, Logs, Task};
 
-/// The fields that ask for another allocation.
+/// The fields that require a new allocation.
 pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
     let (Some(old_group), Some(new_group)) = (old.group(group), new.group(group)) else {
         return Vec::from(["name".to_owned()]);
     };
-    // Nearly always: allocations of one version share it.
+    // The usual case: allocations of one version share it.
     if core::ptr::eq(old, new) {
         return Vec::new();
     }
@@ -42,9 +42,9 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         constraints: _,
         affinities,
         spreads,
-        // Compared as tasks see it.
+        // Compared as tasks see it, merged.
         meta: _,
-        // What runs nothing by itself has no allocation; a child stays one.
+        // A job that makes children has no allocation; a child remains one.
         parameterized: _,
         periodic: _,
         child: _,
@@ -102,7 +102,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
     found
 }
 
-/// Whether an allocation made from `old` goes on under `new`.
+/// Whether an allocation made from `old` continues under `new`.
 pub fn same_work(old: &Job, new: &Job, group: &str) -> bool {
     replacing(old, new, group).is_empty()
 }
@@ -154,7 +154,7 @@ fn differing(fields: &[(&str, bool)]) -> Vec<String> {
     fields.iter().filter(|(_, differs)| *differs).map(|(field, _)| field.to_string()).collect()
 }
 
-/// Tasks that only one of both has; where there is none, they are in another order.
+/// Tasks that only one version has; if there are none, their order differs.
 fn other_tasks(old: &[String], new: &[String]) -> Vec<String> {
     let gone = old.iter().filter(|name| !new.contains(name));
     let added = new.iter().filter(|name| !old.contains(name));

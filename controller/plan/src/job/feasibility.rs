@@ -1,7 +1,7 @@
 //! Whether a group may run on this node: datacenters, node pool, and the constraints of its job, itself and its tasks.
 //!
-//! In: the job, the node, and how many allocations live. Out: nothing, or why not, in a sentence that says what the node has and
-//! what would be right. What a group gets of the machine's room is decided elsewhere.
+//! In: the job, the node, and the number of live allocations. Out: `Ok`, or a message with the node's value and the
+//! required one. Capacity is checked elsewhere.
 
 pub mod compare;
 pub mod version;
@@ -21,13 +21,13 @@ use herdlet_api_types::{
 
 use crate::env::NodeFacts;
 
-/// The pool that every node is in.
+/// The pool that contains every node.
 const ALL_POOLS: &str = "all";
 
-/// So many reasons are told; of more how many there are.
+/// Number of reasons listed; further ones are only counted.
 const TOLD_MAX: usize = 8;
 
-/// What keeps a group from this node.
+/// What prevents a group from running on this node.
 #[derive(Default)]
 struct Misses {
     sentences: Vec<String>,
@@ -35,12 +35,12 @@ struct Misses {
 }
 
 impl Misses {
-    /// The node is not among those that are looked at.
+    /// The node is not a candidate, so Nomad would not count it as filtered.
     fn absent(&mut self, sentence: String) {
         self.sentences.push(sentence);
     }
 
-    /// The node is looked at, and this does not hold. What is asked for twice is told once.
+    /// The node is a candidate, and this constraint does not hold. A constraint that occurs twice is reported once.
     fn filtered(&mut self, constraint: &Constraint, sentence: String) {
         let constraint = constraint.to_string();
         if !self.constraints.contains(&constraint) {
@@ -49,7 +49,7 @@ impl Misses {
         }
     }
 
-    /// All of it in one go: whoever mends the first should not meet the second only then.
+    /// Reports all reasons at once, so that the user can fix them together.
     fn verdict(mut self) -> Result<(), Unplaced> {
         if self.sentences.is_empty() {
             return Ok(());
@@ -64,10 +64,10 @@ impl Misses {
     }
 }
 
-/// Whether the node itself will do.
+/// Whether the node meets the job's datacenters, node pool and constraints.
 ///
 /// # Errors
-/// Everything that keeps the group from this node.
+/// All reasons why the group can't run on this node.
 pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced> {
     let mut misses = Misses::default();
     if !job.datacenters.iter().any(|pattern| compare::fits_pattern(&node.datacenter, pattern)) {
@@ -107,16 +107,16 @@ pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced>
     misses.verdict()
 }
 
-/// Whether one more allocation may join those that live: `of_job` of the job, of them `of_group` of the group.
+/// Whether one more allocation may join the live ones: `of_job` of the job, of which `of_group` belong to the group.
 ///
 /// # Errors
-/// The constraints that keep it away.
+/// The constraints that forbid it.
 pub fn check_distinct(job: &Job, group: &Group, of_job: u32, of_group: u32) -> Result<(), Unplaced> {
     let of_job = job.constraints.iter().map(|constraint| (constraint, of_job, "job"));
     let of_group = group.constraints.iter().map(|constraint| (constraint, of_group, "group"));
     let mut misses = Misses::default();
     for (constraint, live, of) in of_job.chain(of_group) {
-        // A system job has one of each group on a machine anyway.
+        // A system job has only one allocation of each group on a machine anyway.
         let most = if constraint.operator == Operator::DistinctHosts && !job.kind.is_on_each_machine() {
             1
         } else if constraint.operator == Operator::DistinctProperty {
@@ -135,12 +135,13 @@ pub fn check_distinct(job: &Job, group: &Group, of_job: u32, of_group: u32) -> R
     misses.verdict()
 }
 
-/// Whether anything is to be asked of [`check_distinct`].
+/// Whether [`check_distinct`] has anything to check.
 pub fn is_distinct(job: &Job, group: &Group) -> bool {
     job.constraints.iter().chain(&group.constraints).any(|constraint| constraint.operator.is_distinct())
 }
 
-/// What Nomad's scores would say of this node: the weights of the affinities that hold, as a part of all weights.
+/// The score that Nomad would give this node: the weights of the affinities that hold, divided by the sum of all
+/// weights.
 pub fn affinity_score(job: &Job, group: &Group, node: &NodeFacts) -> Option<f64> {
     let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
     let all = || job.affinities.iter().chain(&group.affinities).chain(of_tasks.clone());
@@ -176,7 +177,7 @@ fn sentence(constraint: &Constraint, has: Option<&str>) -> String {
 }
 
 impl NodeFacts {
-    /// What `${attr.…}`, `${meta.…}` or `${node.…}` says of this node; any other text stands for itself.
+    /// The value of `${attr.…}`, `${meta.…}` or `${node.…}` on this node; any other text is returned as it is.
     pub fn value_of<'n>(&'n self, text: &'n str) -> Option<&'n str> {
         let Some(name) = text.strip_prefix("${").and_then(|name| name.strip_suffix('}')) else {
             return Some(text);

@@ -1,10 +1,11 @@
 //! When a periodic job is launched.
 //!
-//! In: what the job says, up to which moment it was launched, the wall clock. Out: a launch, or when the next one is. A moment that
-//! passed while no agent ran, or while the clock stood elsewhere, is launched once, late; of several that were missed one is. No moment is
-//! launched twice, also where the clock is set back: up to a day the job waits until the clock is where it was. Where it is further back,
-//! either clock was wrong, and the job begins anew. That is forgotten if the clock comes right before anything was due: a machine whose
-//! clock is wrong for its first seconds launches nothing for it.
+//! In: the job's schedule, the moment up to which it was launched, the wall clock. Out: a launch, or the time of the
+//! next one. A moment that passed while no agent ran, or while the clock was wrong, is launched once, late; several
+//! missed moments cause one launch. No moment is launched twice, even if the clock is set back: the job waits until the
+//! clock is where it was, for up to a day. If the clock is further back, one of both readings was wrong, and the
+//! schedule restarts at the present time. The restart is dropped if the clock is corrected before a launch was due: a
+//! machine whose clock is wrong for its first seconds launches nothing for it.
 
 pub mod calendar;
 pub mod cron;
@@ -17,22 +18,22 @@ use serde::{Deserialize, Serialize};
 
 use calendar::Calendar;
 
-/// A clock that stood so far ahead was wrong: nobody wants to wait until it is right once more.
+/// A clock that was this far ahead was wrong: waiting for it would take too long.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 const SECOND: i64 = 1_000_000_000;
 
-/// What is remembered of the launches of a job.
+/// Stored state of a job's launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launches {
-    /// Moments up to this one were launched or let pass.
+    /// Moments up to this one were launched or skipped.
     pub until: UnixNanos,
-    /// The clock was seen here, so far before `until` that this counts instead.
+    /// Clock reading so far before `until` that it counts instead.
     #[serde(default)]
     pub anew: Option<UnixNanos>,
 }
 
-/// What is to be done.
+/// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Nothing, ever.
@@ -43,7 +44,7 @@ pub enum Next {
     Launch(UnixNanos),
 }
 
-/// When the job would be launched first, were it accepted now; none where it never is.
+/// When the job would first be launched if it were accepted now; `None` if never.
 pub fn first_launch(job: &Job, now: UnixNanos) -> Option<UnixNanos> {
     match Launches::until(now).next(job.launches().filter(|_| !job.stop)?, now) {
         Next::At(at) | Next::Launch(at) => Some(at),
@@ -57,14 +58,14 @@ impl Launches {
         Self { until, anew: None }
     }
 
-    /// The same by what the clock shows now.
+    /// Updates the state with the current clock reading.
     pub fn seen(self, now: UnixNanos) -> Self {
         let is_ahead = |moment: UnixNanos| moment.0.saturating_sub(now.0) > AHEAD_MAX.as_nanos();
         let anew = self.anew.filter(|anew| !is_ahead(*anew)).unwrap_or(now);
         Self { until: self.until, anew: is_ahead(self.until).then_some(anew) }
     }
 
-    /// What is to be done now.
+    /// What to do now.
     pub fn next(self, periodic: &Periodic, now: UnixNanos) -> Next {
         if !periodic.enabled {
             return Next::Never;
@@ -73,7 +74,7 @@ impl Launches {
         match calendar.next(self.anew.unwrap_or(self.until)) {
             None => Next::Never,
             Some(due) if due > now => Next::At(due),
-            // Of several that are due the present stands for all: one launch, however long nobody was there.
+            // Several due moments become one launch at the present time, however long no agent ran.
             Some(due) if calendar.next(due).is_some_and(|second| second <= now) => {
                 Next::Launch(UnixNanos(now.0 - now.0.rem_euclid(SECOND)))
             }
@@ -112,7 +113,7 @@ mod tests {
             (at(5), at(5), Next::At(at(10))),
             // One was missed: it is launched for its own moment, late.
             (at(0), at(9), Next::Launch(at(5))),
-            // Several were: one launch, for the present second.
+            // Several were missed: one launch, for the present second.
             (at(0), UnixNanos(at(17).0 + 3), Next::Launch(at(17))),
             (at(0), at(100_000), Next::Launch(at(100_000))),
             // The clock was set back by half an hour.

@@ -16,7 +16,7 @@ use herdlet_api_types::{
 
 use crate::backoff::fraction;
 
-/// Why ports can't be given now.
+/// Why ports can't be assigned now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPorts {
     /// Another allocation holds this port.
@@ -28,7 +28,7 @@ pub enum NoPorts {
 }
 
 impl NoPorts {
-    /// The same in words.
+    /// The reason as a user sees it.
     pub fn unplaced(&self) -> Unplaced {
         let (message, dimension) = match self {
             Self::Taken(port) => (
@@ -48,28 +48,29 @@ impl NoPorts {
     }
 }
 
-/// Host ports that allocations hold, each with how many do: an operator's fixed port may be held twice for a while.
+/// Host ports held by allocations, with the number of holders: a fixed port of an operator may be held twice for a
+/// while.
 #[derive(Debug, Default)]
 pub struct Held {
     by: BTreeMap<u16, u32>,
-    /// Nobody gets these.
+    /// Never assigned.
     reserved: BTreeSet<u16>,
 }
 
 impl Held {
-    /// Nobody holds anything; the machine keeps these for itself.
+    /// No port is held; the machine keeps `reserved` for itself.
     pub fn beside(reserved: BTreeSet<u16>) -> Self {
         Self { by: BTreeMap::new(), reserved }
     }
 
-    /// The allocation holds its ports from now on.
+    /// Adds the allocation's ports.
     pub fn take(&mut self, alloc: &Allocation) {
         for port in alloc.host_ports() {
             *self.by.entry(port.value).or_default() += 1;
         }
     }
 
-    /// The allocation holds its ports no longer.
+    /// Removes the allocation's ports.
     pub fn release(&mut self, alloc: &Allocation) {
         for port in alloc.host_ports() {
             match self.by.get_mut(&port.value) {
@@ -81,7 +82,7 @@ impl Held {
         }
     }
 
-    /// Why nobody else gets it: it is kept for the machine, or somebody holds it.
+    /// Why the port can't be assigned: it is reserved for the machine, or an allocation holds it.
     pub fn refuses(&self, port: u16) -> Option<NoPorts> {
         if self.reserved.contains(&port) {
             Some(NoPorts::Reserved(port))
@@ -91,18 +92,18 @@ impl Held {
     }
 }
 
-/// Whether nobody holds the group's fixed ports but those who have `own`.
+/// Checks that the group's fixed ports are free, or held by an allocation that is about to release them (`own`).
 ///
 /// # Errors
-/// The first that can't be given.
+/// The first port that can't be assigned.
 pub fn check_fixed(group: &Group, held: &Held, own: &BTreeSet<u16>) -> Result<(), NoPorts> {
     let mut refused = group.fixed_ports().filter_map(|port| held.refuses(port));
     let is_own = |why: &NoPorts| matches!(why, NoPorts::Taken(port) if own.contains(port));
     refused.find(|why| !is_own(why)).map_or(Ok(()), Err)
 }
 
-/// Gives a new allocation its ports. The choice of dynamic ports is a hash of the allocation's id, so that it differs
-/// between agents on one machine and needs no memory.
+/// Assigns ports to a new allocation. Dynamic ports are chosen by a hash of the allocation's id, so that the choice
+/// differs between agents on one machine and needs no state.
 pub fn assign(
     group: &Group,
     id: AllocId,
@@ -160,7 +161,7 @@ mod tests {
         Group { network: Some(Network { ports }), ..fixture::group("g", 1, Vec::new()) }
     }
 
-    /// The ports that the allocation gets of 20,000 to 20,003, or why not.
+    /// The ports that the allocation gets from 20,000 to 20,003, or why it gets none.
     fn given(group: &Group, id: u8, held: &Held) -> Result<Vec<u16>, NoPorts> {
         let ports = assign(group, AllocId::from_hash([id; 16]), held, &(20_000..=20_003), "10.0.0.1")?;
         Ok(ports.values().map(|port| port.value).collect())

@@ -1,10 +1,10 @@
 //! Rescheduling: whether and when a failed allocation is followed by another one in its slot.
 //!
-//! In: the group's policy, what the slot has been through. Out: when the next one is due, and what is remembered once it is made.
-//! Deadlines are used for everything that passes, so neither a restart of the agent nor a clock that is set is felt.
+//! In: the group's policy, the history of the slot. Out: when the next allocation is due, and the history to store once
+//! it is created. All times are deadlines, so restarts of the agent and changes of the clock have no effect.
 //!
-//! Source of the rules: Nomad's `nomad/structs/structs.go` (`NextRescheduleTime`, `NextDelay`), `scheduler/generic_sched.go`
-//! (`updateRescheduleTracker`), `scheduler/reconcile_util.go` (`updateByReschedulable`).
+//! Source of the rules: Nomad's `nomad/structs/structs.go` (`NextRescheduleTime`, `NextDelay`),
+//! `scheduler/generic_sched.go` (`updateRescheduleTracker`), `scheduler/reconcile_util.go` (`updateByReschedulable`).
 
 use std_alloc::vec::Vec;
 
@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::{Deadline, Now};
 
-/// An allocation of a slot failed, and another one took its place.
+/// A failed allocation of a slot that another one has replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rescheduled {
-    /// How long that was waited for.
+    /// Delay before the replacement.
     pub delay: Duration,
     /// Until when it counts as an attempt.
     pub counts_until: Deadline,
-    /// Past this, delays that have reached their longest begin anew.
+    /// From then on, delays that have reached the maximum restart with the first one.
     pub calm_at: Deadline,
 }
 
@@ -35,10 +35,10 @@ impl Rescheduled {
     }
 }
 
-/// How many are remembered where attempts are not counted, as in Nomad.
+/// History length where attempts are not counted, as in Nomad.
 const UNCOUNTED_MAX: usize = 5;
 
-/// When another allocation follows one that has failed now; none where none does.
+/// When a replacement of an allocation that fails now is due; `None` if there is none.
 pub fn due(now: Now, policy: &ReschedulePolicy, past: &[Rescheduled]) -> Option<Deadline> {
     if !policy.is_enabled() {
         return None;
@@ -50,7 +50,7 @@ pub fn due(now: Now, policy: &ReschedulePolicy, past: &[Rescheduled]) -> Option<
     Some(Deadline::after(now, delay(now, policy, past)))
 }
 
-/// What is remembered once another one is made, `delay` after the failure.
+/// The history after a replacement was created, `delay` after the failure.
 pub fn follow(
     now: Now,
     policy: &ReschedulePolicy,
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// The delays of allocations that fail as soon as they are made.
+    /// The delays of allocations that fail as soon as they are created.
     fn delays(policy: &ReschedulePolicy, count: usize) -> Vec<u64> {
         let (mut second, mut past, mut delays) = (1, Vec::new(), Vec::new());
         for _ in 0..count {
@@ -138,7 +138,7 @@ mod tests {
         let length = |now| due(now, &policy, &past).map(|due| due.length);
         assert_eq!(length(at(159)), Some(Duration::from_secs(60)));
         assert_eq!(length(at(160)), Some(Duration::from_secs(5)));
-        // Only time that has passed counts, not what the clock shows.
+        // Only elapsed time counts, not the wall clock.
         let clock_was_set = Now { wall: at(100_000).wall, ..at(159) };
         assert_eq!(length(clock_was_set), Some(Duration::from_secs(60)));
     }
@@ -161,7 +161,7 @@ mod tests {
         let rebooted = Now { boot: BootId(2), boot_ns: 1, wall: at(60).wall };
         assert_eq!(due(rebooted, &policy, &past), None, "a reboot is no interval");
         assert_eq!(follow(at(115), &policy, &past, policy.delay).len(), 2);
-        // Bound to the new boot, they go by its clock, whatever the other one shows.
+        // Once bound to the new boot they use its clock, whatever the wall clock shows.
         past.iter_mut().for_each(|one| one.rebase(rebooted));
         let later = |seconds: u64| Now { boot_ns: 1 + seconds * 1_000_000_000, ..rebooted };
         assert_eq!(due(later(49), &policy, &past), None);

@@ -1,10 +1,10 @@
-//! Which allocations of a job to make, stop and remove next.
+//! Which allocations of a job to create, stop and remove next.
 //!
-//! A slot is one index of one group. At most one allocation of a slot lives at a time: the old one has ended before the new
-//! one is made. Where the group writes `update`, at most `max_parallel` slots are between versions at a time, and a new
-//! allocation that failed or did not become healthy halts the roll-out, as does a failed deployment. Canaries are the exception:
-//! until they are promoted they live beside the old allocation of their slot, and nothing old is stopped. An allocation that has
-//! failed for good is followed by another one after the delay of the group's `reschedule`.
+//! A slot is one index of one group. At most one allocation of a slot lives at a time: the old one ends before the new
+//! one is created. If the group has `update`, at most `max_parallel` slots are between versions at a time, and a new
+//! allocation that failed or is unhealthy halts the roll-out, as does a failed deployment. Canaries are the exception:
+//! until their promotion they run beside the old allocation of their slot, and no old one is stopped. An allocation
+//! that has failed for good is followed by another one after the delay of the group's `reschedule`.
 
 use std_alloc::{string::String, vec::Vec};
 
@@ -27,19 +27,19 @@ use crate::{
     time::Now,
 };
 
-/// Why an allocation is stopped that a new version has outdated.
+/// Reason to stop an allocation that a newer version replaces.
 pub const OUTDATED: &str = "replaced by a newer version of the job";
-/// Why one is stopped that is beyond the count of its group.
+/// Reason to stop an allocation beyond the count of its group.
 pub const COUNT_LOWERED: &str = "group count was lowered";
-/// Why an allocation is stopped: its whole job is, and stays.
+/// Reason to stop an allocation whose whole job is stopped, but not deleted.
 pub const STOPPED: &str = "job was stopped";
-/// Why one is stopped whose group is no longer there.
+/// Reason to stop an allocation whose group was removed.
 pub const GROUP_REMOVED: &str = "group removed";
 
 /// One step of a job's plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Make a new allocation for this slot.
+    /// Create an allocation for this slot.
     Create {
         /// Group name.
         group: String,
@@ -48,44 +48,37 @@ pub enum Step {
         /// The allocation it follows.
         previous: Option<AllocId>,
     },
-    /// Make a canary beside what this slot holds.
+    /// Create a canary beside this slot's allocation.
     Canary {
         /// Group name.
         group: String,
         /// Slot index.
         index: u32,
     },
-    /// The allocation stands for the job's current version from now on, as it is.
+    /// The allocation continues unchanged under the job's current version.
     TakeOver(AllocId),
     /// Stop an allocation so that one of a newer version can take its slot.
     Replace(AllocId),
-    /// The group may not run on this node: nothing of it is made or replaced.
+    /// The group may not run on this node: nothing of it is created or replaced.
     Hold {
         /// Group name.
         group: String,
     },
-    /// Remember what follows an allocation that has failed.
-    Follow {
-        /// Which.
-        alloc: AllocId,
-        /// What.
-        followed: Followed,
-    },
-    /// Change what is wanted of an allocation.
+    /// Store what follows a failed allocation.
+    Follow { alloc: AllocId, followed: Followed },
+    /// Change the desired state of an allocation.
     Want {
-        /// Which.
         alloc: AllocId,
-        /// What.
         desired: Desired,
-        /// Why, in a sentence.
+        /// The reason, in a sentence.
         why: String,
     },
-    /// Nothing of the job is left: it is forgotten.
+    /// Nothing of the job is left: remove it.
     Forget,
 }
 
 impl Step {
-    /// Brings the current version onto this node.
+    /// Whether it brings the current version onto this node.
     fn places(&self) -> bool {
         match self {
             Self::Create { .. } | Self::Canary { .. } | Self::TakeOver(_) | Self::Replace(_) => true,
@@ -94,7 +87,8 @@ impl Step {
     }
 }
 
-/// The next steps. `allocs` are all allocations of the job; `find` knows them by id, `fits` says whether a group may run here.
+/// Plans the next steps. `allocs` are all allocations of the job; `find` looks one up by id, `fits` tests whether a
+/// group may run here.
 pub fn plan<'a>(
     now: Now,
     job: &Job,
@@ -124,7 +118,7 @@ pub fn plan<'a>(
         let mut own = Vec::new();
         plan_group(now, &mut own, job, group, state, &lingering, find);
         plan_canaries(&mut own, job, group, state, &lingering, find);
-        // What runs runs on: nobody stops it for a version that can't take its place.
+        // Running allocations continue: none is stopped for a version that can't replace it.
         if own.iter().any(Step::places) && !fits(group) {
             own.retain(|step| !step.places());
             own.push(Step::Hold { group: group.name.clone() });
@@ -138,14 +132,14 @@ pub fn plan<'a>(
             }
         }
     }
-    // Of the allocations that were replaced, only each slot's last predecessor stays, for its logs.
+    // Of the replaced allocations only each slot's last predecessor is kept, for its logs.
     let mut kept: Vec<AllocId> = Vec::with_capacity(2 * allocs.len());
     for current in state.slots.values().flatten().filter_map(|slot| slot.alloc) {
         kept.push(current);
         kept.extend(find(current).and_then(|placed| placed.previous));
     }
     for canary in state.slots.values().flatten().filter_map(|slot| slot.canary) {
-        // With its job it is stopped as all else is, and stays for its logs.
+        // A stopped job's canaries are stopped with it, and kept for their logs.
         if job.stop {
             want(&mut steps, canary, find, Desired::Stop, STOPPED);
         }
@@ -186,7 +180,7 @@ fn plan_group<'a>(
     };
     let current =
         |placed: &Placed<'_>| placed.desired == Desired::Run && same_work(placed.job, job, &group.name);
-    // What joins the deployment that runs has to prove itself anew.
+    // Allocations that join the running deployment have to become healthy again.
     let running =
         deployment.filter(|known| known.deployment.is_running() && known.group(&group.name).is_some());
     let joins = |placed: &Placed<'_>| {
@@ -201,13 +195,13 @@ fn plan_group<'a>(
                 halted |= group.update.is_some() && is_bad(placed.known);
                 changing += u32::from(joins(&placed) || !is_settled(group, job, placed.known));
             }
-            // Also when the old one has ended: its slot is between versions until the new one has proved itself.
+            // Even after the old one has ended, its slot is between versions until the new one is healthy.
             Some((_, placed)) => changing += u32::from(placed.desired != Desired::Run),
             None => changing += 1,
         }
     }
     let mut outdated = Vec::new();
-    // One slot, one allocation: what follows waits also for those that have left it.
+    // One slot, one allocation: a new one also waits for those that have left the slot.
     let lingers = |index: usize| lingering.is_in(group, index);
     for index in 0..count {
         let create = |previous| Step::Create {
@@ -216,7 +210,7 @@ fn plan_group<'a>(
             previous,
         };
         match placed(index) {
-            // What is missing comes with the promotion: until then nobody knows whether the new version is any good.
+            // Missing allocations are created after the promotion: until then the new version is unproven.
             None if canarying || lingers(index) => {}
             None => steps.push(create(None)),
             Some((alloc, placed)) if current(&placed) => {
@@ -236,7 +230,7 @@ fn plan_group<'a>(
             Some((alloc, placed)) => outdated.push((!is_bad(placed.known), alloc)),
         }
     }
-    // What does not work anyway goes first.
+    // Allocations that don't work are replaced first.
     outdated.sort_by_key(|(works, _)| *works);
     for (_, alloc) in outdated {
         let room = group.update.as_ref().is_none_or(|update| changing < update.max_parallel && !halted);
@@ -247,7 +241,7 @@ fn plan_group<'a>(
     }
 }
 
-/// What follows an allocation that has failed for good, if that is not known yet or due.
+/// What follows an allocation that has failed for good, if not decided yet, or due now.
 fn reschedule(
     now: Now,
     group: &Group,
@@ -275,7 +269,7 @@ fn reschedule(
     due.map(|_| Step::Want { alloc, desired: Desired::Stop, why })
 }
 
-/// What belongs to a deployment that has failed stays as it is, as does what is about to fail one.
+/// Allocations of a failed deployment are not rescheduled, nor those that are about to fail one.
 fn may_reschedule(group: &Group, placed: &Placed<'_>, deployment: Option<&DeploymentState>) -> bool {
     let is_in = |known: &&DeploymentState| placed.deployment.is_some_and(|of| of.id == known.deployment.id);
     let goes_on = match deployment.filter(is_in).map(|known| (known, known.deployment.status)) {
@@ -288,7 +282,7 @@ fn may_reschedule(group: &Group, placed: &Placed<'_>, deployment: Option<&Deploy
     goes_on && group.reschedule.is_enabled()
 }
 
-/// Makes the canaries that are missing, stops those of a deployment that failed.
+/// Creates missing canaries, and stops those of a failed deployment.
 fn plan_canaries<'a>(
     steps: &mut Vec<Step>,
     job: &Job,
@@ -310,7 +304,7 @@ fn plan_canaries<'a>(
     let wanted = usize::try_from(known.desired_canaries).unwrap_or(usize::MAX);
     let count = usize::try_from(group.count).unwrap_or(usize::MAX);
     let slot = |index: usize| slots.get(index).cloned().unwrap_or_default();
-    // One of an older deployment, or one that somebody stopped, is on its way out.
+    // A canary of an older deployment, or one that was stopped, is about to end.
     let leaves = |canary: AllocId| {
         !is_of_deployment(canary, Some(deployment), find)
             || find(canary).is_some_and(|placed| placed.desired != Desired::Run)
@@ -321,16 +315,17 @@ fn plan_canaries<'a>(
         let placed = slot(*index).alloc.and_then(find);
         placed.is_some_and(|placed| !same_work(placed.job, job, &group.name))
     };
-    // Beside what they replace first, then where nothing is, then beyond the group's count: names as Nomad gives them.
+    // First beside allocations that they replace, then in other slots, then beyond the group's count: names as in
+    // Nomad.
     let replacing = (0..count).filter(is_outdated);
     let others = (0..count.saturating_add(wanted)).filter(|index| *index >= count || !is_outdated(index));
-    // Where one was stopped, its successor waits for its end.
+    // The successor of a stopped canary waits until that has ended.
     let of_this = slots.iter().filter_map(|slot| slot.canary);
     let of_this = of_this.filter(|canary| is_of_deployment(*canary, Some(deployment), find));
     let ending = of_this.filter(|canary| leaves(*canary) && !ended(*canary)).count();
     let missing = wanted.saturating_sub(known.placed_canaries.len() + ending);
     let chosen = replacing.chain(others).filter(is_free).take(missing);
-    // A slot has room for two: what it holds, and a canary.
+    // A slot has room for two: its allocation, and a canary.
     for index in chosen.filter(|index| !lingering.is_in(group, *index)) {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         steps.push(Step::Canary { group: group.name.clone(), index });
@@ -350,8 +345,8 @@ fn is_of_deployment<'a>(
     of.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id))
 }
 
-/// The slots in which something lives still that they don't hold any more, by group and index, in order: a canary that was promoted
-/// has stood beside what it replaced, and may end before it.
+/// Slots with a live allocation that they no longer hold, by group and index, in order: a promoted canary ran beside
+/// the one that it replaced, and may end before it.
 struct Lingering<'a>(Vec<(&'a str, usize)>);
 
 impl<'a> Lingering<'a> {
@@ -373,7 +368,7 @@ impl<'a> Lingering<'a> {
     }
 }
 
-/// Its roll-out is over: it proved healthy, or nothing is there to wait for.
+/// Whether its roll-out is over: it is healthy, or there is nothing to wait for.
 fn is_settled(group: &Group, job: &Job, known: &Durable) -> bool {
     job.kind.completes() || group.update.is_none() || known.is_judged_healthy()
 }

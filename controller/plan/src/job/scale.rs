@@ -8,7 +8,7 @@ use herdlet_api_types::job::{Group, Job};
 
 use crate::refusal::Refusal;
 
-/// The job with another count for one of its groups.
+/// Returns the job with another count for one of its groups.
 pub fn scaled(job: &Job, group: &str, count: u32) -> Result<Job, Refusal> {
     let mut scaled = job.clone();
     let Some(found) = scaled.groups.iter_mut().find(|known| known.name == group) else {
@@ -21,7 +21,7 @@ pub fn scaled(job: &Job, group: &str, count: u32) -> Result<Job, Refusal> {
     Ok(scaled)
 }
 
-/// The job with the counts that its groups have in `current`; groups that are new have their own.
+/// Returns the job with the counts of its groups in `current`; new groups keep their own.
 pub fn with_counts_of(mut job: Job, current: &Job) -> Result<Job, Refusal> {
     for group in &mut job.groups {
         group.count = current.group(&group.name).map_or(group.count, |known| known.count);
@@ -30,7 +30,7 @@ pub fn with_counts_of(mut job: Job, current: &Job) -> Result<Job, Refusal> {
     Ok(job)
 }
 
-/// What a manifest would not be allowed to say either.
+/// Applies the rules that manifests are validated with.
 fn check(job: &Job) -> Result<(), Refusal> {
     let of_group = |group: &Group| {
         let refused = group.scaling.and_then(|scaling| scaling.refuses(group.count));

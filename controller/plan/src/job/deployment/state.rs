@@ -1,7 +1,7 @@
-//! What is remembered of one deployment, and how it is counted.
+//! The stored state of one deployment, and how its allocations are counted.
 //!
-//! In: allocations made for it or taken over, what became of them. Out: its counters and when one more must be healthy. It decides
-//! nothing.
+//! In: allocations made for it or taken over, and their states. Out: its counters and the deadline for the next healthy
+//! allocation. It decides nothing.
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -23,19 +23,19 @@ use crate::{
     time::{Deadline, Now},
 };
 
-/// What is remembered of a deployment.
+/// Stored state of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentState {
-    /// As it is shown.
+    /// The deployment as the API shows it.
     pub deployment: Arc<Deployment>,
-    /// By group, when one more allocation must be healthy.
+    /// By group: the deadline for the next healthy allocation.
     pub progress_by: BTreeMap<String, Deadline>,
-    /// Allocations that have their verdict, and which: each counts once, and once more when it fails after all.
+    /// Verdicts of its allocations. Each allocation counts once, and once more if it becomes unhealthy later.
     pub judged: BTreeMap<AllocId, bool>,
 }
 
 impl DeploymentState {
-    /// An allocation is made for it, or taken over. The first one starts the clock.
+    /// Adds an allocation that was made for it or taken over. The first one starts the deadline.
     pub fn place(&mut self, now: Now, group: &str, alloc: AllocId, canary: bool) {
         let deployment = Arc::make_mut(&mut self.deployment);
         let Some(known) = deployment.groups.get_mut(group) else { return };
@@ -48,7 +48,7 @@ impl DeploymentState {
         }
     }
 
-    /// The group's canaries have taken their places; what follows has all of its time.
+    /// Marks the group's canaries as promoted; the allocations that follow get the full deadline.
     pub fn promote(&mut self, now: Now, group: &str) {
         let deployment = Arc::make_mut(&mut self.deployment);
         let Some(known) = deployment.groups.get_mut(group) else { return };
@@ -57,18 +57,17 @@ impl DeploymentState {
         self.extend(now, group);
     }
 
-    /// Its group of that name, where it has one.
     pub fn group(&self, name: &str) -> Option<&DeploymentGroup> {
         self.deployment.groups.get(name)
     }
 
-    /// Some group's time is over.
+    /// Whether a group's deadline has passed.
     pub fn is_due(&self, now: Now) -> bool {
         self.progress_by.values().any(|by| by.is_due(now))
     }
 
-    /// In this group of it nothing more has to become healthy before somebody decides on its canaries, or at all. What was taken
-    /// over from before does not stand in for a canary.
+    /// Whether no more allocations of this group have to become healthy before its canaries are promoted or, without
+    /// canaries, at all. An allocation taken over from an older version does not count as a canary.
     pub(super) fn is_content(&self, group: &DeploymentGroup) -> bool {
         if !group.is_canarying() {
             return group.healthy_allocs >= group.desired_total;
@@ -77,7 +76,7 @@ impl DeploymentState {
         healthy.count() >= group.desired_canaries as usize
     }
 
-    /// When it has to be looked at again by itself.
+    /// When it has to be planned again without an event.
     pub fn wake_ns(&self, now: Now) -> Option<u64> {
         let due = self.progress_by.values().map(|by| by.due_ns(now)).filter(|due| *due > now.boot_ns);
         if self.deployment.is_running() { due.min() } else { None }
@@ -90,7 +89,7 @@ impl DeploymentState {
         }
     }
 
-    /// From now on one more allocation of the group has the whole of its deadline to become healthy.
+    /// Restarts the group's deadline: one more allocation has to become healthy within it.
     fn extend(&mut self, now: Now, group: &str) {
         let Some(known) = Arc::make_mut(&mut self.deployment).groups.get_mut(group) else { return };
         if known.progress_deadline.is_zero() {
@@ -101,7 +100,7 @@ impl DeploymentState {
         self.progress_by.insert(String::from(group), by);
     }
 
-    /// Counts what its allocations have come to.
+    /// Counts the verdicts of its allocations.
     fn count<'a>(&mut self, now: Now, allocs: &[AllocId], find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
         self.drop_stopped(now, find);
         let id = self.deployment.id;
@@ -132,13 +131,13 @@ impl DeploymentState {
         for name in progressed {
             self.extend(now, &name);
         }
-        // Of what is forgotten nothing more is heard.
+        // Removed allocations are not judged again.
         if self.judged.len() > allocs.len() {
             self.judged.retain(|alloc, _| allocs.contains(alloc));
         }
     }
 
-    /// What was stopped proves nothing any more: another one takes its place, and has the whole of the deadline for it.
+    /// Removes stopped allocations from the count. The replacement of each has the full deadline to become healthy.
     fn drop_stopped<'a>(&mut self, now: Now, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
         let runs = |id: &AllocId| find(*id).is_none_or(|placed| placed.desired == Desired::Run);
         let lacks = |group: &DeploymentGroup| group.is_canarying() && !group.placed_canaries.iter().all(runs);
@@ -157,7 +156,7 @@ impl DeploymentState {
         }
     }
 
-    /// The same, with all that its allocations have come to.
+    /// A copy with the current verdicts of its allocations counted.
     pub fn counted<'a>(
         &self,
         now: Now,
@@ -169,7 +168,7 @@ impl DeploymentState {
         counted
     }
 
-    /// The same, ended.
+    /// A copy that has ended.
     pub(super) fn ended(&self, status: DeploymentStatus, description: &str) -> Self {
         let mut deployment = Deployment::clone(&self.deployment);
         deployment.status = status;

@@ -1,4 +1,4 @@
-//! What a deployment comes to, by example.
+//! Outcomes of a deployment, by example.
 
 use std_alloc::{borrow::ToOwned, vec};
 
@@ -70,7 +70,7 @@ impl Bench {
         self.allocs.insert(id(number), Member { version, desired: Desired::Run, known: known(healthy) });
     }
 
-    /// An allocation of the new version in this slot.
+    /// Puts an allocation of the new version into this slot.
     fn replace(&mut self, index: usize, number: u8, healthy: Option<bool>) {
         self.put(number, 1, healthy);
         let slots = self.state.slots.get_mut("g").expect("its slots");
@@ -103,7 +103,7 @@ impl Bench {
         })
     }
 
-    /// What it comes to at that second; the newest state is kept.
+    /// Plans at that second; keeps the newest state.
     fn turn(&mut self, second: u64) -> Vec<Turnout> {
         let text = |version| (version == 0).then(|| Arc::new(self.old.clone()));
         let turnouts = plan(at(second), &self.job, &self.state, &self.ids(), &|id| self.find(id), &text);
@@ -123,7 +123,7 @@ impl Bench {
         &self.shown().groups["g"]
     }
 
-    /// Its status, description, and where the job goes back to.
+    /// Its status, description, and the version that the job reverts to.
     fn end(&mut self, second: u64) -> (DeploymentStatus, &str, Option<u64>) {
         let turnouts = self.turn(second);
         let reverted = turnouts.iter().find_map(|turnout| match turnout {
@@ -300,7 +300,7 @@ fn groups_that_want_nothing_are_no_part_of_it() {
     assert_eq!(groups, ["g"]);
 }
 
-/// So many healthy allocations may have been counted: each slot has to hold one of them, of this version.
+/// Enough healthy allocations may have been counted: each slot has to hold one of them, of this version.
 #[test]
 fn it_goes_on_while_a_slot_holds_another_than_was_counted() {
     let mut bench = Bench::new(|_| {});
@@ -358,7 +358,7 @@ fn its_deadline_is_bound_to_the_boot_that_it_is_read_in() {
     known.rebase(later);
     let by = known.progress_by["g"];
     assert_eq!(known.wake_ns(later), Some(by.due_ns(later)));
-    // From now on its clock alone counts, not what the other one shows.
+    // From now on only this boot's clock counts, not the wall clock.
     let much_later = Now { boot_ns: 1 + 60_000_000_000, ..later };
     assert!(known.is_due(much_later));
 }

@@ -1,4 +1,4 @@
-//! Every field of a job: which change of it an allocation outlives.
+//! Every field of a job: whether an allocation continues after its change.
 
 use herdlet_api_types::{
     Duration,
@@ -36,7 +36,7 @@ fn old() -> Job {
     job("j", JobType::Service, vec![group("g", 1, vec![task("a"), task("b")])])
 }
 
-/// What asks for another allocation when one field of a job is changed; nothing where it goes on.
+/// Which fields require a new allocation when one field of a job changes; empty if it continues.
 #[test]
 fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
     let in_place: [(&str, Change); 28] = [

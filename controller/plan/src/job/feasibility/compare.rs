@@ -1,4 +1,4 @@
-//! Comparing an attribute of the node with what a constraint says.
+//! Compares an attribute of the node with the value of a constraint.
 //!
 //! In: two texts, either of which may be missing. Out: whether the operator holds. Source of the rules: Nomad's
 //! `scheduler/feasible.go`.
@@ -11,20 +11,20 @@ use regex::{Regex, RegexBuilder};
 
 use super::version::{Conditions, Rules};
 
-/// Longest value of a constraint in bytes; a regular expression of that length compiles at once.
+/// Longest value of a constraint in bytes; a regular expression of that length compiles quickly.
 pub const VALUE_BYTES_MAX: usize = 1_024;
-/// Memory that a compiled regular expression may take, in bytes.
+/// Memory limit of a compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 16;
-/// How deep its brackets may lie in each other.
+/// Nesting limit of a regular expression.
 const REGEX_DEPTH_MAX: u32 = 50;
 
-/// A regular expression within bounds, or what is wrong with it.
+/// Compiles a regular expression within bounds.
 ///
 /// # Errors
-/// The reason in words.
+/// The reason as text.
 pub fn regexp(text: &str) -> Result<Regex, String> {
     let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).nest_limit(REGEX_DEPTH_MAX).build();
-    // What is wrong is said in the last line, below a drawing of the place.
+    // The last line holds the reason, below a drawing of the position.
     built.map_err(|error| {
         let told = error.to_string();
         let last = told.lines().next_back().unwrap_or_default();
@@ -32,7 +32,7 @@ pub fn regexp(text: &str) -> Result<Regex, String> {
     })
 }
 
-/// Whether the operator holds between what the node has and what is wanted.
+/// Whether the operator holds between the node's value and the required one.
 pub fn holds(operator: Operator, has: Option<&str>, wants: Option<&str>) -> bool {
     let both = |compare: &dyn Fn(&str, &str) -> bool| match (has, wants) {
         (Some(has), Some(wants)) => compare(has, wants),
@@ -66,7 +66,7 @@ fn fits(version: &str, conditions: &str, rules: Rules) -> bool {
     Conditions::parse(conditions, rules).is_some_and(|conditions| conditions.hold(version))
 }
 
-/// As integers where both are, else as numbers, else as texts.
+/// Compares as integers if both are, else as numbers, else as texts.
 fn order(one: &str, other: &str) -> Ordering {
     if let (Ok(one), Ok(other)) = (one.parse::<i64>(), other.parse::<i64>()) {
         return one.cmp(&other);
@@ -81,7 +81,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim)
 }
 
-/// Whether a text fits a pattern in which `*` stands for anything, as in `datacenters`.
+/// Whether a text matches a pattern in which `*` matches anything, as in `datacenters`.
 pub fn fits_pattern(text: &str, pattern: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };

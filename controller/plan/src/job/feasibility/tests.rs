@@ -1,4 +1,4 @@
-//! Which node a group may run on, and what is said where it may not.
+//! Which node a group may run on, and the message where it may not.
 
 use std_alloc::{borrow::ToOwned, vec};
 
@@ -24,7 +24,7 @@ fn constraint(attribute: &str, operator: Operator, value: &str) -> Constraint {
     Constraint { attribute: attribute.to_owned(), operator, value: value.to_owned() }
 }
 
-/// Why the group may not run there; empty where it may.
+/// Why the group may not run there; empty if it may.
 fn told(change: impl FnOnce(&mut Job)) -> String {
     let mut job = job();
     change(&mut job);
@@ -57,7 +57,7 @@ fn datacenters_and_node_pool_are_names_of_the_node() {
     assert!(told(|job| job.node_pool = "gpu".to_owned()).contains("must be in \"gpu\""));
 }
 
-/// A job with three mistakes in its constraints was mended three times: only the first was told each time.
+/// A job with three mistakes in its constraints had to be fixed three times, as each time only the first was reported.
 #[test]
 fn all_that_keeps_a_group_away_is_told_in_one_go() {
     let mut job = job();

@@ -1,7 +1,8 @@
-//! Versions and lists of conditions on them, as Nomad's `version` and `semver` operators read them.
+//! Versions and lists of conditions on them, as in Nomad's `version` and `semver` operators.
 //!
-//! `version` follows hashicorp/go-version: any number of parts, `v` before them, `~>`, and a pre-release fits only what names one
-//! of the same version. `semver` takes three parts and orders pre-releases as Semantic Versioning does.
+//! `version` follows hashicorp/go-version: any number of parts, `v` before them, `~>`, and a pre-release only matches a
+//! condition that names a pre-release of the same version. `semver` takes three parts and orders pre-releases as
+//! Semantic Versioning does.
 
 use core::cmp::Ordering;
 use std_alloc::{string::String, vec::Vec};
@@ -22,7 +23,7 @@ pub struct Conditions {
     all: Vec<(Relation, Version)>,
 }
 
-/// Most conditions of a list.
+/// Maximum length of a list.
 const CONDITIONS_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +49,13 @@ const RELATIONS: [(&str, Relation); 7] = [
 ];
 
 impl Conditions {
-    /// Reads a list; nothing where it is none.
+    /// Parses a list; `None` if it is not valid.
     pub fn parse(text: &str, rules: Rules) -> Option<Self> {
         let all = text.split(',').map(|part| condition(part.trim(), rules)).collect::<Option<Vec<_>>>()?;
         (all.len() <= CONDITIONS_MAX).then_some(Self { rules, all })
     }
 
-    /// Whether a version fits all of them. What is no version fits none.
+    /// Whether a version meets all of them. An invalid version meets none.
     pub fn hold(&self, version: &str) -> bool {
         let Some(version) = Version::parse(version.trim(), self.rules) else { return false };
         self.all.iter().all(|(relation, bound)| match self.rules {
@@ -100,7 +101,7 @@ fn fits_version(relation: Relation, version: &Version, bound: &Version) -> bool 
     }
 }
 
-/// A pre-release is compared only with one of the same version.
+/// A pre-release is compared only with a pre-release of the same version.
 fn is_comparable(version: &Version, bound: &Version) -> bool {
     match (version.pre.is_empty(), bound.pre.is_empty()) {
         (true, _) => true,
@@ -112,7 +113,7 @@ fn is_comparable(version: &Version, bound: &Version) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
     parts: Vec<u64>,
-    /// How many parts were written.
+    /// Number of parts that were written.
     written: usize,
     pre: String,
 }
@@ -167,7 +168,7 @@ impl Version {
     }
 }
 
-/// Part by part: numbers before words, numbers by value; what has more parts comes later.
+/// Compares part by part: numbers before words, numbers by value; with equal parts the longer one is later.
 fn compare_pre(one: &str, other: &str) -> Ordering {
     let rank = |part: &str| match part.parse::<u64>() {
         Ok(number) => (0, number, String::new()),

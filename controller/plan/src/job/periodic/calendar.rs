@@ -1,9 +1,9 @@
-//! When a cron expression is due by the clocks of a place.
+//! When a cron expression is due on the clocks of a time zone.
 //!
-//! In: expressions, a time zone of the IANA database (as it was when this was compiled), a moment. Out: the next moment.
+//! In: expressions, a time zone of the IANA database (bundled at compile time), a moment. Out: the next moment.
 //!
-//! A moment is named when the clocks show it, as in Nomad: not at all in an hour that they leave out in spring, twice in one that they show
-//! twice in autumn.
+//! As in Nomad, a moment is due when the clocks show it: never in an hour that they skip in spring, twice in an hour
+//! that they repeat in autumn.
 
 use std_alloc::{format, string::String, vec::Vec};
 
@@ -15,10 +15,10 @@ use jiff::{
 
 use super::cron::Cron;
 
-/// More expressions than anybody has; each is asked at each launch.
+/// A generous limit; each expression is evaluated at each launch.
 pub const EXPRESSIONS_LEN_MAX: usize = 64;
 
-/// Some expressions and a place.
+/// Cron expressions and a time zone.
 #[derive(Debug, Clone)]
 pub struct Calendar {
     expressions: Vec<Cron>,
@@ -26,16 +26,16 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// What a periodic job says.
+    /// The calendar of a periodic job.
     ///
     /// # Errors
-    /// What can't be understood of it. A job that was accepted has been asked before.
+    /// An invalid expression or time zone. Jobs are validated before they are accepted.
     pub fn of(periodic: &Periodic) -> Result<Self, String> {
         let expressions = periodic.crons.iter().map(|text| Cron::parse(text));
         Ok(Self { expressions: expressions.collect::<Result<_, _>>()?, zone: zone(&periodic.time_zone)? })
     }
 
-    /// The first moment after this one that an expression names; none where there is none.
+    /// The first moment after this one that matches an expression, if any.
     pub fn next(&self, after: UnixNanos) -> Option<UnixNanos> {
         let after = Timestamp::from_nanosecond(i128::from(after.0)).ok()?;
         let next = self.expressions.iter().filter_map(|cron| next(cron, &self.zone, after)).min()?;
@@ -43,10 +43,10 @@ impl Calendar {
     }
 }
 
-/// The time zone of that name.
+/// The time zone with that name.
 ///
 /// # Errors
-/// There is none.
+/// When there is none.
 pub fn zone(name: &str) -> Result<TimeZone, String> {
     let found = TimeZoneDatabase::bundled().get(name);
     found.map_err(|_| {
@@ -54,7 +54,7 @@ pub fn zone(name: &str) -> Result<TimeZone, String> {
     })
 }
 
-/// From one change of the clocks to the next, each stretch by itself.
+/// Searches each interval between two clock changes separately.
 fn next(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
     let mut from = after.checked_add(SignedDuration::from_nanos(1)).ok()?;
     loop {
@@ -113,7 +113,7 @@ mod tests {
         berlin("0 2 * * *", &["2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-26T01:00:00Z"]);
         berlin("59 1 * * *", &["2026-10-24T23:59:00Z", "2026-10-26T00:59:00Z"]);
         berlin("0 3 * * *", &["2026-10-25T02:00:00Z", "2026-10-26T02:00:00Z"]);
-        // Asked within the hour that comes again.
+        // Starts within the repeated hour.
         table("30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", &["2026-10-25T01:30:00Z"]);
         table("30 2 * * *", "Europe/Berlin", "2026-10-25T01:30:00Z", &["2026-10-26T01:30:00Z"]);
         table(
@@ -145,9 +145,9 @@ mod tests {
         lord_howe("31 2 * * *", "2026-10-03T00:00:00Z", &["2026-10-03T15:31:00Z", "2026-10-04T15:31:00Z"]);
         lord_howe("31 1 * * *", "2026-04-04T12:00:00Z", &["2026-04-04T14:31:00Z", "2026-04-04T15:01:00Z"]);
         lord_howe("3 1 * * *", "2026-04-04T12:00:00Z", &["2026-04-04T14:03:00Z", "2026-04-05T14:33:00Z"]);
-        // Midnight is left out: 4 November 2018 00:00 is 01:00.
+        // Midnight is skipped: 4 November 2018 00:00 is 01:00.
         table("5 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z", &["2018-11-05T02:05:00Z"]);
-        // A day that never was: 30 December 2011 in Samoa.
+        // A day that Samoa skipped: 30 December 2011.
         table("0 12 30 * *", "Pacific/Apia", "2011-12-01T00:00:00Z", &["2012-01-29T22:00:00Z"]);
         table("0 0 * * *", "UTC", "2026-12-31T23:59:59Z", &["2027-01-01T00:00:00Z"]);
         assert!(zone("Mars/Olympus").is_err());

@@ -1,7 +1,8 @@
-//! Cron expressions: five fields, six with a year at the end, seven with seconds at the beginning too, or a name such as `@daily`.
+//! Cron expressions: five fields, six with a year at the end, seven with seconds at the beginning too, or a name such
+//! as `@daily`.
 //!
-//! In: the text; a civil time. Out: the next civil time that it names. It knows no time zone: what a civil time is on the clocks of
-//! a place is [`super::calendar`]'s.
+//! In: the text; a civil time. Out: the next matching civil time. It knows no time zone: [`super::calendar`] maps civil
+//! times to moments.
 //!
 //! | field | values | also |
 //! | --- | --- | --- |
@@ -12,19 +13,19 @@
 //! | day of week | 0–7, SUN–SAT, Sunday–Saturday (0 and 7 are Sunday) | `5L` (last Friday), `5#3` (third Friday), `?` |
 //! | year | 1970–2099 | |
 //!
-//! Where both days are restricted, one of them is enough. The language is that of the parser that Nomad uses.
+//! If both day fields are restricted, either one is enough. The language is that of the parser that Nomad uses.
 
 use std_alloc::{format, string::String, vec::Vec};
 
 use jiff::civil::{Date, DateTime, Weekday, date};
 
-/// The years that can be named.
+/// The years that an expression can match.
 const YEARS: core::ops::RangeInclusive<i16> = 1970..=2099;
 
 /// The longest text: seven fields with every value written out.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// Names for expressions.
+/// Named expressions.
 const NAMES: [(&str, &str); 7] = [
     ("@annually", "0 0 1 1 *"),
     ("@yearly", "0 0 1 1 *"),
@@ -51,7 +52,7 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// An expression that was understood.
+/// A parsed expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cron {
     seconds: u64,
@@ -85,7 +86,7 @@ struct WeekDays {
 }
 
 impl Cron {
-    /// Understands an expression.
+    /// Parses an expression.
     ///
     /// # Errors
     /// What is wrong with it, and what would be right.
@@ -129,16 +130,16 @@ impl Cron {
         })
     }
 
-    /// Whether there is any time that it names.
+    /// Whether it matches any time.
     pub fn names_any(&self) -> bool {
         self.next(date(*YEARS.start(), 1, 1).at(0, 0, 0, 0)).is_some()
     }
 
-    /// The first civil time at `from` or after it; none where there is none until the last year that can be named.
+    /// The first matching civil time at `from` or later, if there is one up to the last year.
     pub(super) fn next(&self, from: DateTime) -> Option<DateTime> {
         let from = whole_second(from)?;
         let mut day = from.date();
-        // Of the first day only what is left of it.
+        // On the first day only the remaining time counts.
         if self.names(day)
             && let Some(found) = self.next_of_day(from)
         {
@@ -152,7 +153,7 @@ impl Cron {
         }
     }
 
-    /// The next day after this that it names.
+    /// The next matching day after this one.
     fn next_day(&self, after: Date) -> Option<Date> {
         let mut day = after.tomorrow().ok()?;
         loop {
@@ -196,7 +197,7 @@ impl Cron {
         YEARS.contains(&year) && self.years.as_ref().is_none_or(|years| years.contains(&year))
     }
 
-    /// Whether it names this day.
+    /// Whether it matches this day.
     fn names(&self, day: Date) -> bool {
         if !self.names_year(day.year()) || !has(self.months, day.month().unsigned_abs()) {
             return false;
@@ -252,14 +253,14 @@ fn whole_second(at: DateTime) -> Option<DateTime> {
     if whole == at { Some(whole) } else { whole.checked_add(jiff::SignedDuration::from_secs(1)).ok() }
 }
 
-/// What a field may say.
+/// Allowed values of a field.
 struct Field {
     name: &'static str,
     from: u8,
     to: u8,
-    /// Words for numbers; their first three letters are enough.
+    /// Names of numbers; their first three letters are enough.
     words: &'static [&'static str],
-    /// Number of the first word.
+    /// Number of the first name.
     first_word: u8,
 }
 
@@ -316,7 +317,7 @@ fn range(text: &str, field: &Field) -> Result<u64, String> {
             (from, 0) if from > 0 && field.to == WEEK_DAY.to => (from, WEEK_DAY.to),
             both => both,
         },
-        // `5/10` begins at 5 and goes on to the end.
+        // `5/10` begins at 5 and continues to the end.
         None if step.is_some() => (field.number(range)?, field.to),
         None => {
             let number = field.number(range)?;
@@ -371,7 +372,7 @@ fn week_days(text: &str) -> Result<WeekDays, String> {
     Ok(days)
 }
 
-/// 7 is Sunday as well.
+/// Maps 7 to 0: both are Sunday.
 fn sunday_once(days: u64) -> u64 {
     (days | u64::from(has(days, 7))) & 0x7f
 }
@@ -434,7 +435,7 @@ mod tests {
         next("0 0 * * 5-7", from, &["2026-11-27T00:00:00", "2026-11-28T00:00:00", "2026-11-29T00:00:00"]);
         next("0 0 * * fri-sun", from, &["2026-11-27T00:00:00", "2026-11-28T00:00:00", "2026-11-29T00:00:00"]);
         next("0 0 * february Monday", from, &["2027-02-01T00:00:00", "2027-02-08T00:00:00"]);
-        // Either day is enough where both are written.
+        // If both days are restricted, either one is enough.
         next(
             "0 0 13 * 5",
             from,
@@ -467,7 +468,7 @@ mod tests {
         let longest = format!("{:1$}", "@hourly", TEXT_BYTES_MAX);
         next(&longest, from, &["2026-11-22T11:00:00"]);
         assert!(Cron::parse(&format!("{longest} ")).is_err_and(|why| why.contains("bytes")));
-        // The moment itself counts, a part of a second after it does not.
+        // The moment itself counts, a fraction of a second after it does not.
         next("0 3 * * *", "2026-11-22T03:00:00", &["2026-11-22T03:00:00"]);
         next("0 3 * * *", "2026-11-22T03:00:00.000000001", &["2026-11-23T03:00:00"]);
     }

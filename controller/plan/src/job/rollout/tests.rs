@@ -17,16 +17,16 @@ use crate::{
     state::{Health, TaskState},
 };
 
-/// What is known of a slot's allocation, or of one that has left its slot.
+/// State of a slot's allocation, or of one that has left its slot.
 struct Slotted {
     outdated: bool,
     desired: Desired,
     known: Durable,
-    /// The slot that it has left; those stand behind all others.
+    /// The slot that it has left; these come after all others.
     left: Option<u32>,
-    /// It was forgotten, and its slot not given to another yet.
+    /// It was removed, and its slot not assigned to another yet.
     forgotten: bool,
-    /// It has not left its slot: it is the canary beside what that holds, of this deployment or an older one.
+    /// It has not left its slot: it is the canary beside that slot's allocation, of this deployment or an older one.
     canary_of: Option<CanaryOf>,
 }
 
@@ -43,21 +43,21 @@ fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bo
     Slotted { outdated, desired, known, left: None, forgotten: false, canary_of: None }
 }
 
-/// The next steps of a job in these slots, of which so many may be between versions.
+/// The next steps of a job with these slots, of which `max_parallel` may be between versions.
 fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>, Vec<Step>) {
     steps_in(None, slots, &Update { max_parallel, ..fixture::update() }, deleting)
 }
 
-/// The same, where a deployment of the new version stands like this.
+/// State of a deployment of the new version.
 struct Deploys {
     status: DeploymentStatus,
-    /// What is of the new version was made for it.
+    /// Allocations of the new version were created for it.
     joined: bool,
     reschedule: ReschedulePolicy,
     progress_deadline: Duration,
 }
 
-/// The next steps of one slot with what is known of its allocation of the new version, and of one that is outdated.
+/// The next steps of one slot with this state of its allocation of the new version, and of one that is outdated.
 fn steps_beside(known: Durable, deploys: &Deploys) -> Vec<Step> {
     let slots = [
         Slotted { known, ..slotted(false, Desired::Run, running(), None) },
@@ -68,7 +68,7 @@ fn steps_beside(known: Durable, deploys: &Deploys) -> Vec<Step> {
     steps_of(Some("i"), &slots, &update, false, Some(deploys)).1
 }
 
-/// The same, where a deployment has just begun.
+/// The next steps if a deployment has just begun.
 fn steps_of_deployment(slots: &[Slotted], max_parallel: u32) -> (Vec<AllocId>, Vec<Step>) {
     steps_in(Some("i"), slots, &Update { max_parallel, ..fixture::update() }, false)
 }
@@ -203,7 +203,7 @@ fn a_canary_waits_for_what_has_left_its_slot() {
     assert_eq!(canaries(&[old(), old(), left(dead())]), [0]);
 }
 
-/// The slots in which canaries are made next.
+/// The slots in which canaries are created next.
 fn canaries(slots: &[Slotted], update: &Update) -> Vec<u32> {
     let (_, steps) = steps_in(Some("i"), slots, update, false);
     let canary = |step: &Step| if let Step::Canary { index, .. } = step { Some(*index) } else { None };
@@ -244,7 +244,7 @@ fn one_slot_at_a_time_is_between_versions() {
     assert_eq!(next(&[old(), old()]), (vec![0], vec![]));
     let stopping = slotted(true, Desired::Stop, running(), Some(true));
     assert_eq!(next(&[stopping, old()]), (vec![], vec![]));
-    // An ended one is replaced; until that one has proved itself the next stays.
+    // An ended one is replaced; until the new one is healthy the next stays.
     let ended = slotted(true, Desired::Stop, dead(), Some(true));
     assert_eq!(next(&[ended, old()]), (vec![], vec![0]));
     assert_eq!(next(&[new(None), old()]), (vec![], vec![]));
@@ -331,7 +331,7 @@ fn what_has_failed_in_a_deployment_is_followed_only_where_that_goes_on() {
     assert_eq!(follows(broken(), &endless), None, "it is about to fail its deployment");
     let never = Deploys { reschedule: ReschedulePolicy::default(), ..deploys(Successful, true) };
     assert_eq!(follows(broken(), &never), None);
-    // One that was promised is not made once the deployment has failed.
+    // A promised replacement is not created once the deployment has failed.
     let due = crate::time::Deadline::after(at(0), Duration::from_secs(5));
     let promised = Durable { followed: Some(Followed::At(due)), ..broken() };
     assert_eq!(follows(promised, &deploys(Failed, true)), Some(false));
