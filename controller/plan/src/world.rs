@@ -1,6 +1,7 @@
-//! All objects of this machine, and the two things that can be done with them: take in an event, plan a key.
+//! All objects of this machine. They can apply an event and plan a key.
 //!
-//! Synchronous, total and without IO, so that the same code runs under the agent's loop and under the simulator.
+//! In: events and keys. Out: actions, records and views of the turn. Synchronous, total and without IO, so that the
+//! same code runs under the agent's loop and under the simulator.
 
 mod allocs;
 mod children;
@@ -66,14 +67,14 @@ pub struct World {
     pub(crate) meta: Tracked<Meta>,
     pub(crate) jobs: BTreeMap<JobKey, JobEntry>,
     pub(crate) allocs: Allocs,
-    /// Jobs that wait for ports or room which other allocations hold.
+    /// Jobs that wait for ports or capacity held by other allocations.
     pub(crate) short: BTreeSet<JobKey>,
-    /// Jobs that may take what is free, in their order.
+    /// The queue of jobs that compete for free capacity.
     pub(crate) line: Line,
     pub(crate) generation: u64,
-    /// What operations are noted in before they are handed out; kept for its memory.
+    /// Buffer for issued operations, reused to save allocations.
     issued: Vec<Issued>,
-    /// What allocations are planned on; kept for its memory.
+    /// Buffer for plans of allocations, reused to save allocations.
     plan: Plan,
 }
 
@@ -81,28 +82,28 @@ pub struct World {
 pub(crate) struct JobEntry {
     pub state: Tracked<JobState>,
     pub current: Arc<Job>,
-    /// Older versions whose text is stored.
+    /// Older versions whose specification is stored.
     pub past: BTreeMap<u64, Arc<JobVersion>>,
-    /// The newest version whose text was given out to be stored.
+    /// The newest version whose specification was passed on to be stored.
     pub written: Option<u64>,
-    /// Groups of the current version that may not run on this node; none while nobody has looked.
+    /// Groups of the current version that may not run on this node; `None` until checked.
     pub infeasible: Option<BTreeMap<String, Unplaced>>,
     /// Why slots can't be filled now, by group.
     pub unplaced: BTreeMap<String, Unplaced>,
-    /// When the first of its failed allocations is followed by another one.
+    /// When the first replacement of its failed allocations is due.
     pub retry: Option<Deadline>,
     pub since: Moment,
-    /// Planning it panicked.
+    /// The message of a panic in planning it.
     pub quarantine: Option<String>,
-    /// Why it had to converge last; see [`crate::turn::Note::Converged`].
+    /// Why it last had to converge; see [`crate::turn::Note::Converged`].
     pub cause: &'static str,
-    /// As it was last shown.
+    /// The view as last published.
     pub shown: Option<Arc<JobView>>,
-    /// Something has changed that its plan depends on.
+    /// Something that its plan depends on has changed.
     pub stale: bool,
-    /// What has not converged.
+    /// Slots and allocations that have not converged.
     pub open: Open,
-    /// When it is launched next.
+    /// Its next launch.
     pub next_launch: Option<UnixNanos>,
 }
 
@@ -130,7 +131,7 @@ impl World {
         }
     }
 
-    /// Takes in one event: changes state, marks what has to be planned.
+    /// Applies one event: changes state and marks the keys to plan.
     pub fn apply(&mut self, now: Now, event: Event, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let open = &mut OpenTurn { now, dirty, turn };
         match event {
@@ -164,7 +165,7 @@ impl World {
         }
     }
 
-    /// Plans one key until its plan changes nothing more, and hands out what comes of it.
+    /// Plans one key until its plan makes no more changes, and adds the resulting actions to the turn.
     pub fn reconcile(&mut self, now: Now, key: &Key, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let open = &mut OpenTurn { now, dirty, turn };
         match key {
@@ -177,7 +178,7 @@ impl World {
             Key::Alloc(id) => self.reconcile_alloc(open, *id),
         }
         open.dirty.remove(key);
-        // Each time, lest a panic loses it: nobody else opens the line.
+        // Repeated each time, so that a panic can't lose these keys: only they open the queue.
         open.dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
         self.flush_meta(open.turn);
     }
@@ -190,22 +191,22 @@ impl World {
         jobs.chain(volumes).chain(allocs).collect()
     }
 
-    /// Every wanted allocation that is known.
+    /// All allocations with their states.
     pub fn allocations(&self) -> impl Iterator<Item = (&Arc<Allocation>, &AllocState)> {
         self.allocs.iter().map(|(_, entry)| (entry.spec.allocation(), &entry.state))
     }
 
-    /// The same as they are planned.
+    /// All allocations as they are planned.
     pub fn alloc_specs(&self) -> impl Iterator<Item = (&AllocSpec, &AllocState)> {
         self.allocs.iter().map(|(_, entry)| (&*entry.spec, &entry.state))
     }
 
-    /// A wanted allocation.
+    /// One allocation with its state.
     pub fn allocation(&self, id: AllocId) -> Option<(&Arc<Allocation>, &AllocState)> {
         self.allocs.get(id).map(|entry| (entry.spec.allocation(), &entry.state))
     }
 
-    /// What every plan may read.
+    /// The context of every plan.
     pub fn context(&self) -> &Context {
         &self.ctx
     }
@@ -236,7 +237,7 @@ impl World {
         }
     }
 
-    /// Writes to one allocation's state.
+    /// Changes one allocation's state.
     fn write<R>(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -262,7 +263,8 @@ impl World {
         Some(result)
     }
 
-    /// The allocation's state was written to: whoever waits for its end, or for what it holds, may go on.
+    /// After a change of the allocation's state: wakes those that wait for its end, or for ports or capacity that it
+    /// held.
     fn review(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if self.allocs.review(id) {
             self.room_is_free(open, id);
@@ -321,7 +323,8 @@ impl World {
         self.plan = plan;
     }
 
-    /// Writes what changed of an allocation, shows it if it may look different, and tells its job what concerns it.
+    /// Stores what changed of an allocation, publishes its view if that may differ, and notifies its job of relevant
+    /// changes.
     fn show_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId, plan: &Plan) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
         let touched = entry.flush(open, &mut self.meta);
@@ -352,7 +355,7 @@ impl World {
         }
     }
 
-    /// Nothing of the allocation is left in the world: nothing of it is kept here either.
+    /// Nothing of the allocation is left on the machine: removes it from the world.
     fn forget_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.remove(id) else { return };
         self.follow(open, id);
@@ -372,7 +375,7 @@ impl World {
     }
 }
 
-/// Hands out what is to be done for an allocation.
+/// Adds the allocation's issued operations to the turn.
 fn hand_out(ctx: &Context, entry: &AllocEntry, issued: &mut Vec<Issued>, turn: &mut Turn) {
     let spec = entry.spec.allocation();
     turn.actions.extend(issued.drain(..).map(|Issued { part, generation, verb, timeout }| {

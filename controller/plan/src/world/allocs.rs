@@ -1,7 +1,7 @@
-//! The allocations of this machine, with the indexes that keep planning one of them independent of how many others exist.
+//! The allocations of this machine, with the indexes that make planning one independent of the number of others.
 //!
-//! In: allocations, and word that one was written to. Out: each by id, those of a job, those that claim a volume, the host ports
-//! that are held. It decides nothing.
+//! In: allocations, and notice that one has changed. Out: each by id, those of a job, those that claim a volume, the
+//! host ports in use. It decides nothing.
 
 use std_alloc::{
     borrow::Cow,
@@ -38,17 +38,18 @@ use crate::{
 /// Allocations by id, by job and by claimed volume.
 #[derive(Debug, Default)]
 pub(crate) struct Allocs {
-    /// Boxed, since a map's nodes keep room for twice of what they hold.
+    /// Boxed, since a map's nodes reserve up to twice the space of their entries.
     by_id: BTreeMap<AllocId, Box<AllocEntry>>,
-    /// Within a job of this machine by slot, oldest first, as they are shown. A server's job is none of them.
+    /// For a job of this machine: its allocations by slot, oldest first, as they are shown. Jobs of servers are not
+    /// included.
     by_job: BTreeMap<JobKey, BTreeMap<Place, AllocId>>,
     by_volume: BTreeMap<String, BTreeSet<AllocId>>,
     ports: Held,
-    /// What live allocations have taken of the machine.
+    /// Capacity that live allocations have taken.
     taken: Room,
 }
 
-/// Group, index, commit in which it was made.
+/// Group, index, commit in which it was created.
 type Place = (String, u32, u64);
 
 /// One allocation.
@@ -56,19 +57,19 @@ type Place = (String, u32, u64);
 pub(crate) struct AllocEntry {
     pub spec: Tracked<AllocSpec>,
     pub state: AllocState,
-    /// Something that is shown may have changed.
+    /// Something in its view may have changed.
     pub changed: bool,
     /// Since when it has converged, or has not.
     pub since: Moment,
-    /// The verdict as last shown.
+    /// The verdict as last published.
     pub verdict: Option<Convergence>,
-    /// What its job has last been planned with.
+    /// The standing that its job was last planned with.
     pub standing: Option<Standing>,
-    /// It is not over, and this much of the machine is its own, with its ports; what follows it may have been promised more.
+    /// Capacity that it holds, with its ports, until it has ended; may include more, promised to its successor.
     holds: Option<Room>,
 }
 
-/// All that a job's plan depends on and that its allocation's tasks can change.
+/// Everything about an allocation that its tasks can change and its job's plan depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
     version: u64,
@@ -79,27 +80,26 @@ pub(crate) struct Standing {
 }
 
 impl Allocs {
-    /// None yet, on a machine that keeps these ports for itself.
+    /// Empty, on a machine that reserves these ports for itself.
     pub(crate) fn beside(reserved_ports: BTreeSet<u16>) -> Self {
         Self { ports: Held::beside(reserved_ports), ..Self::default() }
     }
 
-    /// What live allocations have taken of the machine.
+    /// Capacity that live allocations have taken.
     pub(crate) fn taken(&self) -> Room {
         self.taken
     }
 
-    /// The allocation.
     pub(crate) fn get(&self, id: AllocId) -> Option<&AllocEntry> {
         self.by_id.get(&id).map(Box::as_ref)
     }
 
-    /// The allocation, to change what no index depends on. After a change of its state comes [`Allocs::review`].
+    /// The allocation, for changes that no index depends on. Call [`Allocs::review`] after a change of its state.
     pub(crate) fn get_mut(&mut self, id: AllocId) -> Option<&mut AllocEntry> {
         self.by_id.get_mut(&id).map(Box::as_mut)
     }
 
-    /// What the job controller sees of an allocation.
+    /// The allocation as the job controller sees it.
     pub(crate) fn placed(&self, id: AllocId) -> Option<Placed<'_>> {
         let entry = self.by_id.get(&id)?;
         Some(Placed {
@@ -114,7 +114,7 @@ impl Allocs {
         })
     }
 
-    /// Whether nothing of it runs or will: it has ended, or was never here.
+    /// Whether nothing of it runs or will run: it has ended, or was never here.
     pub(crate) fn has_ended(&self, id: AllocId) -> bool {
         self.by_id.get(&id).is_none_or(|entry| has_ended(&entry.state.durable))
     }
@@ -130,7 +130,8 @@ impl Allocs {
         ids.filter_map(|id| Some((*id, self.get(*id)?)))
     }
 
-    /// When the first of a job's failed allocations is followed by another one. What is due and waits for something is not told.
+    /// When the first replacement of a job's failed allocations is due. Replacements that are already due, but wait for
+    /// something, are ignored.
     pub(crate) fn next_retry(&self, key: &JobKey, now: Now) -> Option<Deadline> {
         let wanted = self.of_job(key).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);
         let ahead = wanted.filter_map(|(_, alloc)| alloc.state.durable.reschedule());
@@ -147,7 +148,7 @@ impl Allocs {
         &self.ports
     }
 
-    /// Whether one more allocation of the group may live beside the others on this node.
+    /// Whether one more allocation of the group may run beside the live ones on this node.
     ///
     /// # Errors
     /// The constraint that forbids it.
@@ -203,7 +204,8 @@ impl Allocs {
         Some(*entry)
     }
 
-    /// What follows this allocation, which is on its way out, will want so much: until then it holds that for it.
+    /// Reserves `wants` for the successor of this allocation, which is being stopped: until it ends it holds that as
+    /// well.
     pub(crate) fn promise(&mut self, id: AllocId, wants: Room) {
         let Some(entry) = self.by_id.get_mut(&id) else { return };
         if let Some(holds) = &mut entry.holds {
@@ -213,7 +215,7 @@ impl Allocs {
         }
     }
 
-    /// The allocation's state was written to. Whether ports or room became free by that.
+    /// Updates the indexes after a change of the allocation's state. Returns whether ports or capacity became free.
     pub(crate) fn review(&mut self, id: AllocId) -> bool {
         let Some(entry) = self.by_id.get_mut(&id) else { return false };
         match (entry.holds, has_ended(&entry.state.durable)) {
@@ -236,7 +238,7 @@ impl Allocs {
 }
 
 impl AllocEntry {
-    /// Whether it has volumes mounted, or may have some yet.
+    /// Whether volumes are mounted for it, or may be later.
     pub(crate) fn may_mount(&self) -> bool {
         let is_mounted = |(part, state): (Part, &PartState)| {
             matches!(part, Part::Task(_, TaskPart::Mounts))
@@ -245,18 +247,18 @@ impl AllocEntry {
         !has_ended(&self.state.durable) || self.state.parts.iter().any(is_mounted)
     }
 
-    /// A wanted allocation that has never had anything.
+    /// A new allocation without any parts.
     pub(crate) fn new(spec: AllocSpec, now: Now) -> Self {
         let state = AllocState { parts: Parts::absent(), ..AllocState::default() };
         Self::known(Tracked::new(spec), state, now)
     }
 
-    /// An allocation of which something is known.
+    /// An allocation with stored state.
     pub(crate) fn known(spec: Tracked<AllocSpec>, state: AllocState, now: Now) -> Self {
         Self { spec, state, changed: true, since: now.moment(), verdict: None, standing: None, holds: None }
     }
 
-    /// Changes what is wanted of it.
+    /// Changes its desired state.
     pub(crate) fn want(&mut self, desired: Desired, why: String) {
         self.spec.change(|spec| {
             spec.desired = desired;
@@ -265,12 +267,12 @@ impl AllocEntry {
         self.changed = true;
     }
 
-    /// What it holds of the machine; none once it has ended.
+    /// Capacity that it holds; `None` once it has ended.
     pub(crate) fn room(&self) -> Option<Room> {
         self.holds
     }
 
-    /// What its job should know of it.
+    /// Its standing for its job's plan.
     pub(crate) fn standing(&self) -> Standing {
         let known = &self.state.durable;
         Standing {
@@ -282,7 +284,7 @@ impl AllocEntry {
         }
     }
 
-    /// Writes what changed. Whether anything did.
+    /// Stores what changed. Returns whether anything did.
     pub(crate) fn flush(&mut self, open: &mut OpenTurn<'_>, meta: &mut Tracked<Meta>) -> bool {
         let id = self.spec.id;
         let spec = self.spec.take_touched();
@@ -336,7 +338,7 @@ mod tests {
             (dead(), PartState::Up, true),
             (dead(), busy, true),
             (dead(), PartState::Absent, false),
-            // After a start of the agent: it is taken down before anything else.
+            // After a start of the agent it is taken down before anything else.
             (dead(), PartState::Unknown, false),
         ] {
             let durable = Durable { adopted: true, tasks: vec![known], ..Durable::default() };

@@ -1,4 +1,4 @@
-//! Children of jobs: dispatching one, and finding those of a job.
+//! Children of jobs: dispatches one, and finds those of a job.
 
 use std_alloc::format;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl World {
-    /// Makes a child of a parameterized job. Whoever asks again with the same token gets the child that was made then, unless that
+    /// Creates a child of a parameterized job. A repeated request with the same token gets the same child, unless that
     /// is being deleted.
     pub(crate) fn dispatch_job(
         &mut self,
@@ -48,7 +48,7 @@ impl World {
         Ok(Reply::Dispatched { index: self.meta.index, job })
     }
 
-    /// The job of which somebody wants a child.
+    /// The job that a child was requested of.
     pub(super) fn parent(&self, key: &JobKey) -> Result<&JobEntry, Refusal> {
         let entry = self.kept(key)?;
         if entry.current.stop {

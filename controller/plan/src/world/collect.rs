@@ -1,8 +1,8 @@
-//! Garbage collection: what has ended is given up, where nothing depends on it any more.
+//! Garbage collection: removes what has ended and nothing depends on.
 //!
-//! In: what somebody outside chose, by age, number or the disk's room. Out: jobs that are over are forgotten with all they have; of
-//! an allocation that has ended the directory goes, and what is remembered of it too where it is not the newest in its slot. What
-//! is not over, any more or yet, stays: whoever chose may have seen an older state.
+//! In: jobs and allocations chosen by the caller, by age, number or disk space. Out: jobs that are over are removed
+//! with all their allocations; an ended allocation loses its directory and, unless it is the newest in its slot, its
+//! state. Jobs and allocations that are not over are left alone: the caller may have seen an older state.
 
 use std_alloc::{string::String, vec::Vec};
 
@@ -19,11 +19,11 @@ use crate::{
     world::{JobEntry, World, allocs::AllocEntry},
 };
 
-/// Why of what was collected nothing is left.
+/// Reason to remove a collected allocation.
 const COLLECTED: &str = "collected";
 
 impl World {
-    /// Collects what of this is over, and says what that was.
+    /// Collects the given jobs and allocations that are over. The reply lists them.
     pub(super) fn collect(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -50,8 +50,8 @@ impl World {
         Reply::Collected { index: self.meta.index, jobs, allocs: collected }
     }
 
-    /// Whether the job has done all that it ever will. One that is to run for ever is never over
-    /// before it is stopped, nor is one that makes children.
+    /// Whether the job has done all that it ever will. A job that runs forever is not over before it is stopped, nor is
+    /// a job that makes children.
     fn is_over(&self, now: Now, key: &JobKey) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
         let is_sound = entry.quarantine.is_none() && !entry.stale && !entry.state.deleting;
@@ -62,7 +62,8 @@ impl World {
             && self.has_finished(now, key, entry)
     }
 
-    /// Whether nothing of the job runs or will. Told by what is remembered, so that it is known at once after a start.
+    /// Whether nothing of the job runs or will run. Depends only on stored state, so that it is known right after a
+    /// start.
     pub(super) fn has_finished(&self, now: Now, key: &JobKey, job: &JobEntry) -> bool {
         if !self.allocs.of_job(key).all(|(_, alloc)| has_ended(&alloc.state.durable)) {
             return false;
@@ -72,7 +73,7 @@ impl World {
         }
         let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
         let placed = |id| self.allocs.placed(id);
-        // What may not run here now, or waits for room, is still to come.
+        // Allocations that may not run here now, or wait for capacity, are still to come.
         self.allocs.next_retry(key, now).is_none()
             && rollout::plan(now, &job.current, &job.state, &allocs, &placed, &|_| true).is_empty()
     }
@@ -91,10 +92,10 @@ impl World {
         open.dirty.insert(Key::Alloc(id))
     }
 
-    /// Whether another would be made in its place, were it not remembered.
+    /// Whether the job would create another allocation in its place if it were removed.
     fn fills_a_slot(&self, spec: &AllocSpec) -> bool {
         if spec.policy().owner == Owner::Servers {
-            // Its servers go on naming it.
+            // Its servers continue to name it.
             return true;
         }
         let Some(job) = self.jobs.get(&spec.job_key) else { return false };

@@ -1,4 +1,4 @@
-//! Requests of people: checked against the present state, then accepted as a whole or refused as a whole.
+//! Requests of users: checked against the current state, then accepted or refused as a whole.
 
 use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 
@@ -83,7 +83,8 @@ impl World {
         }
     }
 
-    /// An allocation that is being stopped stays so. A second request ends a poststop task that still runs.
+    /// Stops an allocation. One that is being stopped already stays so, except that a repeated request ends a poststop task that still
+    /// runs.
     fn stop_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) -> Result<Reply, Refusal> {
         let entry = self.allocs.get_mut(id).ok_or_else(|| no_alloc(id))?;
         if has_ended(&entry.state.durable) {
@@ -106,8 +107,9 @@ impl World {
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
-    /// What is being stopped ends at once, also where its delay runs already. Of a job that is to be forgotten that is all it has: who
-    /// deletes while the first readings go on is heard before anything is stopped.
+    /// Stopping allocations skip their shutdown delay, even one that is running. For a job that is being deleted that
+    /// means all its allocations: with a deletion during the first readings, the request arrives before anything is
+    /// stopped.
     fn skip_shutdown_delay(&mut self, open: &mut OpenTurn<'_>, of: &Ending) -> Reply {
         let of_job = |key| self.allocs.of_job(key).map(|(id, _)| id).collect();
         let (ids, all): (Vec<AllocId>, bool) = match of {
@@ -175,7 +177,7 @@ impl World {
         name: String,
         data: VolumeData,
     ) -> Result<Reply, Refusal> {
-        // One that has ended and has nothing mounted any more is kept for its logs only. Two allocations of a slot share a name.
+        // An ended allocation without mounts is only kept for its logs. Two allocations of a slot share a name.
         let users = self.claims(&name).filter_map(|id| self.allocs.get(id)).filter(|entry| entry.may_mount());
         let users: BTreeSet<String> = users.map(|entry| entry.spec.name()).collect();
         match (self.ctx.volumes.get(&name), data) {
@@ -197,7 +199,7 @@ impl World {
         };
         match self.ctx.volumes.get_mut(&name) {
             Some(entry) => entry.state.fate = fate,
-            // It was forgotten before, and only its data is left.
+            // It was removed before, and only its data is left.
             None => self.purge_forgotten(&name),
         }
         self.meta.index += 1;

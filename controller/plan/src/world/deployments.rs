@@ -1,7 +1,7 @@
-//! Deployments in the world: beginning one, carrying out what it comes to, requests about it.
+//! Deployments in the world: begins them, applies their outcomes, handles requests about them.
 //!
-//! In: turnouts of the pure plan, requests of people. Out: states that are remembered, canaries that take their slots, a new
-//! version with an old text.
+//! In: turnouts of the pure plan, requests of users. Out: stored states, canaries that take their slots, a new version
+//! with an old specification.
 
 use std_alloc::{format, string::String, sync::Arc, vec::Vec};
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl World {
-    /// Brings the job's deployments up to date. Whether anything moved.
+    /// Updates the job's deployments. Returns whether anything changed.
     pub(super) fn follow_deployments(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -85,7 +85,7 @@ impl World {
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
-    /// Marks a deployment as failed; where it says so, the job goes back to a stable version.
+    /// Marks a deployment as failed; with `auto_revert` the job goes back to a stable version.
     pub(super) fn fail_deployment(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -99,8 +99,8 @@ impl World {
         Ok(reply)
     }
 
-    /// Gives the verdict on allocations of a deployment. An unhealthy one is its end; where its group says so, the job goes back to
-    /// a stable version.
+    /// Sets the health of allocations of a deployment. An unhealthy one fails the deployment; if its group has
+    /// `auto_revert`, the job goes back to a stable version.
     pub(super) fn set_alloc_health(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -155,7 +155,7 @@ impl World {
         Ok(self.turn_out_failed(open, &key, turnouts))
     }
 
-    /// Carries out the end of a deployment that somebody has failed.
+    /// Applies the end of a deployment that was failed by request.
     fn turn_out_failed(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, turnouts: Vec<Turnout>) -> Reply {
         let reverted = turnouts.iter().find_map(|turnout| match turnout {
             Turnout::Revert(version) => Some(*version),
@@ -181,7 +181,7 @@ impl World {
         Ok((key, entry, known))
     }
 
-    /// Carries out what a deployment has come to.
+    /// Applies the outcomes of a deployment.
     fn turn_out(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, turnouts: Vec<Turnout>) {
         for turnout in turnouts {
             match turnout {
@@ -225,7 +225,7 @@ impl World {
         self.meta.index = index;
     }
 
-    /// The group's canaries take their slots; what they stood beside is stopped.
+    /// The group's canaries take their slots; the allocations that they ran beside are stopped.
     fn promote_group(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, group: &str) {
         let Some(entry) = self.jobs.get_mut(key) else { return };
         let Some(mut known) = entry.state.deployment().cloned() else { return };
@@ -263,7 +263,7 @@ impl World {
 }
 
 impl JobEntry {
-    /// The text of a version that is kept.
+    /// The specification of a stored version.
     pub(super) fn text(&self, version: u64) -> Option<Arc<herdlet_api_types::job::Job>> {
         if version == self.state.version {
             return Some(Arc::clone(&self.current));

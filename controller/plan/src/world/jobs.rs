@@ -1,4 +1,4 @@
-//! Jobs in the world: accepting versions, and carrying out the job controller's steps.
+//! Jobs in the world: accepts versions, and carries out the job controller's steps.
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +40,7 @@ use crate::{
 };
 
 impl World {
-    /// Makes this the job's current version, unless it is already. A job that is being deleted comes back to life.
+    /// Makes this the job's current version, unless it already is. A job that is being deleted is wanted again.
     pub(crate) fn accept_job(&mut self, open: &mut OpenTurn<'_>, job: Job) -> (u64, JobChange) {
         let key = job.key();
         open.dirty.insert(Key::Job(key.clone()));
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// The job is no longer wanted: its allocations are stopped and removed, then it is forgotten.
+    /// Deletes a job: its allocations are stopped and removed, then the job.
     pub(crate) fn delete_job(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         let index = self.meta.index + 1;
         if let Some(entry) = self.jobs.get_mut(key)
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// What goes on after all has its `shutdown_delay` when it ends one day.
+    /// The job is wanted again: clears `no_shutdown_delay` on allocations that keep running.
     fn keep_shutdown_delays(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         let ids: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
         for id in ids {
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Something has changed that the job's plan depends on.
+    /// Marks the job's plan as outdated.
     pub(crate) fn stir_job(&mut self, open: &mut OpenTurn<'_>, key: JobKey) {
         if let Some(entry) = self.jobs.get_mut(&key) {
             entry.stale = true;
@@ -158,7 +158,7 @@ impl World {
         }
         let launch_ns = self.launch_due(open, key);
         let mut result = "unchanged";
-        // What only changes how an allocation is doing changes nothing of what the job is to do.
+        // A mere change of an allocation's convergence does not change the job's plan.
         let is_stale = |entry: &JobEntry| {
             let deployment = entry.state.deployment().filter(|known| known.deployment.is_running());
             let retries = entry.retry.is_some_and(|retry| retry.is_due(open.now));
@@ -213,7 +213,8 @@ impl World {
         if !self.ctx.complete && entry.state.deleting {
             return Vec::new();
         }
-        // Neither a version nor this node changes: regular expressions are not compiled at each plan.
+        // Neither a version nor this node changes, so the result is cached: regular expressions are not compiled at
+        // each plan.
         let (job, node) = (&entry.current, &self.ctx.settings.node);
         let infeasible = entry.infeasible.get_or_insert_with(|| {
             let groups = job.groups.iter();
@@ -225,7 +226,7 @@ impl World {
         rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placed(id), &fits)
     }
 
-    /// Carries out one step. Whether anything moved.
+    /// Carries out one step. Returns whether anything changed.
     fn step(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, step: Step) -> bool {
         match step {
             Step::Want { alloc, desired, why } => self.want_of(open, alloc, desired, why),
@@ -369,7 +370,7 @@ impl World {
         true
     }
 
-    /// The allocation stands for the current version from now on, as it is. A deployment judges it anew.
+    /// Moves the allocation, unchanged, to the current version. A running deployment judges it again.
     fn take_over(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, id: AllocId) -> bool {
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let Some(alloc) = self.allocs.get_mut(id) else { return false };
@@ -406,7 +407,7 @@ impl World {
     }
 }
 
-/// Where a new allocation goes.
+/// The slot of a new allocation.
 #[derive(Debug, Clone, Copy)]
 struct NewAlloc<'a> {
     group: &'a str,
@@ -416,12 +417,12 @@ struct NewAlloc<'a> {
 }
 
 impl JobEntry {
-    /// The group's allocations can't be placed now. Of several the first tells why.
+    /// Notes that the group's allocations can't be placed now. The first reason is kept.
     pub(super) fn hold(&mut self, group: &str, unplaced: Unplaced) {
         self.unplaced.entry(String::from(group)).or_insert(unplaced);
     }
 
-    /// An allocation's part in the deployment that is running, where there is one.
+    /// Adds an allocation to the running deployment, if there is one.
     fn join(&mut self, now: Now, group: &str, id: AllocId, canary: bool) -> Option<AllocDeployment> {
         let version = self.state.version;
         let joined = self.state.deployment().filter(|known| known.deployment.is_running())?;
@@ -432,7 +433,7 @@ impl JobEntry {
         Some(AllocDeployment { id: known.deployment.id, canary })
     }
 
-    /// Writes what changed of the job and shows it, if it looks different.
+    /// Stores what changed of the job and publishes its view if that differs.
     pub(crate) fn flush(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, allocs: &Allocs) {
         let convergence = self.convergence(key, allocs);
         if self.state.take_touched() {
@@ -495,7 +496,7 @@ impl JobEntry {
     }
 }
 
-/// The id of a slot's next allocation: a hash of everything that tells it from all others.
+/// The id of a slot's next allocation: a hash of everything that identifies it.
 fn alloc_id(instance: &str, key: &JobKey, create_index: u64, group: &str, index: u32, had: u32) -> AllocId {
     let mut fields = Fields::default();
     for text in [instance, &key.namespace, &key.id, group] {

@@ -1,4 +1,4 @@
-//! Launches of periodic jobs: a child for each moment, made in the commit that remembers the moment.
+//! Launches of periodic jobs: creates a child for each moment, in the commit that stores the moment.
 
 use std_alloc::format;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl World {
-    /// Launches a periodic job if it is due. When it is to be looked at again, by the boot clock.
+    /// Launches a periodic job if it is due. Returns when to plan it again, by the boot clock.
     pub(crate) fn launch_due(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) -> Option<u64> {
         let complete = self.ctx.complete;
         let entry = self.jobs.get_mut(key)?;
@@ -33,7 +33,7 @@ impl World {
         if known != Some(launches) {
             entry.state.launches = Some(launches);
         }
-        // Until every source has spoken, this job may not be wanted any more.
+        // Until every source was read, it is open whether this job is still wanted.
         if let Next::Launch(moment) = next
             && complete
         {
@@ -49,7 +49,7 @@ impl World {
         Some(open.now.boot_ns.saturating_add(ahead.unsigned_abs()))
     }
 
-    /// Makes the child of a moment, unless there is one, or none may be made beside one that runs.
+    /// Creates the child of a moment, unless it exists, or `prohibit_overlap` forbids it beside one that runs.
     fn launch(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, moment: UnixNanos) {
         let Some(entry) = self.jobs.get(key) else { return };
         let child = launched(&entry.current, moment);
@@ -59,8 +59,8 @@ impl World {
         self.accept_job(open, child);
     }
 
-    /// Makes a child of a periodic job now, whatever the time and whatever runs. Asked again within the second it answers with the same
-    /// child.
+    /// Creates a child of a periodic job now, regardless of schedule and running children. A repeated request within
+    /// the same second returns the same child.
     pub(crate) fn force_launch(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) -> Result<Reply, Refusal> {
         let entry = self.parent(key)?;
         match entry.current.launches() {
@@ -84,13 +84,13 @@ impl World {
         Ok(Reply::Dispatched { index: self.meta.index, job })
     }
 
-    /// The wall clock was set: every job that waits for a time of day is looked at again.
+    /// The wall clock was set: plans every job that waits for a time of day again.
     pub(crate) fn clock_set(&mut self, open: &mut OpenTurn<'_>) {
         let periodic = self.jobs.iter().filter(|(_, entry)| entry.current.launches().is_some());
         open.dirty.extend(periodic.map(|(key, _)| Key::Job(key.clone())));
     }
 
-    /// A child that has not ended, where a job lets none begin beside it.
+    /// A child that has not ended, if the job forbids overlaps.
     fn overlaps<'w>(&'w self, now: Now, parent: &'w JobKey) -> Option<&'w JobKey> {
         let job = &self.jobs.get(parent)?.current;
         job.launches().filter(|periodic| periodic.prohibit_overlap)?;
@@ -99,8 +99,8 @@ impl World {
 }
 
 impl JobEntry {
-    /// The job will have this text: where it says something else of its launches, or was stopped or being deleted, nothing before the
-    /// present was missed.
+    /// Prepares the launches for a new specification: if the schedule changes, or the job was stopped or being deleted,
+    /// no moment before the present counts as missed.
     pub(super) fn change_launches(&mut self, now: Now, job: &Job) {
         if (job.periodic != self.current.periodic || self.is_stopped())
             && let Some(launches) = self.state.launches

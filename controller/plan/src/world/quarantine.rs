@@ -1,7 +1,7 @@
-//! What is left alone because planning it panicked.
+//! Quarantines what the planner panicked on.
 //!
-//! In: a key, and what the panic said. Out: the same shown, and stored for an allocation. Nothing is planned here: what has just
-//! panicked would again.
+//! In: a key, and the message of the panic. Out: its view and, for an allocation, its stored state. Nothing is planned
+//! here: planning would panic again.
 
 use std_alloc::{collections::BTreeSet, string::String};
 
@@ -15,15 +15,15 @@ use crate::{
 };
 
 impl World {
-    /// Planning this key panicked: it is left alone, its tasks run on. For an allocation that is stored; jobs and volumes are
-    /// planned again by the next agent, and once somebody applies or deletes them.
+    /// Planning this key panicked: it is not planned any more, and its tasks run on. For an allocation that is stored.
+    /// Jobs and volumes are planned again by the next agent, and once they are applied or deleted.
     pub fn quarantine(&mut self, now: Now, key: &Key, why: &str, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let open = &mut OpenTurn { now, dirty, turn };
         match key {
             Key::Alloc(id) => {
                 let Some(entry) = self.allocs.get_mut(*id) else { return };
                 entry.state.durable.quarantine = Some(String::from(why));
-                // Nothing is planned any more: it is stored and shown.
+                // Plans nothing any more: only stores and publishes it.
                 self.reconcile(open.now, key, open.dirty, open.turn);
             }
             Key::Job(job) | Key::Waiting(job) => {

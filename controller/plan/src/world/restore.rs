@@ -1,4 +1,4 @@
-//! Reading the world back from what was stored.
+//! Restores the world from stored records.
 
 use std_alloc::{
     boxed::Box,
@@ -21,17 +21,18 @@ use crate::{
     world::{JobEntry, World, allocs::AllocEntry, verdict::Open},
 };
 
-/// What was stored and can't be used: its other half is missing.
+/// A stored object that can't be used, because its other half is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unusable {
-    /// The job's current version is not there.
+    /// The job's current version is missing.
     Job(JobKey),
     /// There is a state but no specification.
     Alloc(AllocId),
 }
 
 impl World {
-    /// Builds the world from stored records, in any order. Nothing is known of any part: the plan will be to look.
+    /// Builds the world from stored records, in any order. The state of all parts is unknown, so their plan is to
+    /// inspect them.
     pub fn restore(
         settings: Settings,
         now: Now,

@@ -1,6 +1,7 @@
-//! The machine's room in the world: who waits for it, whose turn it is, and what is kept for whom.
+//! Capacity in the world: which jobs wait for it, whose turn it is, and what is reserved for successors.
 //!
-//! What a group asks for and the order of the line are `job/capacity`'s; what is held is counted with the allocations.
+//! In: ends of allocations, jobs that find no room. Out: jobs to plan again, reservations. Requests of groups and the
+//! order of the queue are in `job/capacity`; the allocations count what is in use.
 
 use std_alloc::{format, string::String, vec::Vec};
 
@@ -19,7 +20,7 @@ use crate::{
 };
 
 impl World {
-    /// An allocation has ended: its own job may follow it first, then whoever waits.
+    /// An allocation has ended: its own job goes first, then the jobs that wait.
     pub(super) fn room_is_free(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if let Some(key) = self.allocs.get(id).map(|entry| entry.spec.job_key.clone()) {
             self.join_line(&key, true);
@@ -28,7 +29,8 @@ impl World {
         self.stir_short();
     }
 
-    /// Whoever waits for ports or room may have them, once it is known what else becomes free in this turn.
+    /// Queues the jobs that wait for ports or capacity, to be planned once it is known what else becomes free in this
+    /// turn.
     pub(super) fn stir_short(&mut self) {
         for key in core::mem::take(&mut self.short) {
             if self.join_line(&key, false) {
@@ -37,28 +39,28 @@ impl World {
         }
     }
 
-    /// All that becomes free in this turn is free.
+    /// Opens the queue: all that becomes free in this turn is free.
     pub(super) fn open_line(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         open.dirty.extend(self.line.open(key).into_iter().map(Key::Waiting));
-        // It may have been planned in this turn, and have found the line closed.
+        // It may have been planned in this turn while the queue was closed.
         if let Some(entry) = self.jobs.get_mut(key) {
             entry.stale = true;
         }
     }
 
-    /// `false` where the job is gone or left alone: it is not planned, and must not be waited for.
+    /// Returns `false` if the job is gone or quarantined: it is not planned, so nothing must wait for it.
     fn join_line(&mut self, key: &JobKey, has_made_room: bool) -> bool {
         let Some(entry) = self.jobs.get(key).filter(|entry| entry.quarantine.is_none()) else { return false };
         self.line.join(key, entry.current.priority, entry.state.create_index, has_made_room);
         true
     }
 
-    /// The job takes nothing now: whose turn it is next may try again.
+    /// The job takes no capacity now: the next in the queue may try again.
     pub(super) fn let_others_in(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         open.dirty.extend(self.line.leave(key).into_iter().map(Key::Waiting));
     }
 
-    /// The group's allocation can't be placed for lack of ports or room: its job waits for either.
+    /// The group's allocation can't be placed for lack of ports or capacity: its job waits.
     pub(super) fn wait_for_room(&mut self, key: &JobKey, group: &str, why: Unplaced) {
         self.short.insert(key.clone());
         if let Some(entry) = self.jobs.get_mut(key) {
@@ -66,8 +68,8 @@ impl World {
         }
     }
 
-    /// Stops an allocation for one of the current version, if that will have ports and room once it has ended: nothing is stopped
-    /// for what can't follow it.
+    /// Stops an allocation for one of the current version, if that gets ports and capacity once it has ended. Otherwise
+    /// it is not stopped.
     pub(super) fn replace(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, id: AllocId) -> bool {
         let (Some(entry), Some(old)) = (self.jobs.get(key), self.allocs.get(id)) else { return false };
         let Some(group) = entry.current.group(&old.spec.group) else { return false };
@@ -86,8 +88,8 @@ impl World {
         self.want_of(open, id, Desired::Stop, String::from(OUTDATED))
     }
 
-    /// What of the job is on its way out holds what follows it wants, if there is so much, and no more: after a restart, and once
-    /// something else is wanted of the job. Whether room became free by that.
+    /// Reserves again, for each successor of a stopping allocation of the job, what it wants, if that is available:
+    /// after a restart, and when the job changes. Returns whether capacity became free.
     pub(super) fn promise_anew(&mut self, key: &JobKey) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
         let before = self.allocs.taken();
@@ -108,7 +110,7 @@ impl World {
         !before.minus(self.allocs.taken()).is_empty()
     }
 
-    /// Whether so much is there once what holds this much has ended.
+    /// Whether `wants` is available once an allocation that holds `holds` has ended.
     fn check_in_place_of(&self, holds: Room, wants: Room) -> Result<(), Unplaced> {
         if wants.minus(holds).is_empty() {
             return Ok(());
@@ -117,7 +119,7 @@ impl World {
         wants.check(all.minus(self.allocs.taken().minus(holds)), all)
     }
 
-    /// Whether nobody but the job itself holds the group's fixed ports.
+    /// Whether the group's fixed ports are free or held by the job itself.
     fn check_fixed_ports(&self, key: &JobKey, group: &Group) -> Result<(), Unplaced> {
         let own = self.allocs.of_job(key).filter(|(_, alloc)| alloc.room().is_some());
         let own = own.flat_map(|(_, alloc)| alloc.spec.ports.values()).map(|port| port.value).collect();
@@ -126,7 +128,7 @@ impl World {
 }
 
 impl JobEntry {
-    /// What is to follow the allocation once it has ended.
+    /// The group whose allocation follows this one once it has ended.
     fn follower_of(&self, old: &Allocation) -> Option<&Group> {
         let is_wanted = |group: &&Group| !self.state.deleting && old.index < self.current.wanted(group);
         let group = self.current.group(&old.group).filter(is_wanted)?;

@@ -1,4 +1,4 @@
-//! Scaling in the world: a new version with another count, and what is remembered of who asked for it.
+//! Scaling in the world: creates a version with another count, and stores scaling events.
 
 use std_alloc::{format, sync::Arc, vec::Vec};
 
@@ -18,7 +18,8 @@ use crate::{
 };
 
 impl World {
-    /// Gives a group another count, or only notes what is said. While a deployment goes on the count stays, as in Nomad.
+    /// Changes the count of a group, or only stores the note. During a deployment the count can't be changed, as in
+    /// Nomad.
     pub(super) fn scale_job(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -69,7 +70,7 @@ impl World {
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }
 
-    /// Makes this the job's current version, but for the counts that its groups have.
+    /// Makes this the job's current version, but keeps the counts of existing groups.
     pub(super) fn apply_with_counts(&mut self, open: &mut OpenTurn<'_>, job: Job) -> Result<Reply, Refusal> {
         let key = job.key();
         let known = self.jobs.get(&key).filter(|known| !known.state.deleting);

@@ -1,8 +1,8 @@
 //! Allocations that a server has placed on this machine (node mode).
 //!
-//! In: what a server wants of one, or that it has forgotten it. Out: the same, wanted here. What is known already changes nothing, what was
-//! to stop never runs again, and no allocation is removed but by its id. What is older is kept away by whoever hears servers: only there
-//! it is known whether they lag, or were restored from an older state.
+//! In: a server's desired state of an allocation, or its removal. Out: the desired state here. A known state changes
+//! nothing, a stopped allocation never runs again, and an allocation is only removed by its id. The session filters
+//! outdated states: only it knows whether servers lag, or were restored from an older state.
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
@@ -24,12 +24,12 @@ use crate::{
     },
 };
 
-/// Why what ran too long without servers is stopped.
+/// Reason to stop an allocation that ran too long without servers.
 const OUT_OF_CONTACT: &str = "stopped: no server was in reach for stop_on_client_after";
 
 impl World {
-    /// A server wants this of an allocation. One that is to stop and was never here is taken too: it ends without having begun, and its
-    /// server, and whoever waits for its end, hears so.
+    /// Applies a server's desired state of an allocation. One that is to stop and was never here is accepted too: it
+    /// ends without having begun, which is reported to its server and to those that wait for its end.
     pub(super) fn place(&mut self, open: &mut OpenTurn<'_>, spec: Allocation) {
         let Some(server) = spec.server.clone() else { return };
         let id = spec.id;
@@ -43,7 +43,7 @@ impl World {
     }
 
     fn place_first(&mut self, open: &mut OpenTurn<'_>, spec: Allocation, server: &ServerSide) {
-        // This machine's commits are numbered apart from the server's.
+        // This machine numbers its commits independently of the server.
         self.meta.index += 1;
         let (create_index, job) = (self.meta.index, Arc::clone(&server.job));
         let spec = Allocation { create_index, job, ..spec };
@@ -53,7 +53,8 @@ impl World {
         self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(spec)), open.now));
     }
 
-    /// What an allocation takes the place of, or what made room for it, has to end before. Of what is not here, whoever asks servers tells.
+    /// Makes the allocation wait until those that it replaces or preempts have ended. The code that
+    /// queries the servers reports the end of allocations on other nodes.
     fn wait_for_previous_of(&mut self, spec: &Allocation) {
         if spec.desired != Desired::Run {
             return;
@@ -63,13 +64,13 @@ impl World {
                 self.ctx.awaited.entry(id).or_default().insert(spec.id);
             }
         }
-        // One that is collected already keeps nothing.
+        // A predecessor that is already collected has no data to keep.
         if let Some(previous) = spec.predecessor().filter(|id| self.allocs.get(*id).is_some()) {
             self.ctx.heirs.insert(previous, spec.id);
         }
     }
 
-    /// The same of all that an agent before this one was to begin.
+    /// Does this for every allocation that an earlier agent had yet to begin.
     pub(super) fn wait_for_previous(&mut self) {
         let unbegun = |entry: &AllocEntry| {
             let known = &entry.state.durable;
@@ -84,14 +85,14 @@ impl World {
         }
     }
 
-    /// The allocation has ended: what waited for that may begin.
+    /// The allocation has ended: those that waited for it may begin.
     pub(super) fn follow(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let waiting = self.ctx.awaited.remove(&id).unwrap_or_default();
         open.dirty.extend(waiting.into_iter().map(Key::Alloc));
     }
 
-    /// An allocation whose directory is there has taken over what there was to take, and one that has ended takes nothing: the directory of
-    /// the one before it may go.
+    /// An allocation whose directory is ready has migrated its predecessor's data, and an ended one does not need it:
+    /// the predecessor's directory may be removed.
     pub(super) fn settle_heritage(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if self.ctx.heirs.is_empty() {
             return;
@@ -103,7 +104,7 @@ impl World {
         }
     }
 
-    /// It takes over nothing any more.
+    /// The allocation needs its predecessor's data no more.
     pub(super) fn disinherit(&mut self, open: &mut OpenTurn<'_>, spec: &Allocation) {
         let Some(previous) = spec.previous else { return };
         if self.ctx.heirs.get(&previous) == Some(&spec.id) {
@@ -112,7 +113,7 @@ impl World {
         }
     }
 
-    /// Servers have said what they want: what waited for that goes on.
+    /// The servers were reached: allocations that waited for them continue.
     pub(super) fn hear_servers(&mut self, open: &mut OpenTurn<'_>) {
         if core::mem::replace(&mut self.ctx.contact, true) {
             return;
@@ -121,7 +122,7 @@ impl World {
         open.dirty.extend(placed.map(|(id, _)| Key::Alloc(id)));
     }
 
-    /// It may not run for so long without servers.
+    /// Stops an allocation that may not run without servers for this long.
     pub(super) fn give_up(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
         if entry.spec.policy().owner == Owner::Job || entry.spec.desired != Desired::Run {
@@ -142,12 +143,12 @@ impl World {
         };
         let create_index = old.create_index;
         let is_refused = |known: &ServerSide| server.refused.is_some() && known.refused.is_none();
-        // No server does that to an allocation: what it runs is known by the tasks that it began with.
+        // No server does that; the allocation keeps the tasks that it began with, which its state refers to by index.
         let is_other = tasks(&old) != tasks(&spec);
         let kept = old.server.as_ref().filter(|known| is_other || is_refused(known));
         let wanted = (is_other && desired == Desired::Run).then(|| tasks(&spec));
         let spec = match kept {
-            // What runs goes on as it is where nobody could run what it is to be now.
+            // It runs on unchanged if the new specification can't be run.
             Some(known) => {
                 let server = ServerSide { modify_index: server.modify_index, ..ServerSide::clone(known) };
                 Allocation { desired, server: Some(Arc::new(server)), ..Allocation::clone(&old) }

@@ -1,4 +1,4 @@
-//! The world by example; this page has what all of them share: a bench on which whatever is asked for is done.
+//! The world by example. This file has the shared bench, which carries out requested operations.
 
 mod capacity;
 mod collect;
@@ -39,13 +39,13 @@ use crate::{
     turn::Note,
 };
 
-/// A world whose hands do what they are told when the test says so.
+/// A world whose operations end when the test says so.
 pub(super) struct Bench {
     pub(super) world: World,
     pub(super) now: Now,
     dirty: BTreeSet<Key>,
     stored: BTreeMap<RecordKey, RecordValue>,
-    /// What was handed out since the test last looked.
+    /// Everything emitted since the test last took it.
     pub(super) turn: Turn,
 }
 
@@ -62,7 +62,7 @@ impl Bench {
         bench
     }
 
-    /// One event and what is planned because of it.
+    /// Applies one event and plans the keys that it marks.
     pub(super) fn see(&mut self, event: Event) {
         self.world.apply(self.now, event, &mut self.dirty, &mut self.turn);
         self.plan();
@@ -84,12 +84,12 @@ impl Bench {
         self.see(Event::Command { request: 1, command: Command::Apply { jobs, volumes } });
     }
 
-    /// Does everything that is asked for, until nothing is. What was asked, in order.
+    /// Carries out all requested operations until there are none, and returns them in order.
     pub(super) fn settle(&mut self) -> Vec<Action> {
         self.settle_but(|_| None)
     }
 
-    /// The same, but for what ends otherwise.
+    /// The same, with other outcomes for some of them.
     fn settle_but(&mut self, otherwise: impl Fn(&Action) -> Option<Outcome>) -> Vec<Action> {
         let mut asked = Vec::new();
         while !self.turn.actions.is_empty() {
@@ -127,7 +127,7 @@ impl Bench {
         self.world.allocs.iter().map(|(id, _)| id).next().expect("an allocation")
     }
 
-    /// The results that planning allocations came to since the last call.
+    /// The results of planning allocations since the last call.
     fn results(&mut self) -> Vec<&'static str> {
         let mut results = Vec::new();
         for note in core::mem::take(&mut self.turn.notes) {
@@ -138,7 +138,7 @@ impl Bench {
         results
     }
 
-    /// The allocation as it was last shown since the last call.
+    /// The allocation's newest view since the last call.
     fn shown(&mut self) -> Option<AllocView> {
         let mut shown = None;
         for view in core::mem::take(&mut self.turn.views) {
@@ -195,7 +195,7 @@ fn mounting() -> Vec<Job> {
 }
 
 impl Bench {
-    /// Asks for something; the answer, and by how much the index of changes grew.
+    /// Sends a request; returns the reply, and by how much the index of changes grew.
     pub(super) fn ask(&mut self, command: Command) -> (Reply, u64) {
         let before = self.world.meta.index;
         self.turn.replies.clear();
@@ -222,7 +222,7 @@ fn an_apply_tells_what_it_changed() {
     assert_eq!(told(&mut bench, &job, data(true)), (1, Updated, 1, true));
     job.priority += 1;
     assert_eq!(told(&mut bench, &job, data(true)), (2, Updated, 0, true));
-    // It comes back while it is being deleted: that is a change.
+    // It is applied again while it is being deleted: that is a change.
     let (reply, grown) = bench.ask(Command::Delete { job: job.key() });
     assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
     assert_eq!(grown, 1);
@@ -232,7 +232,7 @@ fn an_apply_tells_what_it_changed() {
 }
 
 impl Bench {
-    /// The agent is killed, and the next one begins.
+    /// The agent is killed, and the next one starts.
     pub(super) fn restart(&mut self, now: Now) {
         let (world, unusable) = World::restore(settings(), now, self.stored.clone());
         assert!(unusable.is_empty());
@@ -247,7 +247,7 @@ impl Bench {
         self.world.jobs.get(key).expect("it is known").convergence(key, &self.world.allocs)
     }
 
-    /// The job as it was last shown.
+    /// The job's newest view.
     fn job(&self) -> JobView {
         let job = self.world.jobs.values().next().and_then(|job| job.shown.clone());
         JobView::clone(&job.expect("it was shown"))
@@ -259,7 +259,7 @@ impl Bench {
         self.see(Event::Exited { alloc, task, attempt: 1, result });
     }
 
-    /// How long it took until jobs had converged since the last call, and why.
+    /// How long jobs took to converge since the last call, and why.
     fn converged(&mut self) -> Vec<(u64, &'static str)> {
         let mut took = Vec::new();
         for note in core::mem::take(&mut self.turn.notes) {
@@ -271,7 +271,7 @@ impl Bench {
     }
 }
 
-/// A clock that was set by a year made a job take a year to converge.
+/// After a clock was set by a year, a job seemed to take a year to converge.
 #[test]
 fn how_long_a_job_took_to_converge_is_no_matter_of_the_wall_clock() {
     for set_to in [9_000_000, 0] {

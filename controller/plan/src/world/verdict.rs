@@ -1,8 +1,8 @@
-//! Whether a job has converged: when each of its slots holds a converged allocation of its current version, and nothing else of it
-//! is live.
+//! Whether a job has converged: each of its slots holds a converged allocation of its current version, and nothing else
+//! of it is live.
 //!
-//! In: the job, its allocations, their verdicts. Out: one verdict, with the worst that was found. What one allocation's verdict
-//! changes is brought in without looking at the others, so that a large job costs no more per allocation than a small one.
+//! In: the job, its allocations, their verdicts. Out: one verdict, with the worst reason. A change of one allocation's
+//! verdict is applied without visiting the others, so that a large job costs no more per allocation than a small one.
 
 use core::{
     cmp::Reverse,
@@ -35,16 +35,16 @@ use crate::{
 /// What of a job has not converged.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
-    /// By badness, worst first, then group and slot in the job's order.
+    /// Worst first, then group and slot in the job's order.
     slots: BTreeSet<(Reverse<ConvergenceRank>, usize, usize)>,
-    /// An allocation that is still being stopped; of several the first.
+    /// An allocation that is still being stopped; the first if there are several.
     lingering: Option<AllocId>,
 }
 
 type ConvergenceRank = u8;
 
 impl Open {
-    /// Looks at all slots and allocations of the job.
+    /// Visits all slots and allocations of the job.
     pub(crate) fn of(key: &JobKey, job: &JobEntry, allocs: &Allocs) -> Self {
         let mut slots = BTreeSet::new();
         for (at, group) in job.current.groups.iter().enumerate() {
@@ -61,7 +61,7 @@ impl Open {
 }
 
 impl World {
-    /// The verdict of one of the job's allocations is another.
+    /// Applies a changed verdict of one of the job's allocations.
     pub(crate) fn note_verdict(&mut self, id: AllocId) {
         let Some(alloc) = self.allocs.get(id) else { return };
         let Some(job) = self.jobs.get_mut(&alloc.spec.job_key) else { return };
@@ -88,7 +88,7 @@ impl World {
 }
 
 impl JobEntry {
-    /// The job's verdict. Of what is equally bad the first counts.
+    /// The job's verdict. Of equally bad reasons the first counts.
     pub(crate) fn convergence(&self, key: &JobKey, allocs: &Allocs) -> Convergence {
         let mut worst = Worst::default();
         if let Some(why) = &self.quarantine {
@@ -100,7 +100,7 @@ impl JobEntry {
                 let why = endless.next().map_or_else(String::new, |why| format!(", {why}"));
                 plain(Reason::Operation, &format!("is being deleted{why}"))
             });
-            // What resists is named: a deletion that can't end must not look like one that is under way.
+            // Name what blocks: a deletion that can't finish must not look like one that makes progress.
             for (_, alloc) in allocs.of_job(key) {
                 let waiting = alloc.verdict.as_ref().filter(|known| known.state == ConvergenceState::Waiting);
                 let Some(verdict) = waiting else { continue };
@@ -138,7 +138,7 @@ impl JobEntry {
         Some(OpenSlot { group, index: *index, alloc, state: state_of(self, group, alloc) })
     }
 
-    /// What the deployment of the current version adds: it failed, or its canaries are not promoted.
+    /// Weighs the deployment of the current version: it failed, or its canaries are not promoted.
     fn weigh_deployment(&self, key: &JobKey, allocs: &Allocs, worst: &mut Worst) {
         let Some(known) = self.state.deployment().filter(|_| !self.state.deleting) else { return };
         let deployment = &known.deployment;
@@ -185,18 +185,18 @@ impl JobEntry {
     }
 }
 
-/// What an allocation that is being stopped says of its poststop task, where one runs: it may do so for ever.
+/// The message of a stopping allocation about its running poststop task, which may run forever.
 fn poststop_of(alloc: &AllocEntry) -> Option<String> {
     let message = alloc.verdict.as_ref().map(|verdict| &verdict.message)?;
     let runs = alloc.spec.desired != Desired::Run && has_begun_poststop(alloc);
     runs.then(|| format!("{}: {message}", alloc.spec.name()))
 }
 
-/// What a bad allocation of a deployment means for its job: the end, unless the deployment goes on to take the job back.
+/// What a bad allocation of a deployment means for its job: failure, unless the deployment reverts the job.
 fn bad_state(job: &JobEntry, known: &DeploymentState, group: &str) -> ConvergenceState {
     let reverts = known.deployment.is_running() && known.group(group).is_some_and(|group| group.auto_revert);
     let back = || newest_stable(&job.state, &|version| job.text(version));
-    // To a version that says the same nothing goes back.
+    // A version with the same specification is no target of a revert.
     if reverts && back().is_some_and(|(_, stable)| stable != job.current) {
         ConvergenceState::Progressing
     } else {
@@ -219,7 +219,7 @@ fn why_bad(job: &JobEntry, known: &DeploymentState, alloc: &AllocEntry) -> Why {
     }
 }
 
-/// Nothing but somebody's word makes it healthy.
+/// It becomes healthy only by request.
 fn waits_for_word(alloc: &AllocEntry) -> bool {
     alloc.verdict.as_ref().is_some_and(|verdict| verdict.reason == Some(Reason::Promotion))
 }
@@ -248,7 +248,7 @@ impl OpenSlot<'_> {
     }
 }
 
-/// How a slot is called in output, also one without an allocation.
+/// Name of a slot in output, also of one without an allocation.
 struct SlotName<'a> {
     key: &'a JobKey,
     group: &'a str,
@@ -276,7 +276,7 @@ fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> Conver
                 Some(known) => bad_state(job, known, &group.name),
                 None => ConvergenceState::Failed,
             },
-            // That another one follows is decided after its own verdict was given.
+            // The decision that another one follows is made after its own verdict.
             Some(verdict)
                 if verdict.state == ConvergenceState::Failed
                     && alloc.state.durable.reschedule().is_some() =>
@@ -312,7 +312,7 @@ fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &Slot
     }
 }
 
-/// The worst that was found of a job's allocations; of what is equally bad the first.
+/// The worst verdict among a job's allocations; of equally bad ones the first.
 #[derive(Default)]
 struct Worst(Option<(ConvergenceState, Why)>);
 
@@ -324,7 +324,8 @@ struct Why {
 }
 
 impl Worst {
-    /// Something was found. Why is only asked where it counts: of a large job nearly everything may be under way.
+    /// Weighs one verdict. `why` is only called if it counts: of a large job nearly every allocation may be
+    /// progressing.
     fn weigh(&mut self, state: ConvergenceState, why: impl FnOnce() -> Why) {
         let worst = self.0.as_ref().map_or(ConvergenceState::Converged, |(worst, _)| *worst);
         if rank(state) > rank(worst) {
@@ -345,7 +346,7 @@ fn plain(reason: Reason, message: &str) -> Why {
     Why { reason, message: String::from(message), overdue_at: None }
 }
 
-/// The worst of [`rank`].
+/// The highest value of [`rank`].
 const RANK_MAX: ConvergenceRank = 3;
 
 fn rank(state: ConvergenceState) -> ConvergenceRank {

@@ -1,6 +1,6 @@
-//! A job's versions: kept to go back to, and while allocations are there that were made from them.
+//! A job's versions: kept for reverts, and while allocations made from them exist.
 //!
-//! Going back makes a new version, with the text of an old one. A version's text never changes.
+//! A revert creates a new version with the specification of an old one. A version's specification never changes.
 
 use std_alloc::{collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
 
@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl World {
-    /// Makes the text of version `to` the newest version. With `prior` only if that is the current one: whoever asks has seen it.
+    /// Makes the specification of version `to` the newest version. With `prior` only if that is the current version, as
+    /// the caller has seen it.
     pub(crate) fn revert_job(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -44,7 +45,7 @@ impl World {
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }
 
-    /// Makes the job's text with this change the newest version.
+    /// Makes the job's specification with this change the newest version.
     pub(crate) fn reword_job(
         &mut self,
         open: &mut OpenTurn<'_>,
@@ -68,12 +69,12 @@ impl World {
 }
 
 impl JobEntry {
-    /// Nothing of it is to run any more, whether it is kept or not.
+    /// Whether nothing of it shall run any more, whether it is kept or not.
     pub(super) fn is_stopped(&self) -> bool {
         self.state.deleting || self.current.stop
     }
 
-    /// The job has this text from now on.
+    /// Replaces the job's specification by that of a new version.
     pub(super) fn begin_version(&mut self, job: Arc<Job>, submitted: Submission) {
         let old = self.state.version;
         let text = core::mem::replace(&mut self.current, job);
@@ -86,7 +87,7 @@ impl JobEntry {
         state.submit_time = submitted.time;
     }
 
-    /// An older version's text is stored.
+    /// Keeps an older version's specification.
     pub(super) fn keep(&mut self, version: u64, job: Arc<Job>) {
         let known = self.state.submitted.get(&version);
         let (index, submit_time) =
@@ -94,7 +95,7 @@ impl JobEntry {
         self.past.insert(version, Arc::new(JobVersion { version, index, submit_time, job }));
     }
 
-    /// Gives out the texts that are not stored yet. Versions may follow each other within a turn.
+    /// Emits the specifications that are not stored yet. Several versions may follow each other within a turn.
     pub(super) fn write_versions(&mut self, key: &JobKey, turn: &mut Turn) {
         let current = self.state.version;
         let first = self.written.map_or(0, |written| written + 1).min(current);
@@ -106,7 +107,7 @@ impl JobEntry {
         self.written = Some(current);
     }
 
-    /// Forgets versions that are neither among the newest nor the newest stable one nor needed by an allocation.
+    /// Removes versions that are not among the newest, not the newest stable one, and not used by an allocation.
     pub(super) fn forget_versions(&mut self, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
         if self.state.versions.len() <= VERSIONS_KEPT {
             return;

@@ -1,6 +1,7 @@
-//! Volumes in the world: what is wanted of them, what became of them, who claims them.
+//! Volumes in the world: their specifications, their operations, their claims.
 //!
-//! In: specifications, ends of operations. Out: operations, records, views. What to do is [`crate::shared::volume`]'s decision.
+//! In: specifications, outcomes of operations. Out: operations, records, views. [`crate::shared::volume`] decides what
+//! to do.
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
@@ -46,7 +47,7 @@ impl World {
         open.dirty.insert(Key::Volume(name));
     }
 
-    /// Removes what a volume that was forgotten may have left: only those that we make ourselves leave anything.
+    /// Removes what a removed volume may have left behind: only volumes that the agent creates itself leave anything.
     pub(crate) fn purge_forgotten(&mut self, name: &str) {
         let spec = Volume {
             name: String::from(name),
@@ -89,7 +90,7 @@ impl World {
         open.dirty.insert(Key::Volume(String::from(name)));
         let claims: Vec<AllocId> = self.claims(name).collect();
         for id in claims {
-            // Of a volume that none of its tasks mounts it has nothing of its own that would tell.
+            // If none of its tasks mounts the volume, no other change of the allocation would update its view.
             if let Some(alloc) = self.allocs.get_mut(id) {
                 alloc.changed = true;
             }
@@ -146,7 +147,7 @@ impl World {
         turn.views.push(View::Volume(VolumeView { spec, status, claims }.into()));
     }
 
-    /// Allocations that ask for the volume, also those that have ended and are kept for their logs.
+    /// Allocations that claim the volume, including ended ones that are kept for their logs.
     pub(crate) fn claims(&self, name: &str) -> impl Iterator<Item = AllocId> {
         self.allocs.claiming(name)
     }

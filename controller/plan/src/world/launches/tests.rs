@@ -1,4 +1,4 @@
-//! Launches by example: on time, late, once, and not beside each other.
+//! Launches by example: on time, late, once, and without overlap.
 
 use std_alloc::{
     borrow::ToOwned,
@@ -20,7 +20,7 @@ use crate::{
     world::tests::Bench,
 };
 
-/// Seconds from the beginning of the tests' clock (22:13:20) to 22:15.
+/// Seconds from the start of the tests' clock (22:13:20) to 22:15.
 const FIRST: u64 = 100;
 
 fn nightly(prohibit_overlap: bool) -> Job {
@@ -41,7 +41,7 @@ fn accepted(prohibit_overlap: bool) -> Bench {
 }
 
 impl Bench {
-    /// It is so late, and the job is looked at.
+    /// Sets the time, and plans the job.
     fn comes(&mut self, now: Now) {
         self.now = now;
         self.see(Event::ClockSet);
@@ -94,7 +94,7 @@ fn a_clock_that_is_set_launches_no_moment_again() {
     assert_eq!(children(&bench), launched);
     bench.comes(set(FIRST + 910, FIRST + 600));
     assert_eq!(children(&bench).len(), launched.len() + 1);
-    // A year ahead and back again: it goes on from the present.
+    // A year ahead and back again: the schedule continues from the present.
     bench.comes(set(FIRST + 920, 31_536_000));
     let ahead = children(&bench).len();
     bench.comes(set(FIRST + 930, FIRST + 620));
@@ -166,7 +166,7 @@ fn what_is_not_enabled_is_not_launched() {
     let forced = bench.ask(Command::ForceLaunch { job: off.key() }).0;
     assert!(matches!(forced, Reply::Refused(Refusal::Conflict(_))), "{forced:?}");
     assert!(children(&bench).is_empty());
-    // Enabled again: what passed meanwhile was not missed.
+    // Enabled again: moments that passed meanwhile were not missed.
     bench.apply(vec![nightly(false)], Vec::new());
     bench.comes(at(FIRST + 3_001));
     assert!(children(&bench).is_empty());

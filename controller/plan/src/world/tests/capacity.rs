@@ -1,4 +1,4 @@
-//! The machine has only so much: what does not fit waits, says what is wanted and free, and starts once something ends.
+//! Limited capacity: what does not fit waits, reports what it wants and what is free, and starts once something ends.
 
 use std_alloc::borrow::ToOwned;
 
@@ -98,7 +98,7 @@ fn what_was_promised_is_free_again_once_less_is_wanted() {
         let mut bench = bench();
         bench.apply(vec![wanting("web", 500, 50)], Vec::new());
         bench.settle();
-        // The first one is on its way out, and stays there for a while.
+        // The first one is being stopped, and stays for a while.
         bench.apply(vec![wanting("web", 900, 50)], Vec::new());
         bench.apply(vec![wanting("other", 300, 10)], Vec::new());
         assert!(!runs(&bench, "other"), "it is promised to web");
@@ -168,7 +168,7 @@ fn who_comes_first_is_given_all_that_becomes_free_in_a_turn() {
     bench.apply(vec![wanting("large", 900, 80), wanting("small", 400, 10)], Vec::new());
     bench.settle();
     assert!(!runs(&bench, "large") && !runs(&bench, "small"));
-    // One makes room for the small one, both together for the large one.
+    // One frees enough for the small one, both together for the large one.
     let ids: Vec<AllocId> = bench.world.allocs.iter().map(|(id, _)| id).collect();
     for id in ids {
         let exited =
@@ -180,7 +180,7 @@ fn who_comes_first_is_given_all_that_becomes_free_in_a_turn() {
     assert!(runs(&bench, "large") && !runs(&bench, "small"));
 }
 
-/// How much is taken once the next agent has read what was stored.
+/// How much is taken once the next agent has read the stored state.
 fn taken_after_a_restart(bench: &Bench) -> u64 {
     let limited = crate::context::Settings { room: bench.world.ctx.settings.room, ..settings() };
     let (world, unusable) = World::restore(limited, at(60), bench.stored.clone());
@@ -199,7 +199,7 @@ fn a_restart_keeps_what_was_promised_to_successors_and_promises_nothing_to_other
     bench.apply(two(2, 300), Vec::new());
     bench.settle();
     assert_eq!(taken_after_a_restart(&bench), 600);
-    // One is to be followed by one of 400 MiB, the other by none. Neither has ended.
+    // The first has a successor of 400 MiB, the second has none. Neither has ended.
     bench.apply(two(1, 400), Vec::new());
     assert!(!runs(&bench, "web"));
     assert_eq!(taken_after_a_restart(&bench), 700);
@@ -222,7 +222,7 @@ fn who_is_left_alone_keeps_nobody_waiting() {
     assert!(runs(&bench, "b"));
 }
 
-/// A job of one port of the host that takes nothing else of it.
+/// A job that requests one host port and nothing else.
 fn listening(id: &str) -> Job {
     let mut job = job(id, JobType::Service, vec![group("g", 1, vec![task("main")])]);
     let request = PortRequest { fixed: Some(8080), to: None };

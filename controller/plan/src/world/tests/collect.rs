@@ -1,4 +1,4 @@
-//! Garbage collection: what has ended can be given up, and nothing else.
+//! Garbage collection: only what has ended is collected.
 
 use herdlet_api_types::job::RestartMode;
 
@@ -8,7 +8,7 @@ fn key() -> JobKey {
     JobKey { namespace: "default".into(), id: "j".into() }
 }
 
-/// What of the job and of all its allocations was collected.
+/// Whether the job and which of its allocations were collected.
 fn collect(bench: &mut Bench) -> (usize, Vec<AllocId>) {
     let all = bench.world.allocs.iter().map(|(id, _)| id).collect();
     let Reply::Collected { jobs, allocs, .. } =
@@ -34,7 +34,7 @@ fn batch() -> Vec<Job> {
     vec![job("j", JobType::Batch, vec![group("g", 1, vec![task])])]
 }
 
-/// A batch job whose task has ended so.
+/// A batch job whose task has ended like this.
 fn ended(code: i32) -> Bench {
     let mut bench = Bench::new();
     bench.apply(batch(), Vec::new());

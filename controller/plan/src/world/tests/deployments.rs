@@ -1,4 +1,4 @@
-//! What somebody may say of a deployment: that its canaries are good, that allocations are healthy or not.
+//! Requests about a deployment: promote its canaries, mark allocations as healthy or not.
 
 use herdlet_api_types::{
     DeploymentId,
@@ -12,7 +12,7 @@ use std_alloc::string::String;
 use super::*;
 use crate::{event::PromoteScope, world::allocs::AllocEntry};
 
-/// A job with two groups that wait for somebody's word, in this version, with so many canaries.
+/// A job with two groups that wait for a manual health decision, with this version and number of canaries.
 fn version(number: u64, canary: u32) -> Vec<Job> {
     let mut groups = vec![group("a", 1, vec![task("main")]), group("b", 1, vec![task("main")])];
     for group in &mut groups {
@@ -113,14 +113,14 @@ fn canaries_are_promoted_by_group_once_all_of_it_are_healthy() {
     assert!(promoted(&bench, "b"));
 }
 
-/// The same job, whose groups roll out like this.
+/// The same job, with this `update` for its groups.
 fn rolling(number: u64, update: Update) -> Vec<Job> {
     let mut jobs = version(number, 0);
     jobs[0].groups.iter_mut().for_each(|group| group.update = Some(update.clone()));
     jobs
 }
 
-/// State and cause of the job's verdict, what it says, and whether it may be overdue.
+/// State and reason of the job's verdict, its message, and whether it has a deadline.
 fn verdict(bench: &Bench) -> (ConvergenceState, Option<Reason>, String, bool) {
     let known = bench.convergence(&version(0, 0)[0].key());
     let progress_by = bench.world.jobs.values().next().and_then(|job| {
@@ -152,7 +152,7 @@ fn a_job_says_what_its_canaries_wait_for() {
     let (state, reason, said, _) = verdict(&bench);
     assert_eq!((state, reason), (Failed, Some(Reason::Error)));
     assert_eq!(said, deployment(&bench).description);
-    // Nobody's word is waited for where health is seen.
+    // Where checks decide on health, nothing waits for a request.
     let mut bench = stable();
     bench.apply(rolling(1, Update { canary: 1, ..fixture::update() }), Vec::new());
     bench.settle();
@@ -160,7 +160,7 @@ fn a_job_says_what_its_canaries_wait_for() {
     assert_eq!(verdict(&bench), (Progressing, Some(Reason::Health), said.to_owned(), true));
 }
 
-/// Whoever waits for the job would have given up on it.
+/// A user who waits for the job would have given up.
 #[test]
 fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
     use ConvergenceState::{Failed, Progressing};
@@ -206,7 +206,7 @@ fn a_failed_deployment_whose_allocations_have_become_healthy_holds_nothing_back(
     assert_eq!(verdict(&bench).0, ConvergenceState::Converged);
 }
 
-/// What ran on is judged anew, with all of its time.
+/// Allocations that keep running are judged again, with the full deadline.
 #[test]
 fn what_a_deployment_takes_over_proves_itself_once_more() {
     let mut bench = Bench::new();

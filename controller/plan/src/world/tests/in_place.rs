@@ -1,4 +1,4 @@
-//! Versions under which an allocation goes on, and services that differ between them.
+//! Versions that keep an allocation, and services that differ between them.
 
 use herdlet_api_types::{
     Duration,
@@ -21,7 +21,7 @@ fn serving(of_group: Vec<Service>, of_task: Vec<Service>) -> Vec<Job> {
     jobs
 }
 
-/// What was done to parts, in order.
+/// The operations on parts, in order.
 fn done(asked: &[Action]) -> Vec<(Part, &Verb)> {
     let part = |action: &'_ Action| match action.op.target {
         Target::Alloc(_, part) => part,

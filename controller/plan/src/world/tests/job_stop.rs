@@ -1,4 +1,4 @@
-//! A job that is stopped and kept: nothing of it runs or is made, what it has had stays, and it comes back.
+//! A job that is stopped and kept: nothing of it runs or is created, its state stays, and it can start again.
 
 use herdlet_api_types::{
     deployment::DeploymentStatus,
@@ -13,7 +13,7 @@ fn key() -> JobKey {
     one_task()[0].key()
 }
 
-/// Version and change that a request came to, and whether anything was written.
+/// Version and change that a request resulted in, and whether anything was stored.
 fn ask(bench: &mut Bench, command: Command) -> (u64, JobChange, bool) {
     let (reply, grown) = bench.ask(command);
     let Reply::Applied { jobs, .. } = reply else { panic!("{reply:?}") };
@@ -25,7 +25,7 @@ fn stop(bench: &mut Bench) -> (u64, JobChange, bool) {
     ask(bench, Command::Stop { job: key() })
 }
 
-/// What is wanted of all allocations, oldest first, and why.
+/// The desired state of all allocations with reasons, oldest first.
 fn wanted(bench: &Bench) -> Vec<(Desired, String)> {
     let mut all: Vec<_> = bench.world.allocations().map(|(spec, _)| spec).collect();
     all.sort_by_key(|spec| spec.create_index);
@@ -157,7 +157,7 @@ fn only_what_is_there_and_stays_is_stopped() {
     assert_eq!(refused(&mut bench), Refusal::Conflict("job \"j\" is being deleted".to_owned()));
 }
 
-/// Their logs say why nobody wanted to promote them.
+/// Their logs show why nobody wanted to promote them.
 #[test]
 fn canaries_are_stopped_with_their_job_and_stay_until_they_are_collected() {
     let version = |canary, color: &str| {

@@ -1,4 +1,4 @@
-//! What does not fit on this node waits and says why, and what runs runs on.
+//! Groups that don't fit on this node wait and report why; running allocations continue.
 
 use std_alloc::{borrow::ToOwned, string::String};
 

@@ -1,8 +1,8 @@
-//! What made the planner panic is left alone, and shown.
+//! Objects that made the planner panic are quarantined and shown.
 
 use super::*;
 
-/// Planning an allocation panicked. It was left alone, and nobody was told before the agent's next start.
+/// A panicking allocation was left alone, and not shown before the agent's next start.
 #[test]
 fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() {
     let mut bench = running();
@@ -30,7 +30,7 @@ fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() 
     }
 }
 
-/// Only the metric and the log told of a job or a volume that was left alone.
+/// Only the metric and the log reported a quarantined job or volume.
 #[test]
 fn a_job_and_a_volume_that_made_the_planner_panic_are_shown_until_somebody_acts() {
     let mut bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Allocations that fail for good, and what follows them.
+//! Allocations that fail for good, and their replacements.
 
 use herdlet_api_types::{Duration, view::Reason};
 
@@ -23,7 +23,7 @@ fn broken() -> (Bench, AllocId) {
 }
 
 impl Bench {
-    /// Time has passed, and the job is looked at as it asked for.
+    /// Lets time pass, and plans the job as it requested.
     fn pass(&mut self, now: Now) {
         self.now = now;
         self.dirty.insert(Key::Job(one_task()[0].key()));
@@ -51,7 +51,7 @@ fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
     let shown = bench.shown().expect("it has changed");
     assert_eq!(shown.reschedule_at, Some(at(6).wall));
 
-    // Neither another agent nor a clock that is set brings it nearer.
+    // Neither another agent nor a change of the clock brings it nearer.
     bench.restart(at(4));
     bench.pass(Now { wall: at(9_999).wall, ..at(5) });
     assert_eq!(bench.other_than(&[first]), None);
@@ -68,7 +68,7 @@ fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
     bench.fail(second);
     bench.settle();
     assert_eq!(bench.convergence(&one_task()[0].key()).state, ConvergenceState::Failed);
-    // What was decided stays so, although its attempt counts no longer.
+    // The decision stands, although its attempt no longer counts.
     bench.pass(at(9_999));
     assert_eq!(bench.other_than(&[first, second]), None);
 }
@@ -99,7 +99,7 @@ fn a_newer_version_with_other_work_does_not_wait_and_begins_anew() {
     assert!(bench.world.allocation(second).is_some_and(|(spec, _)| spec.rescheduled.is_empty()));
 }
 
-/// Whoever waits for the job would have given up on it.
+/// A user who waits for the job would have given up.
 #[test]
 fn a_job_is_never_shown_as_failed_before_what_follows_is_decided() {
     let mut bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Groups that are scaled: a new version, what is remembered, and what is refused.
+//! Scaled groups: a new version, stored events, and refusals.
 
 use herdlet_api_types::scaling::ScalingNote;
 use std_alloc::{format, string::ToString};
@@ -32,7 +32,7 @@ fn a_scaled_group_has_its_count_in_a_new_version_and_over_a_restart() {
     bench.restart(at(9));
     assert_eq!((bench.job().version, bench.job().job.groups[0].count), (1, 3));
     assert_eq!(events(&bench), [(None, 3), (Some(3), 1)]);
-    // The manifest is the truth: the written count is back.
+    // The manifest wins: its count is back.
     bench.apply(one_task(), Vec::new());
     assert_eq!((bench.job().version, bench.job().job.groups[0].count), (2, 1));
 }
@@ -78,7 +78,7 @@ fn a_group_that_is_rolled_out_is_not_scaled() {
     assert!(matches!(scale(&mut bench, Some(1)), Reply::Applied { .. }), "nothing changes by it");
 }
 
-/// A child of a job that is dispatched was given another count, and ran twice what it was made for.
+/// The child of a dispatched job could be scaled, and then ran its work twice.
 #[test]
 fn a_child_is_not_scaled() {
     let mut bench = Bench::new();

@@ -1,4 +1,4 @@
-//! What a server wants of the allocations that it has placed here.
+//! A server's desired state of the allocations that it has placed here.
 
 use herdlet_api_types::{
     Duration,
@@ -14,7 +14,7 @@ use crate::{
     time::BootId,
 };
 
-/// The allocation as a server has it after its change of this number.
+/// The allocation as of the server's change with this number.
 fn told(modify_index: u64, desired: Desired) -> Allocation {
     let spec = (*crate::fixture::alloc(vec![task("main")])).clone();
     let server =
@@ -22,7 +22,7 @@ fn told(modify_index: u64, desired: Desired) -> Allocation {
     Allocation { desired, server: Some(server.into()), ..spec }
 }
 
-/// The same of these tasks.
+/// The same with these tasks.
 fn of_tasks(modify_index: u64, tasks: Vec<Task>) -> Allocation {
     let spec = told(modify_index, Desired::Run);
     let mut job = (*spec.job).clone();
@@ -38,7 +38,7 @@ impl Bench {
         self.settle();
     }
 
-    /// The machine starts again, and an agent on it: nothing of before runs.
+    /// The machine and its agent restart: nothing from before runs.
     fn reboot(&mut self) {
         self.restart(Now { boot: BootId(2), ..at(100) });
         self.settle_but(|action| {
@@ -102,7 +102,7 @@ fn what_is_to_stop_before_it_came_here_ends_without_having_begun() {
     assert_eq!(bench.world.allocations().count(), 0);
 }
 
-/// A desired list without it is not this module's business: only its name removes it.
+/// Only its name in a removal removes it, not a desired list without it.
 #[test]
 fn a_complete_list_of_jobs_leaves_it_alone() {
     let mut bench = Bench::new();
@@ -142,7 +142,7 @@ fn no_server_touches_what_this_machine_has_placed_itself() {
     assert_eq!((bench.wanted(), bench.status()), (Some(Desired::Run), vec![TaskStatus::Running]));
 }
 
-/// The same with this said of its server's side.
+/// The same with a change of its server side.
 fn with(spec: Allocation, change: impl FnOnce(&mut ServerSide)) -> Allocation {
     let mut server = (**spec.server.as_ref().unwrap()).clone();
     change(&mut server);
@@ -163,7 +163,7 @@ fn what_can_not_run_here_fails_at_once_and_says_why() {
     assert_eq!(told.message, "`vault` is not built");
 }
 
-/// Its group asks for the volume `data`.
+/// Its group claims the volume `data`.
 fn claiming(mut spec: Allocation) -> Allocation {
     let job = Arc::make_mut(&mut spec.job);
     let request = VolumeRequest { source: "data".into(), read_only: false, per_alloc: false };
@@ -172,7 +172,7 @@ fn claiming(mut spec: Allocation) -> Allocation {
     with(spec, |server| server.job = job)
 }
 
-/// One that is to be made is waited for; one that nobody knows is not, as no server would have placed it here.
+/// It waits for a volume that is being created, but not for an unknown one, as no server would have placed it here.
 #[test]
 fn a_volume_that_is_not_here_fails_what_has_not_begun() {
     let mut bench = Bench::new();
@@ -186,7 +186,7 @@ fn a_volume_that_is_not_here_fails_what_has_not_begun() {
     );
 }
 
-/// Its servers would have placed another one beside the main task, which nobody had stopped.
+/// Its servers would have placed another one beside the main task, which was never stopped.
 #[test]
 fn a_volume_that_is_gone_leaves_what_has_begun_also_where_a_task_waits_for_its_turn() {
     for (lifecycle, ends) in [
@@ -231,7 +231,7 @@ fn a_volume_that_is_gone_leaves_what_has_begun_also_where_a_task_waits_for_its_t
     }
 }
 
-/// What a dead agent has started runs, though nothing is stored of it yet.
+/// An attempt that a dead agent started runs, though nothing of it is stored yet.
 #[test]
 fn a_volume_that_is_gone_leaves_a_first_attempt_that_is_found() {
     let mut bench = Bench::new();
@@ -346,7 +346,7 @@ fn it_begins_once_what_it_takes_the_place_of_has_ended() {
     bench.tell(Allocation { id: next, previous: Some(first), ..told(11, Desired::Run) });
     let status = |bench: &Bench, id| bench.world.allocation(id).unwrap().1.durable.tasks[0].status();
     assert_eq!(status(&bench, next), TaskStatus::Pending);
-    // Also for an agent that begins meanwhile.
+    // Also for an agent that starts meanwhile.
     bench.restart(at(3));
     bench.see(Event::Desired(DesiredChange::Contact));
     bench.settle_but(|action| {
@@ -394,7 +394,7 @@ fn of_dir(id: AllocId, verb: &Verb) -> impl Fn(&Action) -> bool {
     move |action| action.op.target == Target::Alloc(id, Part::Dir) && action.verb == *verb
 }
 
-/// A disk is not taken from under those who write to it, and is not thrown away before it was taken.
+/// A disk is not migrated while its tasks still write to it, and not removed before it was migrated.
 #[test]
 fn a_disk_is_taken_over_after_the_end_and_goes_only_then() {
     let mut bench = Bench::new();
@@ -406,7 +406,7 @@ fn a_disk_is_taken_over_after_the_end_and_goes_only_then() {
     bench.see(Event::Desired(DesiredChange::Alloc(heir.into())));
     asked.extend(bench.settle());
     assert!(!asked.iter().any(of_dir(next, &Verb::Up)), "{asked:?}");
-    // Servers end it and forget it at once, and its heir's directory can't be made at first.
+    // Servers end and remove it at once, and its successor's directory can't be created at first.
     bench.see(Event::Desired(DesiredChange::AllocGone(first)));
     let slow = |action: &Action| {
         of_dir(next, &Verb::Up)(action)
@@ -455,7 +455,7 @@ fn too_long_out_of_contact_it_is_stopped_for_good() {
     assert_eq!(bench.status(), [TaskStatus::Dead]);
 }
 
-/// Drains ask for it: of services that no deployment judges.
+/// Drains need it, for services that no deployment judges.
 #[test]
 fn health_outside_of_deployments_is_judged_by_migrate() {
     for (kind, verdict) in [(JobType::Service, Some(true)), (JobType::Batch, None)] {

@@ -1,9 +1,9 @@
-//! Services in a Consul that answers, or never does.
+//! Services in a Consul that responds, or never does.
 
 use super::*;
 use crate::{action::FailureClass, fixture::service};
 
-/// With a service in Consul.
+/// A world with a service in Consul.
 fn served() -> Vec<Job> {
     let mut jobs = one_task();
     jobs[0].groups[0].services.push(service("web"));
@@ -24,7 +24,7 @@ fn verbs(asked: &[Action]) -> Vec<&Verb> {
     asked.iter().filter(|action| of_services(action)).map(|action| &action.verb).collect()
 }
 
-/// The next agent, which has heard of all that is wanted.
+/// The next agent, with all sources read.
 fn next_agent(bench: &mut Bench) {
     bench.restart(at(50));
     bench.see(Event::Desired(DesiredChange::Complete));
@@ -34,7 +34,7 @@ fn delete(bench: &mut Bench) {
     bench.ask(Command::Delete { job: one_task()[0].key() });
 }
 
-/// A job written for Nomad ran on a machine without Consul. Deleting it waited for one for ever.
+/// A job written for Nomad ran on a machine without Consul. Its deletion waited for Consul forever.
 #[test]
 fn from_a_consul_that_has_never_answered_nothing_is_taken_back() {
     for restarts in [false, true] {
@@ -54,7 +54,7 @@ fn from_a_consul_that_has_never_answered_nothing_is_taken_back() {
     }
 }
 
-/// What the built-in catalogue had held was taken for what Consul may hold.
+/// Registrations in the built-in catalogue were treated as if Consul might hold them.
 #[test]
 fn what_moves_to_a_consul_asks_it_first() {
     let moved = |provider| {
@@ -70,7 +70,7 @@ fn what_moves_to_a_consul_asks_it_first() {
     delete(&mut bench);
     bench.settle_but(refused);
     assert!(bench.world.jobs.is_empty());
-    // The built-in catalogue gives back what it holds, also without having been asked.
+    // The built-in catalogue removes what it holds, even without a previous query.
     let mut bench = Bench::new();
     bench.apply(moved(herdlet_api_types::job::Provider::Nomad), Vec::new());
     bench.settle();
@@ -91,13 +91,13 @@ fn it_is_asked_again_and_gets_what_it_should_hold_once_it_answers() {
     assert_eq!(bench.shown().expect("it was shown").convergence.state, ConvergenceState::Converged);
 }
 
-/// What may have been sent is taken back, whoever knows whether it was.
+/// Everything that may have been sent is deregistered, whether or not it arrived.
 #[test]
 fn from_a_consul_that_has_answered_all_is_taken_back_that_may_have_been_sent() {
     for killed in [false, true] {
         let mut bench = Bench::new();
         bench.apply(served(), Vec::new());
-        // It goes away before it confirms what it was sent.
+        // Consul disappears before it confirms the registration.
         let lost = |action: &Action| refused(action).filter(|_| action.verb != Verb::Ask);
         assert_eq!(verbs(&bench.settle_but(lost)), [&Verb::Ask, &Verb::Up]);
         if killed {
@@ -116,7 +116,7 @@ fn from_a_consul_that_has_answered_all_is_taken_back_that_may_have_been_sent() {
     }
 }
 
-/// An agent before this one did not store what it had sent.
+/// An earlier agent did not store what it had sent.
 #[test]
 fn of_what_an_older_agent_has_left_all_may_have_been_sent() {
     let mut bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Stopping one allocation by request: its job makes another in its place.
+//! Stopping one allocation by request: its job creates a replacement.
 
 use herdlet_api_types::Duration;
 
@@ -20,7 +20,7 @@ fn a_stopped_allocation_is_replaced_and_its_job_goes_on() {
     assert!(matches!(stop(&mut bench, old), Reply::Accepted { .. }));
     let wanted = |bench: &Bench| bench.world.allocs.get(old).map(|entry| entry.spec.desired);
     assert_eq!(wanted(&bench), Some(Desired::Stop));
-    // Asked for once more while it stops: it is as it was asked for.
+    // A repeated request while it stops changes nothing.
     assert!(matches!(stop(&mut bench, old), Reply::Accepted { .. }));
     bench.settle();
     let next = bench.world.allocs.iter().find(|(_, entry)| entry.spec.previous == Some(old));
@@ -47,7 +47,7 @@ fn a_stop_by_request_is_one_change() {
     assert_eq!([grown(), grown()], [1, 0]);
 }
 
-/// Of two delays, the group's and then the task's, each of an hour.
+/// Two delays of an hour each, the group's and then the task's.
 fn delayed() -> Bench {
     let hour = Duration::from_secs(3_600);
     let mut jobs = one_task();
@@ -65,13 +65,13 @@ fn skip(bench: &mut Bench, of: Ending) -> u64 {
     grown
 }
 
-/// The times and the first signal's that are waited for and asked for.
+/// Whether a stop of the task was requested.
 fn asked_to_end(bench: &mut Bench) -> bool {
     let is_stop = |action: &Action| matches!(action.verb, Verb::Stop { .. });
     bench.turn.actions.iter().any(is_stop)
 }
 
-/// An hour was written by mistake for a second. Nothing but the agent's end shortened it.
+/// A delay of an hour was configured by mistake for a second. Only the agent's end could shorten it.
 #[test]
 fn a_delay_that_runs_ends_when_somebody_asks_for_it() {
     let key = one_task()[0].key();
@@ -114,7 +114,7 @@ fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
     };
     let until = Deadline::after(at(1), Duration::ZERO);
     assert_eq!(step(&bench), Some(core::mem::discriminant(&StopStep::Delay { until })));
-    // It runs, and hears of signals.
+    // It runs, and receives signals.
     let signal = Command::Signal { alloc, task: None, signal: "SIGHUP".to_owned() };
     assert!(matches!(bench.ask(signal.clone()).0, Reply::Accepted { .. }));
     let is_signal = |action: &Action| matches!(&action.verb, Verb::Signal { attempt: 1, .. });
@@ -143,7 +143,7 @@ fn without_its_delay_nothing_waits_and_what_takes_its_place_has_its_own() {
     assert!(!state.durable.no_shutdown_delay);
 }
 
-/// A job was deleted without its delays before all folders were read, and a folder wanted it after all.
+/// A job was deleted without its delays before all folders were read, and a folder turned out to want it.
 #[test]
 fn what_goes_on_after_all_has_its_delay_when_it_ends() {
     let mut bench = delayed();

@@ -1,4 +1,4 @@
-//! What is stored, and what the next agent makes of it.
+//! Stored state, and how the next agent restores it.
 
 use herdlet_api_types::Duration;
 
@@ -42,13 +42,13 @@ fn a_start_finds_what_was_stored_and_writes_nothing() {
     assert!(bench.stored.is_empty(), "{:?}", bench.stored);
     assert_eq!(*bench.world.meta, meta);
     assert_eq!(bench.world.ctx.volume_path("data"), Some("data"));
-    // The counters were lost: what is made next is newer than all that was kept.
+    // The counters were lost: new allocations are still newer than all stored ones.
     let kept = stored.into_iter().filter(|(key, _)| *key != RecordKey::Meta);
     let (world, _) = World::restore(settings(), at(9), kept);
     assert_eq!(*world.meta, meta);
 }
 
-/// A deadline of an earlier boot keeps what was left of it by the wall clock, and does not slide with the present.
+/// A deadline of an earlier boot keeps its remaining time by the wall clock, and does not move with the present.
 #[test]
 fn deadlines_are_bound_to_the_boot_that_they_are_read_in() {
     let mut bench = running();

@@ -1,4 +1,4 @@
-//! What is shown of jobs and allocations: whether and since when they have converged.
+//! Views of jobs and allocations: whether and since when they have converged.
 
 use super::*;
 
@@ -12,12 +12,12 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     assert_eq!((shown.state, shown.since), (ConvergenceState::Converged, at(2).moment()));
     let job = |bench: &Bench| bench.world.jobs.values().next().and_then(|job| job.shown.clone());
     assert_eq!(job(&bench).map(|job| job.convergence.state), Some(ConvergenceState::Converged));
-    // Something is told that does not change how it is.
+    // An event that does not change its state.
     bench.now = at(3);
     let alloc = bench.id();
     bench.see(Event::Driver { alloc, task: "main".to_owned(), message: "hello".to_owned() });
     assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).moment()));
-    // Its process is looked at, and found.
+    // Its process is inspected, and found.
     bench.now = at(4);
     let process = Part::Task(0, TaskPart::Process);
     bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Look });
@@ -27,7 +27,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     bench.dirty.insert(Key::Alloc(alloc));
     bench.plan();
     assert!(bench.shown().is_none(), "nothing has changed that is shown");
-    // Its process ends: from now on it has not converged, whatever it is waiting for.
+    // Its process ends: from now on it has not converged, whatever it waits for.
     bench.now = at(5);
     let result = crate::fixture::exit(1);
     bench.see(Event::Exited { alloc, task: "main".to_owned(), attempt: 1, result });
@@ -101,7 +101,7 @@ fn a_job_is_shown_when_it_looks_different() {
     bench.apply(jobs, Vec::new());
     assert_eq!(shown(&mut bench), 1);
     assert_eq!(bench.job().version, 1);
-    // One of its allocations is forgotten.
+    // One of its allocations is removed.
     let mut jobs = one_task();
     jobs[0].groups[0].tasks[0].user = Some("www".to_owned());
     bench.apply(jobs, Vec::new());
@@ -167,7 +167,7 @@ fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
     let mut jobs = one_task();
     jobs[0].groups[0].tasks[0].user = Some("www".to_owned());
     bench.apply(jobs, Vec::new());
-    // As it was wanted before; the roll-out would let it be for now.
+    // Restores its desired state, as if the roll-out left it alone for now.
     let id = bench.id();
     let entry = bench.world.allocs.get_mut(id).expect("the allocation");
     entry.spec.change(|spec| spec.desired = Desired::Run);

@@ -1,10 +1,10 @@
-//! Versions of a job: which are kept, and going back to one.
+//! Versions of a job: which are kept, and reverting to one.
 
 use std_alloc::string::ToString;
 
 use super::*;
 
-/// The job in a number of versions that differ in their work, one after the other.
+/// The job in a number of versions with different work, one after the other.
 fn versions(colors: &[&str]) -> Bench {
     let mut bench = running();
     let mut jobs = one_task();
@@ -83,7 +83,7 @@ fn going_back_makes_a_new_version_of_an_old_text() {
     assert_eq!((bench.job().version, color(&bench)), (3, "red".to_owned()));
     let made_from = bench.world.allocs.iter().map(|(_, entry)| entry.spec.job_version).max();
     assert_eq!(made_from, Some(3), "its allocation was replaced");
-    // The text is the present one: nothing changes.
+    // The specification is the current one: nothing changes.
     let unchanged = revert(&mut bench, 1, None);
     assert!(matches!(unchanged, Reply::Applied { .. }), "{unchanged:?}");
     assert_eq!(bench.job().version, 3);
@@ -105,7 +105,7 @@ fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
     }
     assert_eq!((bench.job().version, stored_versions(&bench)), (2, [0, 1, 2].to_vec()));
     let job = one_task()[0].key();
-    // Who has seen another version deletes nothing.
+    // A request that saw another version deletes nothing.
     let refused = bench.ask(Command::DeleteVersion { job: job.clone(), version: 99 });
     let meanwhile =
         matches!(&refused.0, Reply::Refused(Refusal::Conflict(why)) if why.ends_with("meanwhile"));

@@ -1,9 +1,9 @@
-//! Volumes: what mounts them, how they come and go.
+//! Volumes: what mounts them, how they are created and removed.
 
 use super::*;
 use crate::{action::MountSource, context::VolumeEntry, shared::volume::Fate, state::PartState};
 
-/// While a volume is not there, a task keeps what it has mounted of it.
+/// While a volume is missing, a task keeps its mounts of it.
 #[test]
 fn mounts_are_left_alone_until_their_volume_is_there() {
     let mut bench = Bench::new();
@@ -24,7 +24,7 @@ fn mounts_are_left_alone_until_their_volume_is_there() {
     assert_eq!(bench.turn.actions[0].verb, Verb::Look);
 }
 
-/// A group asked for a volume that no task mounts. It ran without it, on a machine that was not meant for it.
+/// A group claimed a volume that no task mounts. It ran without it, on a machine that was not meant for it.
 #[test]
 fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
     let mut jobs = mounting();
@@ -40,7 +40,7 @@ fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
     bench.settle();
     let shown = bench.shown().expect("it was shown");
     assert_eq!((shown.convergence.state, shown.tasks[0].attempt), (ConvergenceState::Converged, 1));
-    // What runs is left alone where the volume goes, and nothing else is started before it is back.
+    // Running tasks are left alone when the volume disappears, and nothing else is started before it is back.
     bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Absent;
     let alloc = bench.id();
     bench.dirty.insert(Key::Alloc(alloc));
@@ -124,7 +124,7 @@ fn a_volume_goes_when_nobody_uses_it() {
     use crate::event::VolumeData::{Keep, Purge};
     for (known, used, asked, expected) in [
         (None, false, Keep, Err(Refusal::NotFound("there is no volume \"data\"".to_owned()))),
-        // Its data may be left from before.
+        // It may have data left from before.
         (None, false, Purge, Ok(1)),
         (Some(Origin::Manifest), false, Keep, Ok(0)),
         (Some(Origin::Manifest), false, Purge, Ok(1)),
@@ -178,7 +178,7 @@ fn a_volume_is_made_again_when_something_else_is_wanted_of_it() {
     assert_eq!(bench.settle().len(), 0);
     bench.apply(Vec::new(), vec![data(true)]);
     assert_eq!(bench.settle().len(), 1);
-    // It comes back while it is being removed.
+    // It is applied again while it is being removed.
     let purge = crate::event::VolumeData::Purge;
     bench.ask(Command::DeleteVolume { name: "data".to_owned(), data: purge });
     bench.apply(Vec::new(), vec![data(true)]);
@@ -208,7 +208,7 @@ fn volumes_of_the_config_are_read_anew_and_go_with_it() {
     }
 }
 
-/// The agent starts anew: what runs is known before its volume is, and is shown as waiting until then.
+/// The agent restarts: running tasks are known before their volume is, and shown as waiting until then.
 #[test]
 fn what_runs_waits_no_more_once_its_volume_is_known_again() {
     let mut jobs = mounting();
@@ -217,7 +217,7 @@ fn what_runs_waits_no_more_once_its_volume_is_known_again() {
     bench.apply(jobs, vec![data(false)]);
     bench.settle();
     bench.restart(at(9));
-    // All of it is there, and of the volume it is heard last.
+    // All parts are present, and the volume's outcome arrives last.
     bench.turn.actions.sort_by_key(|action| matches!(action.op.target, Target::Volume(_)));
     bench.settle();
     assert_eq!(bench.shown().expect("it was shown").convergence.state, ConvergenceState::Converged);
