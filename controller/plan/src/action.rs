@@ -1,4 +1,4 @@
-//! What the executor is asked to do. Every action is idempotent: doing it again after a crash is safe.
+//! Actions for the executor. Every action is idempotent: repeating it after a crash is safe.
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
@@ -14,19 +14,21 @@ use crate::{
 /// One operation to start.
 #[derive(Debug, Clone)]
 pub struct Action {
-    /// Under which id its outcome comes back.
+    /// Id that its outcome refers to.
     pub op: Op,
-    /// What it is about.
+    /// The object it acts on.
     pub subject: Subject,
     /// For the mounts of a task: what to mount where.
     pub mounts: Vec<MountSource>,
-    /// What it reads: the facts of other parts.
+    /// Its inputs: the facts of other parts.
     pub inputs: Vec<Input>,
-    /// For a process that was started: what its start has told. All that recover, stop, signal and exec read, whatever became of facts since.
+    /// For a started process: the launch record that its start returned. Recover, stop, signal and exec read only this,
+    /// regardless of later changes of facts.
     pub launch: Option<Arc<Launch>>,
     /// What to do.
     pub verb: Verb,
-    /// After this the operation counts as overdue: its part becomes unknown, its slot stays taken until it truly ends.
+    /// After this time the operation counts as overdue: its part becomes unknown, and its slot stays taken until it
+    /// ends.
     pub timeout: Duration,
 }
 
@@ -37,13 +39,13 @@ pub struct MountSource {
     pub volume: String,
     /// Absolute path of its data.
     pub path: String,
-    /// Where it appears, relative to the task directory.
+    /// Destination, relative to the task directory.
     pub destination: String,
-    /// The task may not write.
+    /// Whether the task may not write.
     pub read_only: bool,
 }
 
-/// What to do with the subject's part.
+/// An operation on the subject's part.
 ///
 /// | part | `Up` | `Down` | `Look` |
 /// | --- | --- | --- | --- |
@@ -63,35 +65,36 @@ pub enum Verb {
     Up,
     /// Take the part down.
     Down,
-    /// See what is there; changes nothing.
+    /// Inspect the part; changes nothing.
     Look,
-    /// See whether the catalogue answers at all; changes nothing, and nothing follows from it. Only of `Services`: it is asked before the
-    /// first registration is sent, so that what was never sent need not be taken back.
+    /// Check whether the catalogue responds at all; changes nothing, and has no other effect. Only for `Services`: it
+    /// runs before the first registration is sent, so that registrations that were never sent need not be removed.
     Ask,
-    /// Start attempt `attempt` of a task. Fenced by the attempt's record: whoever creates it first wins, so that starting
-    /// the same number again is safe. Started when the process runs.
+    /// Start attempt `attempt` of a task. Fenced by the attempt's record: its first creator wins, so that starting the
+    /// same number again is safe. The attempt counts as started when the process runs.
     Start {
-        /// Attempt number. Committed before this action is released; the first is told by the allocation's own commit.
+        /// Attempt number. Committed before this action is released; for the first attempt the allocation's own commit
+        /// is enough.
         attempt: u32,
     },
-    /// Take back the start under way on the same part where it has not begun, or the download wherever it is; their own outcome
-    /// tells. It has none.
+    /// Cancel the pending start on the same part if it has not begun, or the download at any point. It has no outcome
+    /// of its own: the cancelled operation reports the result.
     Withdraw,
-    /// See what became of the attempt.
+    /// Find the state of the attempt.
     Recover {
         /// Attempt number.
         attempt: u32,
     },
-    /// Ask the attempt to end by `signal`, end it by force after `grace`. Fences an attempt that has not begun.
+    /// Signal the attempt with `signal`, kill it after `grace`. Fences an attempt that has not begun.
     Stop {
         /// Attempt number.
         attempt: u32,
-        /// Signal name such as `SIGTERM`; the driver's default where absent.
+        /// Signal name such as `SIGTERM`; the driver's default if absent.
         signal: Option<String>,
         /// Time between the signal and SIGKILL.
         grace: Duration,
     },
-    /// Remove what an ended attempt left: leftover processes, its cgroup, its record.
+    /// Remove the remains of an ended attempt: leftover processes, its cgroup, its record.
     Destroy {
         /// Attempt number.
         attempt: u32,
@@ -110,27 +113,27 @@ pub enum Verb {
     },
 }
 
-/// What an action waits for.
+/// When an action may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// Nothing: it changes nothing.
+    /// Immediately: it changes nothing.
     AtOnce,
-    /// The commit of the turn that decided it.
+    /// After the commit of the turn that decided it.
     AfterCommit,
-    /// The same, but only for a second: a hung disk never keeps a task alive.
+    /// The same, but after one second at the latest: a hung disk never keeps a task alive.
     Stop,
 }
 
 impl Action {
-    /// What it waits for.
+    /// When it may start.
     pub fn release(&self) -> Release {
         match self.verb {
             Verb::Look | Verb::Ask | Verb::Recover { .. } => Release::AtOnce,
             Verb::Stop { .. } | Verb::Withdraw => Release::Stop,
             Verb::Down => match self.op.target {
-                // It comes before the kill, and is made good where the decision was never stored.
+                // It precedes the kill, and is redone if the decision was never stored.
                 Target::Alloc(_, part) if part.row().down == Down::First => Release::Stop,
-                // What is removed does not come back.
+                // Removal can't be undone.
                 Target::Alloc(..) | Target::Volume(_) => Release::AfterCommit,
             },
             Verb::Up
@@ -141,7 +144,7 @@ impl Action {
         }
     }
 
-    /// Whether a database that can't commit does not hold it up for long.
+    /// Whether it starts soon even if the database can't commit.
     pub fn is_stop(&self) -> bool {
         self.release() == Release::Stop
     }
@@ -150,49 +153,49 @@ impl Action {
 /// The end of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// `Up`, `Down`, `Stop`, `Destroy`, `Prestop`, `Signal` did what they should. `Up` tells what the part has produced, where that is
-    /// anything.
+    /// `Up`, `Down`, `Stop`, `Destroy`, `Prestop` or `Signal` succeeded. `Up` reports the facts that the part has
+    /// produced, if any.
     Done(Option<Arc<Facts>>),
-    /// Answer to `Start`: the process runs.
+    /// Result of `Start`: the process runs.
     Started(Launch),
-    /// Answer to `Look`: it is there as wanted, and has produced this.
+    /// Result of `Look`: the part is as wanted, and has produced these facts.
     Present(Option<Arc<Facts>>),
-    /// Answer to `Look`: it is not there, or not as wanted.
+    /// Result of `Look`: the part is missing, or not as wanted.
     Absent,
-    /// Answer to `Look`: what was kept in it is gone, in whole or in part, and can't be repaired.
+    /// Result of `Look`: the part's contents are lost, in whole or in part, and can't be repaired.
     Lost {
-        /// What.
+        /// What is lost.
         why: String,
     },
-    /// Answer to `Look`: something that is not ours stands in its place.
+    /// Result of `Look`: something that is not ours is in its place.
     Foreign {
-        /// What.
+        /// What is there.
         why: String,
     },
-    /// Answer to `Recover`.
+    /// Result of `Recover`.
     Recovered(Recovered),
-    /// It did not work.
+    /// The operation failed.
     Failed {
-        /// Whether trying again may help.
+        /// Whether a retry may help.
         class: FailureClass,
-        /// A sentence that reads after "failed to".
+        /// A sentence that continues "failed to".
         why: String,
     },
-    /// `Up` can't go on before something is there that the part needs. No failure; it may take days.
+    /// `Up` can't continue before something exists that the part needs. This is no failure; it may take days.
     Pending {
-        /// What: reads after "waits for".
+        /// What is missing; continues "waits for".
         on: String,
-        /// When to ask again, where no event comes before.
+        /// When to try again, if no event comes before.
         ask_in: Duration,
     },
-    /// Its time is over; it may still end. The part is unknown.
+    /// It timed out, but may still end. The part is unknown.
     Overdue,
-    /// What `Up` of checks made, and that of services in a Consul: the checks that are wanted from now on of their owner, with no result
-    /// yet.
+    /// Result of `Up` for checks, and for services in a Consul: the checks that their owner wants from now on, without
+    /// results yet.
     Checking(Vec<CheckResult>),
 }
 
-/// What became of an attempt.
+/// State of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
     /// It never began; it is safe to start it.
@@ -201,9 +204,9 @@ pub enum Recovered {
     Running,
     /// It ended.
     Exited(herdlet_api_types::task::ExitResult),
-    /// It is gone and nobody knows how it ended.
+    /// It is gone, and its exit status is unknown.
     Lost {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -211,11 +214,11 @@ pub enum Recovered {
 /// How an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// It may work later: tried again with growing delays.
+    /// It may succeed later: retried with growing delays.
     Retry,
-    /// It will not work as specified: the task fails, or its restart policy decides for a start.
+    /// It will not work as specified: the task fails; for a start its restart policy decides.
     Fatal,
-    /// As `Fatal`, for a start: there is no such program.
+    /// Like `Fatal`, for a start: the program does not exist.
     NoProgram,
     /// A start failed in a way that the restart policy counts as an attempt.
     Recoverable,

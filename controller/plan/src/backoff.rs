@@ -1,4 +1,4 @@
-//! Growing delays between tries, without randomness: the jitter is a hash of who waits.
+//! Growing delays between tries, without randomness: the jitter is a hash of the object that waits.
 
 use core::hash::{Hash, Hasher};
 
@@ -6,15 +6,15 @@ use herdlet_api_types::Duration;
 
 use crate::limits::{RETRY_DELAY, RETRY_DELAY_MAX};
 
-/// Delay before try `attempt + 1` after `attempt` failures in a row (from 1): doubles from 250 ms to 30 s, less up to a
-/// quarter of jitter so that many objects failing together don't retry together.
+/// Delay before try `attempt + 1` after `attempt` failures in a row (from 1): doubles from 250 ms to 30 s, minus up to
+/// a quarter of jitter, so that objects that fail together don't retry together.
 pub fn retry_delay(attempt: u32, who: impl Hash) -> Duration {
     let doubled = RETRY_DELAY.as_nanos().saturating_mul(1 << attempt.saturating_sub(1).min(16));
     let full = doubled.min(RETRY_DELAY_MAX.as_nanos());
     Duration(full - fraction(full / 4, (who, attempt)))
 }
 
-/// A fixed part of `range`, spread evenly over all values of `seed`.
+/// A deterministic fraction of `range`, spread evenly over all values of `seed`.
 pub fn fraction(range: i64, seed: impl Hash) -> i64 {
     if range <= 0 {
         return 0;

@@ -1,7 +1,7 @@
-//! What a workload identity token says: the claims of a JWT, in the form of Nomad 1.7 and later.
+//! Contents of a workload identity token: the claims of a JWT, in the form of Nomad 1.7 and later.
 //!
-//! In: the allocation, the task, the identity, the time and a token id. Out: [`Claims`], ready to be signed. Must not know keys,
-//! clocks or files.
+//! In: the allocation, the task, the identity, the time and a token id. Out: [`Claims`], ready to be signed. It knows
+//! no keys, clocks or files.
 
 use std_alloc::{
     format,
@@ -25,31 +25,31 @@ pub const DEFAULT_AUDIENCE: &str = "nomadproject.io";
 pub struct Claims {
     /// Namespace of the job.
     pub nomad_namespace: String,
-    /// Id of the job; of a child that of its parent.
+    /// Id of the job; for a child its parent's.
     pub nomad_job_id: String,
     /// Id of the allocation.
     pub nomad_allocation_id: String,
     /// Name of the task.
     pub nomad_task: String,
-    /// Who signed, where the node has a name for that.
+    /// The issuer, if the node has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iss: Option<String>,
     /// `region:namespace:job:group:task:identity`.
     pub sub: String,
-    /// Who should accept it.
+    /// Intended audience.
     pub aud: Vec<String>,
-    /// When it was issued.
+    /// Issue time.
     pub iat: i64,
-    /// From when it is valid.
+    /// Start of validity.
     pub nbf: i64,
-    /// Until when; absent where the identity has no `ttl`.
+    /// End of validity; absent if the identity has no `ttl`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exp: Option<i64>,
     /// Unique id of the token.
     pub jti: String,
 }
 
-/// What a token is issued for, and when.
+/// The subject of a token, and when it is issued.
 #[derive(Debug, Clone, Copy)]
 pub struct Grant<'a> {
     /// The allocation.
@@ -58,11 +58,11 @@ pub struct Grant<'a> {
     pub task: &'a Task,
     /// The task's identity.
     pub identity: &'a Identity,
-    /// Now.
+    /// The current time.
     pub issued_at: UnixNanos,
     /// A fresh unique id, usually a random UUID.
     pub token_id: &'a str,
-    /// `iss`, where the node has one.
+    /// `iss`, if the node has one.
     pub issuer: Option<&'a str>,
 }
 
@@ -89,7 +89,7 @@ impl Claims {
     }
 }
 
-/// Children are one job to whoever grants them something: their own ids are known to nobody before.
+/// All children count as one job for authorization: their own ids are not known in advance.
 fn job_id(alloc: &Allocation) -> &str {
     alloc.job.parent_id().unwrap_or(&alloc.job_key.id)
 }

@@ -1,4 +1,4 @@
-//! What every plan may read: the agent's settings, and what allocations share.
+//! The context of every plan: the agent's settings, and what allocations share.
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -19,29 +19,29 @@ use crate::{
 /// The agent's settings, as far as the planner needs them.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// This instance; part of every id that is made here.
+    /// This instance; part of every id that the planner creates.
     pub instance: InstanceId,
-    /// Longest `kill_timeout` that a task gets.
+    /// Upper limit of a task's `kill_timeout`.
     pub max_kill_timeout: Duration,
-    /// Dynamic ports are taken from here.
+    /// Range of dynamic ports.
     pub dynamic_ports: core::ops::RangeInclusive<u16>,
-    /// Address that ports are given on.
+    /// Host address of assigned ports.
     pub host_ip: String,
-    /// What this machine is: what constraints are about.
+    /// Facts of this machine, which constraints refer to.
     pub node: NodeFacts,
-    /// What allocations may take of this machine.
+    /// Capacity that allocations may take.
     pub room: Room,
     /// Ports that no allocation gets.
     pub reserved_ports: BTreeSet<u16>,
-    /// What servers have placed here is started again before they were heard, as after a reboot.
+    /// Whether allocations of servers start again without contact to the servers, as after a reboot.
     pub start_offline: bool,
 }
 
-/// Metadata of a job by which it is started again before servers were heard, or not, whatever the node's config says.
+/// Job metadata that overrides `start_offline` of the node's config.
 const START_OFFLINE: &str = "herdlet.start_offline";
 
 impl Settings {
-    /// Whether a job that a server has placed here is started again before servers were heard.
+    /// Whether allocations of a server's job start again without contact to the servers.
     pub(crate) fn starts_offline(&self, job: &Job) -> bool {
         match job.meta.get(START_OFFLINE).map(|word| &**word) {
             Some("true" | "1") => true,
@@ -51,36 +51,36 @@ impl Settings {
     }
 }
 
-/// What every plan may read.
+/// The context of every plan.
 #[derive(Debug)]
 pub struct Context {
     /// The agent's settings.
     pub settings: Settings,
     /// Volumes by name.
     pub(crate) volumes: BTreeMap<String, VolumeEntry>,
-    /// The first complete desired list was seen: what it did not name may be removed.
+    /// The first complete desired list was received: what it did not name may be removed.
     pub(crate) complete: bool,
-    /// Servers have said what they want since this agent began. Before, it isn't known whether what they have placed here runs elsewhere
-    /// by now.
+    /// The servers sent their desired state since this agent started. Before that, allocations that they placed here
+    /// may already run elsewhere.
     pub(crate) contact: bool,
-    /// Allocations that have not ended, as far as is known, each with those that wait for that.
+    /// Allocations not known to have ended, each with those that wait for their end.
     pub(crate) awaited: BTreeMap<AllocId, BTreeSet<AllocId>>,
-    /// Allocations of this machine whose disk is still to be taken over, each with the one that does.
+    /// Allocations of this machine whose disk is still to be migrated, each with its successor.
     pub(crate) heirs: BTreeMap<AllocId, AllocId>,
 }
 
 impl Context {
-    /// The first of those that have to end before this one begins; none where all have.
+    /// The first allocation that has to end before this one begins, if any.
     pub(crate) fn awaits(&self, spec: &Allocation) -> Option<AllocId> {
         spec.awaited().find(|id| self.awaited.get(id).is_some_and(|waiting| waiting.contains(&spec.id)))
     }
 
-    /// Whether there is to be such a volume on this machine.
+    /// Whether this machine has, or will have, such a volume.
     pub(crate) fn has_volume(&self, name: &str) -> bool {
         self.volumes.get(name).is_some_and(|entry| entry.state.fate == Fate::Wanted)
     }
 
-    /// Where a volume's data is; none while it is not ready.
+    /// Path of a volume's data; `None` while it is not ready.
     pub fn volume_path(&self, name: &str) -> Option<&str> {
         let entry = self.volumes.get(name)?;
         if entry.part != PartState::Up || entry.state.fate != Fate::Wanted {
@@ -89,7 +89,7 @@ impl Context {
         entry.state.path.as_deref()
     }
 
-    /// What a task mounts.
+    /// The mounts of a task.
     pub(crate) fn mount_sources(&self, spec: &Allocation, task: usize) -> Vec<MountSource> {
         let Some(group) = spec.group() else { return Vec::new() };
         let Some(task) = group.tasks.get(task) else { return Vec::new() };
@@ -109,7 +109,7 @@ impl Context {
     }
 }
 
-/// One volume: what is remembered of it and what is known of its data.
+/// One volume: its stored state and the state of its data.
 #[derive(Debug)]
 pub(crate) struct VolumeEntry {
     pub state: Tracked<VolumeState>,

@@ -1,10 +1,10 @@
-//! The environment of a task: Nomad's `NOMAD_*` variables, what the job adds to them, and the facts of the node that
-//! `${…}` can name.
+//! The environment of a task: Nomad's `NOMAD_*` variables, the job's own variables, and the facts of the node for
+//! `${…}`.
 //!
-//! In: [`Inputs`], all of it values. Out: a [`TaskEnv`], the same for the same inputs. Must not know the process it runs in: the
-//! host's variables are an input too. Values may be secret (tokens), so nothing here prints one.
+//! In: [`Inputs`], all of it values. Out: a [`TaskEnv`], the same for the same inputs. It does not read its own
+//! process: the host's variables are an input too. Values may be secret (tokens), so nothing here prints one.
 //!
-//! Later layers win over earlier ones:
+//! Later layers override earlier ones:
 //!
 //! | layer | interpolated | source |
 //! | --- | --- | --- |
@@ -14,11 +14,11 @@
 //! | `NOMAD_META_*` | yes | job, group, task |
 //! | the host's variables, where not yet set; those of its login only for tasks without a `user` | yes | [`Inputs::host_env`] |
 //! | `env` of the task | yes | task |
-//! | what parts of the task add, in their order | yes | [`Inputs::hook_env`] |
+//! | variables of the task's parts, in their order | yes | [`Inputs::hook_env`] |
 //! | templates | no | [`Inputs::template_env`] |
 //!
-//! Within a layer values may name each other: they are resolved in the order of their dependencies (`env/layer.rs`).
-//! Without an input yet: `NOMAD_CPU_CORES`, ports of single tasks. Variables of Consul, Vault, CSI and
+//! Within a layer values may refer to each other: they are resolved in the order of their dependencies
+//! (`env/layer.rs`). Not available yet: `NOMAD_CPU_CORES`, ports of single tasks. Variables of Consul, Vault, CSI and
 //! devices come as [`Inputs::hook_env`].
 
 mod builtin;
@@ -39,7 +39,7 @@ use crate::{
     network::AllocNetwork,
 };
 
-/// Variables of the host that no task gets, unless the agent's config names another list.
+/// Host variables that no task gets, unless the agent's config sets another list.
 pub const DENIED_DEFAULT: [&str; 8] = [
     "CONSUL_TOKEN",
     "CONSUL_HTTP_TOKEN",
@@ -51,14 +51,15 @@ pub const DENIED_DEFAULT: [&str; 8] = [
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
-/// Variables of the host that say whose login it is. A task with a `user` gets those of that user from its driver.
+/// Host variables that describe a login. A task with a `user` gets those of that user from its driver.
 const OF_LOGIN: [&str; 5] = ["HOME", "LOGNAME", "MAIL", "SHELL", "USER"];
 
-/// Room for all values of one environment, in bytes: the kernel's own limit for arguments and variables of a process lies
-/// below 6 MiB. Past it values are no longer interpolated, so that values which name each other can't fill the memory.
+/// Limit of all values of one environment, in bytes: the kernel's own limit for arguments and variables of a process is
+/// below 6 MiB. Beyond it values are no longer interpolated, so that values that refer to each other can't exhaust the
+/// memory.
 pub const VALUES_BYTES_MAX: usize = 4 << 20;
 
-/// What `${node.…}`, `${attr.…}` and `${meta.…}` say.
+/// The facts behind `${node.…}`, `${attr.…}` and `${meta.…}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Unique id, `${node.unique.id}`.
@@ -79,8 +80,9 @@ pub struct NodeFacts {
     pub meta: BTreeMap<String, String>,
 }
 
-/// The three directories of a task, as its program finds them: host paths without filesystem isolation, else paths in the task's
-/// own root. The agent's own work on paths (template and artifact destinations) wants a second [`build`] with host paths.
+/// The three directories of a task, as its program sees them: host paths without filesystem isolation, else paths in
+/// the task's own root. For paths that the agent uses itself (template and artifact destinations), call [`build`] again
+/// with host paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskDirs {
     /// Shared by the tasks of the allocation, `NOMAD_ALLOC_DIR`.
@@ -91,7 +93,7 @@ pub struct TaskDirs {
     pub secrets: String,
 }
 
-/// A service that a local proxy makes reachable.
+/// A service that is reachable through a local proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Name of the service.
@@ -103,18 +105,18 @@ pub struct Upstream {
 /// Variables by name.
 pub type Variables = BTreeMap<String, String>;
 
-/// All that an environment is made of. Has no `Debug`: tokens are among it.
+/// All inputs of an environment. Has no `Debug`, as it contains tokens.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     /// The allocation.
     pub alloc: &'a Allocation,
-    /// The task; none for the environment of group services.
+    /// The task; `None` for the environment of group services.
     pub task: Option<&'a Task>,
     /// The node.
     pub node: &'a NodeFacts,
-    /// Directories; none where there is no task.
+    /// Directories; `None` without a task.
     pub dirs: Option<&'a TaskDirs>,
-    /// The network namespace of the allocation; none while it has the host's.
+    /// The network namespace of the allocation; `None` if it uses the host's.
     pub network: Option<&'a AllocNetwork>,
     /// Upstreams of the group.
     pub upstreams: &'a [Upstream],
@@ -122,20 +124,20 @@ pub struct Inputs<'a> {
     pub host_env: &'a Variables,
     /// Names in `host_env` that are not passed on.
     pub denied: &'a [&'a str],
-    /// Signed tokens by name of the identity; exported where the task's identity says `env`.
+    /// Signed tokens by name of the identity; exported if the task's identity sets `env`.
     pub tokens: &'a Variables,
-    /// The task API's socket, as the task sees it, where there is one.
+    /// The task API's socket, as the task sees it, if there is one.
     pub api_socket: Option<&'a str>,
-    /// What parts of the task add, in their order.
+    /// Variables of the task's parts, in their order.
     pub hook_env: &'a [Variables],
-    /// What templates with `env` add.
+    /// Variables of templates with `env`.
     pub template_env: &'a Variables,
-    /// The cgroup below which the tasks of this node live.
+    /// The cgroup that contains the tasks of this node.
     pub cgroup_parent: Option<&'a str>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Inputs with nothing but the allocation and the node; the other fields are empty and the default deny list holds.
+    /// Inputs with only the allocation and the node; the other fields are empty, with the default deny list.
     pub fn new(alloc: &'a Allocation, node: &'a NodeFacts) -> Self {
         static EMPTY: Variables = BTreeMap::new();
         Self {
@@ -156,17 +158,17 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// A finished environment: the variables for the process and the facts of the node for `${…}`.
+/// A complete environment: the variables of the process and the facts of the node for `${…}`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TaskEnv {
     variables: Variables,
     node: Variables,
-    /// Bytes of all values that were ever set, of overwritten ones too.
+    /// Bytes of all values ever set, including overwritten ones.
     bytes: usize,
 }
 
 impl TaskEnv {
-    /// The variables in the order of their names, for the process.
+    /// The variables of the process, sorted by name.
     pub fn variables(&self) -> &Variables {
         &self.variables
     }
@@ -176,12 +178,12 @@ impl TaskEnv {
         self.variables.get(key::cleaned(name).as_ref()).map(String::as_str)
     }
 
-    /// What `${name}` means: a variable, else a fact of the node.
+    /// The value of `${name}`: a variable, else a fact of the node.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.var(name).or_else(|| self.node.get(name).map(String::as_str))
     }
 
-    /// Replaces every known `${name}`; unknown ones stay. A text that would grow past [`OUTPUT_BYTES_MAX`] is returned as
+    /// Replaces every known `${name}`; unknown ones stay. A text that would exceed [`OUTPUT_BYTES_MAX`] is returned as
     /// written.
     pub fn interpolate(&self, text: &str) -> String {
         replace(text, OUTPUT_BYTES_MAX, |name| self.get(name))
@@ -207,7 +209,7 @@ impl Values for TaskEnv {
     }
 }
 
-/// Names only: values may be secret.
+/// Prints names only: values may be secret.
 impl fmt::Debug for TaskEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TaskEnv")
@@ -242,7 +244,7 @@ pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
     env
 }
 
-/// The host's variables that are neither denied nor set already, nor about another login than the task's.
+/// The host's variables that are not denied, not set yet, and not about another login than the task's.
 fn host_variables<'a>(env: &TaskEnv, inputs: &Inputs<'a>) -> layer::Layer<'a> {
     let user = inputs.task.and_then(|task| task.user.as_deref()).filter(|user| !user.is_empty());
     let is_denied = |name: &str| inputs.denied.contains(&name) || user.is_some() && OF_LOGIN.contains(&name);

@@ -1,4 +1,4 @@
-//! What reaches the planner: desired state, ends of operations, things seen, requests of people.
+//! Inputs of the planner: desired state, outcomes of operations, observations, requests.
 
 use std_alloc::{boxed::Box, string::String, vec::Vec};
 
@@ -15,10 +15,10 @@ use crate::{
 };
 pub use crate::{refusal::Refusal, state::Noticed};
 
-/// Something happened.
+/// An event.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A source says what should be.
+    /// A source changed the desired state.
     Desired(DesiredChange),
     /// An operation ended.
     Outcome(Op, Outcome),
@@ -30,7 +30,7 @@ pub enum Event {
         task: String,
         /// Attempt number.
         attempt: u32,
-        /// How.
+        /// Its exit status.
         result: ExitResult,
     },
     /// A check's status or output changed.
@@ -40,16 +40,16 @@ pub enum Event {
         /// Result.
         result: CheckResult,
     },
-    /// A part of an allocation no longer is as it should be, or may not be: look.
+    /// A part of an allocation is not as it should be, or may not be: inspect it.
     Drift {
         /// Allocation.
         alloc: AllocId,
-        /// Which part.
+        /// The part.
         part: Part,
         /// How it was noticed.
         by: Noticed,
     },
-    /// Word from a driver about a task.
+    /// A driver's message about a task.
     Driver {
         /// Allocation.
         alloc: AllocId,
@@ -58,16 +58,16 @@ pub enum Event {
         /// Message.
         message: String,
     },
-    /// Somebody has set the wall clock: what waits for a time of day waits differently long.
+    /// The wall clock was set: waits for a time of day change.
     ClockSet,
-    /// Somebody asks for something; answered after the turn's commit.
+    /// A request; answered after the turn's commit.
     Command {
-        /// Under which the reply comes back.
+        /// Id for the reply.
         request: u64,
-        /// What is asked.
+        /// The request.
         command: Command,
     },
-    /// A real thing of this instance was found at start: an attempt's record or cgroup.
+    /// A real object of this instance was found at start: an attempt's record or cgroup.
     Found {
         /// Allocation.
         alloc: AllocId,
@@ -89,19 +89,19 @@ pub enum DesiredChange {
     Job(Box<Job>),
     /// This job is no longer wanted.
     JobGone(JobKey),
-    /// A server wants this allocation to be as written (node mode).
+    /// A server wants this allocation to be as specified (node mode).
     Alloc(Box<Allocation>),
-    /// No server knows this allocation any more: it is stopped, and nothing of it stays.
+    /// No server knows this allocation any more: it is stopped and removed.
     AllocGone(AllocId),
-    /// Servers had taken this allocation for lost with its node, and know better now.
+    /// Servers had marked this allocation as lost with its node, and have corrected that.
     AllocReconnected(AllocId),
-    /// Servers have not been in reach for as long as this allocation may run without them: it is stopped.
+    /// Servers were unreachable for longer than this allocation may run without them: it is stopped.
     AllocOutOfContact(AllocId),
-    /// This allocation, which is or was on another node, has ended: what takes its place may begin.
+    /// This allocation, which is or was on another node, has ended: its successor may begin.
     EndedElsewhere(AllocId),
-    /// Servers have said what they want since this agent began.
+    /// Servers have sent their desired state since this agent started.
     Contact,
-    /// The source has said all it knows: from now on what it did not name may be removed.
+    /// The source has sent everything: from now on objects that it did not name may be removed.
     Complete,
 }
 
@@ -115,109 +115,110 @@ pub enum Command {
         /// Volumes.
         volumes: Vec<Volume>,
     },
-    /// Stop a job and keep it, as a new version that differs in nothing else.
+    /// Stop a job and keep it, as a new version without other changes.
     Stop {
-        /// Which.
+        /// The job.
         job: JobKey,
     },
-    /// Start a job that was stopped, as a new version that differs in nothing else.
+    /// Start a stopped job, as a new version without other changes.
     Start {
-        /// Which.
+        /// The job.
         job: JobKey,
     },
-    /// Stop a job and forget it.
+    /// Stop a job and remove it.
     Delete {
-        /// Which.
+        /// The job.
         job: JobKey,
     },
-    /// The same, if this is the job's version still: whoever asks has seen it.
+    /// The same, if this is still the job's version, as the caller has seen it.
     DeleteVersion {
-        /// Which.
+        /// The job.
         job: JobKey,
-        /// Its version, as seen.
+        /// The version that the caller has seen.
         version: u64,
     },
-    /// Make a child of a parameterized job.
+    /// Create a child of a parameterized job.
     Dispatch {
-        /// Of which job.
+        /// The parent.
         job: JobKey,
-        /// With what.
+        /// The dispatch request.
         dispatch: Box<Dispatch>,
     },
-    /// Make a child of a periodic job now.
+    /// Create a child of a periodic job now.
     ForceLaunch {
-        /// Of which job.
+        /// The parent.
         job: JobKey,
     },
-    /// Make the text of an older version the newest version.
+    /// Make the specification of an older version the newest version.
     Revert {
-        /// Of which job.
+        /// The job.
         job: JobKey,
-        /// To which version.
+        /// The older version.
         to: u64,
         /// Only if this is the current version.
         prior: Option<u64>,
     },
-    /// Make this job the desired state, but for the counts that its groups have.
+    /// Make this job the desired state, but keep the counts of existing groups.
     ApplyWithCounts {
-        /// Which.
+        /// The job.
         job: Box<Job>,
     },
-    /// Give a group another count, as a new version of its job.
+    /// Change the count of a group, as a new version of its job.
     Scale {
-        /// Of which job.
+        /// The job.
         job: JobKey,
-        /// Which group.
+        /// The group.
         group: String,
-        /// The count; where absent only what is said is noted.
+        /// The count; if absent, only the note is stored.
         count: Option<u32>,
-        /// What is said about it.
+        /// The note.
         note: ScalingNote,
     },
-    /// Let the canaries of a deployment take the place of the old allocations.
+    /// Replace the old allocations by the canaries of a deployment.
     PromoteDeployment {
-        /// Which.
+        /// The deployment.
         id: DeploymentId,
-        /// Of which groups.
+        /// The groups.
         scope: PromoteScope,
     },
-    /// Say that a deployment has failed.
+    /// Mark a deployment as failed.
     FailDeployment {
-        /// Which.
+        /// The deployment.
         id: DeploymentId,
     },
-    /// Say of allocations of a deployment whether they are healthy. An unhealthy one fails it.
+    /// Set the health of allocations of a deployment. An unhealthy one fails it.
     SetAllocHealth {
-        /// Of which deployment.
+        /// The deployment.
         id: DeploymentId,
-        /// These are.
+        /// Healthy allocations.
         healthy: Vec<AllocId>,
-        /// These are not.
+        /// Unhealthy allocations.
         unhealthy: Vec<AllocId>,
     },
-    /// Forget a volume; with `purge` remove its data.
+    /// Remove a volume; with `purge` also its data.
     DeleteVolume {
-        /// Which.
+        /// The volume.
         name: String,
-        /// What becomes of its data.
+        /// Whether to keep its data.
         data: VolumeData,
     },
-    /// Stop an allocation; its job makes another in its place.
+    /// Stop an allocation; its job creates a replacement.
     StopAlloc {
-        /// Which.
+        /// The allocation.
         alloc: AllocId,
     },
-    /// End what is being stopped without the rest of its `shutdown_delay`. What is gone already needs nothing.
+    /// Skip the rest of the `shutdown_delay` of stopping allocations. Allocations that are gone are no error.
     SkipShutdownDelay {
-        /// Of what.
+        /// The job or allocation.
         of: Ending,
     },
-    /// End the poststop tasks of what is being stopped, with their `kill_timeout`, and start none of them any more.
+    /// End the poststop tasks of stopping allocations, within their `kill_timeout`, and start no more of them.
     EndPoststop {
-        /// Of what.
+        /// The job or allocation.
         of: Ending,
     },
-    /// Give up what has ended: jobs with all they have, and directories of allocations. What has not ended stays.
+    /// Remove jobs that have ended, with all their allocations, and directories of ended allocations. Others are left
+    /// alone.
     Collect {
         /// Jobs.
         jobs: Vec<JobKey>,
@@ -226,31 +227,31 @@ pub enum Command {
     },
     /// Restart tasks of an allocation.
     Restart {
-        /// Which.
+        /// The allocation.
         alloc: AllocId,
-        /// What.
+        /// The tasks.
         scope: RestartScope,
     },
     /// Send a signal to one task, or to all running ones.
     Signal {
-        /// Which.
+        /// The allocation.
         alloc: AllocId,
-        /// One task; all running where absent.
+        /// One task; all running ones if absent.
         task: Option<String>,
         /// Signal name such as `SIGHUP`.
         signal: String,
     },
-    /// Say what an allocation is waiting for.
+    /// Explain what an allocation is waiting for.
     Explain {
-        /// Which.
+        /// The allocation.
         alloc: AllocId,
     },
 }
 
-/// What is being stopped.
+/// Something that is being stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// All allocations of a job that are.
+    /// All stopping allocations of a job.
     Job(JobKey),
     /// One allocation.
     Alloc(AllocId),
@@ -259,96 +260,96 @@ pub enum Ending {
 /// Which groups of a deployment are promoted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PromoteScope {
-    /// All that have canaries.
+    /// All groups with canaries.
     All,
-    /// These.
+    /// These groups.
     Groups(Vec<String>),
 }
 
-/// What becomes of a deleted volume's data.
+/// What to do with a deleted volume's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeData {
-    /// It stays.
+    /// Keep it.
     Keep,
-    /// It is removed.
+    /// Remove it.
     Purge,
 }
 
-/// What a restart request covers.
+/// The tasks that a restart request covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestartScope {
-    /// All running tasks, group-wide: services are taken back, `shutdown_delay` passes, they are registered again.
+    /// All running tasks of the group: services are deregistered, `shutdown_delay` passes, they are registered again.
     Running,
     /// One running task; group services stay.
     Task(String),
-    /// All tasks but poststop ones, dead ones too, in lifecycle order.
+    /// All tasks except poststop ones, including dead ones, in lifecycle order.
     All,
 }
 
-/// Answer to a [`Command`].
+/// Reply to a [`Command`].
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// Accepted; it is durable.
+    /// Accepted and durable.
     Accepted {
         /// The commit's index.
         index: u64,
     },
-    /// What an apply did, in the order given.
+    /// Result of an apply, in the order of the request.
     Applied {
         /// The commit's index.
         index: u64,
-        /// Per job.
+        /// Result for each job.
         jobs: Vec<AppliedJob>,
-        /// Names of volumes that were made or changed.
+        /// Names of volumes that were created or changed.
         volumes: Vec<String>,
     },
-    /// Answer to `Dispatch` and `ForceLaunch`.
+    /// Reply to `Dispatch` and `ForceLaunch`.
     Dispatched {
         /// The commit's index.
         index: u64,
         /// The child.
         job: JobKey,
     },
-    /// Answer to `FailDeployment`.
+    /// Reply to `FailDeployment`.
     DeploymentFailed {
         /// The commit's index.
         index: u64,
-        /// The version whose text is the newest version now; none where the job stays as it is.
+        /// The version whose specification is now the newest version; `None` if the job did not change.
         reverted: Option<u64>,
     },
-    /// Answer to `Collect`: what had ended.
+    /// Reply to `Collect`: what had ended.
     Collected {
         /// The commit's index.
         index: u64,
-        /// Jobs that are being forgotten.
+        /// Jobs that are being removed.
         jobs: Vec<JobKey>,
-        /// Allocations whose directory goes.
+        /// Allocations whose directory is being removed.
         allocs: Vec<AllocId>,
     },
-    /// Answer to `Explain`.
+    /// Reply to `Explain`.
     Explanation(Box<Explanation>),
-    /// It can't be done; nothing was changed.
+    /// The request was refused; nothing was changed.
     Refused(Refusal),
 }
 
-/// What an apply did to one job.
+/// Result of an apply for one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedJob {
-    /// Which.
+    /// The job.
     pub job: JobKey,
     /// Its version now.
     pub version: u64,
-    /// What happened.
+    /// The change.
     pub change: JobChange,
 }
 
-/// What an apply did to one job.
+/// Change of a job by an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobChange {
     /// It is new.
     Created,
     /// It has a new version.
     Updated,
-    /// It was equal already.
+    /// It was already equal.
     Unchanged,
 }

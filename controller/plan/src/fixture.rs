@@ -25,7 +25,7 @@ use crate::{
     time::{BootId, Deadline, Now},
 };
 
-/// So many seconds after the beginning.
+/// This number of seconds after the start of the tests' clock.
 pub(crate) fn at(seconds: u64) -> Now {
     let boot_ns = seconds * 1_000_000_000;
     Now { boot: BootId(1), boot_ns, wall: UnixNanos(1_700_000_000_000_000_000 + boot_ns as i64) }

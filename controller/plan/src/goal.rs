@@ -1,17 +1,18 @@
-//! The goal of an allocation's parts: whether its tasks and its services are to be there.
+//! The goal of an allocation's parts: whether its tasks and its services should exist.
 //!
-//! In: what is remembered of the allocation. Out: the goal that its parts are planned for.
+//! In: the stored state of the allocation. Out: the goal that its parts are planned for.
 
 use herdlet_api_types::task::TaskStatus;
 
 use crate::state::AllocState;
 
-/// Whether the allocation's tasks should be there: nothing stops them and not all have ended.
+/// Whether the allocation's tasks should exist: nothing stops them and not all have ended.
 pub(crate) fn wants_tasks(state: &AllocState) -> bool {
     state.durable.stop.is_none() && state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead)
 }
 
-/// Whether the group's services should be registered: its tasks should be there and no group-wide restart has them down.
+/// Whether the group's services should be registered: its tasks should exist and no group-wide restart is stopping
+/// them.
 pub(crate) fn wants_services(state: &AllocState) -> bool {
     wants_tasks(state) && state.durable.restart.is_none()
 }

@@ -1,14 +1,14 @@
-//! Names that are made of everything that tells their owner from all others.
+//! Identifiers that are hashes of everything that identifies their owner.
 //!
-//! In: texts and numbers, in a fixed order. Out: some bytes of their SHA-256. Two lists of fields never look the same: each text
-//! is told with its length.
+//! In: texts and numbers, in a fixed order. Out: a prefix of their SHA-256. Different lists of fields have different
+//! input bytes: each text is preceded by its length.
 
 use core::fmt::Write as _;
 use std_alloc::string::String;
 
 use sha2::{Digest as _, Sha256};
 
-/// Fields on their way into a hash.
+/// Fields that are being hashed.
 #[derive(Default)]
 pub(crate) struct Fields(Sha256);
 
@@ -22,7 +22,7 @@ impl Fields {
         self.0.update(number.to_le_bytes());
     }
 
-    /// The first bytes.
+    /// The first bytes of the hash.
     pub(crate) fn start<const N: usize>(self) -> [u8; N] {
         let digest = self.0.finalize();
         let mut bytes = [0; N];
@@ -30,7 +30,7 @@ impl Fields {
         bytes
     }
 
-    /// The first bytes in lower-case hexadecimal.
+    /// The first bytes of the hash in lower-case hexadecimal.
     pub(crate) fn hex<const N: usize>(self) -> String {
         let mut hex = String::with_capacity(2 * N);
         for byte in self.start::<N>() {

@@ -1,13 +1,13 @@
-//! `${name}`: putting values in the place of their names.
+//! `${name}`: replaces names by their values.
 //!
-//! In: a text or a driver's config, and the values of variables. Out: the same with its variables replaced. Must not know where the
-//! values come from.
+//! In: a text or a driver's config, and the values of variables. Out: the same with its variables replaced. It does not
+//! know the source of the values.
 //!
 //! Two rules, as in Nomad:
 //!
 //! | where | a variable | an unknown one | escape |
 //! | --- | --- | --- | --- |
-//! | everything but driver config | `${` `[a-zA-Z0-9_.-]+` `}` | stays as written | none |
+//! | everything except driver config | `${` `[a-zA-Z0-9_.-]+` `}` | stays as written | none |
 //! | driver config ([`interpolate_config`]) | `${NAME}`, `${env["x.y"]}`, `${attr.…}`, `${meta.…}`, `${node.…}` | an error | `$${` is `${` |
 
 mod config;
@@ -16,8 +16,8 @@ use std_alloc::string::String;
 
 pub use config::{ConfigError, interpolate_config};
 
-/// Longest text that interpolation makes, in bytes. The kernel takes 128 KiB for one argument or variable; files may be
-/// longer. The bound is there because values that name each other many times grow without end.
+/// Longest text that interpolation produces, in bytes. The kernel accepts 128 KiB for one argument or variable; files
+/// may be longer. Without the limit, values that refer to each other many times could grow without bound.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 /// The values of variables.
@@ -25,11 +25,12 @@ pub trait Values {
     /// A variable of the task's environment.
     fn var(&self, name: &str) -> Option<&str>;
 
-    /// What `${name}` means: a variable, else a fact of the node.
+    /// The value of `${name}`: a variable, else a fact of the node.
     fn get(&self, name: &str) -> Option<&str>;
 }
 
-/// Replaces every `${name}` that `value_of` knows. A text that would grow past `bytes_max` is returned as written.
+/// Replaces every `${name}` for which `value_of` has a value. A text that would exceed `bytes_max` is returned as
+/// written.
 pub(crate) fn replace<'v>(
     text: &str,
     bytes_max: usize,
@@ -57,16 +58,15 @@ pub(crate) fn variables(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A stretch of a text.
+/// A piece of a text.
 enum Piece<'t> {
-    /// Stands for itself.
+    /// Literal text.
     Text(&'t str),
     /// `${name}`.
     Variable { name: &'t str, written: &'t str },
 }
 
-/// Splits as the regular expression `\$\{[a-zA-Z0-9_.-]+\}` would: leftmost match first, nothing in a match is looked at
-/// again.
+/// Splits like the regular expression `\$\{[a-zA-Z0-9_.-]+\}`: leftmost match first; a match is not searched again.
 fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = text;
     core::iter::from_fn(move || {
@@ -78,7 +78,7 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
             rest = after;
             return Some(Piece::Variable { name, written });
         }
-        // The first character begins no variable, so the next `$` to look at comes after it.
+        // No variable begins at the first character, so the search for the next `$` starts after it.
         let skip = rest.chars().next().map_or(0, char::len_utf8);
         let end = rest[skip..].find('$').map_or(rest.len(), |at| skip + at);
         let (part, after) = rest.split_at(end);

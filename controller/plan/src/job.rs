@@ -31,6 +31,7 @@ use crate::job::{deployment::DeploymentState, periodic::Launches, reschedule::Re
 /// Stored state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobState {
+    /// The job's key.
     pub key: JobKey,
     /// Number of the current version, from 0.
     pub version: u64,
@@ -53,6 +54,7 @@ pub struct JobState {
     /// Its newest deployments, oldest first; at most one for each version.
     #[serde(default)]
     pub deployments: Vec<DeploymentState>,
+    /// Launches of a periodic job.
     #[serde(default)]
     pub launches: Option<Launches>,
     /// Versions that a deployment has marked as stable.

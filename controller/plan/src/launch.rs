@@ -1,6 +1,7 @@
-//! The record of an attempt that was started, which does not depend on what becomes of the facts that it was started with.
+//! The record of a started attempt, independent of later changes of the facts that it was started with.
 //!
-//! In: what a driver returned at the start, and the revisions of the facts that the attempt has read. Out: the same, stored, for later agents.
+//! In: the driver's result of the start, and the revisions of the facts that the attempt has read. Out: the launch
+//! record, stored for later agents.
 
 use core::fmt;
 use std_alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
@@ -13,50 +14,50 @@ use crate::{
     op::Part,
 };
 
-/// An attempt that was started.
+/// A started attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// Its number.
     pub attempt: u32,
-    /// What it has read, by part.
+    /// Revisions of the facts that it has read, by part.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "crate::state::pairs")]
     pub revisions: BTreeMap<Part, Revision>,
     /// The driver's handle, passed back when the attempt is recovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<Handle>,
-    /// The network that its driver made for it.
+    /// The network that its driver created for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<DriverNetwork>,
 }
 
 impl Launch {
-    /// That of an attempt of which nothing else is known.
+    /// The record of an attempt about which nothing else is known.
     pub fn of(attempt: u32) -> Self {
         Self { attempt, ..Self::default() }
     }
 
-    /// That of an attempt which reads these facts.
+    /// The record of an attempt that reads these facts.
     pub fn with(attempt: u32, inputs: &[Input]) -> Self {
         let revisions = inputs.iter().map(|input| (input.part, input.facts.revision)).collect();
         Self { revisions, ..Self::of(attempt) }
     }
 
-    /// As it is stored: where the number is all, the state of the task has it.
+    /// As stored: `None` if it contains only the number, which the state of the task has.
     pub(crate) fn into_record(self) -> Option<Arc<Self>> {
         (self != Self::of(self.attempt)).then(|| Arc::new(self))
     }
 }
 
-/// A driver's own note about an attempt.
+/// A driver's own data about an attempt.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handle {
-    /// Version of the note's format, by the driver.
+    /// Version of the format, set by the driver.
     pub version: u32,
-    /// The note, opaque to everyone else.
+    /// The data, opaque to all others.
     pub state: Vec<u8>,
 }
 
-/// The note may hold anything, secrets too.
+/// The data may contain anything, including secrets.
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Handle {{ version: {}, {} bytes }}", self.version, self.state.len())

@@ -1,4 +1,4 @@
-//! The planner: desired state and remembered state in, actions out.
+//! The planner: desired state and stored state in, actions out.
 //!
 //! Decisions are pure. [`alloc::plan`] reads no clock, draws no randomness, does no IO, does not log and cannot fail:
 //! whatever the state, there is a plan. State is changed by [`alloc::apply`] and by nothing else.

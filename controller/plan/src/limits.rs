@@ -1,21 +1,21 @@
-//! Bounds of the planner, each with its reason.
+//! Limits of the planner, each with its reason.
 
 use herdlet_api_types::Duration;
 
-/// How long an operation on a directory, mount, token or look may take before it counts as overdue. Local file systems answer
-/// in milliseconds; ten seconds is a hung disk.
+/// Timeout of operations on directories, mounts and tokens, and of inspections. Local file systems respond in
+/// milliseconds; ten seconds mean a hung disk.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a request to a catalogue may take, all its items together.
+/// Timeout of a request to a catalogue, for all its items together.
 pub const CATALOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a start may take. Nomad has no limit; a start that takes longer is shown as overdue and not cancelled.
+/// Timeout of a start. Nomad has no limit; a start that takes longer is shown as overdue and not cancelled.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a task's artifacts may take, all together. Whoever fetches has limits of its own for each, which come first.
+/// Timeout of all of a task's artifacts together. The fetcher has shorter limits for each one.
 pub const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// What a stop may take beyond its grace period: the kernel needs a moment to end a process that was killed.
+/// Extra time of a stop beyond its grace period: the kernel needs a moment to end a killed process.
 pub const STOP_MARGIN: Duration = Duration::from_secs(15);
 
 /// Events kept per task, as Nomad.
@@ -30,17 +30,17 @@ pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 /// Rounds of planning one key within one turn. A plan settles in a handful; the bound keeps a mistake from hanging the loop.
 pub const ROUNDS_MAX: usize = 64;
 
-/// Versions of a job that are kept to go back to, the current one among them; as Nomad's `job_tracked_versions`.
+/// Versions of a job kept for reverts, including the current one; as Nomad's `job_tracked_versions`.
 pub const VERSIONS_KEPT: usize = 6;
 
-/// Deployments of a job that are kept to be looked up: as many as versions.
+/// Deployments of a job that are kept: as many as versions.
 pub const DEPLOYMENTS_KEPT: usize = VERSIONS_KEPT;
 
-/// Scaling events of a group that are kept, as Nomad's `job_tracked_scaling_events`.
+/// Scaling events kept per group, as Nomad's `job_tracked_scaling_events`.
 pub const SCALING_EVENTS_KEPT: usize = 20;
 
 /// Dynamic ports, as Nomad's default.
 pub const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 20_000..=32_000;
 
-/// How long after its limit a `prestop` command may report that it was ended, before the task gets its signal.
+/// How long after its time limit a `prestop` command may report its end, before the task gets its signal.
 pub const PRESTOP_REPORT: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
-//! What is known of an allocation's networks once they exist: the facts that environment and registrations read.
+//! An allocation's networks once they exist: facts that environment and registrations read.
 //!
-//! In: what a network or task driver reported. Out: nothing; it is data. Must not know how a network is made.
+//! In: reports of a network or task driver. Out: nothing; it is data. It does not know how a network is created.
 
 use std_alloc::{collections::BTreeMap, format, string::String};
 
@@ -15,14 +15,14 @@ pub struct AllocNetwork {
     pub address: String,
 }
 
-/// The network that a driver made for one task, for instance a container's.
+/// The network that a driver created for one task, for instance a container's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverNetwork {
     /// Its address.
     pub ip: String,
     /// Ports as the task sees them, by label.
     pub port_map: BTreeMap<String, u16>,
-    /// Services in mode `auto` are registered with this address.
+    /// Whether services in mode `auto` are registered with this address.
     pub auto_advertise: bool,
 }
 

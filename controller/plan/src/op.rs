@@ -1,31 +1,32 @@
-//! What an operation acts on: the key under which at most one operation lives at a time.
+//! The target of an operation: the key under which at most one operation runs at a time.
 
 use std_alloc::{string::String, sync::Arc};
 
 use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Service};
 use serde::{Deserialize, Serialize};
 
-/// What is reconciled as one. Ordered so that within a turn a job is planned before the allocations it makes.
+/// The unit of reconciliation. Ordered so that within a turn a job is planned before its allocations.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// A job, which makes allocations.
+    /// A job, which creates allocations.
     Job(JobKey),
     /// A volume, which allocations share.
     Volume(String),
     /// An allocation.
     Alloc(AllocId),
-    /// A job that waits for what has become free: planned once all else is, so that all that ends in a turn is known to have ended.
+    /// A job that waits for freed capacity: planned after everything else, when all allocations that end in the turn
+    /// have ended.
     Waiting(JobKey),
 }
 
 /// Index of a task in its group's list.
 pub type TaskIndex = u16;
 
-/// One thing that an allocation needs to be in place.
+/// One thing that an allocation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// The allocation directory and what all its tasks share.
+    /// The allocation directory and everything that its tasks share.
     Dir,
     /// Registrations of the group's services.
     Services,
@@ -36,7 +37,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The services that it registers; none where it registers nothing.
+    /// The services that it registers; `None` if it registers nothing.
     pub fn services(self, spec: &Allocation) -> Option<&[Service]> {
         let group = spec.group()?;
         match self {
@@ -47,17 +48,17 @@ impl Part {
     }
 }
 
-/// One thing that one start of a task needs to be in place.
+/// One thing that one start of a task needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskPart {
     /// The task directory with `local`, `secrets`, `private`, `tmp`.
     Dir,
-    /// What was fetched into it.
+    /// Files fetched into it.
     Artifacts,
     /// Token files.
     Identity,
-    /// Volumes mounted where the task wants them.
+    /// Volumes mounted for the task.
     Mounts,
     /// What only tests have: it is made elsewhere.
     #[cfg(any(test, feature = "fixture"))]
@@ -75,7 +76,7 @@ pub enum TaskPart {
     Prestop,
 }
 
-/// What an operation acts on.
+/// The target of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// A part of an allocation.
@@ -84,16 +85,16 @@ pub enum Target {
     Volume(String),
 }
 
-/// Identifies one operation. An outcome whose generation is not the awaited one only asks for a look.
+/// Identifies one operation. An outcome with an outdated generation only triggers an inspection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Op {
     /// What it acts on.
     pub target: Target,
-    /// Grows with every operation of this agent process.
+    /// Increases with every operation of this agent process.
     pub generation: u64,
 }
 
-/// What an action is about: the specification it carries out.
+/// The subject of an action: the specification that it carries out.
 #[derive(Debug, Clone)]
 pub enum Subject {
     /// A part of this allocation.

@@ -1,4 +1,4 @@
-//! One pass over an allocation: what every part may read, and the few verbs it may use.
+//! One pass over an allocation: the inputs of every part, and the operations available to it.
 
 use herdlet_api_types::{Duration, job::Group};
 
@@ -14,25 +14,25 @@ use crate::{
     time::{Deadline, Now},
 };
 
-/// What a part sees while it is planned.
+/// The view of a part while it is planned.
 pub struct Pass<'a> {
-    /// The present.
+    /// The current time.
     pub now: Now,
     /// What allocations share, and the agent's settings.
     pub ctx: &'a Context,
-    /// What is wanted.
+    /// The desired state.
     pub spec: &'a AllocSpec,
     /// Its group.
     pub group: &'a Group,
-    /// What is remembered.
+    /// The stored state.
     pub state: &'a AllocState,
-    /// What comes out.
+    /// The resulting plan.
     pub plan: Plan,
 }
 
 impl Pass<'_> {
-    /// Wants a part to be there; it has arrived once it is known to be. What was up and is only looked at or renewed is not waited
-    /// for, but nothing new is built on it meanwhile.
+    /// Wants a part to be up; it has arrived once that is confirmed. A part that is up and merely being re-checked or
+    /// renewed does not block, but later parts do not start until it is confirmed.
     pub fn want_up(&mut self, part: Part) -> Progress {
         match self.state.parts.get(part) {
             PartState::Up => return Progress::Arrived,
@@ -56,7 +56,7 @@ impl Pass<'_> {
                 }
                 self.wait(Waiting::Part(part));
             }
-            // The delay is between tries of the same thing.
+            // The delay applies to tries of the same operation.
             PartState::Failed { doing: Doing::Down, .. } => {
                 self.bring_up(part, Doing::Up);
                 self.wait(Waiting::Part(part));
@@ -73,14 +73,14 @@ impl Pass<'_> {
         Progress::Pending
     }
 
-    /// Brings a part up once all is known that it reads.
+    /// Brings a part up once all its inputs are known.
     pub fn bring_up(&mut self, part: Part, doing: Doing) {
         if self.inputs(part).has_arrived() {
             self.operate(part, doing, Verb::Up);
         }
     }
 
-    /// Whether all is known that a part reads.
+    /// Whether all inputs of a part are known.
     pub fn inputs(&mut self, part: Part) -> Progress {
         let mut known = Progress::Arrived;
         for read in part.row().reads {
@@ -125,14 +125,15 @@ impl Pass<'_> {
         Progress::Pending
     }
 
-    /// Whether it was never brought up, by what is stored. Of services their catalogue says more: see [`crate::alloc::services`].
+    /// Whether it was never brought up, according to the stored state. Services also depend on their catalogue: see
+    /// [`crate::alloc::services`].
     fn never_existed(&self, part: Part) -> bool {
         part.row().memory == Memory::MayExist
             && part.services(self.spec).is_none()
             && !self.state.durable.may_be_held(part)
     }
 
-    /// Starts an operation that has the part's usual time.
+    /// Starts an operation with the part's usual timeout.
     pub fn operate(&mut self, part: Part, doing: Doing, verb: Verb) {
         self.issue(part, doing, verb, part.row().timeout.of(doing));
     }
@@ -142,19 +143,19 @@ impl Pass<'_> {
         self.plan.changes.push(Change::Issue { part, doing, verb, timeout });
     }
 
-    /// Moves a task.
+    /// Changes the state of a task.
     pub fn change(&mut self, index: TaskIndex, change: TaskChange) {
         self.plan.changes.push(Change::Task(index, change));
     }
 
-    /// Notes what is waited for.
+    /// Notes what the plan waits for.
     pub fn wait(&mut self, waiting: Waiting) {
         if !self.plan.waits.contains(&waiting) {
             self.plan.waits.push(waiting);
         }
     }
 
-    /// Whether a time has come; if not, the plan is made again then.
+    /// Whether a time has come; if not, the allocation is planned again then.
     pub fn due(&mut self, at_ns: u64) -> bool {
         if at_ns <= self.now.boot_ns {
             return true;
@@ -163,7 +164,7 @@ impl Pass<'_> {
         false
     }
 
-    /// Whether a deadline has passed; if not, the plan is made again then.
+    /// Whether a deadline has passed; if not, the allocation is planned again then.
     pub fn passed(&mut self, deadline: &Deadline) -> bool {
         self.due(deadline.due_ns(self.now))
     }

@@ -1,5 +1,5 @@
-//! A plan: what should change, what is waited for, when to look again. Made by [`crate::alloc::plan`] from a state it may
-//! not touch; carried out by [`crate::alloc::apply`].
+//! A plan: changes, waits, and when to plan again. [`crate::alloc::plan`] makes it from a state that it does not
+//! change; [`crate::alloc::apply`] carries it out.
 
 use std_alloc::{string::String, vec::Vec};
 
@@ -12,19 +12,19 @@ use crate::{
     time::Deadline,
 };
 
-/// What planning an allocation once comes to. A converged allocation's plan is empty.
+/// The result of planning an allocation once. A converged allocation's plan is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Carried out in order; then the allocation is planned again, until a plan has none.
+    /// Carried out in order; then the allocation is planned again, until a plan has no changes.
     pub changes: Vec<Change>,
     /// What is not as wanted, in the order of the tables.
     pub waits: Vec<Waiting>,
-    /// When to plan again by itself, by `CLOCK_BOOTTIME`.
+    /// When to plan again without an event, by `CLOCK_BOOTTIME`.
     pub wake_ns: Option<u64>,
 }
 
 impl Plan {
-    /// Makes it empty and keeps its memory.
+    /// Empties it and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.changes.clear();
         self.waits.clear();
@@ -37,110 +37,110 @@ impl Plan {
 pub enum Change {
     /// From now on we may own things in its name.
     Adopt,
-    /// The lifecycle moves on.
+    /// The lifecycle enters this stage.
     Stage(Stage),
-    /// All tasks are to be stopped.
+    /// All tasks have to stop.
     Stop(Stop),
-    /// An operation is started.
+    /// Start an operation.
     Issue {
-        /// On which part.
+        /// The part.
         part: Part,
         /// What it does to the part.
         doing: Doing,
         /// The action.
         verb: Verb,
-        /// After this it is overdue.
+        /// Timeout, after which it is overdue.
         timeout: Duration,
     },
-    /// A group-wide restart begins to stop its tasks.
+    /// A group-wide restart starts to stop its tasks.
     RestartTasks(GroupRestart),
     /// A group-wide restart has stopped all of its tasks.
     EndRestart,
-    /// A check has failed for too long: this task is restarted, or all that run.
+    /// A check has failed for too long: restart this task, or all running ones.
     Unhealthy {
-        /// None for all that run.
+        /// `None` for all running ones.
         task: Option<TaskIndex>,
         /// Name of the check.
         check: String,
-        /// What it said, in a line.
+        /// Its output, in one line.
         said: String,
     },
-    /// What waits to start will not: what it needs isn't here.
+    /// Tasks that wait to start fail permanently, as something that they need isn't here.
     Doom(String),
-    /// A task moves.
+    /// Change a task.
     Task(TaskIndex, TaskChange),
     /// The allocation is healthy from now on, or no longer.
     Healthy(bool),
     /// The verdict of the health watch.
     Verdict(Health, String),
-    /// Nothing of it is left: it is forgotten.
+    /// Nothing of it is left: remove it.
     Forget,
 }
 
 /// One change of a task's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskChange {
-    /// A new attempt is begun.
+    /// A new attempt begins.
     Begin,
     /// Its delay is over.
     Wait,
-    /// It is being stopped.
+    /// It has to stop.
     Stop {
         /// First step.
         step: StopStep,
         /// What follows.
         then: AfterStop,
     },
-    /// The stop goes on.
+    /// The stop continues with this step.
     Step(StopStep),
-    /// It has lived longer than the attempt before it, which failed.
+    /// It has run longer than the previous attempt, which failed.
     Prove,
-    /// It gets what it is owed, as this part has changed.
+    /// Carry out the owed restart or signal, as this part has changed.
     Settle(TaskPart),
     /// It ends without having a process.
     Die,
 }
 
-/// What a plan waits for: small values, made into sentences by [`crate::explain`] when somebody asks.
+/// What a plan waits for: small values, rendered as sentences by [`crate::explain`] on request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting {
-    /// An operation on the part, or the delay before its next try; the part's state tells which.
+    /// An operation on the part, or the delay before its next try; the part's state shows which.
     Part(Part),
     /// The task's place in the lifecycle.
     Gate(TaskIndex),
     /// Another task of the group.
     Dependency(TaskIndex, String),
-    /// Word from servers: until then another may run in its place elsewhere.
+    /// Contact to the servers: until then a replacement may run elsewhere.
     Contact(TaskIndex),
-    /// The end of the allocation whose place this one takes.
+    /// The end of the allocation that this one replaces.
     Previous(TaskIndex, AllocId),
-    /// A volume that is not ready; of the group where no task mounts it.
+    /// A volume that is not ready; of the group if no task mounts it.
     Volume(Option<TaskIndex>, String),
     /// The delay before the next start.
     Backoff(TaskIndex, Deadline),
-    /// The time for which a task has to live that has failed before, by `CLOCK_BOOTTIME`.
+    /// How long a task that has failed before has to run, by `CLOCK_BOOTTIME`.
     Proof(TaskIndex, u64),
-    /// A `shutdown_delay`; of the group where no task is given.
+    /// A `shutdown_delay`; of the group if there is no task.
     Delay(Option<TaskIndex>, Deadline),
-    /// Other tasks that end first.
+    /// Other tasks that have to end first.
     StopOrder(TaskIndex),
-    /// The task's own end after its kill signal.
+    /// The task's own exit after its kill signal.
     Exit(TaskIndex, Deadline),
-    /// The task is pending, running or ending as it should and has simply not got there.
+    /// The task is pending, running or ending as it should, but has not got there yet.
     Task(TaskIndex, TaskStatus),
     /// The end of a poststop task, which only its own end or a request brings.
     Poststop(TaskIndex),
     /// Passing checks.
     Checks(Option<Deadline>),
-    /// A failing check to pass before it restarts what it checks.
+    /// A failing check: its owner restarts unless it passes before.
     CheckRestart {
         /// Its id.
         check: String,
-        /// When it restarts.
+        /// When the restart is due.
         at_ns: u64,
     },
-    /// The verdict of the roll-out: time in health.
+    /// The verdict of the roll-out: enough time in health.
     Health(Option<Deadline>),
-    /// Somebody's word on its health, for this deployment.
+    /// A manual decision on its health, for this deployment.
     Judgement(DeploymentId),
 }

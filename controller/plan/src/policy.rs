@@ -1,4 +1,5 @@
-//! The rules for an allocation that depend on who wants it, this machine's jobs or servers. Only here its origin is asked for.
+//! The rules for an allocation that depend on its owner, this machine's jobs or servers. Only this module checks the
+//! owner.
 //!
 //! In: an allocation. Out: its rules. They are derived when an allocation is read, and never stored.
 
@@ -17,14 +18,14 @@ pub(crate) struct Policy {
     pub start: StartGate,
     pub health: Option<HealthTerms>,
     pub missing_volume: MissingVolume,
-    /// How long it may be there, from when it was made.
+    /// How long it may run, counted from its creation.
     pub run_for: Option<Duration>,
     /// Why nothing of it can run.
     pub refused: Option<String>,
     pub events: EventTexts,
 }
 
-/// Who makes another allocation in its place.
+/// The owner, which creates a replacement for the allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A job of this machine.
@@ -32,36 +33,36 @@ pub(crate) enum Owner {
     Servers,
 }
 
-/// What has to be known before anything of it starts.
+/// Condition for starting anything of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartGate {
     Open,
-    /// That the allocations before it have ended.
+    /// The allocations before it have ended.
     Previous,
-    /// The same, and that it does not run on another node by now: servers tell, unless it may start without them.
+    /// The same, and it does not run on another node: the servers confirm that, unless it may start without them.
     Contact,
 }
 
-/// What a volume means that isn't on this machine.
+/// What to do about a volume that isn't on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MissingVolume {
-    /// It may come.
+    /// Wait: it may be created.
     Wait,
-    /// The machine was chosen for it: the allocation fails, as by Nomad's client.
+    /// Fail, as Nomad's client does: the machine was chosen for the volume.
     Fail,
 }
 
-/// In whose words the history of a task is written.
+/// Whose texts the task's events use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventTexts {
-    /// Our own, where Nomad's say less.
+    /// Our own, where Nomad's contain less information.
     Own,
     /// Those of Nomad's client, which servers and tools compare.
     Nomad,
 }
 
 impl Policy {
-    /// The rules for an allocation.
+    /// Derives the rules for an allocation.
     pub(crate) fn of(spec: &Allocation) -> Self {
         let health = HealthTerms::of(spec);
         let Some(server) = &spec.server else {
@@ -87,33 +88,33 @@ impl Policy {
         }
     }
 
-    /// Whether health asks for more than the states of tasks.
+    /// Whether health depends on more than the states of tasks.
     pub(crate) fn counts_checks(&self) -> bool {
         self.health.is_none_or(|terms| terms.health_check != HealthCheck::TaskStates)
     }
 }
 
-/// Ports of single tasks, which only servers give: by task, then by label.
+/// Ports of single tasks, which only servers assign: by task, then by label.
 pub(crate) fn task_ports(
     spec: &Allocation,
 ) -> impl Iterator<Item = (&String, &BTreeMap<String, AssignedPort>)> {
     spec.server.iter().flat_map(|server| &server.task_ports)
 }
 
-/// By what the verdict on an allocation's health is given.
+/// The criteria of the verdict on an allocation's health.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HealthTerms {
-    /// What health means.
+    /// What counts as healthy.
     pub health_check: HealthCheck,
-    /// How long without a break.
+    /// How long it has to be healthy without a break.
     pub min_healthy_time: Duration,
-    /// Until when.
+    /// Until when it has to be healthy.
     pub healthy_deadline: Duration,
 }
 
 impl HealthTerms {
-    /// In deployments the group's `update`, which a job of this machine may have outside of them too; servers ask for a verdict on
-    /// services only, by `migrate`. None: nobody asks.
+    /// In deployments the group's `update`, which a job of this machine may also have outside of them. Without a
+    /// deployment, servers want a verdict only for services, by `migrate`. `None` if no verdict is needed.
     pub(crate) fn of(spec: &Allocation) -> Option<Self> {
         match &spec.server {
             Some(server) if spec.deployment.is_none() => {
@@ -144,7 +145,7 @@ pub(crate) fn has_counted_check(spec: &Allocation) -> bool {
     counts_checks && services.any(|(_, service)| service.checks.iter().any(counts))
 }
 
-/// Whether health asks for the check.
+/// Whether the check counts for health.
 pub(crate) fn counts(check: &Check) -> bool {
     check.on_update != OnUpdate::Ignore
 }

@@ -1,6 +1,6 @@
-//! What is kept in the state database: immutable specifications apart from small states.
+//! Contents of the state database: immutable specifications separate from small states.
 //!
-//! Only what a look can't tell is stored: intents, attempts, exits, deadlines, accepted generations.
+//! Only what an inspection can't find out is stored: intents, attempts, exits, deadlines, accepted generations.
 
 use std_alloc::{boxed::Box, string::String, sync::Arc};
 
@@ -14,15 +14,15 @@ use crate::{job::JobState, shared::volume::VolumeState, state::Durable};
 pub enum RecordKey {
     /// Counters of this instance.
     Meta,
-    /// What is remembered of a job.
+    /// State of a job.
     Job(JobKey),
     /// One accepted version of a job.
     JobVersion(JobKey, u64),
-    /// What is remembered of a volume.
+    /// State of a volume.
     Volume(String),
     /// A wanted allocation.
     AllocSpec(AllocId),
-    /// What is remembered of an allocation.
+    /// State of an allocation.
     AllocState(AllocId),
 }
 
@@ -55,6 +55,6 @@ pub enum Record {
 /// Counters of this instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Nomad's index: grows with every turn that changes something durable, over restarts too.
+    /// Nomad's index: increases with every turn that changes something durable, also over restarts.
     pub index: u64,
 }

@@ -5,10 +5,10 @@ use std_alloc::string::String;
 /// Why a command was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound(String),
-    /// It can't be done in its present state.
+    /// Its current state does not allow it.
     Conflict(String),
-    /// It asks for something that makes no sense here.
+    /// The request makes no sense here.
     Invalid(String),
 }

@@ -1,7 +1,7 @@
-//! Services as a catalogue should hold them: names interpolated, addresses resolved, ids that are functions of what they name.
+//! Services as a catalogue should hold them: with interpolated names, resolved addresses and deterministic ids.
 //!
-//! In: a [`Workload`]. Out: a [`Registration`] or an error for each service, so that a broken one holds no other back. Must not
-//! know any catalogue.
+//! In: a [`Workload`]. Out: a [`Registration`] or an error for each service, so that an invalid one does not block the
+//! others. It knows no catalogue.
 
 pub mod address;
 mod check;
@@ -27,20 +27,20 @@ use crate::{
 };
 use address::{Address, AddressError};
 
-/// Meta key that says which kind of agent registered a service; Consul's UI shows it.
+/// Meta key with the kind of agent that registered a service; Consul's UI shows it.
 pub const META_SOURCE: &str = "external-source";
 /// Meta key of our owner mark: the instance.
 pub const META_INSTANCE: &str = "herdlet-instance";
 /// Meta key of our owner mark: the allocation.
 pub const META_ALLOC: &str = "herdlet-alloc";
-/// Meta key that stands for the tags, of a service whose tags others may change in the catalogue: with other ones in the job it is
-/// another, and the service is registered anew.
+/// Meta key with a hash of the tags, for a service whose tags others may change in the catalogue: if the job's tags
+/// change, the service is registered again.
 pub const META_TAGS: &str = "herdlet-tags";
 
 /// Longest service name: a DNS label (RFC 1035 §2.3.4).
 const NAME_BYTES_MAX: usize = 63;
 
-/// In whose name services are registered; the beginning of all ids.
+/// The kind of agent that registers services; prefix of all ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// Ids begin with `_herdlet-`, so that a Nomad client on the same Consul agent leaves them alone.
@@ -50,7 +50,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The word in ids and in [`META_SOURCE`].
+    /// The name in ids and in [`META_SOURCE`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Standalone => "herdlet",
@@ -59,22 +59,22 @@ impl Origin {
     }
 }
 
-/// What has services: a task, or the group where `task` is none.
+/// An owner of services: a task, or the group if `task` is `None`.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload<'a> {
     /// The allocation.
     pub alloc: &'a Allocation,
-    /// The task whose services are meant; none for the group's.
+    /// The task; `None` for the group's services.
     pub task: Option<&'a Task>,
-    /// The task's environment, for the group one that was built without a task.
+    /// The task's environment; for the group one that was built without a task.
     pub env: &'a TaskEnv,
-    /// The network that the task's driver made, if it did.
+    /// The network that the task's driver created, if it did.
     pub driver_network: Option<&'a DriverNetwork>,
     /// The network namespace of the allocation, if it has one.
     pub alloc_network: Option<&'a AllocNetwork>,
     /// Our instance.
     pub instance: &'a InstanceId,
-    /// In whose name.
+    /// The kind of agent that registers the services.
     pub origin: Origin,
 }
 
@@ -84,11 +84,11 @@ pub struct Workload<'a> {
 pub struct RegistrationError {
     /// Name after interpolation.
     pub service: String,
-    /// What is wrong.
+    /// The problem.
     pub why: Invalid,
 }
 
-/// What is wrong with a service.
+/// A problem of a service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The name is no DNS label.
@@ -104,7 +104,7 @@ pub enum Invalid {
     Check {
         /// Name of the check.
         check: String,
-        /// Why.
+        /// The problem.
         why: AddressError,
     },
     /// Another service of the workload has the same name and port.
@@ -114,8 +114,8 @@ pub enum Invalid {
 
 /// The registrations of a workload, one result for each of its services, in their order.
 ///
-/// Fields that Nomad interpolates are: a service's name, port, addresses, tags and meta; a check's name, port, path, method,
-/// protocol and header.
+/// Nomad interpolates these fields: a service's name, port, addresses, tags and meta; a check's name, port, path,
+/// method, protocol and header.
 pub fn registrations(workload: &Workload<'_>) -> Vec<Result<Registration, RegistrationError>> {
     let services = match workload.task {
         Some(task) => task.services.as_slice(),
@@ -181,7 +181,7 @@ fn register(
     })
 }
 
-/// `_herdlet-task-<alloc>-<task, or group-GROUP>-<service>-<port label>`. Without a port the last dash stays.
+/// `_herdlet-task-<alloc>-<task, or group-GROUP>-<service>-<port label>`. Without a port the last dash remains.
 fn service_id(workload: &Workload<'_>, name: &str, label: &str) -> String {
     let owner = match workload.task {
         Some(task) => task.name.clone(),
@@ -190,7 +190,7 @@ fn service_id(workload: &Workload<'_>, name: &str, label: &str) -> String {
     format!("_{}-task-{}-{owner}-{name}-{label}", workload.origin.as_str(), workload.alloc.id)
 }
 
-/// The author's meta and our mark, which wins.
+/// The job's meta, overridden by our mark.
 fn meta(workload: &Workload<'_>, service: &Service, origin: Origin) -> BTreeMap<String, String> {
     let env = workload.env;
     let of_canary = is_canary(workload) && !service.canary_meta.is_empty();

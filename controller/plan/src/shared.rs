@@ -1,2 +1,2 @@
-//! What allocations share: claimed by them, reconciled under a key of its own.
+//! What allocations share: claimed by them, reconciled under its own key.
 pub mod volume;

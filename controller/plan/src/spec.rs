@@ -1,7 +1,7 @@
-//! An allocation as the planner reads it: the specification with what follows from it alone.
+//! An allocation as the planner reads it: the specification with everything derived from it alone.
 //!
-//! In: an allocation as a source gives it. Out: the same, with the parts that it needs and its policy. What follows is found once for each change
-//! of the allocation, is read in each plan, and is never stored.
+//! In: an allocation from a source. Out: the allocation with its required parts and its policy. These are derived once
+//! for each change of the allocation, read in each plan, and never stored.
 
 use core::ops::Deref;
 use std_alloc::{boxed::Box, sync::Arc};
@@ -14,11 +14,11 @@ use crate::{
     policy::Policy,
 };
 
-/// A wanted allocation, as it is planned.
+/// An allocation as it is planned.
 #[derive(Debug, Clone)]
 pub struct AllocSpec {
     allocation: Arc<Allocation>,
-    /// None where it has no group that could be read.
+    /// `None` if its group could not be read.
     own: Option<AllocNeeds>,
     tasks: Box<[PartSet]>,
     policy: Policy,
@@ -35,18 +35,18 @@ impl AllocSpec {
         Self { allocation, own, tasks, policy }
     }
 
-    /// The allocation as it is stored and handed out.
+    /// The allocation as stored and passed on.
     pub fn allocation(&self) -> &Arc<Allocation> {
         &self.allocation
     }
 
-    /// Changes the allocation, and reads it again.
+    /// Changes the allocation, and derives the rest again.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Allocation)) {
         change(Arc::make_mut(&mut self.allocation));
         *self = Self::read(Arc::clone(&self.allocation));
     }
 
-    /// The rules that depend on who wants it.
+    /// The rules that depend on its owner.
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }

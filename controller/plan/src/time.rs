@@ -1,4 +1,4 @@
-//! Time as the planner sees it: an argument, never a clock.
+//! Time in the planner: an argument, never a clock.
 
 use herdlet_api_types::{Duration, Moment, UnixNanos};
 use serde::{Deserialize, Serialize};
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct BootId(pub u64);
 
-/// The present.
+/// The current time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// Which boot.
+    /// The current boot.
     pub boot: BootId,
     /// `CLOCK_BOOTTIME` in nanoseconds: for deadlines.
     pub boot_ns: u64,
-    /// Wall clock: for what people read.
+    /// Wall clock, for display.
     pub wall: UnixNanos,
 }
 
 impl Now {
-    /// This moment.
+    /// The current moment.
     pub fn moment(self) -> Moment {
         Moment { wall: self.wall, boot_ns: self.boot_ns }
     }
 
-    /// Another one of this boot, as the clocks stand now.
+    /// Another moment of this boot, by the current clocks.
     pub fn moment_at(self, boot_ns: u64) -> Moment {
         let ahead = i64::try_from(i128::from(boot_ns) - i128::from(self.boot_ns)).unwrap_or(0);
         Moment { wall: UnixNanos(self.wall.0.saturating_add(ahead)), boot_ns }
@@ -41,12 +41,12 @@ pub struct Deadline {
     pub boot_ns: u64,
     /// When, by the wall clock.
     pub wall: UnixNanos,
-    /// How long the wait was when it began; what remains after a reboot is never more.
+    /// Original length of the wait; the remainder after a reboot is never longer.
     pub length: Duration,
 }
 
 impl Deadline {
-    /// `length` from now; a negative length counts as none.
+    /// `length` from now; a negative length counts as zero.
     pub fn after(now: Now, length: Duration) -> Self {
         let nanos = length.as_nanos().max(0);
         Self {
@@ -57,7 +57,7 @@ impl Deadline {
         }
     }
 
-    /// The deadline this much later.
+    /// The deadline, extended by this much.
     #[must_use]
     pub fn extended(&self, by: Duration) -> Self {
         let nanos = by.as_nanos().max(0);
@@ -69,7 +69,8 @@ impl Deadline {
         }
     }
 
-    /// When it is due by this boot's `CLOCK_BOOTTIME`. After a reboot: `clamp(wall deadline − wall, 0, length)` from now.
+    /// When it is due by this boot's `CLOCK_BOOTTIME`. After a reboot: `clamp(wall deadline − wall, 0, length)` from
+    /// now.
     pub fn due_ns(&self, now: Now) -> u64 {
         if self.boot == now.boot {
             self.boot_ns
@@ -83,7 +84,7 @@ impl Deadline {
         self.due_ns(now) <= now.boot_ns
     }
 
-    /// What is left of it, never negative.
+    /// The remaining time, never negative.
     pub fn remaining(&self, now: Now) -> Duration {
         let left = if self.boot == now.boot {
             i64::try_from(self.boot_ns.saturating_sub(now.boot_ns)).unwrap_or(i64::MAX)
@@ -93,8 +94,8 @@ impl Deadline {
         Duration(left.clamp(0, self.length.as_nanos()))
     }
 
-    /// The same deadline bound to this boot. Done once when state is read back, so that a deadline of an earlier boot does
-    /// not slide with the present.
+    /// The same deadline bound to this boot. Done once when state is restored, so that a deadline of an earlier boot
+    /// does not move with the present.
     pub fn rebased(&self, now: Now) -> Self {
         Self { boot: now.boot, boot_ns: self.due_ns(now), ..*self }
     }
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use crate::fixture::at;
 
-    /// The wall clock counts after a reboot and nowhere else.
+    /// The wall clock counts only after a reboot.
     #[test]
     fn what_is_left_of_ten_seconds() {
         let deadline = Deadline::after(at(100), Duration::from_secs(10));

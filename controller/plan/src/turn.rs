@@ -1,4 +1,4 @@
-//! What one turn of the world produces.
+//! The output of one turn of the world.
 
 use std_alloc::{boxed::Box, collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 
@@ -28,72 +28,72 @@ pub struct Turn {
     pub replies: Vec<(u64, Reply)>,
     /// When to plan which key again, by `CLOCK_BOOTTIME`.
     pub wakes: Vec<(Key, u64)>,
-    /// Counted for the metrics.
+    /// Events for the metrics.
     pub notes: Vec<Note>,
 }
 
-/// A turn that events and keys are still added to.
+/// A turn in progress.
 pub(crate) struct OpenTurn<'a> {
-    /// The present.
+    /// The current time.
     pub now: Now,
     /// Keys that have to be planned.
     pub dirty: &'a mut BTreeSet<Key>,
-    /// What comes out.
+    /// The output.
     pub turn: &'a mut Turn,
 }
 
-/// A change of what the agent shows.
+/// A change of the published views.
 #[derive(Debug, Clone)]
 pub enum View {
-    /// This is the job now.
+    /// The job's current view.
     Job(Arc<JobView>),
-    /// This job is forgotten.
+    /// The job was removed.
     JobGone(JobKey),
-    /// This is the allocation now.
+    /// The allocation's current view.
     Alloc(Arc<AllocView>),
-    /// This allocation is forgotten.
+    /// The allocation was removed.
     AllocGone(AllocId),
-    /// This is the volume now.
+    /// The volume's current view.
     Volume(Box<VolumeView>),
-    /// This volume is forgotten.
+    /// The volume was removed.
     VolumeGone(String),
 }
 
-/// What is not as it was made.
+/// A part that has drifted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drifted {
-    /// Of which allocation.
+    /// The allocation.
     pub alloc: AllocId,
-    /// Of whose.
+    /// Its job.
     pub job: JobKey,
-    /// It, as `job.group[index]`.
+    /// The allocation's name, `job.group[index]`.
     pub name: String,
-    /// Of which of its tasks; none where it is the allocation's own.
+    /// The task; `None` for the allocation's own part.
     pub task: Option<String>,
     /// Part name, for instance `mount`.
     pub kind: &'static str,
 }
 
-/// Something worth a counter; never a decision.
+/// Something to count; never a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// A look found a difference.
+    /// An inspection found a difference.
     DriftDetected {
-        /// In what.
+        /// The part.
         of: Drifted,
         /// How it was noticed.
         by: Noticed,
     },
-    /// The difference is gone.
+    /// The difference is repaired.
     DriftRepaired {
-        /// In what.
+        /// The part.
         of: Drifted,
-        /// Time since it was found; none where it was repaired in the same breath.
+        /// Time since it was found; `None` if it was repaired at once.
         took_ns: Option<u64>,
     },
-    /// What differed is no longer wanted.
+    /// The part that differs is no longer wanted.
     DriftDropped {
-        /// In what.
+        /// The part.
         of: Drifted,
     },
     /// A task starts again.
@@ -102,30 +102,30 @@ pub enum Note {
         job: JobKey,
         /// Task name.
         task: String,
-        /// A word of a closed list: `exit`, `failed_start`, `request`, `identity`, `reboot`.
+        /// One of: `exit`, `failed_start`, `request`, `identity`, `reboot`.
         reason: &'static str,
     },
-    /// The kernel killed a task's attempt for want of memory.
+    /// The kernel's OOM killer killed a task's attempt.
     OutOfMemory {
         /// Its job.
         job: JobKey,
         /// Task name.
         task: String,
     },
-    /// We stopped an allocation's tasks.
+    /// The agent stopped an allocation's tasks.
     Disruption {
         /// Its job.
         job: JobKey,
-        /// A word of a closed list: `update`, `stop`, `scale`, `leader`, `sibling`, `restart`.
+        /// One of: `update`, `stop`, `scale`, `leader`, `sibling`, `restart`.
         cause: &'static str,
     },
-    /// An object became converged after a change.
+    /// An object converged after a change.
     Converged {
         /// `job` or `alloc`.
         kind: &'static str,
-        /// How long it took, in nanoseconds, from durable acceptance.
+        /// Time from durable acceptance, in nanoseconds.
         took_ns: u64,
-        /// A word of a closed list: `apply`, `exit`, `drift`, `boot`.
+        /// One of: `apply`, `exit`, `drift`, `boot`.
         cause: &'static str,
     },
     /// A key was planned: `unchanged`, `changed` or `waiting`.

@@ -72,9 +72,9 @@ pub struct World {
     /// The queue of jobs that compete for free capacity.
     pub(crate) line: Line,
     pub(crate) generation: u64,
-    /// Buffer for issued operations, reused to save allocations.
+    /// Buffer for issued operations, reused across turns.
     issued: Vec<Issued>,
-    /// Buffer for plans of allocations, reused to save allocations.
+    /// Buffer for plans of allocations, reused across turns.
     plan: Plan,
 }
 

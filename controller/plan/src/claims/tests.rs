@@ -1,4 +1,4 @@
-//! What a token claims, by example.
+//! Claims of tokens, by example.
 
 use super::*;
 use crate::env::fixture;

@@ -1,6 +1,6 @@
-//! The variables that do not depend on other variables, by the table of Nomad's "Runtime environment settings".
+//! The variables that do not depend on other variables, from the table in Nomad's "Runtime environment settings".
 //!
-//! In: [`Inputs`]. Out: entries in a [`TaskEnv`]. Must not know precedence; that is the order of the calls in `build`.
+//! In: [`Inputs`]. Out: entries in a [`TaskEnv`]. Precedence is the order of the calls in `build`.
 
 use std_alloc::{
     borrow::Cow,
@@ -16,7 +16,7 @@ use crate::{network::join_host_port, policy::task_ports};
 /// Name of the identity that is exported as `NOMAD_TOKEN`.
 const DEFAULT_IDENTITY: &str = "default";
 
-/// The names that only `${…}` knows.
+/// The names that only `${…}` can refer to.
 pub(super) fn node_keys(node: &NodeFacts) -> Variables {
     let own = [
         ("node.unique.id", &node.id),
@@ -32,7 +32,7 @@ pub(super) fn node_keys(node: &NodeFacts) -> Variables {
     own.chain(attributes).chain(meta).collect()
 }
 
-/// Where the task finds its things.
+/// Directories and cgroup of the task.
 pub(super) fn set_places(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     if let Some(dirs) = inputs.dirs {
         set_unless_empty(env, "NOMAD_ALLOC_DIR", &dirs.alloc);
@@ -42,7 +42,7 @@ pub(super) fn set_places(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     set_unless_empty(env, "NOMAD_PARENT_CGROUP", inputs.cgroup_parent.unwrap_or_default());
 }
 
-/// What the task may use. A limit that is not there has no variable.
+/// Resource limits of the task. A missing limit has no variable.
 pub(super) fn set_limits(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let Some(task) = inputs.task else { return };
     let limits =
@@ -58,7 +58,7 @@ pub(super) fn set_limits(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     }
 }
 
-/// What it is called.
+/// Names and ids of the task.
 pub(super) fn set_names(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let alloc = inputs.alloc;
     env.set("NOMAD_ALLOC_ID", alloc.id);
@@ -97,7 +97,8 @@ pub(super) fn set_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     }
 }
 
-/// Ports of single tasks: the task's own as the group's, but that it listens on the host's; those of others with their task's name.
+/// Ports of single tasks. The task's own ports are like the group's, but it listens on the host port; those of other
+/// tasks include the task's name.
 pub(super) fn set_task_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let own = inputs.task.map(|task| task.name.as_str());
     for (task, ports) in task_ports(inputs.alloc) {
@@ -131,7 +132,7 @@ pub(super) fn set_upstreams(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     }
 }
 
-/// Tokens of identities with `env`, and the way to the task API for them.
+/// Tokens of identities with `env`, and the address of the task API.
 pub(super) fn set_tokens(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let Some(task) = inputs.task else { return };
     for identity in task.identities.iter().filter(|identity| identity.env) {
@@ -147,11 +148,10 @@ pub(super) fn set_tokens(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     }
 }
 
-/// Meta of job, group and task, each key as written and in upper case; a key that somebody wrote wins over one that was made
-/// upper case.
+/// Meta of job, group and task, each key as written and in upper case; a key as written wins over an upper-cased one.
 pub(super) fn meta<'a>(inputs: &Inputs<'a>) -> Layer<'a> {
     let parameterized = inputs.alloc.job.parameterized.iter();
-    // What a dispatch may bring is there and empty where it didn't.
+    // Optional meta of a dispatch exists but is empty unless the dispatch sets it.
     let mut merged: Layer<'a> = parameterized
         .flat_map(|block| &block.meta_optional)
         .map(|key| (Cow::Borrowed(key.as_str()), ""))

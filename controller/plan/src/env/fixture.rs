@@ -1,4 +1,4 @@
-//! An allocation with one task, for tests of what is made from allocations.
+//! An allocation with one task, for tests.
 
 use std_alloc::{
     string::{String, ToString},
@@ -56,7 +56,7 @@ pub(crate) fn alloc() -> Allocation {
     }
 }
 
-/// The same with another group or job.
+/// The same with a changed job.
 pub(crate) fn alloc_with(change: impl FnOnce(&mut Job)) -> Allocation {
     let mut alloc = alloc();
     change(Arc::make_mut(&mut alloc.job));

@@ -1,13 +1,13 @@
 //! Which names of variables are cleaned, and how.
 //!
-//! In: a name. Out: the name as it stands in the environment. Must not know values.
+//! In: a name. Out: the name in the environment. It knows no values.
 
 use std_alloc::{borrow::Cow, string::String};
 
-/// Names that begin so are cleaned; Nomad leaves `NOMAD_HOST_IP_`, `NOMAD_HOST_ADDR_` and `NOMAD_ALLOC_*` alone.
+/// Prefixes of names that are cleaned; Nomad does not clean `NOMAD_HOST_IP_`, `NOMAD_HOST_ADDR_` and `NOMAD_ALLOC_*`.
 const CLEANED: [&str; 5] = ["NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"];
 
-/// The name as it stands in the environment.
+/// The name in the environment.
 pub(super) fn cleaned(name: &str) -> Cow<'_, str> {
     if CLEANED.iter().any(|prefix| name.starts_with(prefix)) && !is_clean(name) {
         Cow::Owned(clean(name))

@@ -1,13 +1,13 @@
-//! One layer of the environment: variables that may name each other.
+//! One layer of the environment: variables that may refer to each other.
 //!
-//! In: the environment so far, names with texts. Out: the environment with their values. Deterministic: entries are resolved in
-//! the order of their dependencies, whatever order they were written in.
+//! In: the environment so far, names with texts. Out: the environment with their values. Deterministic: entries are
+//! resolved in the order of their dependencies, regardless of the order in which they were written.
 //!
-//! | an entry names | its value has |
+//! | an entry refers to | its value contains |
 //! | --- | --- |
 //! | itself (`PATH=${PATH}:/opt/bin`) | the value of an earlier layer |
 //! | another entry of the layer | that entry's value |
-//! | an entry that names it back, also by a detour | `${…}` as written |
+//! | an entry that refers back to it, even indirectly | `${…}` as written |
 //! | anything else | the environment's or the node's value, else `${…}` as written |
 
 use std_alloc::{
@@ -23,12 +23,10 @@ use crate::interpolate::{OUTPUT_BYTES_MAX, replace, variables};
 /// Texts by name.
 pub(super) type Layer<'a> = BTreeMap<Cow<'a, str>, &'a str>;
 
-/// The layer with these entries.
 pub(super) fn borrowed(entries: &Variables) -> Layer<'_> {
     entries.iter().map(|(name, text)| (Cow::Borrowed(name.as_str()), text.as_str())).collect()
 }
 
-/// Adds a layer.
 pub(super) fn add(env: &mut TaskEnv, layer: Layer<'_>) {
     let mut open = Open::new(&layer);
     loop {
@@ -36,7 +34,7 @@ pub(super) fn add(env: &mut TaskEnv, layer: Layer<'_>) {
             let value = replace(open.entries[index].text, room(env), |name| env.get(name));
             open.settle(env, index, value);
         }
-        // What is left lies on a cycle or behind one. Settling the cycles makes the rest ready.
+        // The rest is on a cycle or depends on one. Settling the cycles makes it ready.
         let cyclic = open.cyclic();
         if cyclic.is_empty() {
             return;
@@ -54,7 +52,7 @@ pub(super) fn add(env: &mut TaskEnv, layer: Layer<'_>) {
     }
 }
 
-/// How long the next value may grow.
+/// Maximum length of the next value.
 fn room(env: &TaskEnv) -> usize {
     OUTPUT_BYTES_MAX.min(VALUES_BYTES_MAX.saturating_sub(env.bytes))
 }
@@ -62,11 +60,11 @@ fn room(env: &TaskEnv) -> usize {
 struct Entry<'a> {
     name: String,
     text: &'a str,
-    /// Entries it names, itself excepted.
+    /// Entries that it refers to, except itself.
     needs: BTreeSet<usize>,
-    /// Entries that name it.
+    /// Entries that refer to it.
     needed_by: Vec<usize>,
-    /// How many of `needs` are not settled.
+    /// Number of `needs` that are not settled.
     waits: usize,
     settled: bool,
 }
@@ -74,7 +72,7 @@ struct Entry<'a> {
 /// The entries of a layer while it is being added.
 struct Open<'a> {
     entries: Vec<Entry<'a>>,
-    /// Entries with nothing to wait for.
+    /// Entries that wait for nothing.
     ready: BTreeSet<usize>,
 }
 
@@ -114,7 +112,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Unsettled entries that other unsettled entries lie behind: all cycles, and what lies between two of them.
+    /// Unsettled entries that other unsettled entries depend on: all cycles, and what lies between two of them.
     fn cyclic(&self) -> Vec<usize> {
         let mut left: BTreeSet<usize> =
             (0..self.entries.len()).filter(|&index| !self.entries[index].settled).collect();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::{fixture::*, *};
 
-/// Variables that an environment has, for the table tests.
+/// Checks variables of an environment, for the table tests.
 fn check(env: &TaskEnv, expected: &[(&str, &str)]) {
     for (name, value) in expected {
         assert_eq!(env.variables().get(*name).map(String::as_str), Some(*value), "{name}");
@@ -246,7 +246,7 @@ fn a_task_with_a_user_has_not_the_agents_login() {
 
 #[test]
 fn entries_that_name_each_other_resolve_by_dependency() {
-    // In Nomad the outcome depends on the order of a Go map.
+    // In Nomad the result depends on the order of a Go map.
     let env = task_env(&[("A1", "${B1}!"), ("B1", "${C1}-${C1}"), ("C1", "${node.class}")]);
     check(&env, &[("A1", "edge-edge!"), ("B1", "edge-edge"), ("C1", "edge")]);
     let env = task_env(&[("Z", "z"), ("M", "${Z}m"), ("B", "${M}b")]);
@@ -296,7 +296,7 @@ fn values_that_multiply_stay_bounded() {
     entries.extend(["A0", "A1", "A2", "A3", "A4"].map(|name| (name, "${BIG}")));
     let env = task_env(&entries);
     check(&env, &[("A2", &big), ("A3", "${BIG}"), ("A4", "${BIG}")]);
-    // What lies on a cycle shares the room that is left.
+    // Entries on a cycle share the remaining room.
     let entries =
         [("BIG", &*big), ("A", "${B}${BIG}"), ("B", "${C}${BIG}"), ("C", "${D}${BIG}"), ("D", "${A}${BIG}")];
     check(&task_env(&entries), &entries[1..]);
@@ -343,7 +343,7 @@ proptest! {
 
     #[test]
     fn acyclic_entries_leave_nothing_unresolved(uses in proptest::collection::vec(proptest::collection::vec(0usize..12, 0..4), 12)) {
-        // Entry n names only entries below a random permutation's order: here simply smaller numbers, with names that sort backwards.
+        // Entry n refers only to smaller numbers, with names that sort backwards.
         let name = |n: usize| format!("N{}", 90 - n);
         let entries: Variables = uses
             .iter()

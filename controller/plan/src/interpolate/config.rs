@@ -1,7 +1,7 @@
-//! Variables in a driver's config: the part of HCL templates that jobs use there.
+//! Variables in a driver's config: the subset of HCL templates that jobs use there.
 //!
-//! In: the config as JSON, the values of variables. Out: the same shape with all strings replaced, or the first error with its path.
-//! Keys, numbers and booleans stay as they are. Must not know any driver's schema.
+//! In: the config as JSON, the values of variables. Out: the same shape with all strings replaced, or the first error
+//! with its path. Keys, numbers and booleans stay as they are. It knows no driver's schema.
 
 use std_alloc::{
     format,
@@ -12,56 +12,56 @@ use serde_json::Value;
 
 use super::{OUTPUT_BYTES_MAX, Values, is_name_char};
 
-/// Deepest nesting of a config; serde_json reads no deeper either.
+/// Deepest nesting of a config; serde_json does not read deeper either.
 const DEPTH_MAX: usize = 128;
 
-/// Longest piece of a user's text that an error repeats, in bytes.
+/// Longest piece of a user's text that an error quotes, in bytes.
 const QUOTED_BYTES_MAX: usize = 64;
 
 /// Why a driver's config could not be interpolated. `path` is written like `args[2]` or `env.HOME`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Nothing has that name.
+    /// There is no variable with that name.
     #[error("interpolate config.{path}: there is no variable {name:?} (write $${{ for a literal ${{)")]
     UnknownVariable {
-        /// Where.
+        /// Path in the config.
         path: String,
         /// The name as written.
         name: String,
     },
-    /// Between the braces stands no variable; functions and operators are not supported.
+    /// The text between the braces is no variable; functions and operators are not supported.
     #[error("interpolate config.{path}: {expression:?} is not a variable (write $${{ for a literal ${{)")]
     NotAVariable {
-        /// Where.
+        /// Path in the config.
         path: String,
-        /// What stands there.
+        /// The text between the braces.
         expression: String,
     },
     /// A `${` without its `}`.
     #[error("interpolate config.{path}: a ${{ is not closed (write $${{ for a literal ${{)")]
     NotClosed {
-        /// Where.
+        /// Path in the config.
         path: String,
     },
     /// The result is too long.
     #[error("interpolate config.{path}: the config grows past {OUTPUT_BYTES_MAX} bytes")]
     TooLong {
-        /// Where the bound was passed.
+        /// Path where the limit was exceeded.
         path: String,
     },
     /// The config is nested too deeply.
     #[error("interpolate config.{path}: nested deeper than {DEPTH_MAX} levels")]
     TooDeep {
-        /// Where.
+        /// Path in the config.
         path: String,
     },
 }
 
 /// Replaces the variables in all strings of a driver's config. Keys are left alone.
 ///
-/// Forms: `${NAME}` (a variable of the task's environment), `${env["x.y"]}` and `${env.NAME}` (the same, for names with other
-/// characters), `${attr.…}`, `${meta.…}`, `${node.…}` (facts of the node, also as `${meta["a b"]}`). Blanks within the braces are
-/// ignored; `$${` stands for `${`. Anything else between braces is an error, as it is in Nomad.
+/// Forms: `${NAME}` (a variable of the task's environment), `${env["x.y"]}` and `${env.NAME}` (the same, for names with
+/// other characters), `${attr.…}`, `${meta.…}`, `${node.…}` (facts of the node, also as `${meta["a b"]}`). Blanks
+/// within the braces are ignored; `$${` is a literal `${`. Anything else between braces is an error, as in Nomad.
 pub fn interpolate_config(config: &Value, env: &impl Values) -> Result<Value, ConfigError> {
     Walk { env, path: String::new(), depth: 0, bytes_left: OUTPUT_BYTES_MAX }.value(config)
 }
@@ -168,13 +168,13 @@ impl<'e, E: Values> Walk<'e, E> {
     }
 }
 
-/// What an expression names.
+/// The target of an expression.
 enum Name<'t> {
     /// A variable or a fact of the node.
     Any(&'t str),
     /// A variable.
     Env(&'t str),
-    /// A fact of the node whose key has characters that a plain name has not.
+    /// A fact of the node whose key has characters that a plain name can't have.
     Node { root: &'t str, key: &'t str },
 }
 
@@ -199,7 +199,7 @@ impl<'t> Name<'t> {
     }
 }
 
-/// Where the `}` stands that ends an expression; one within quotes does not.
+/// Position of the `}` that ends an expression; a `}` within quotes does not.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut quoted = false;
     text.bytes().position(|byte| {

@@ -100,7 +100,7 @@ fn config_errors_name_the_place() {
             "interpolate config.a: there is no variable \"env[\\\"no}pe\\\"]\" (write $${ for a literal ${)",
         ),
         (json!({"a": "x ${NAME"}), "interpolate config.a: a ${ is not closed (write $${ for a literal ${)"),
-        // `env` holds variables only, no facts of the node.
+        // `env` contains only variables, no facts of the node.
         (
             json!({"a": "${env[\"meta.rack\"]}"}),
             "interpolate config.a: there is no variable \"env[\\\"meta.rack\\\"]\" (write $${ for a literal ${)",

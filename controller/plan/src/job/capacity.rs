@@ -76,6 +76,7 @@ impl Room {
         }
     }
 
+    /// Whether it is zero in all dimensions.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }

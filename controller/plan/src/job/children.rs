@@ -45,6 +45,7 @@ impl Dispatch {
         (!missing.is_empty()).then(|| format!("meta is required: {}", missing.join(", ")))
     }
 
+    /// The child with this id.
     pub fn child(self, parent: &Job, id: String) -> Job {
         let Self { payload, meta, idempotency_token, id_prefix: _ } = self;
         let mut child = made_of(parent, id, Origin::Dispatch { payload, idempotency_token });

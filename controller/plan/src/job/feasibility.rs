@@ -35,7 +35,7 @@ struct Misses {
 }
 
 impl Misses {
-    /// The node is not a candidate, so Nomad would not count it as filtered.
+    /// The node is not a candidate; no constraint is listed as filtering it.
     fn absent(&mut self, sentence: String) {
         self.sentences.push(sentence);
     }

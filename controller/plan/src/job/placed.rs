@@ -15,6 +15,7 @@ pub struct Placed<'a> {
     pub job: &'a Job,
     /// That version's number.
     pub version: u64,
+    /// Its group.
     pub group: &'a str,
     /// Its slot in the group.
     pub index: u32,

@@ -65,10 +65,17 @@ pub enum Step {
         group: String,
     },
     /// Store what follows a failed allocation.
-    Follow { alloc: AllocId, followed: Followed },
+    Follow {
+        /// The allocation.
+        alloc: AllocId,
+        /// The decision.
+        followed: Followed,
+    },
     /// Change the desired state of an allocation.
     Want {
+        /// The allocation.
         alloc: AllocId,
+        /// The desired state.
         desired: Desired,
         /// The reason, in a sentence.
         why: String,

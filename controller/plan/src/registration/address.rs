@@ -1,18 +1,18 @@
-//! Where a service or a check is reached.
+//! The address of a service or a check.
 //!
-//! In: the mode, the port label and the literal address, interpolated; the networks of the workload. Out: an [`Address`]. One rule
-//! for services and checks; must not know which of them it is asked for.
+//! In: the mode, the port label and the literal address, interpolated; the networks of the workload. Out: an
+//! [`Address`]. One rule for services and checks; it does not know which of them it resolves.
 //!
 //! | mode | no label | a port of the allocation | otherwise |
 //! | --- | --- | --- | --- |
 //! | auto with an address | the address, no port | the address, host port | the address and the number |
-//! | auto | as `driver` where its network asks for that, else as `host` | | |
+//! | auto | as `driver` if its network requests that, else as `host` | | |
 //! | host | the one host address of the ports, no port | host address and port | no address (the catalogue's own) and the number |
 //! | driver | driver address, no port | driver address, the task's port | the driver's port map; the number |
 //! | alloc | alloc address, no port | alloc address, the task's port | the number |
 //!
-//! A label that is neither a port nor a number is an error. Unlike Nomad, mode `driver` takes the host's port where a port has no
-//! `to`, not 0.
+//! A label that is neither a port nor a number is an error. Unlike Nomad, mode `driver` uses the host's port if a port
+//! has no `to`, not 0.
 
 use std_alloc::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use herdlet_api_types::{alloc::AssignedPort, job::AddressMode};
 
 use super::Workload;
 
-/// Where something is reached.
+/// An address and port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Address {
     /// Address; empty means the catalogue agent's own.
@@ -44,7 +44,7 @@ pub enum AddressError {
     /// A literal address with a mode that has its own.
     #[error("an address can't be given with address_mode {0:?}")]
     LiteralWithMode(&'static str),
-    /// The mode wants a network that is not there.
+    /// The mode needs a network that does not exist.
     #[error("address_mode {0:?} needs a network that the {0} made, and there is none")]
     NoNetwork(&'static str),
     /// A check without a port, of a service without one.
@@ -124,7 +124,7 @@ fn task_port(port: &AssignedPort) -> u16 {
     if port.to > 0 { port.to } else { port.value }
 }
 
-/// The host address where all ports have the same: those of the task, where it has some of its own.
+/// The host address, if all ports have the same: of the task's own ports if it has any, else of the group's.
 fn only_host_ip<'a>(workload: &Workload<'a>) -> Option<&'a str> {
     let own = workload.task.and_then(|task| workload.alloc.task_ports(&task.name));
     let ips: BTreeSet<&str> =
@@ -132,7 +132,7 @@ fn only_host_ip<'a>(workload: &Workload<'a>) -> Option<&'a str> {
     if ips.len() == 1 { ips.first().copied() } else { None }
 }
 
-/// A port written as a number; 0 where nothing is written.
+/// A port written as a number; 0 for an empty label.
 fn number_or_none(label: &str) -> Result<u16, AddressError> {
     if label.is_empty() {
         return Ok(0);

@@ -1,7 +1,7 @@
 //! Checks of a service, resolved.
 //!
-//! In: a check and the service it belongs to. Out: a [`RegisteredCheck`] whose id changes with all that defines it. Must not know
-//! how checks are made.
+//! In: a check and the service it belongs to. Out: a [`RegisteredCheck`] whose id changes with everything that defines
+//! it. It does not know how checks are run.
 
 use std_alloc::{
     format,
@@ -58,7 +58,7 @@ impl Of<'_> {
         Ok(registered)
     }
 
-    /// Unless it says otherwise a check goes to the host's address, or to the service's literal one. A command goes nowhere.
+    /// By default a check uses the host's address, or the service's literal one. A command has no address.
     fn address(&self, check: &Check) -> Result<Address, AddressError> {
         if !check.kind.has_address() {
             return Ok(Address::default());
@@ -76,7 +76,7 @@ impl Of<'_> {
         if address.port == 0 { Err(AddressError::NoPort) } else { Ok(address) }
     }
 
-    /// The task that a check is about, where one is named.
+    /// The task that a check belongs to, if any.
     fn task_of<'c>(&'c self, check: &'c Check) -> Option<&'c str> {
         match &check.kind {
             CheckKind::Script { task, .. } => Some(task),
@@ -84,8 +84,8 @@ impl Of<'_> {
         }
     }
 
-    /// In Consul `_herdlet-check-<hash>`, in the built-in catalogue the hash alone. A catalogue is never asked what a check
-    /// looks like: another content is another id.
+    /// In Consul `_herdlet-check-<hash>`, in the built-in catalogue the hash alone. No catalogue is queried for a
+    /// check's content: different content has a different id.
     fn check_id(&self, check: &RegisteredCheck) -> String {
         let hash = hash(self.id, check);
         match self.provider {
@@ -129,7 +129,7 @@ fn kind(kind: &CheckKind, env: &TaskEnv) -> CheckKind {
     }
 }
 
-/// SHA-256 over the service's id and every field that makes the check, in lower-case hexadecimal.
+/// SHA-256 over the service's id and every field that defines the check, in lower-case hexadecimal.
 fn hash(service: &str, check: &RegisteredCheck) -> String {
     // Destructured so that a new field can't be forgotten.
     let RegisteredCheck {
@@ -142,7 +142,7 @@ fn hash(service: &str, check: &RegisteredCheck) -> String {
         timeout,
         initial_status,
         thresholds,
-        // What its results are good for changes nothing in how it is made.
+        // How the results are used does not affect how the check is run.
         on_update: _,
         check_restart: _,
         task: _,
@@ -156,7 +156,7 @@ fn hash(service: &str, check: &RegisteredCheck) -> String {
     fields.number(u64::from(*port));
     fields.number(interval.as_nanos().cast_unsigned());
     fields.number(timeout.as_nanos().cast_unsigned());
-    // What older agents knew nothing of counts only where it is written: their checks keep their ids.
+    // Fields that older agents did not know count only if set, so that existing checks keep their ids.
     if let Some(status) = initial_status {
         fields.text("initial_status");
         fields.number(*status as u64);

@@ -46,7 +46,7 @@ fn script(args: &[&str]) -> CheckKind {
     CheckKind::Script { command: "/bin/true".into(), args, task: "redis".into() }
 }
 
-/// Where the services stand.
+/// The owner of the services.
 enum Place {
     Task,
     Group,
@@ -60,7 +60,7 @@ struct World {
     origin: Origin,
     driver: Option<DriverNetwork>,
     network: Option<AllocNetwork>,
-    /// Where a server has placed it.
+    /// Ports of single tasks, if a server placed it.
     task_ports: BTreeMap<String, Ports>,
 }
 
@@ -140,7 +140,7 @@ fn ids() {
     assert_eq!(group.task, None);
 }
 
-/// Two tasks of an old job have a port of the same label each.
+/// Two tasks of an old job each have a port with the same label.
 #[test]
 fn a_tasks_own_ports_are_found_by_its_services_and_by_no_others() {
     let of = |value| {
@@ -281,7 +281,8 @@ fn tags_that_others_may_change_are_marked() {
     };
     assert_eq!(mark(false, "a"), None);
     assert_ne!(mark(true, "a"), mark(true, "b"));
-    // It must survive an upgrade of the agent: with another one every such service would lose the tags that others gave it.
+    // It must survive an upgrade of the agent: with another mark every such service would lose the tags that others
+    // set.
     assert_eq!(mark(true, "a").unwrap(), "ae6121c88ba555f6");
 }
 
@@ -412,7 +413,7 @@ fn a_check_id_changes_with_everything_that_defines_the_check() {
     ];
     let distinct: BTreeSet<_> = ids.iter().collect();
     assert_eq!(distinct.len(), ids.len());
-    // What its results are good for changes nothing in a catalogue.
+    // How its results are used changes nothing in a catalogue.
     assert_eq!(changed(&|service| service.checks[0].on_update = OnUpdate::Ignore), ids[0]);
     let restart = CheckRestart { limit: 2, grace: Duration::ZERO, ignore_warnings: false };
     assert_eq!(changed(&|service| service.checks[0].check_restart = Some(restart)), ids[0]);
@@ -426,7 +427,7 @@ fn check_ids_have_a_prefix_in_consul_only() {
     let hash = in_consul.strip_prefix("_herdlet-check-").unwrap();
     assert_eq!(hash.len(), 64);
     assert_eq!(check_id(Service { provider: Provider::Nomad, ..base() }), hash);
-    // Ids must survive an upgrade of the agent: a changed hash would register every check anew.
+    // Ids must survive an upgrade of the agent: a changed hash would register every check again.
     assert_eq!(hash, "a91f633bf06625b7fbdccd834d21bea6d2a9149039224980b8bd3fff3b7d9e78");
 }
 

@@ -1,4 +1,4 @@
-//! Host volumes: made once, shared by the allocations that claim them.
+//! Host volumes: created once, shared by the allocations that claim them.
 
 use std_alloc::{borrow::Cow, format, string::String};
 
@@ -16,36 +16,36 @@ use crate::{
     time::Now,
 };
 
-/// What is remembered of a volume.
+/// Stored state of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeState {
     /// Its specification.
     pub spec: Volume,
-    /// Where it comes from.
+    /// Its source.
     pub origin: Origin,
-    /// What is to become of it.
+    /// Its desired state.
     pub fate: Fate,
-    /// Its path once it was made.
+    /// Its path, once it was created.
     pub path: Option<String>,
 }
 
-/// What is to become of a volume.
+/// Desired state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fate {
     /// It should exist.
     Wanted,
-    /// It is forgotten; its data stays.
+    /// Remove it from the state, keep its data.
     Dropped,
-    /// It is removed with its data, then forgotten.
+    /// Remove its data, then the volume from the state.
     Purged,
 }
 
-/// Where a volume comes from.
+/// Source of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// The agent's config: read anew at each start, never stored.
+    /// The agent's config: read at each start, never stored.
     Config,
     /// A manifest.
     Manifest,
@@ -56,9 +56,9 @@ pub enum Origin {
 pub enum Step {
     /// Start this operation.
     Issue(Doing, Verb),
-    /// Look again at this `CLOCK_BOOTTIME`.
+    /// Plan again at this `CLOCK_BOOTTIME`.
     WaitUntil(u64),
-    /// Nothing of it is left: it is forgotten.
+    /// Nothing of it is left: remove it from the state.
     Forget,
     /// Nothing.
     Rest,
@@ -90,7 +90,7 @@ pub fn plan(now: Now, state: &VolumeState, part: &PartState) -> Step {
     }
 }
 
-/// Takes in the end of an operation on the volume, which did `doing`.
+/// Applies the outcome of an operation on the volume, which did `doing`.
 pub fn outcome(
     now: Now,
     state: &mut Tracked<VolumeState>,
@@ -148,7 +148,7 @@ pub fn status(state: &VolumeState, part: &PartState) -> VolumeStatus {
     }
 }
 
-/// The volume a request is about: its source, with the allocation's index for `per_alloc`.
+/// Name of the volume that a request claims: its source, with the allocation's index for `per_alloc`.
 pub fn volume_name<'a>(spec: &Allocation, request: &'a VolumeRequest) -> Cow<'a, str> {
     if request.per_alloc {
         Cow::Owned(format!("{}[{}]", request.source, spec.index))
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!([end(ready()), end(failed())], [None, Some(1)]);
     }
 
-    /// How many tries in a row have failed.
+    /// Number of consecutive failures.
     fn outcome_of(
         known: &mut Tracked<VolumeState>,
         part: &mut PartState,

@@ -74,7 +74,7 @@ impl JobEntry {
         self.state.deleting || self.current.stop
     }
 
-    /// Replaces the job's specification by that of a new version.
+    /// Replaces the job's specification with that of a new version.
     pub(super) fn begin_version(&mut self, job: Arc<Job>, submitted: Submission) {
         let old = self.state.version;
         let text = core::mem::replace(&mut self.current, job);

@@ -57,6 +57,7 @@ impl DeploymentState {
         self.extend(now, group);
     }
 
+    /// The group with that name.
     pub fn group(&self, name: &str) -> Option<&DeploymentGroup> {
         self.deployment.groups.get(name)
     }
