@@ -11,8 +11,7 @@ pub(crate) fn wants_tasks(state: &AllocState) -> bool {
     state.durable.stop.is_none() && state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead)
 }
 
-/// Whether the group's services should be registered: its tasks should exist and no group-wide restart is stopping
-/// them.
+/// Whether the group's services should be registered: its tasks should exist and no group-wide restart is in progress.
 pub(crate) fn wants_services(state: &AllocState) -> bool {
     wants_tasks(state) && state.durable.restart.is_none()
 }

@@ -60,10 +60,10 @@ pub enum TaskPart {
     Identity,
     /// Volumes mounted for the task.
     Mounts,
-    /// What only tests have: it is made elsewhere.
+    /// Exists only in tests: a source of facts.
     #[cfg(any(test, feature = "fixture"))]
     Probe,
-    /// What only tests have: it is made of the probe.
+    /// Exists only in tests: reads the facts of `Probe`.
     #[cfg(any(test, feature = "fixture"))]
     ProbeReader,
     /// The process of one attempt.

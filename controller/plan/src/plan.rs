@@ -128,7 +128,7 @@ pub enum Waiting {
     Exit(TaskIndex, Deadline),
     /// The task is pending, running or ending as it should, but has not got there yet.
     Task(TaskIndex, TaskStatus),
-    /// The end of a poststop task, which only its own end or a request brings.
+    /// The end of a poststop task: only its own exit or a request ends it.
     Poststop(TaskIndex),
     /// Passing checks.
     Checks(Option<Deadline>),

@@ -29,7 +29,7 @@ pub(super) struct Of<'a> {
     /// Its literal address; empty for none.
     pub(super) literal: &'a str,
     pub(super) provider: Provider,
-    /// The task that its checks are about, where one is named.
+    /// The task that its checks belong to, if any.
     pub(super) task: Option<&'a str>,
 }
 

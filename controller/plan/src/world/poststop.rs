@@ -1,7 +1,7 @@
-//! Poststop tasks that go on for ever: nothing limits them but a request to end them.
+//! Poststop tasks that run forever: only a request ends them.
 //!
-//! In: a request to end what is being stopped, made once more or by force. Out: the allocations concerned know it, and their plan ends those
-//! tasks with their `kill_timeout`.
+//! In: a request to end stopping allocations, repeated or forced. Out: marked allocations, whose plan ends these tasks
+//! within their `kill_timeout`.
 
 use std_alloc::vec::Vec;
 
@@ -19,14 +19,14 @@ use crate::{
 /// Which poststop tasks a request ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PoststopScope {
-    /// Where one has begun: somebody asked for the same once more.
+    /// Those that have begun: the request was repeated.
     Begun,
-    /// All: somebody asked for it by name. None is started any more.
+    /// All, and none is started any more: the request was explicit.
     All,
 }
 
 impl World {
-    /// Ends poststop tasks of what is being stopped.
+    /// Ends poststop tasks of stopping allocations.
     pub(super) fn end_poststop(
         &mut self,
         open: &mut OpenTurn<'_>,

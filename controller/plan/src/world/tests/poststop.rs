@@ -1,4 +1,4 @@
-//! Poststop tasks that go on for ever: a job with one could not be deleted.
+//! Poststop tasks that run forever: a job with one could not be deleted.
 
 use herdlet_api_types::job::Lifecycle;
 
@@ -20,7 +20,7 @@ fn ended(bench: &Bench, alloc: AllocId) -> bool {
     bench.world.allocs.get(alloc).is_none_or(|entry| has_ended(&entry.state.durable))
 }
 
-/// The tasks of attempts that were started, by their index.
+/// The tasks of started attempts, by their index.
 fn started(actions: &[Action]) -> Vec<TaskIndex> {
     let task = |action: &Action| match (&action.op.target, &action.verb) {
         (Target::Alloc(_, part), Verb::Start { .. }) => part.task(),
@@ -64,7 +64,7 @@ fn asking_once_more_leaves_a_poststop_task_that_has_not_begun() {
     assert!(!ended(&bench, alloc));
 }
 
-/// A killed agent knows of it.
+/// The request survives a killed agent.
 #[test]
 fn by_force_no_poststop_task_begins() {
     for crash in [false, true] {
@@ -91,7 +91,7 @@ fn what_is_not_being_stopped_keeps_its_poststop_task() {
     assert!(!bench.world.allocs.get(alloc).is_some_and(|entry| entry.state.durable.no_poststop));
 }
 
-/// It was shown as being deleted, and nothing said by what or how that ends.
+/// The job was shown as being deleted, without the task that it waits for or how to end it.
 #[test]
 fn the_job_says_what_it_waits_for_and_how_that_ends() {
     let mut bench = hanging();

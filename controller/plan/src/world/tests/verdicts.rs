@@ -58,7 +58,7 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
     bench.dirty.insert(Key::Alloc(bench.id()));
     bench.plan();
     bench.settle();
-    // It lived for two seconds, and may do so again.
+    // It ran for two seconds, and may fail again.
     assert_eq!(since(&bench), (ConvergenceState::Waiting, at(5).moment()));
     bench.now = at(13);
     bench.dirty.insert(Key::Alloc(bench.id()));
