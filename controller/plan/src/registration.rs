@@ -93,7 +93,7 @@ pub struct RegistrationError {
 pub enum Invalid {
     /// The name is no DNS label.
     #[error(
-        "the name must be 1 to {NAME_BYTES_MAX} letters, digits or dashes and begin and end with none of the latter"
+        "the name must be 1 to {NAME_BYTES_MAX} letters, digits or dashes, and must not begin or end with a dash"
     )]
     Name,
     /// The service has no address.

@@ -78,7 +78,7 @@ pub enum AttemptsError {
     #[error("watch {}", path.display())]
     Watch { path: PathBuf, source: io::Error },
     /// The current boot, or the boot of the records, is unknown.
-    #[error("tell the present boot from earlier ones: read {}", path.display())]
+    #[error("detect the current boot: read {}", path.display())]
     Boot {
         /// The file that can't be read.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum AttemptsError {
     #[error(transparent)]
     Supervisor(#[from] ProcessError),
     /// A record that was deleted can't be restored, so it is unknown whether the attempt is over.
-    #[error("put the record {name} back")]
+    #[error("restore the record {name}")]
     PutBack { name: String, source: io::Error },
 }
 
@@ -205,7 +205,7 @@ impl Attempts {
     pub fn record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
         match self.records().read(&id.name()) {
             Err(error @ RecordsError::Damaged { .. }) => {
-                tracing::warn!(%id, error = herdlet_base::error::in_full(&error), "a damaged record is set aside");
+                tracing::warn!(%id, error = herdlet_base::error::in_full(&error), "the record of an attempt is damaged: it is set aside, and the attempt counts as lost");
                 let name = id.name();
                 let (from, to) = (self.path.join(&name), self.path.join(format!(".damaged-{name}")));
                 fs::rename(&from, to).map_err(|source| AttemptsError::Prepare { path: from, source })?;
@@ -398,7 +398,7 @@ impl Attempts {
     /// Notifies the controller. Waits while the channel is full.
     pub async fn notify(&self, notice: Notice) {
         if self.notices.send(notice).await.is_err() {
-            tracing::debug!("nobody listens for the ends of attempts any more");
+            tracing::debug!("dropped a notice of an attempt: the controller has ended");
         }
     }
 
@@ -409,7 +409,10 @@ impl Attempts {
             let Some(attempts) = attempts.upgrade() else { return };
             for name in tombstones {
                 if let Err(error) = attempts.records().remove(&name) {
-                    tracing::debug!(error = herdlet_base::error::in_full(&error), "a tombstone stays");
+                    tracing::debug!(
+                        error = herdlet_base::error::in_full(&error),
+                        "failed to remove a tombstone"
+                    );
                 }
             }
         });
@@ -441,7 +444,7 @@ impl Attempts {
         }
         // The event reader never waits: the next inspection finds what does not fit into the channel.
         if self.notices.try_send(Notice::Drift { id }).is_err() {
-            tracing::debug!(name, "too busy to tell that a cgroup is gone");
+            tracing::debug!(name, "dropped the notice that a cgroup is gone: the channel is full");
         }
     }
 
@@ -499,7 +502,7 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> R
             }
             tracing::error!(
                 error = herdlet_base::error::in_full(&error),
-                "it is not known of which boot the records of attempts are: all are kept"
+                "cannot determine the boot of the records of attempts: all are kept"
             );
             return write().map_err(written).map(|()| Memory::OfThisBoot);
         }

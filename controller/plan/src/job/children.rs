@@ -38,11 +38,11 @@ impl Dispatch {
         let known = |key: &String| block.meta_required.contains(key) || block.meta_optional.contains(key);
         let unknown: Vec<&str> = self.meta.keys().filter(|key| !known(key)).map(String::as_str).collect();
         if !unknown.is_empty() {
-            return Some(format!("meta that the job doesn't name: {}", unknown.join(", ")));
+            return Some(format!("the job does not accept meta: {}", unknown.join(", ")));
         }
         let missing = block.meta_required.iter().filter(|key| !self.meta.contains_key(*key));
         let missing: Vec<&str> = missing.map(String::as_str).collect();
-        (!missing.is_empty()).then(|| format!("meta is required: {}", missing.join(", ")))
+        (!missing.is_empty()).then(|| format!("required meta is missing: {}", missing.join(", ")))
     }
 
     /// The child with this id.
@@ -124,13 +124,13 @@ mod tests {
             (Required, "", color, Some("a payload is required")),
             (Forbidden, "", color, None),
             (Forbidden, "aGk=", color, Some("a payload is not allowed")),
-            (Optional, "", &[], Some("meta is required: color")),
+            (Optional, "", &[], Some("required meta is missing: color")),
             (Optional, "", &[("color", ""), ("size", "2")], None),
             (
                 Optional,
                 "",
                 &[("color", "x"), ("a", "1"), ("b", "2")],
-                Some("meta that the job doesn't name: a, b"),
+                Some("the job does not accept meta: a, b"),
             ),
         ] {
             let block = Parameterized { payload: rule, ..parent().parameterized.unwrap() };

@@ -116,7 +116,13 @@ pub fn plan<'a>(
     }
     if job.makes_children() {
         for alloc in allocs {
-            want(&mut steps, *alloc, find, Desired::Gone, "the job runs nothing by itself now");
+            want(
+                &mut steps,
+                *alloc,
+                find,
+                Desired::Gone,
+                "the job is periodic or parameterized now: only its children run",
+            );
         }
         return steps;
     }
@@ -304,7 +310,7 @@ fn plan_canaries<'a>(
     if !deployment.deployment.is_running() {
         let canaries = slots.iter().filter_map(|slot| slot.canary);
         for canary in canaries.filter(|canary| is_of_deployment(*canary, Some(deployment), find)) {
-            want(steps, canary, find, Desired::Stop, "canary of a deployment that failed");
+            want(steps, canary, find, Desired::Stop, "canary of a failed deployment");
         }
         return;
     }

@@ -42,10 +42,10 @@ pub enum AddressError {
     #[error("invalid port {0:?}: must be 1 to 65535")]
     OutOfRange(String),
     /// A literal address with a mode that has its own.
-    #[error("an address can't be given with address_mode {0:?}")]
+    #[error("`address` can't be combined with address_mode {0:?}")]
     LiteralWithMode(&'static str),
     /// The mode needs a network that does not exist.
-    #[error("address_mode {0:?} needs a network that the {0} made, and there is none")]
+    #[error("address_mode {0:?} needs a network of the {0}, but there is none")]
     NoNetwork(&'static str),
     /// A check without a port, of a service without one.
     #[error("neither the check nor its service has a port")]

@@ -184,9 +184,9 @@ fn addresses() {
         (Alloc, "nope", "", not_found),
         (Host, "0", "", Err("invalid port \"0\": must be 1 to 65535")),
         (Host, "65536", "", Err("invalid port \"65536\": must be 1 to 65535")),
-        (Host, "http", "1.2.3.4", Err("an address can't be given with address_mode \"host\"")),
-        (Driver, "http", "1.2.3.4", Err("an address can't be given with address_mode \"driver\"")),
-        (Alloc, "http", "1.2.3.4", Err("an address can't be given with address_mode \"alloc\"")),
+        (Host, "http", "1.2.3.4", Err("`address` can't be combined with address_mode \"host\"")),
+        (Driver, "http", "1.2.3.4", Err("`address` can't be combined with address_mode \"driver\"")),
+        (Alloc, "http", "1.2.3.4", Err("`address` can't be combined with address_mode \"alloc\"")),
     ] {
         let expected = expected.map(|(ip, port)| (ip.into(), port)).map_err(Into::into);
         assert_eq!(world.address(mode, label, literal), expected, "{mode:?} {label:?} {literal:?}");
@@ -196,9 +196,8 @@ fn addresses() {
 #[test]
 fn addresses_of_networks_that_are_not_there() {
     let world = World { driver: None, network: None, ..World::new() };
-    let none = |made: &str| {
-        Err(format!("address_mode {made:?} needs a network that the {made} made, and there is none"))
-    };
+    let none =
+        |made: &str| Err(format!("address_mode {made:?} needs a network of the {made}, but there is none"));
     assert_eq!(world.address(AddressMode::Alloc, "http", ""), none("alloc"));
     assert_eq!(world.address(AddressMode::Driver, "http", ""), none("driver"));
     assert_eq!(world.address(AddressMode::Auto, "http", ""), Ok(("10.0.0.5".into(), 21000)));

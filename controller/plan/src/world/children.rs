@@ -26,7 +26,7 @@ impl World {
             return Err(Refusal::Invalid(format!("job \"{key}\" is not a parameterized job")));
         };
         if let Some(complaint) = dispatch.complaint(block) {
-            return Err(Refusal::Invalid(format!("job \"{key}\" can't be dispatched so: {complaint}")));
+            return Err(Refusal::Invalid(format!("job \"{key}\" can't be dispatched: {complaint}")));
         }
         let token = &dispatch.idempotency_token;
         let is_same = |child: &JobEntry| {

@@ -21,7 +21,9 @@ impl World {
         let job = job.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
         let current = job.state.version;
         if seen.is_some_and(|seen| seen != current) {
-            return Err(Refusal::Conflict(format!("job \"{key}\" is at version {current} meanwhile")));
+            return Err(Refusal::Conflict(format!(
+                "job \"{key}\" has changed: it is at version {current} now"
+            )));
         }
         if job.state.deleting {
             return Ok(self.end_poststop(open, &Ending::Job(key.clone()), PoststopScope::Begun));
@@ -95,7 +97,7 @@ impl World {
         }
         if entry.spec.policy().owner == Owner::Servers {
             return Err(Refusal::Conflict(format!(
-                "allocation {} is a server's, which would place another one: stop it there (nomad alloc stop {id})",
+                "allocation {} belongs to the Nomad servers, which would replace it: stop it there (nomad alloc stop {id})",
                 entry.spec.name()
             )));
         }
@@ -151,7 +153,7 @@ impl World {
                 core::mem::discriminant(&known.state.spec.kind) == core::mem::discriminant(&volume.kind);
             let mut users = self.claims(&volume.name).filter_map(|id| self.allocs.get(id));
             if !same_place && users.any(|entry| entry.may_mount()) {
-                let message = format!("volume \"{}\" is in use and can't move its data", volume.name);
+                let message = format!("volume \"{}\" is in use: its kind can't be changed", volume.name);
                 return Err(Refusal::Conflict(message));
             }
         }

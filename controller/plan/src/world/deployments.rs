@@ -112,12 +112,14 @@ impl World {
         for alloc in healthy.iter().chain(unhealthy) {
             let entry = self.allocs.get(*alloc);
             if entry.and_then(|entry| entry.spec.deployment).is_none_or(|of| of.id != id) {
-                let message = format!("allocation {alloc} is not of deployment {id}");
+                let message = format!("allocation {alloc} does not belong to deployment {id}");
                 return Err(Refusal::NotFound(message));
             }
         }
         if let Some(both) = healthy.iter().find(|alloc| unhealthy.contains(alloc)) {
-            return Err(Refusal::Conflict(format!("allocation {both} is said to be healthy and not to be")));
+            return Err(Refusal::Conflict(format!(
+                "allocation {both} is listed both as healthy and as unhealthy"
+            )));
         }
         for (allocs, healthy, why) in [(healthy, true, ""), (unhealthy, false, "Unhealthy by request")] {
             for alloc in allocs {
@@ -256,7 +258,7 @@ impl World {
             else {
                 continue;
             };
-            alloc.want(Desired::Stop, String::from("replaced by a canary that was promoted"));
+            alloc.want(Desired::Stop, String::from("replaced by a promoted canary"));
             open.dirty.insert(Key::Alloc(old));
         }
     }

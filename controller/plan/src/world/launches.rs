@@ -67,7 +67,7 @@ impl World {
             Some(periodic) if periodic.enabled => {}
             Some(_) => {
                 return Err(Refusal::Conflict(format!(
-                    "job \"{key}\" is not enabled; write `enabled: true` in its `periodic`"
+                    "job \"{key}\" is not enabled: set `enabled: true` in its `periodic` block"
                 )));
             }
             None => return Err(Refusal::Invalid(format!("job \"{key}\" is not a periodic job"))),

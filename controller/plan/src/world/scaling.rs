@@ -32,7 +32,7 @@ impl World {
         let known = known.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
         if let (Some(parent), Some(_)) = (known.current.parent_id(), count) {
             let message = format!(
-                "job \"{key}\" was made of \"{parent}\" and can't be scaled; scale \"{parent}\", whose next children have the new count"
+                "job \"{key}\" is a child of \"{parent}\" and can't be scaled; scale \"{parent}\" instead: its next children get the new count"
             );
             return Err(Refusal::Invalid(message));
         }
@@ -44,7 +44,7 @@ impl World {
         {
             let way = if active.deployment.requires_promotion() { "promote" } else { "wait" };
             let message = format!(
-                "job \"{key}\" can't be scaled while its deployment {} goes on; herdlet {way} {key}, or: herdlet deployment \
+                "job \"{key}\" can't be scaled while its deployment {} is running: run herdlet {way} {key}, or: herdlet deployment \
                  fail {key}",
                 active.deployment.id.short()
             );

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Reason to stop an allocation that ran too long without servers.
-const OUT_OF_CONTACT: &str = "stopped: no server was in reach for stop_on_client_after";
+const OUT_OF_CONTACT: &str = "stopped: no server was reachable for stop_on_client_after";
 
 impl World {
     /// Applies a server's desired state of an allocation. One that is to stop and was never here is accepted too: it

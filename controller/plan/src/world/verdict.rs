@@ -167,7 +167,11 @@ impl JobEntry {
             } else if healthy < group.desired_canaries {
                 let wanted = group.desired_canaries;
                 let (state, reason, more) = if canaries.clone().any(waits_for_word) {
-                    (ConvergenceState::Waiting, Reason::Promotion, "; others wait for somebody's word")
+                    (
+                        ConvergenceState::Waiting,
+                        Reason::Promotion,
+                        "; others wait for a manual health decision",
+                    )
                 } else {
                     (ConvergenceState::Progressing, Reason::Health, "")
                 };
@@ -178,7 +182,7 @@ impl JobEntry {
                 });
             } else if !group.auto_promote {
                 let message =
-                    format!("group {name}: its canaries are healthy and wait for: herdlet promote {key}");
+                    format!("group {name}: its canaries are healthy; to promote them: herdlet promote {key}");
                 worst.weigh(ConvergenceState::Waiting, || plain(Reason::Promotion, &message));
             }
         }
@@ -210,7 +214,7 @@ fn why_bad(job: &JobEntry, known: &DeploymentState, alloc: &AllocEntry) -> Why {
     match bad_state(job, known, &alloc.spec.group) {
         ConvergenceState::Progressing => Why {
             reason: Reason::Health,
-            message: format!("{name}: {why}; its deployment will fail and take the job back"),
+            message: format!("{name}: {why}; its deployment will fail and revert the job"),
             overdue_at: overdue_at(known, &alloc.spec.group),
         },
         ConvergenceState::Failed | ConvergenceState::Converged | ConvergenceState::Waiting => {
@@ -308,7 +312,7 @@ fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &Slot
             message: format!("{name}: {}", verdict.message),
             overdue_at: verdict.overdue_at,
         },
-        None => progressing("is about to be looked at"),
+        None => progressing("is about to be planned"),
     }
 }
 

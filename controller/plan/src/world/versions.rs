@@ -28,7 +28,9 @@ impl World {
         let entry = self.kept(key)?;
         let current = entry.state.version;
         if prior.is_some_and(|prior| prior != current) {
-            return Err(Refusal::Conflict(format!("job \"{key}\" is at version {current} meanwhile")));
+            return Err(Refusal::Conflict(format!(
+                "job \"{key}\" has changed: it is at version {current} now"
+            )));
         }
         if to == current {
             return Err(Refusal::Conflict(format!("job \"{key}\" is at version {to} already")));

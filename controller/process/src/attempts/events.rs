@@ -43,7 +43,7 @@ pub(super) async fn read_events(inotify: Arc<AsyncFd<OwnedFd>>, attempts: Weak<A
                 attempts.wake_all();
             }
             Err(_) => {
-                tracing::error!("reading events of the attempts directory panicked; it goes on");
+                tracing::error!("handling events of the attempts directory panicked; continuing");
                 attempts.wake_all();
             }
         }

@@ -80,7 +80,10 @@ impl Attempts {
     fn keep_place(&self) {
         if let Err(error) = self.present() {
             let error = herdlet_base::error::in_full(&error);
-            tracing::error!(error, "failed to make the attempts directory again; the next start tries it");
+            tracing::error!(
+                error,
+                "failed to recreate the attempts directory; the next start of a task retries"
+            );
         }
     }
 
@@ -127,7 +130,7 @@ impl Attempts {
                 tracing::error!(
                     pid,
                     name,
-                    "the record names another supervisor that lives: this one is left alone"
+                    "the record names another living supervisor: this one is left alone"
                 );
                 continue;
             }
@@ -147,7 +150,7 @@ impl Attempts {
     fn try_to_put_back(&self, name: &str) {
         if let Err(error) = self.put_back(name) {
             let error = herdlet_base::error::in_full(&error);
-            tracing::warn!(name, error, "failed to put the record of a running attempt back");
+            tracing::warn!(name, error, "failed to restore the record of a running attempt");
         }
     }
 
@@ -189,7 +192,7 @@ impl Attempts {
             let what = "its record was gone".to_owned();
             // The event reader never waits.
             if self.notices.try_send(Notice::Repaired { id, kind: "record", what }).is_err() {
-                tracing::debug!(name, "too busy to tell that a record was put back");
+                tracing::debug!(name, "dropped the notice that a record was restored: the channel is full");
             }
         }
         Ok(())
@@ -204,7 +207,7 @@ impl Attempts {
 
     fn try_to_carry_over(&self, wd: i32) {
         if let Err(error) = self.carry_over(wd) {
-            tracing::warn!(%error, "failed to carry over the record of an attempt");
+            tracing::warn!(%error, "failed to copy the record of an attempt");
         }
     }
 

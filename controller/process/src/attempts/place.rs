@@ -70,7 +70,7 @@ impl Attempts {
             }
             tracing::warn!(
                 path = %self.path.display(),
-                "the attempts directory was deleted or replaced; it is made again, and tasks run on"
+                "the attempts directory was deleted or replaced; recreating it, tasks keep running"
             );
             let fresh = Place::open(&self.path, self.inotify.get_ref())?;
             // Without this file the next agent keeps all records.

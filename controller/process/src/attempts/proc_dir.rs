@@ -175,7 +175,7 @@ impl ProcDir {
         }
         let Self { pid, .. } = self;
         io::Error::other(format!(
-            "process {pid} supervises a task and is closed to this agent ({error}): start the agent with the capabilities that it had when it \
+            "process {pid} supervises a task, but this agent may not inspect it ({error}): start the agent with the capabilities that it had when it \
              started the task, or with CAP_SYS_PTRACE"
         ))
     }

@@ -65,7 +65,7 @@ pub enum Terminal {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The invocation can't be encoded: too long, or a NUL byte in a string.
-    #[error("describe {name} to its supervisor")]
+    #[error("encode the launch specification of {name}")]
     Spec {
         /// The attempt or session.
         name: String,
@@ -73,7 +73,7 @@ pub enum LaunchError {
         source: SpecError,
     },
     /// The description could not be passed on.
-    #[error("hand {name} over to its supervisor")]
+    #[error("pass the launch specification of {name} to its supervisor")]
     Handover {
         /// The attempt or session.
         name: String,

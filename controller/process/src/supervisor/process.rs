@@ -28,7 +28,7 @@ pub enum ProcessError {
     },
     /// The record has no start time (its shim could not read /proc), so a later process with the same pid can't be
     /// ruled out.
-    #[error("tell process {pid} from a later one with that number")]
+    #[error("verify process {pid}: its record has no start time, so the pid may have been reused")]
     Unverifiable { pid: u32 },
     /// A signal could not be sent.
     #[error("signal process {pid}")]

@@ -42,7 +42,7 @@ pub enum RecordsError {
         source: std::io::Error,
     },
     /// A record could not be written or removed.
-    #[error("change the record {name}")]
+    #[error("write or remove the record {name}")]
     Change {
         name: String,
         /// The system's error.
@@ -50,7 +50,7 @@ pub enum RecordsError {
         source: std::io::Error,
     },
     /// A record is damaged.
-    #[error("understand the record {name}")]
+    #[error("parse the record {name}")]
     Damaged {
         name: String,
         /// What is wrong with it.

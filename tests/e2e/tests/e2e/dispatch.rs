@@ -40,7 +40,7 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
 
     for (arguments, said) in [
         (&["dispatch", "import"][..], "a payload is required"),
-        (&["dispatch", "import", "/etc/hostname"], "meta is required: table"),
+        (&["dispatch", "import", "/etc/hostname"], "required meta is missing: table"),
         (&["dispatch", &child], "is not a parameterized job"),
     ] {
         let refused = agent.cli(arguments);

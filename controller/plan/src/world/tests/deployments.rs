@@ -136,12 +136,12 @@ fn a_job_says_what_its_canaries_wait_for() {
     let mut bench = stable();
     bench.apply(version(1, 1), Vec::new());
     bench.settle();
-    let said = "group a: 0 of 1 canaries are healthy; others wait for somebody's word";
+    let said = "group a: 0 of 1 canaries are healthy; others wait for a manual health decision";
     assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), true));
     let id = deployment(&bench).id;
     let canaries = of(&bench, id);
     say(&mut bench, id, vec![canaries[0]], Vec::new());
-    let said = "group a: its canaries are healthy and wait for: herdlet promote j";
+    let said = "group a: its canaries are healthy; to promote them: herdlet promote j";
     assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), false));
     let mut deleted = stable();
     deleted.apply(version(1, 1), Vec::new());
@@ -175,7 +175,7 @@ fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
         entry.verdict.as_mut().expect("it was shown").message = "it is bad".to_owned();
         let name = if canary > 0 { "j.a[0] (canary)" } else { "j.a[0]" };
         let (state, reason, more) = if auto_revert {
-            (Progressing, Reason::Health, "; its deployment will fail and take the job back")
+            (Progressing, Reason::Health, "; its deployment will fail and revert the job")
         } else {
             (Failed, Reason::Error, "")
         };

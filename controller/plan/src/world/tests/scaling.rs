@@ -93,7 +93,7 @@ fn a_child_is_not_scaled() {
     };
     let Reply::Refused(Refusal::Invalid(why)) = scale(&mut bench, &child, Some(2)) else { panic!("no") };
     let expected =
-        "was made of \"j\" and can't be scaled; scale \"j\", whose next children have the new count";
+        "is a child of \"j\" and can't be scaled; scale \"j\" instead: its next children get the new count";
     assert_eq!(why, format!("job \"{child}\" {expected}"));
     assert_eq!(bench.world.jobs[&child].current.groups[0].count, 1);
     assert!(matches!(scale(&mut bench, &child, None), Reply::Applied { .. }), "what is said is noted");

@@ -210,7 +210,7 @@ fn an_agent_that_may_not_inspect_supervisors_does_not_start_beside_them() {
     agent.kill();
     fs::remove_dir_all(&attempts).unwrap();
     let said = refused(&agent, &["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"], &[]);
-    assert!(said.contains("supervises a task and is closed to this agent"), "{said}");
+    assert!(said.contains("supervises a task, but this agent may not inspect it"), "{said}");
     assert!(said.contains("CAP_SYS_PTRACE"), "{said}");
     assert_eq!(host::members(&instance), members, "{said}");
     agent.launch();
