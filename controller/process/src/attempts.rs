@@ -205,7 +205,11 @@ impl Attempts {
     pub fn record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
         match self.records().read(&id.name()) {
             Err(error @ RecordsError::Damaged { .. }) => {
-                tracing::warn!(%id, error = herdlet_base::error::in_full(&error), "the record of an attempt is damaged: it is set aside, and the attempt counts as lost");
+                tracing::warn!(
+                    %id,
+                    error = herdlet_base::error::in_full(&error),
+                    "the record of an attempt is damaged: it is set aside, and the attempt counts as lost"
+                );
                 let name = id.name();
                 let (from, to) = (self.path.join(&name), self.path.join(format!(".damaged-{name}")));
                 fs::rename(&from, to).map_err(|source| AttemptsError::Prepare { path: from, source })?;

@@ -73,7 +73,7 @@ pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced>
     if !job.datacenters.iter().any(|pattern| compare::fits_pattern(&node.datacenter, pattern)) {
         let wanted = job.datacenters.join(", ");
         misses.absent(format!(
-            "this node is in datacenter \"{}\", and must be in one of: {wanted}; \
+            "this node is in datacenter \"{}\", but must be in one of: {wanted}; \
              change `datacenters` of the job, or `datacenter` in the agent's config",
             node.datacenter
         ));
@@ -81,7 +81,7 @@ pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced>
     let pool = if node.pool.is_empty() { NODE_POOL } else { node.pool.as_str() };
     if job.node_pool != pool && job.node_pool != ALL_POOLS {
         misses.absent(format!(
-            "this node is in node pool \"{}\", and must be in \"{}\"; \
+            "this node is in node pool \"{}\", but must be in \"{}\"; \
              change `node_pool` of the job, or in the agent's config",
             pool, job.node_pool
         ));
@@ -126,7 +126,7 @@ pub fn check_distinct(job: &Job, group: &Group, of_job: u32, of_group: u32) -> R
         };
         if live >= most {
             let sentence = format!(
-                "{constraint} allows {most} of this {of} on one machine, and {live} {} there",
+                "{constraint} allows {most} of this {of} on one machine, but {live} {} there already",
                 if live == 1 { "is" } else { "are" }
             );
             misses.filtered(constraint, sentence);
@@ -171,8 +171,8 @@ fn sentence(constraint: &Constraint, has: Option<&str>) -> String {
         Operator::DistinctHosts => String::from("must be another node"),
     };
     match has {
-        Some(has) => format!("{attribute} is \"{has}\" on this node, and {must}"),
-        None => format!("{attribute} is not set on this node, and {must}"),
+        Some(has) => format!("{attribute} is \"{has}\" on this node, but {must}"),
+        None => format!("{attribute} is not set on this node, but {must}"),
     }
 }
 

@@ -32,7 +32,7 @@ fn a_group_waits_for_what_this_machine_is_not() {
     }
     let mut agent = Agent::start();
     agent.apply(&wanting("${attr.kernel.name}", "plan9"));
-    let why = "picky.g: ${attr.kernel.name} is \"linux\" on this node, and must be \"plan9\"";
+    let why = "picky.g: ${attr.kernel.name} is \"linux\" on this node, but must be \"plan9\"";
     until_true("it says why", || agent.cli(&["status"]).stdout.contains("${attr.kernel.name}"));
     let explained = agent.cli(&["explain", "picky"]).success().stdout;
     assert!(explained.contains(why), "{explained}");

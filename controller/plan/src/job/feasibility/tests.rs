@@ -39,11 +39,11 @@ fn every_level_has_constraints_that_must_hold() {
     assert_eq!(told(|job| job.constraints.push(linux)), "");
     assert_eq!(
         told(|job| job.groups[0].constraints.push(windows)),
-        "${attr.kernel.name} is \"linux\" on this node, and must be \"windows\""
+        "${attr.kernel.name} is \"linux\" on this node, but must be \"windows\""
     );
     assert_eq!(
         told(|job| job.groups[0].tasks[0].constraints.push(gpu)),
-        "${attr.gpu} is not set on this node, and must be set (constraint of task t)"
+        "${attr.gpu} is not set on this node, but must be set (constraint of task t)"
     );
     let both = constraint("${meta.rack}", Operator::NotEqual, "${node.datacenter}");
     assert_eq!(told(|job| job.constraints.push(both)), "", "the value may be an attribute too");
@@ -69,10 +69,10 @@ fn all_that_keeps_a_group_away_is_told_in_one_go() {
     let why = check(&job, &job.groups[0], &node()).expect_err("nothing of it holds");
     assert_eq!(
         why.message,
-        "this node is in datacenter \"dc1\", and must be in one of: eu-*; change `datacenters` of the job, or `datacenter` in \
-         the agent's config; ${attr.kernel.name} is \"linux\" on this node, and must be \"windows\"; \
-         ${meta.rack} is \"r1\" on this node, and must not be \"r1\"; \
-         ${attr.gpu} is not set on this node, and must be set (constraint of task t)"
+        "this node is in datacenter \"dc1\", but must be in one of: eu-*; change `datacenters` of the job, or `datacenter` in \
+         the agent's config; ${attr.kernel.name} is \"linux\" on this node, but must be \"windows\"; \
+         ${meta.rack} is \"r1\" on this node, but must not be \"r1\"; \
+         ${attr.gpu} is not set on this node, but must be set (constraint of task t)"
     );
     assert_eq!(
         why.filtered_by,

@@ -37,7 +37,7 @@ fn told(bench: &Bench) -> (Option<Reason>, String, Vec<String>) {
 fn a_group_waits_for_a_node_that_meets_its_constraint() {
     let mut bench = bench();
     bench.apply(vec![constrained("windows")], Vec::new());
-    let message = "j.g: ${attr.kernel.name} is \"linux\" on this node, and must be \"windows\"";
+    let message = "j.g: ${attr.kernel.name} is \"linux\" on this node, but must be \"windows\"";
     let filter = "${attr.kernel.name} = windows";
     assert_eq!(told(&bench), (Some(Reason::Constraint), message.to_owned(), vec![filter.to_owned()]));
     assert_eq!(bench.job().convergence.state, ConvergenceState::Waiting);
