@@ -49,16 +49,16 @@ pub struct MountSource {
 ///
 /// | part | `Up` | `Down` | `Look` |
 /// | --- | --- | --- | --- |
-/// | `Dir` | make the allocation directory | remove it with all that is mounted below | does it exist? |
-/// | `Services` | make the catalogue hold exactly the group's registrations | take them back, confirmed | does it hold them? |
+/// | `Dir` | create the allocation directory | remove it with all mounts below it | does it exist? |
+/// | `Services` | make the catalogue hold exactly the group's registrations | deregister them, confirmed | does it hold them? |
 /// | `Checks` | run the group's checks | stop them | do they run? |
-/// | `Task Dir` | make the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
-/// | `Task Artifacts` | fetch what is not there yet | – (goes with `Dir`) | was all of it fetched? |
-/// | `Task Identity` | write tokens: `renew_at` | – (goes with `Dir`) | are they there and unexpired? |
-/// | `Task Mounts` | mount all volumes of the task | unmount all | are all there and ours? |
+/// | `Task Dir` | create the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
+/// | `Task Artifacts` | fetch what is missing | – (goes with `Dir`) | was everything fetched? |
+/// | `Task Identity` | write tokens: `renew_at` | – (goes with `Dir`) | do they exist, unexpired? |
+/// | `Task Mounts` | mount all volumes of the task | unmount all | do all exist, and are they ours? |
 /// | `Task Services`, `Task Checks` | as for the group | | |
 /// | `Task Process` | – | – | – (own verbs) |
-/// | volume | make it: its `root` | remove its data | is it there? |
+/// | volume | create it: its `root` | remove its data | does it exist? |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verb {
     /// Bring the part up.

@@ -5,7 +5,7 @@
 //! nothing.
 //!
 //! - `events`: events from the kernel.
-//! - `place`: the directory, made again after it was deleted.
+//! - `place`: the directory, recreated after a deletion.
 //! - `lost`: restores records that were deleted under a living supervisor.
 //! - `proc_dir`: processes that supervise attempts, and their open files.
 
@@ -144,7 +144,7 @@ impl Attempts {
     /// notices go to `notices`.
     ///
     /// # Errors
-    /// When it can't be made or watched. Must be called within a tokio runtime.
+    /// When it can't be created or watched. Must be called within a tokio runtime.
     pub fn open(path: &Path, notices: mpsc::Sender<Notice>) -> Result<Arc<Self>, AttemptsError> {
         let watch = |source| AttemptsError::Watch { path: path.to_owned(), source };
         let inotify = events::queue().map_err(|errno| watch(errno.into()))?;
@@ -182,10 +182,10 @@ impl Attempts {
         &self.path
     }
 
-    /// The records in the directory. If the directory was deleted or replaced, it is made again first.
+    /// The records in the directory. If the directory was deleted or replaced, it is recreated first.
     ///
     /// # Errors
-    /// When it can't be made again.
+    /// When it can't be recreated.
     pub fn present(&self) -> Result<Arc<RuntimeDir>, AttemptsError> {
         if !self.place().is_at(&self.path) {
             self.make_again()?;
@@ -343,7 +343,7 @@ impl Attempts {
     }
 
     /// Whether an attempt without a record may have begun. That is possible for attempts of an earlier agent if the
-    /// directory was made again since; an attempt of this agent has a record if it has begun.
+    /// directory was recreated since; an attempt of this agent has a record if it has begun.
     pub fn may_have_begun(&self, id: &AttemptId) -> bool {
         match self.memory {
             Memory::OfThisBoot => false,

@@ -168,7 +168,7 @@ impl Cgroups {
     /// Makes an attempt's cgroup with these limits. An existing one that was never killed is reused.
     ///
     /// # Errors
-    /// When it can't be made, or a limit that this machine supports can't be set.
+    /// When it can't be created, or a limit that this machine supports can't be set.
     pub fn create(&self, id: &AttemptId, limits: &Limits) -> Result<Cgroup, CgroupError> {
         let cgroup = self.of(id);
         cgroup.make(limits)?;

@@ -1,4 +1,4 @@
-//! The attempts directory itself: held open, watched, and made again after it was deleted or replaced.
+//! The attempts directory itself: held open, watched, and recreated after it was deleted or replaced.
 //!
 //! In: its path. Out: the directory at that path. A deleted directory stays open, but no file can be created in it, so
 //! no attempt could begin. The kernel sends no event for the deletion of a directory that is held open; its parent
@@ -61,7 +61,7 @@ impl Place {
 }
 
 impl Attempts {
-    /// Makes the directory again and restores the records of all living supervisors.
+    /// Recreates the directory and restores the records of all living supervisors.
     pub(super) fn make_again(&self) -> Result<(), AttemptsError> {
         {
             let mut place = self.place();

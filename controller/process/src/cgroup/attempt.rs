@@ -60,7 +60,7 @@ impl Cgroup {
     /// Makes it and sets its limits; an existing one gets the limits again.
     ///
     /// # Errors
-    /// When it can't be made, or a limit that this machine supports can't be set.
+    /// When it can't be created, or a limit that this machine supports can't be set.
     pub fn make(&self, limits: &Limits) -> Result<(), CgroupError> {
         files::make_dirs(&self.dir)?;
         for controller in Controller::ALL.into_iter().filter(|controller| limits.needs(*controller)) {
