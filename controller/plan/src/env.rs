@@ -18,8 +18,8 @@
 //! | templates | no | [`Inputs::template_env`] |
 //!
 //! Within a layer values may refer to each other: they are resolved in the order of their dependencies
-//! (`env/layer.rs`). Not available yet: `NOMAD_CPU_CORES`, ports of single tasks. Variables of Consul, Vault, CSI and
-//! devices come as [`Inputs::hook_env`].
+//! (`env/layer.rs`). `NOMAD_CPU_CORES` is not set yet. Variables of Consul, Vault, CSI and devices come as
+//! [`Inputs::hook_env`].
 
 mod builtin;
 mod key;
