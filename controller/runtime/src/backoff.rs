@@ -1,7 +1,8 @@
-//! Growing delays between tries: a pure function of the attempt and a seed, and a map that forgets on success.
+//! Growing delays between retries: a pure function of the attempt number and a seed, and a map of consecutive
+//! failures by key.
 //!
-//! In goes how often something failed in a row, out the time to wait. No clock, no randomness: the jitter is a hash, so
-//! the same life replayed waits the same times.
+//! In: how many times in a row something failed. Out: how long to wait. It reads no clock and draws no random number:
+//! the jitter is a hash, so a replayed run waits for the same times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +12,17 @@ use std::time::Duration;
 pub struct Backoff {
     /// The delay after the first failure.
     pub base: Duration,
-    /// What each further failure multiplies the delay with; 0 and 1 both mean that it does not grow.
+    /// The factor by which each further failure multiplies the delay; with 0 or 1 it does not grow.
     pub factor: u32,
     /// The longest delay.
     pub max: Duration,
-    /// How much of a delay the jitter may take away, in percent (0–100).
+    /// The largest share of a delay that the jitter may remove, in percent (0–100).
     pub jitter_percent: u8,
 }
 
 impl Backoff {
-    /// The delay after failure number `attempt` in a row (the first is 1; 0 counts as 1). `seed` spreads those who fail
-    /// together, usually a hash of the key.
+    /// The delay after failure number `attempt` in a row (the first is 1; 0 counts as 1). `seed`, usually a hash of
+    /// the key, spreads the retries of keys that fail together.
     #[must_use]
     pub fn delay(&self, attempt: u32, seed: u64) -> Duration {
         let mut delay = self.base.min(self.max);
@@ -33,13 +34,13 @@ impl Backoff {
         }
         let taken_max = delay.as_nanos() * u128::from(self.jitter_percent.min(100)) / 100;
         let share = u128::from(mix(seed ^ u64::from(attempt).rotate_left(32)));
-        // The cut keeps the product within 128 bits; it takes at most 584 years off delays longer than that.
+        // The cap keeps the product within 128 bits. It limits the jitter to 584 years.
         let taken = (taken_max.min(u128::from(u64::MAX)) * share) >> 64;
         delay.saturating_sub(Duration::from_nanos(u64::try_from(taken).unwrap_or(0)))
     }
 }
 
-/// How often each key has failed in a row.
+/// The number of consecutive failures of each key.
 #[derive(Debug, Clone)]
 pub struct Attempts<K> {
     backoff: Backoff,
@@ -47,25 +48,25 @@ pub struct Attempts<K> {
 }
 
 impl<K: Ord> Attempts<K> {
-    /// No key has failed yet.
+    /// Creates the map with no failures.
     #[must_use]
     pub fn new(backoff: Backoff) -> Self {
         Self { backoff, failed: BTreeMap::new() }
     }
 
-    /// Counts a failure of `key` and says how long to wait; `seed` as in [`Backoff::delay`].
+    /// Counts a failure of `key` and returns how long to wait; `seed` as in [`Backoff::delay`].
     pub fn failed(&mut self, key: K, seed: u64) -> Duration {
         let attempt = self.failed.entry(key).or_insert(0);
         *attempt = attempt.saturating_add(1);
         self.backoff.delay(*attempt, seed)
     }
 
-    /// Forgets the failures of `key`: it succeeded, or it is gone.
+    /// Forgets the failures of `key`, because it succeeded or no longer exists.
     pub fn succeeded(&mut self, key: &K) {
         self.failed.remove(key);
     }
 
-    /// How many keys have failed and not yet succeeded.
+    /// The number of keys that have failed and not yet succeeded.
     #[must_use]
     pub fn len(&self) -> usize {
         self.failed.len()

@@ -1,7 +1,8 @@
-//! Time for the turn loop: what time it is, and an alarm for the next wake.
+//! Time for the turn loop: a reading of the clocks, and an alarm for the next wake.
 //!
-//! Out comes [`Now`], which worlds get as an argument and never read by themselves. [`BootClock`] is the machine's
-//! time, [`TokioClock`] follows tokio's (pausable) time in tests. Nothing here knows what is being waited for.
+//! Out: [`Now`], which worlds receive as an argument and never read themselves. [`BootClock`] reads the machine's
+//! clocks; [`TokioClock`] follows tokio's (pausable) time in tests. This module must not know what the loop waits
+//! for.
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,18 +21,18 @@ use tokio::time::Instant;
 pub struct Now {
     /// Nanoseconds since boot, suspend included (`CLOCK_BOOTTIME`, clock_gettime(2)). Deadlines use this.
     pub boot_ns: u64,
-    /// Nanoseconds since the Unix epoch (`CLOCK_REALTIME`). For people; it may jump in both directions.
+    /// Nanoseconds since the Unix epoch (`CLOCK_REALTIME`). For display only; it may jump in both directions.
     pub wall_ns: i64,
 }
 
 impl Now {
-    /// The boot time `delay` from now in nanoseconds; stays at the end of time instead of overflowing.
+    /// The boot time in nanoseconds that is `delay` after this reading; saturates instead of overflowing.
     #[must_use]
     pub fn after(self, delay: Duration) -> u64 {
         self.boot_ns.saturating_add(nanos(delay))
     }
 
-    /// How long after `earlier_boot_ns` this is; zero when it is before.
+    /// The time from `earlier_boot_ns` to this reading; zero if `earlier_boot_ns` is later.
     #[must_use]
     pub fn since(self, earlier_boot_ns: u64) -> Duration {
         Duration::from_nanos(self.boot_ns.saturating_sub(earlier_boot_ns))
@@ -43,17 +44,17 @@ pub trait Clock: Clone + Send + Sync + 'static {
     /// The alarm that belongs to this clock.
     type Alarm: Alarm;
 
-    /// The time now.
+    /// Reads the time.
     fn now(&self) -> Now;
 
-    /// A new alarm. Must be called inside a tokio runtime.
+    /// Creates an alarm. Must be called inside a tokio runtime.
     fn alarm(&self) -> Self::Alarm;
 }
 
-/// Waits for a point of boot time.
+/// Waits for a boot time.
 pub trait Alarm: Send + 'static {
-    /// Resolves once the clock has reached `at_boot_ns`, at once when it is past. May be dropped and called again with
-    /// another time. May resolve early by a hair: whoever waits must look at the clock.
+    /// Resolves once the clock has reached `at_boot_ns`, at once if that has passed. Cancel safe: it may be dropped
+    /// and called again with another time. It may resolve slightly early, so the caller must check the clock.
     fn until(&mut self, at_boot_ns: u64) -> impl Future<Output = ()> + Send;
 }
 
@@ -82,18 +83,18 @@ impl Clock for BootClock {
     }
 }
 
-/// An alarm on `CLOCK_BOOTTIME`: a wake that fell due while the machine was suspended fires on resume, where tokio's own
+/// An alarm on `CLOCK_BOOTTIME`: a wake that fell due while the machine was suspended fires on resume. Tokio's own
 /// timers (`CLOCK_MONOTONIC`) would be late by the length of the suspend.
 #[derive(Debug)]
 pub enum BootAlarm {
-    /// One timerfd(2), set anew only when the time it is set to changes.
+    /// A timerfd(2), set again only when the requested time changes.
     Timer {
         /// The timer.
         timer: AsyncFd<OwnedFd>,
-        /// The boot time it is set to, if it is.
+        /// The boot time for which the timer is set, if it is set.
         set_ns: Option<u64>,
     },
-    /// Where timerfd is not to be had (some sandboxes): tokio's timer.
+    /// Tokio's timer, where timerfd is not available (some sandboxes).
     Sleep,
 }
 
@@ -105,7 +106,7 @@ impl Alarm for BootAlarm {
                     return;
                 }
                 if *set_ns != Some(at_boot_ns) {
-                    // While the old value is unread the descriptor would stay ready; setting the timer clears it.
+                    // The descriptor stays ready while the old expiration is unread; setting the timer clears it.
                     *set_ns = None;
                     if let Err(error) = set_timer(timer, at_boot_ns) {
                         tracing::warn!(%error, "boot time timer cannot be set");
@@ -113,7 +114,8 @@ impl Alarm for BootAlarm {
                     }
                     *set_ns = Some(at_boot_ns);
                 }
-                // An error here means that the reactor is going away; the loop looks at the clock and goes on.
+                // An error here means that the reactor is shutting down; the loop then checks the clock and
+                // continues.
                 while BootClock.now().boot_ns < at_boot_ns {
                     match timer.readable().await {
                         Ok(mut ready) => {
@@ -133,7 +135,7 @@ impl Alarm for BootAlarm {
     }
 }
 
-/// Tokio's time as boot time: follows `tokio::time::pause` and `advance`.
+/// Boot time derived from tokio's time: follows `tokio::time::pause` and `advance`.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     start: Instant,
@@ -141,7 +143,7 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// A clock that shows `start_now` now and goes on with tokio's time.
+    /// Creates a clock that reads `start_now` now and advances with tokio's time.
     #[must_use]
     pub fn starting_at(start_now: Now) -> Self {
         Self { start: Instant::now(), start_now }
@@ -174,7 +176,7 @@ impl Alarm for TokioAlarm {
     }
 }
 
-/// Nanoseconds of a duration, at most `u64::MAX` (584 years).
+/// The nanoseconds of a duration, at most `u64::MAX` (584 years).
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -183,7 +185,8 @@ async fn sleep_until_boot(at_boot_ns: u64) {
     sleep_at_most(Duration::from_nanos(at_boot_ns.saturating_sub(BootClock.now().boot_ns))).await;
 }
 
-/// Tokio's timer wheel spans about 2.2 years; waking a year early is harmless because the loop looks at the clock.
+/// Sleeps for at most a year: tokio's timer wheel spans about 2.2 years. Waking early is harmless because the loop
+/// checks the clock.
 async fn sleep_at_most(delay: Duration) {
     const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
     if !delay.is_zero() {
@@ -201,7 +204,7 @@ fn boot_timer() -> std::io::Result<AsyncFd<OwnedFd>> {
 
 fn set_timer(timer: &AsyncFd<OwnedFd>, at_boot_ns: u64) -> rustix::io::Result<()> {
     let it_value = Timespec {
-        // Never cut: `u64::MAX` nanoseconds are 1.8e10 seconds.
+        // Never truncates: `u64::MAX` nanoseconds are 1.8e10 seconds.
         tv_sec: i64::try_from(at_boot_ns / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(at_boot_ns % 1_000_000_000).unwrap_or(0),
     };
@@ -232,7 +235,7 @@ mod tests {
         assert!(matches!(alarm, BootAlarm::Timer { .. }));
         let now = BootClock.now();
         alarm.until(now.boot_ns).await;
-        // Dropped while waiting for a far time, then set to a near one.
+        // Dropped while waiting for a distant time, then set to a near one.
         let far = now.after(Duration::from_secs(100 * 365 * 24 * 3_600));
         tokio::time::timeout(Duration::from_millis(2), alarm.until(far)).await.unwrap_err();
         for _ in 0..3 {

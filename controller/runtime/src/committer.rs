@@ -1,18 +1,19 @@
-//! The committer: what a turn decided takes effect only after its records are durable.
+//! The committer: a turn's decisions take effect only after its records are durable.
 //!
-//! In go turns, in order; out go, in the same order, actions to an [`Executor`], statuses to a [`Publisher`] and
-//! replies to those who wait. One commit is in flight on a blocking thread; turns that pile up meanwhile share the next
-//! one. A turn without records needs no commit of its own but does not overtake earlier turns. It must not know what a
-//! record says.
+//! In: turns, in order. Out, in the same order: actions to an [`Executor`], statuses to a [`Publisher`], and replies
+//! to the callers that wait. One commit is in flight on a blocking thread; turns that arrive meanwhile share the next
+//! commit. A turn without records needs no commit of its own but does not overtake earlier turns. The committer must
+//! not know the content of a record.
 //!
 //! ```text
 //!   offer ──► waiting ──► batch ──(Store::commit ok)──► released
 //!                │          │ ▲
-//!                │          └─┘ failed: Degraded, again after a growing delay, later turns join
-//!                └── a stop that has waited for the grace is released ahead
+//!                │          └─┘ failed: Degraded, retried after a growing delay, later turns join
+//!                └── a stop that has waited for the grace period is released early
 //! ```
 //!
-//! Commits run on tokio's blocking pool, not on a thread of our own, because paused time stands still while one runs.
+//! Commits run on tokio's blocking pool instead of a dedicated thread, because tokio does not advance paused time
+//! while such a task runs.
 
 mod outlet;
 
@@ -34,94 +35,95 @@ use crate::world::{CommitIndex, Turn, World};
 
 pub(crate) use outlet::Outlet;
 
-/// So many turns share a commit at most, which bounds its size (a turn has at most 1,024 events).
+/// The most turns that share a commit. It bounds the commit's size (a turn has at most 1,024 events).
 const BATCH_TURNS_MAX: usize = 1_024;
 
-/// So many turns wait at most; further ones melt into the last.
+/// The most turns that wait for a commit; further ones are merged into the last.
 const WAITING_TURNS_MAX: usize = 1_024;
 
-/// A melted turn is compacted when it has so many records or statuses, and again whenever they have doubled.
+/// The number of records and statuses at which a merged turn is first compacted; it is compacted again whenever they
+/// have doubled.
 const COMPACT_LEN_MIN: usize = 4_096;
 
-/// Where records become durable. Used from a blocking thread, by one call at a time.
+/// Makes records durable. Called from a blocking thread, one call at a time.
 pub trait Store: Send + 'static {
-    /// What is stored.
+    /// The type of a record.
     type Record: Send + 'static;
     /// Why a commit failed.
     type Error: Error + Send + 'static;
 
-    /// Makes all of `batch` durable, in its order, or nothing of it. After an error (which may hide a success) the same
-    /// records are offered again, possibly with more behind them: committing a record twice must equal once.
+    /// Makes all of `batch` durable, in order, or none of it. After an error (which may hide a success) the same
+    /// records are offered again, possibly with more behind them, so commits must be idempotent.
     ///
     /// # Errors
-    /// Whatever kept the batch from becoming durable.
+    /// When the batch could not be made durable.
     fn commit(&mut self, batch: &[Self::Record]) -> Result<CommitIndex, Self::Error>;
 
     /// The index of the last commit.
     fn index(&self) -> CommitIndex;
 
-    /// Drops records that later ones of `records` make superfluous. Called before each commit, and when much has piled up, so
-    /// that a store which hangs or fails for hours does not fill memory. Does nothing by default.
+    /// Drops records that later records in `records` supersede. Called before each commit, and when many have
+    /// accumulated, so that a store that hangs or fails for hours does not fill memory. Does nothing by default.
     fn compact(records: &mut Vec<Self::Record>) {
         let _ = records;
     }
 }
 
-/// Starts actions. Must neither block nor wait.
+/// Starts actions. Must not block.
 pub trait Executor<A>: Send + 'static {
-    /// Starts `actions`, in order; never empty.
+    /// Starts `actions` (never empty) in order.
     fn start(&mut self, actions: Vec<A>);
 }
 
-/// Takes statuses. Must neither block nor wait.
+/// Publishes statuses. Must not block.
 pub trait Publisher<S>: Send + 'static {
-    /// Everything up to `index` is durable, and `statuses` (never empty) became true with it.
+    /// Publishes `statuses` (never empty), which became true with the commit `index`; everything up to it is durable.
     fn offer(&mut self, index: CommitIndex, statuses: Vec<S>);
 
-    /// Drops statuses that later ones of `statuses` make superfluous, as [`Store::compact`] does with records.
+    /// Drops statuses that later statuses in `statuses` supersede, as [`Store::compact`] does with records.
     fn compact(statuses: &mut Vec<S>) {
         let _ = statuses;
     }
 }
 
-/// Whether records become durable.
+/// Whether the store makes records durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreHealth {
-    /// They do.
+    /// Commits succeed.
     Ok,
-    /// They do not: no new starts and no statuses; it is being tried.
+    /// Commits fail or hang: nothing is started and no status published; the committer keeps retrying.
     Degraded {
         /// Since when.
         since: Now,
-        /// How often the present batch has failed; 0 while its first commit hangs.
+        /// How many times the current batch has failed; 0 while its first commit hangs.
         failures: u32,
-        /// What the last try said.
+        /// The error of the last attempt.
         error: String,
     },
 }
 
-/// In a box, since channels and queues keep room for whatever they have held, or may hold.
+/// Boxed, because channels and queues keep capacity for the most items they have held.
 pub(crate) type Offer<W> = Box<Offered<W>>;
 
-/// A turn on its way to its release.
+/// A turn that waits for its release.
 pub(crate) struct Offered<W: World> {
     turn: Turn<W>,
     at: Instant,
-    /// Counts turns, from 1; 0 before the committer has taken it.
+    /// The turn's sequence number, from 1; 0 until the committer has taken it.
     number: u64,
-    /// Opens when the turn is released.
+    /// Opened when the turn is released.
     gate: Option<GateOpener>,
-    /// Compacted when records and statuses together are more than this.
+    /// The turn is compacted when it has more records and statuses than this.
     compact_len: usize,
 }
 
 impl<W: World> Offered<W> {
-    /// A turn that waits from now on.
+    /// Wraps a turn that starts waiting now.
     pub(crate) fn new(turn: Turn<W>, gate: Option<GateOpener>) -> Offer<W> {
         Box::new(Self { turn, at: Instant::now(), number: 0, gate, compact_len: COMPACT_LEN_MIN })
     }
 
-    /// Takes a later turn into this one: both are released together, as the later one.
+    /// Merges a later turn into this one: both are released together, with the later one's number.
     fn melt(&mut self, later: Self) {
         let Self { mut turn, number, gate, at: _, compact_len: _ } = later;
         self.turn.actions.append(&mut turn.actions);
@@ -133,15 +135,16 @@ impl<W: World> Offered<W> {
     }
 }
 
-/// The committer, to be run in a task of its own. It ends when the loop has dropped its sender and all is committed.
+/// The committer, to be run in a task of its own. It ends when the loop has dropped its sender and all turns are
+/// committed.
 pub(crate) struct Committer<W: World, S: Store<Record = W::Record>, X, P, C> {
     offered: mpsc::UnboundedReceiver<Offer<W>>,
-    /// Turns behind the batch.
+    /// Turns queued behind the batch.
     waiting: VecDeque<Offer<W>>,
-    /// Turns that share the present commit; empty while idle.
+    /// Turns that share the current commit; empty while idle.
     batch: Vec<Offer<W>>,
     stage: Stage<S>,
-    /// How often the batch has failed.
+    /// How many times the batch has failed.
     failures: u32,
     index: CommitIndex,
     outlet: Outlet<W, X, P>,
@@ -153,15 +156,15 @@ pub(crate) struct Committer<W: World, S: Store<Record = W::Record>, X, P, C> {
 enum Stage<S: Store> {
     /// Nothing to commit.
     Idle(S),
-    /// A commit has the store and the records.
+    /// A commit is running with the store and the records.
     InFlight { commit: OffThread<Tried<S>>, since: Instant },
-    /// The commit failed; the same records are tried again.
+    /// The commit failed; the same records are retried.
     Retry { store: S, records: Vec<S::Record>, at: Instant },
-    /// The async runtime went down with a commit in flight.
+    /// The async runtime shut down with a commit in flight.
     Lost,
 }
 
-/// What a try to commit brings back from its thread.
+/// The result of one commit attempt, with the store and the records that its thread returns.
 struct Tried<S: Store> {
     store: S,
     records: Vec<S::Record>,
@@ -169,7 +172,7 @@ struct Tried<S: Store> {
     took: Duration,
 }
 
-/// What the committer waits for.
+/// An event that the committer waits for.
 enum Arrival<W: World, S: Store> {
     Turn(Offer<W>),
     LoopEnded,
@@ -206,13 +209,13 @@ where
         }
     }
 
-    /// Follows the state of the store.
+    /// Subscribes to the store's health.
     pub(crate) fn health(&self) -> watch::Receiver<StoreHealth> {
         self.health.subscribe()
     }
 
-    /// Runs until every turn is released after the loop has ended. Gives the store back, unless the async runtime went
-    /// down under a commit.
+    /// Runs until the loop has ended and every turn is released. Returns the store, unless the async runtime shut
+    /// down during a commit.
     pub(crate) async fn run(mut self) -> Option<S> {
         let mut loop_ended = None;
         loop {
@@ -241,7 +244,8 @@ where
         }
     }
 
-    /// Puts a turn behind the others, bounded: with a store that is stuck turns keep coming, and the loop never waits.
+    /// Appends a turn to the queue, which is bounded: turns keep arriving while the store hangs, and the loop never
+    /// waits.
     fn queue(&mut self, offered: Offer<W>) {
         let offered = self.outlet.take(self.index, offered);
         if self.waiting.len() < WAITING_TURNS_MAX {
@@ -258,7 +262,7 @@ where
         }
     }
 
-    /// While idle: releases what needs no commit, and starts the commit of what comes behind it.
+    /// If idle, releases the turns that need no commit and starts the commit of the ones behind them.
     fn go_on(&mut self) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Lost) {
             Stage::Idle(store) => {
@@ -272,7 +276,7 @@ where
         };
     }
 
-    /// Starts a commit of `records`, if any, and of what waits behind them.
+    /// Starts a commit of `records`, if any, and of the waiting turns' records.
     fn commit(&mut self, mut store: S, mut records: Vec<S::Record>) -> Stage<S> {
         let joining = self.waiting.len().min(BATCH_TURNS_MAX.saturating_sub(self.batch.len()));
         for mut offered in self.waiting.drain(..joining) {
@@ -349,7 +353,7 @@ where
         });
     }
 
-    /// When something is due that no turn and no commit announces.
+    /// The time at which the committer must act without a new turn or a commit's result.
     fn alarm_at(&self) -> Option<Instant> {
         let stage_at = match &self.stage {
             Stage::InFlight { since, .. } if *self.health.borrow() == StoreHealth::Ok => {
@@ -378,7 +382,7 @@ where
 }
 
 impl<S: Store> Stage<S> {
-    /// Waits for the commit in flight; for ever when there is none. May be dropped while waiting.
+    /// Waits for the commit in flight; never resolves if there is none. Cancel safe.
     async fn tried(&mut self) -> Result<Tried<S>, JoinError> {
         match self {
             Self::InFlight { commit, .. } => commit.await,
@@ -387,7 +391,7 @@ impl<S: Store> Stage<S> {
     }
 }
 
-/// An error with its causes, in one line.
+/// Formats an error and its sources on one line.
 fn describe(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

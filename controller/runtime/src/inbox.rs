@@ -1,13 +1,14 @@
-//! The inbox of a runtime: everybody sends, one loop receives in chunks.
+//! The inbox of a runtime: many senders, and one loop that receives in chunks.
 //!
-//! Bounded, so that a flood slows its source down instead of filling memory. It must not look into events.
+//! It is bounded, so that a flood slows its source down instead of filling memory. It must not inspect events.
 
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// An event, and when it was sent. Boxed, since a channel keeps room for dozens of whatever it carries, also while it is empty.
+/// An event and when it was sent. Boxed, because a channel allocates slots for dozens of items even while it is
+/// empty.
 type Arrival<E> = Box<(Instant, E)>;
 
 /// The sending side; cheap to clone.
@@ -21,13 +22,13 @@ pub struct Arrivals<E> {
     chunk: Vec<Arrival<E>>,
 }
 
-/// Why an event was not taken.
+/// Why an event was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InboxError {
     /// The runtime is shutting down.
     #[error("send an event to a runtime which has stopped")]
     Closed,
-    /// The inbox is full; only [`Inbox::try_send`] says so, the others wait.
+    /// The inbox is full; only [`Inbox::try_send`] returns this, the other methods wait.
     #[error("send an event to a full inbox")]
     Full,
 }
@@ -39,7 +40,7 @@ impl<E> Clone for Inbox<E> {
 }
 
 impl<E: Send + 'static> Inbox<E> {
-    /// An inbox that holds at most `capacity` events (at least 1).
+    /// Creates an inbox that holds at most `capacity` events (at least 1).
     #[must_use]
     pub fn with_capacity(capacity: usize) -> (Self, Arrivals<E>) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
@@ -49,7 +50,7 @@ impl<E: Send + 'static> Inbox<E> {
     /// Sends an event, waiting for room. Events of one sender arrive in order.
     ///
     /// # Errors
-    /// [`InboxError::Closed`] when the runtime has stopped; the event is gone.
+    /// [`InboxError::Closed`] when the runtime has stopped; the event is dropped.
     pub async fn send(&self, event: E) -> Result<(), InboxError> {
         self.sender.send(arrival(event)).await.map_err(|_| InboxError::Closed)
     }
@@ -57,7 +58,7 @@ impl<E: Send + 'static> Inbox<E> {
     /// Sends an event if there is room.
     ///
     /// # Errors
-    /// [`InboxError::Full`] or [`InboxError::Closed`]; the event is gone.
+    /// [`InboxError::Full`] or [`InboxError::Closed`]; the event is dropped.
     pub fn try_send(&self, event: E) -> Result<(), InboxError> {
         self.sender.try_send(arrival(event)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => InboxError::Full,
@@ -68,42 +69,42 @@ impl<E: Send + 'static> Inbox<E> {
     /// Sends an event from a thread outside the async runtime, blocking while there is no room.
     ///
     /// # Errors
-    /// [`InboxError::Closed`] when the runtime has stopped; the event is gone.
+    /// [`InboxError::Closed`] when the runtime has stopped; the event is dropped.
     pub fn blocking_send(&self, event: E) -> Result<(), InboxError> {
         self.sender.blocking_send(arrival(event)).map_err(|_| InboxError::Closed)
     }
 
-    /// How many events wait now.
+    /// The number of events in the inbox.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.sender.max_capacity() - self.sender.capacity()
     }
 
-    /// Whether the runtime has stopped taking events.
+    /// Whether the runtime has stopped accepting events.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// Resolves when the runtime has stopped taking events.
+    /// Resolves when the runtime has stopped accepting events.
     pub async fn closed(&self) {
         self.sender.closed().await;
     }
 }
 
 impl<E> Arrivals<E> {
-    /// The next event, if one is there: for whoever looks at what is sent without running a loop.
+    /// Takes the next event, if there is one, for callers that inspect events without running a loop.
     pub fn take(&mut self) -> Option<E> {
         self.receiver.try_recv().ok().map(|arrival| arrival.1)
     }
 
-    /// Waits for at least one event and takes what is there, at most `chunk_max`; 0 when all senders are gone. Nothing
-    /// is lost when it is dropped while waiting.
+    /// Waits for at least one event and takes at most `chunk_max`; returns 0 when all senders are gone. Cancel safe:
+    /// no event is lost when the future is dropped.
     pub(crate) async fn ready_chunk(&mut self, chunk_max: usize) -> usize {
         self.receiver.recv_many(&mut self.chunk, chunk_max).await
     }
 
-    /// Takes what is there without waiting, at most `chunk_max`; 0 when there is nothing.
+    /// Takes the events that are there, at most `chunk_max`, without waiting; returns 0 if there are none.
     pub(crate) fn rest_chunk(&mut self, chunk_max: usize) -> usize {
         while self.chunk.len() < chunk_max {
             match self.receiver.try_recv() {
@@ -114,7 +115,7 @@ impl<E> Arrivals<E> {
         self.chunk.len()
     }
 
-    /// The events of the chunk with how long they had waited.
+    /// Drains the chunk: each event with the time it has waited.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = (Duration, E)> {
         self.chunk.drain(..).map(|arrival| {
             let (sent_at, event) = *arrival;
@@ -122,12 +123,12 @@ impl<E> Arrivals<E> {
         })
     }
 
-    /// How many events wait beyond the chunk.
+    /// The number of events in the inbox that are not in the chunk.
     pub(crate) fn depth(&self) -> usize {
         self.receiver.len()
     }
 
-    /// Takes no more events; what was accepted stays readable.
+    /// Stops accepting events; the ones already accepted stay readable.
     pub(crate) fn close(&mut self) {
         self.receiver.close();
     }

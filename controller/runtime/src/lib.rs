@@ -1,8 +1,8 @@
 //! The reconcile runtime of herdlet: a turn loop with a key-only queue, a committer, and the operations it starts.
 //!
-//! In go events (through an [`Inbox`]), out come actions, records, statuses and replies, each released when the
-//! records of its turn are durable. What the keys, events and actions mean is the business of a [`World`], which is
-//! synchronous and pure; this crate must not know what is being reconciled.
+//! In: events, through an [`Inbox`]. Out: actions, records, statuses and replies, each released when the records of
+//! its turn are durable. A [`World`], which is synchronous and pure, defines keys, events and actions; this crate
+//! must not know what is being reconciled.
 //!
 //! ```text
 //!   Inbox ──► Runtime::run ──► Reconciler::turn (pure) ──► Committer ──► Executor::start, Publisher::offer, Reply
@@ -12,18 +12,18 @@
 //!                └── awaits its inbox and its alarm, nothing else
 //! ```
 //!
-//! - [`world`]: what a user implements, and what one turn yields.
+//! - [`world`]: the trait that a user implements, and the result of one turn.
 //! - [`turn`]: the synchronous core, which a simulator can drive without tokio.
-//! - [`queue`]: wakes, one per key, the earliest wins.
+//! - [`queue`]: wakes, one per key; the earliest wins.
 //! - [`inbox`] and [`run`]: the loop around the core.
 //! - [`committer`]: durability first, then effects.
-//! - [`operation`], [`permit`] and [`pace`]: hands, bounded.
-//! - [`off_thread`]: work that blocks.
-//! - [`settings`], [`ready`], [`backoff`], [`clock`], [`metrics`]: small things the above (and worlds) need.
+//! - [`operation`], [`permit`] and [`pace`]: execution of actions, with bounds.
+//! - [`off_thread`]: blocking work.
+//! - [`settings`], [`ready`], [`backoff`], [`clock`], [`metrics`]: small utilities of the above and of worlds.
 //!
-//! There is no timer tick: without an event and without a due wake nothing runs. Wakes are kept in a sorted set with
-//! one alarm instead of a timer wheel, so that the simulator and the agent share the queue, any deadline is legal, and
-//! the alarm can be set on `CLOCK_BOOTTIME`, which goes on while the machine is suspended.
+//! There is no timer tick: nothing runs without an event or a due wake. Wakes are kept in a sorted set with one alarm
+//! instead of a timer wheel, so that the simulator and the agent share the queue, any deadline is legal, and the
+//! alarm can be set on `CLOCK_BOOTTIME`, which advances while the machine is suspended.
 #![warn(missing_docs)]
 
 pub mod backoff;

@@ -1,20 +1,20 @@
-//! Figures of the runtime, as plain atomics which whoever serves metrics reads on a scrape.
+//! Metrics of the runtime, as plain atomics that a metrics exporter reads on each scrape.
 //!
-//! Names, help texts and formats belong to the reader; nothing here depends on a metrics library.
+//! The exporter defines names, help texts and formats; nothing here depends on a metrics library.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::nanos;
 
-/// What a turn was made of.
+/// The work of one turn, counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Events applied.
     pub events: usize,
     /// Keys reconciled.
     pub keys: usize,
-    /// Wakes that had fallen due.
+    /// Wakes that were due.
     pub wakes: usize,
     /// Panics caught.
     pub panics: usize,
@@ -37,22 +37,22 @@ impl Counter {
     }
 }
 
-/// A number that shows the present.
+/// A number that may rise and fall.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
-    /// Shows `value` from now on.
+    /// Sets the value.
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Shows a count from now on.
+    /// Sets the value to a length.
     pub fn set_len(&self, len: usize) {
         self.set(i64::try_from(len).unwrap_or(i64::MAX));
     }
 
-    /// The present value.
+    /// The current value.
     #[must_use]
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
@@ -79,7 +79,7 @@ pub const BOUNDS_NS: [u64; 16] = [
     3_000_000_000_000,
 ];
 
-/// How long things took.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
@@ -89,11 +89,11 @@ pub struct Histogram {
 /// A histogram at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistogramReading {
-    /// How many fell into each bucket (not cumulative): at most [`BOUNDS_NS`], the last one above all bounds.
+    /// The number of durations in each bucket (not cumulative): at most [`BOUNDS_NS`], the last one above all bounds.
     pub buckets: [u64; BOUNDS_NS.len() + 1],
     /// The sum of all durations in nanoseconds.
     pub sum_ns: u64,
-    /// How many there were.
+    /// The number of durations.
     pub count: u64,
 }
 
@@ -106,7 +106,7 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Reads the current values.
     #[must_use]
     pub fn read(&self) -> HistogramReading {
         let buckets = std::array::from_fn(|bucket| self.buckets[bucket].load(Ordering::Relaxed));
@@ -114,7 +114,7 @@ impl Histogram {
     }
 }
 
-/// The figures of one runtime. Operations keep their own, by kind: [`crate::Operations::figures`].
+/// The metrics of one runtime. Operations keep their own, by kind: [`crate::Operations::figures`].
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Turns taken.
@@ -127,11 +127,11 @@ pub struct Metrics {
     pub wakes: Counter,
     /// Panics of the world that were caught.
     pub panics: Counter,
-    /// Keys in quarantine now.
+    /// Keys in quarantine.
     pub quarantined: Gauge,
-    /// Keys that wait for a wake now.
+    /// Keys with a pending wake.
     pub wakes_pending: Gauge,
-    /// Events that waited in the inbox when the last turn had taken its chunk.
+    /// Events left in the inbox when the last turn had taken its chunk.
     pub inbox_depth: Gauge,
     /// How long events waited in the inbox.
     pub inbox_wait: Histogram,
@@ -141,19 +141,19 @@ pub struct Metrics {
     pub turn_wall_ns: Gauge,
     /// Commits that succeeded.
     pub commits: Counter,
-    /// Commits that failed and were tried again.
+    /// Commits that failed.
     pub commit_failures: Counter,
     /// Records committed.
     pub records: Counter,
-    /// How long single tries to commit took.
+    /// How long single commit attempts took.
     pub commit_duration: Histogram,
-    /// How long turns waited for being released.
+    /// How long turns waited for their release.
     pub release_wait: Histogram,
-    /// Turns that wait for a commit now.
+    /// Turns that wait for a commit.
     pub turns_pending: Gauge,
-    /// Stops that were released without a commit because none came in time.
+    /// Stops that were released without a commit because it took too long.
     pub stops_ahead: Counter,
-    /// Panics of executor, publisher or replies that were caught while a turn was released.
+    /// Caught panics of the executor, the publisher and replies while a turn was released.
     pub release_panics: Counter,
 }
 

@@ -1,8 +1,9 @@
-//! Work that blocks, on a thread of tokio's pool, also where no thread can be made for a while.
+//! Blocking work on a thread of tokio's pool, even where no thread can be created for a while.
 //!
-//! In: a closure. Out: a future of its result; dropping it does not end the work. Where the machine refuses a thread (a limit of
-//! processes) the pool keeps the work until it is given more: so it is given something, with growing delays, until the work has
-//! begun; by one of all that wait, as one thread more is what all of them wait for. Nothing wakes for work that is done at once.
+//! In: a closure. Out: a future of its result; dropping the future does not end the work. If the machine refuses to
+//! create a thread (a process limit), the pool queues the work and tries again only when it is given more. So the
+//! future gives it an empty task, with growing delays, until the work has begun. Of all waiting futures one does so
+//! at a time, because one more thread serves them all. Work that is done at once needs no timer.
 
 use std::{
     future::Future,
@@ -20,23 +21,23 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Longer than a thread needs to begin also on a busy machine; doubled with each try.
+/// Longer than a thread needs to start even on a busy machine; doubled with each attempt.
 const FIRST_NUDGE: Duration = Duration::from_millis(250);
 
-/// A limit may be lifted at any time; asking for a thread costs little.
+/// The limit may be lifted at any time, and asking for a thread is cheap.
 const NUDGE_MAX: Duration = Duration::from_secs(5);
 
-/// What the pool was given in vain it keeps until a thread is free. So much takes about a megabyte, and hours to gather; from then
-/// on only new work asks for a thread.
+/// The pool queues each unsuccessful nudge until a thread is free. This many take about a megabyte, and hours to
+/// accumulate; beyond that, only new work asks for a thread.
 const NUDGES_MAX: usize = 4_096;
 
-/// How many nudges the pool keeps.
+/// The number of nudges that the pool has queued.
 static NUDGES: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins `work` on a thread where it may block.
+/// Starts `work` on a thread where it may block.
 ///
 /// # Panics
-/// When the pool has no thread at all and can't make one: keep one busy where that must not happen.
+/// When the pool has no thread at all and cannot create one. To rule that out, keep a pool thread busy.
 pub fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> OffThread<T> {
     let begun = Arc::new(AtomicBool::new(false));
     let begins = Arc::clone(&begun);
@@ -52,19 +53,20 @@ fn give<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHan
     tokio::task::spawn_blocking(work)
 }
 
-/// Work on a thread; resolves to what it returns. An error means that it panicked, or that the async runtime ends.
+/// Work on a thread; resolves to its result. An error means that the work panicked, or that the async runtime is
+/// shutting down.
 #[derive(Debug)]
 pub struct OffThread<T> {
     running: JoinHandle<T>,
     begun: Arc<AtomicBool>,
     delay: Duration,
-    /// None before the first wait and once the work has begun.
+    /// `None` before the first wait and once the work has begun.
     nudge: Option<Pin<Box<Sleep>>>,
-    /// How many nudges there were when this last looked: where there are others now, somebody else has asked.
+    /// The number of queued nudges at the last check: if it has changed, another future has given one.
     nudges_seen: usize,
 }
 
-/// Work that does nothing. It is counted from when it is given to the pool until it was done, or dropped with the pool.
+/// An empty task. It is counted from when it is given to the pool until it has run or is dropped with the pool.
 struct Nudge;
 
 impl Nudge {
@@ -98,7 +100,7 @@ impl<T> Future for OffThread<T> {
             if nudge.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            // Whatever the pool is given makes it try for a thread, which takes the oldest work first.
+            // Any new task makes the pool try to create a thread, which takes the oldest task first.
             let queued = NUDGES.load(Ordering::Relaxed);
             if queued == seen && queued < NUDGES_MAX {
                 Nudge::give();
@@ -117,7 +119,7 @@ impl<T> Future for OffThread<T> {
 mod tests {
     use super::*;
 
-    /// The pool's one thread stands for all that the machine allows; while it is busy nothing begins.
+    /// The pool has a single thread, as on a machine that allows no more; nothing else starts while it is busy.
     fn one_thread() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap()
     }

@@ -1,8 +1,8 @@
-//! Operations: the work that actions stand for, each in a task of its own, with a permit, a deadline and a token.
+//! Operations: the work of actions, each in a task of its own, with a permit, a deadline and a cancellation token.
 //!
-//! In goes a [`Request`] and a future, out come [`Report`]s as events in the inbox. At most one operation per key is
-//! alive. None is ever cancelled by dropping it: past its deadline it is reported as overdue and asked to end through
-//! its token, its slot and its permit stay taken until it truly ends, and then its real outcome is reported.
+//! In: a [`Request`] and a future. Out: [`Report`]s as events in the inbox. At most one operation per key is alive.
+//! Operations are never cancelled by dropping them: past its deadline, one is reported as overdue and asked to end
+//! through its token. It keeps its slot and its permit until it has ended, and then its real outcome is reported.
 //!
 //! ```text
 //!             ┌── token cancelled ─────────────────────────────────────────► Cancelled
@@ -32,29 +32,29 @@ use figures::OperationFigures;
 
 pub use figures::KindFigures;
 
-/// What is asked for.
+/// The description of an operation to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<K, N> {
-    /// What it works on, such as `(object, part, item)`.
+    /// The object of the work, such as `(object, part, item)`.
     pub key: K,
-    /// Comes back in the reports, so that an outcome of an earlier wish can be told from one of the present.
+    /// Returned in the reports, so that the receiver can tell outcomes of earlier requests from current ones.
     pub generation: u64,
-    /// The kind of work, which decides about permits.
+    /// The kind of work, which selects the permits.
     pub kind: N,
-    /// Of those that wait for a permit the highest comes first.
+    /// The priority among operations that wait for a permit; the highest is served first.
     pub priority: u8,
-    /// How long it may take once it has its permit.
+    /// The time limit, counted from when the permit is granted.
     pub deadline: Duration,
 }
 
-/// What became of an operation.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report<K, T> {
     /// The key of the request.
     pub key: K,
     /// The generation of the request.
     pub generation: u64,
-    /// What happened.
+    /// The outcome.
     pub outcome: Outcome<T>,
     /// How long it has run, without the wait for its permit.
     pub ran: Duration,
@@ -63,21 +63,22 @@ pub struct Report<K, T> {
 /// What happened to an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome<T> {
-    /// It ended by itself, in time or late, with what it returned.
+    /// It returned this value, in time or late.
     Done(T),
-    /// It is past its deadline and still alive; comes once, before the real outcome.
+    /// It is past its deadline and still running; reported once, before the real outcome.
     Overdue,
     /// It panicked, with this message.
     Panicked(String),
-    /// It was cancelled before it began: nothing was done.
+    /// It was cancelled before it began; no work was done.
     Cancelled,
-    /// It was not begun because another one with its key is alive, which goes on undisturbed: a defect of the world.
+    /// It was not started because another operation with its key is alive. That one continues undisturbed. This is a
+    /// bug in the world.
     Refused,
 }
 
 type Deliver<K, T> = dyn Fn(Report<K, T>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// Starts operations and remembers the live ones; cheap to clone.
+/// Starts operations and tracks the live ones; cheap to clone.
 pub struct Operations<K, N, T> {
     slots: Arc<Mutex<Slots<K, N>>>,
     permits: Permits<N>,
@@ -121,7 +122,7 @@ where
     N: Ord + Copy + Debug + Send + Sync + 'static,
     T: Send + 'static,
 {
-    /// Operations that report to `inbox`.
+    /// Creates operations that report to `inbox`.
     #[must_use]
     pub fn new<E>(inbox: Inbox<E>, permits: Permits<N>) -> Self
     where
@@ -130,7 +131,7 @@ where
         let deliver = move |report: Report<K, T>| -> Pin<Box<dyn Future<Output = ()> + Send>> {
             let inbox = inbox.clone();
             Box::pin(async move {
-                // A closed inbox means that the agent goes down; the next start looks at what was done.
+                // The inbox is closed when the agent shuts down; the next start inspects the results.
                 let _ = inbox.send(E::from(report)).await;
             })
         };
@@ -142,8 +143,8 @@ where
         }
     }
 
-    /// Starts `work` as soon as it has a permit. Returns at once; everything else is told by reports. `work` gets the
-    /// token by which it is asked to end. Must be called inside a tokio runtime.
+    /// Starts `work` as soon as it has a permit. Returns at once; everything else arrives in reports. `work` receives
+    /// the token that asks it to end. Must be called inside a tokio runtime.
     pub fn start<F, W>(&self, request: Request<K, N>, work: W)
     where
         W: FnOnce(CancellationToken) -> F + Send + 'static,
@@ -163,7 +164,8 @@ where
         }
     }
 
-    /// Asks the operation of `key` to end; `false` when there is none. Its outcome still comes; one that has not begun won't.
+    /// Asks the operation of `key` to end; returns `false` if there is none. Its outcome is still reported. If it has
+    /// not begun, it never will.
     pub fn cancel(&self, key: &K) -> bool {
         self.slots().live.get(key).inspect(|slot| slot.token.cancel()).is_some()
     }
@@ -174,7 +176,7 @@ where
         self.slots().live.contains_key(key)
     }
 
-    /// Waits until no operation is alive, at most `within`; `false` when some still are.
+    /// Waits until no operation is alive, at most for `within`; returns `false` if some still are.
     pub async fn settled(&self, within: Duration) -> bool {
         self.tracker.close();
         let settled = tokio::time::timeout(within, self.tracker.wait()).await.is_ok();
@@ -208,7 +210,7 @@ where
         };
         self.enter(&request.key, Phase::Running);
         let began = Instant::now();
-        // A task of its own: work that blocks its thread must not keep the deadline from being noticed.
+        // A separate task: work that blocks its thread must not delay the deadline.
         let ask_to_end = token.clone();
         let mut live = tokio::spawn(async move { work(token).await });
         let ended = tokio::select! {
@@ -225,12 +227,12 @@ where
             Ok(done) => Outcome::Done(done),
             Err(error) => match error.try_into_panic() {
                 Ok(payload) => Outcome::Panicked(message(&*payload)),
-                // Nobody aborts it: the async runtime is going down, and with it this task.
+                // Nothing aborts the task: the async runtime is shutting down, and this task with it.
                 Err(_) => return,
             },
         };
         let ran = began.elapsed();
-        // Free before it is told: whoever hears the outcome may start the next one.
+        // Free the slot before reporting: the receiver may start the next operation.
         drop(permit);
         self.free_slot(&request, &outcome, ran);
         self.report(&request, outcome, ran).await;

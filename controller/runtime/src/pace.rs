@@ -1,7 +1,9 @@
-//! Who may begin while the machine is under pressure: what has the highest priority, and the rest a while later.
+//! Decides which work may begin while the machine is under pressure: the highest priority first, lower ones after a
+//! delay.
 //!
-//! In goes a priority, and somebody who can tell whether there is pressure; out comes a [`Turn`] that may be waited for. Without
-//! pressure nobody waits, nor does what has nothing above it, and nobody is asked. It must not know what the work is.
+//! In: a priority, and a function that reports whether there is pressure. Out: a [`Turn`] that can be awaited. Work
+//! begins at once if nothing of higher priority waits or has just begun (the function is not called then), or if
+//! there is no pressure. This module must not know what the work is.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -11,17 +13,17 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// So long what has begun is given to get going before anything below it follows. The kernel's shortest average of pressure is over
-/// as much: until then it may still rise from what has just begun.
+/// The head start of work that has begun, before anything of lower priority follows. The kernel's shortest pressure
+/// average covers the same time: until then it may still rise because of the work that has just begun.
 const HEAD_START: Duration = Duration::from_secs(10);
 
-/// Nobody waits longer than this for what is above: there may always be something.
+/// The longest wait for higher priorities, which may never stop arriving.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The kernel works its averages out every two seconds.
+/// The kernel updates its averages every two seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The line in which work of one kind waits; cheap to clone.
+/// The queue of one kind of work; cheap to clone.
 #[derive(Clone)]
 pub struct Pace {
     is_pressed: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -30,30 +32,31 @@ pub struct Pace {
 
 #[derive(Default)]
 struct Line {
-    /// How many have not begun, by priority.
+    /// The number of turns that have not begun, by priority.
     waiting: BTreeMap<u8, usize>,
-    /// When the last one of a priority began.
+    /// When the last turn of each priority began.
     begun: BTreeMap<u8, Instant>,
-    /// When pressure was last asked for, and the answer.
+    /// When `is_pressed` was last called, and its answer.
     looked: Option<(Instant, bool)>,
-    /// How many had to wait so far.
+    /// The number of turns that had to wait so far.
     held: u64,
 }
 
 impl Pace {
-    /// A line that asks `is_pressed` while somebody waits in it, once a second at most. It must not block.
+    /// Creates a queue that calls `is_pressed`, at most once a second, while work waits in it. `is_pressed` must not
+    /// block.
     #[must_use]
     pub fn new(is_pressed: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { is_pressed: Arc::new(is_pressed), line: Arc::default() }
     }
 
-    /// How many had to wait so far.
+    /// The number of turns that had to wait so far.
     #[must_use]
     pub fn held_total(&self) -> u64 {
         self.line().held
     }
 
-    /// Joins the line. What is dropped without having begun leaves it.
+    /// Joins the queue. A turn that is dropped before it begins leaves it.
     pub(crate) fn join(&self, priority: u8) -> Turn {
         *self.line().waiting.entry(priority).or_default() += 1;
         Turn { pace: self.clone(), priority }
@@ -87,7 +90,7 @@ impl Debug for Pace {
 }
 
 impl Line {
-    /// Whether nothing above waits, and what has begun there has had its head start.
+    /// Whether no higher priority waits and every one that has begun has had its head start.
     fn is_first(&self, priority: u8, now: Instant) -> bool {
         let above = (Bound::Excluded(priority), Bound::Unbounded);
         let gets_going = |at: &Instant| now.duration_since(*at) < HEAD_START;
@@ -95,7 +98,7 @@ impl Line {
     }
 }
 
-/// A place in the line.
+/// A place in the queue.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pace: Pace,
@@ -103,7 +106,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits until it may begin.
+    /// Waits until the work may begin.
     pub(crate) async fn come(&self) {
         if self.pace.may_begin(self.priority) {
             return;
@@ -115,7 +118,7 @@ impl Turn {
         }
     }
 
-    /// It begins, and leaves the line.
+    /// Marks the work as begun and leaves the queue.
     pub(crate) fn begin(self) {
         self.pace.line().begun.insert(self.priority, Instant::now());
     }
@@ -139,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine whose pressure is told, and how often it was asked for.
+    /// A machine whose pressure a test sets; counts the queries.
     #[derive(Clone, Default)]
     struct Machine {
         pressed: Arc<AtomicBool>,
@@ -162,7 +165,7 @@ mod tests {
         }
     }
 
-    /// After how many seconds it begins.
+    /// Returns after how many seconds the work begins.
     async fn begins_after(pace: &Pace, priority: u8) -> u64 {
         let joined = Instant::now();
         let turn = pace.join(priority);

@@ -1,11 +1,11 @@
-//! The text of a caught panic. In goes a panic payload, out a bounded message; it knows nothing of who panicked.
+//! The text of a caught panic. In: a panic payload. Out: a bounded message.
 
 use std::any::Any;
 
-/// A longer message would only bloat a record.
+/// A longer message would only enlarge a record.
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// The message a panic was raised with, cut to at most 1,024 bytes.
+/// The panic's message, cut to at most 1,024 bytes.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload
         .downcast_ref::<&str>()

@@ -1,7 +1,7 @@
-//! Bounded concurrency, rate and pace per kind of work.
+//! Limits of concurrency, rate and pace per kind of work.
 //!
-//! In go a kind and a priority, out comes a [`Permit`] once there is a place and the rate and the pace allow it. Who waits is served
-//! by priority, the highest first, and then in order. It must not know what the work is.
+//! In: a kind and a priority. Out: a [`Permit`], once there is a place and the rate and the pace allow it. Waiters
+//! are served by priority, the highest first, then in order of arrival. This module must not know what the work is.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,25 +20,25 @@ use tokio::time::Instant;
 
 use crate::pace::Pace;
 
-/// How much of one kind of work may go on.
+/// The limits of one kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// How many at a time.
+    /// How many may run at a time.
     pub concurrent: NonZeroU32,
     /// How many may begin over time; `None` is no limit.
     pub rate: Option<Rate>,
 }
 
-/// How many may begin over time.
+/// A limit of how many operations may begin over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// How many may begin at once after a quiet time.
+    /// How many may begin at once after an idle period.
     pub burst: NonZeroU32,
-    /// After how long one more may begin; zero counts as a nanosecond.
+    /// After what time one more may begin; zero counts as a nanosecond.
     pub period: Duration,
 }
 
-/// The permission to work; the place is free again when it is dropped.
+/// A permission to work; dropping it frees the place.
 #[derive(Debug)]
 pub struct Permit {
     _place: Place,
@@ -53,7 +53,7 @@ pub struct Permits<N> {
 
 struct Kind {
     places: Arc<Places>,
-    /// The lock makes those who wait for the rate wait in order.
+    /// The lock serves those who wait for the rate in order.
     rate: Option<tokio::sync::Mutex<Limiter>>,
 }
 
@@ -76,25 +76,26 @@ impl<N: Debug> Debug for Permits<N> {
 }
 
 impl<N: Ord + Copy> Permits<N> {
-    /// Permits with the limits `limit_of` gives; it is asked once per kind, so that no kind is without a limit.
+    /// Creates permits with the limits that `limit_of` returns; it is called once per kind, so every kind has a
+    /// limit.
     #[must_use]
     pub fn new(limit_of: impl Fn(N) -> Limit + Send + Sync + 'static) -> Self {
         Self { limit_of: Arc::new(limit_of), kinds: Arc::default(), paces: Arc::default() }
     }
 
-    /// The same permits, where each kind in `paces` keeps to its pace.
+    /// Adds paces: each kind in `paces` keeps to its pace.
     #[must_use]
     pub fn paced(self, paces: BTreeMap<N, Pace>) -> Self {
         Self { paces: Arc::new(paces), ..self }
     }
 
-    /// How many of a kind had to wait for its pace so far.
+    /// The number of operations of a kind that its pace has delayed so far.
     #[must_use]
     pub fn paced_total(&self, kind: N) -> u64 {
         self.paces.get(&kind).map_or(0, Pace::held_total)
     }
 
-    /// Waits for its turn, then for a place, then for the rate. Nothing is used up when it is dropped while waiting.
+    /// Waits for the pace, then for a place, then for the rate. Dropping the future while it waits uses nothing up.
     pub async fn acquire(&self, kind: N, priority: u8) -> Permit {
         let turn = self.paces.get(&kind).map(|pace| pace.join(priority));
         if let Some(turn) = &turn {
@@ -139,13 +140,13 @@ struct Places(Mutex<Room>);
 #[derive(Debug)]
 struct Room {
     free: u32,
-    /// Who waits: the highest priority first, then the one that came first.
+    /// The waiters: the highest priority first, then in order of arrival.
     waiting: BTreeMap<(Reverse<u8>, u64), oneshot::Sender<Place>>,
-    /// How many have ever waited.
+    /// The number of waiters so far.
     came: u64,
 }
 
-/// One of them, taken until it is dropped.
+/// A place, occupied until it is dropped.
 #[derive(Debug)]
 struct Place(Option<Arc<Places>>);
 
@@ -169,7 +170,8 @@ impl Places {
         };
         match waits.await {
             Ok(place) => place,
-            // Nobody is struck off the list but with a place, and the list lives as long as we do.
+            // Unreachable: a waiter is removed only when it is given a place, and the list lives as long as this
+            // future.
             Err(_) => std::future::pending().await,
         }
     }
@@ -186,7 +188,7 @@ impl Drop for Place {
         while let Some((_, next)) = room.waiting.pop_first() {
             match next.send(Self(Some(Arc::clone(&places)))) {
                 Ok(()) => return,
-                // It has given up, and what it was sent is no place.
+                // The waiter has given up; disarm the returned place so that dropping it frees nothing.
                 Err(mut returned) => returned.0 = None,
             }
         }
@@ -280,7 +282,7 @@ mod tests {
             }));
             tokio::task::yield_now().await;
         }
-        // One that gives up is passed over.
+        // A waiter that gives up is skipped.
         work[2].abort();
         tokio::task::yield_now().await;
         drop(held);

@@ -1,18 +1,18 @@
-//! The wake queue: when each key wants to be looked at again.
+//! The wake queue: when each key is to be reconciled again.
 //!
-//! In go wakes, out come the keys that are due. One entry per key, the earliest wake wins. Plain data without a timer:
-//! the loop sets one alarm to [`WakeQueue::next_at`], the simulator jumps there.
+//! In: wakes. Out: the keys that are due. Each key has one entry; the earliest wake wins. It is plain data without a
+//! timer: the loop sets one alarm to [`WakeQueue::next_at`], the simulator jumps there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A wish to be reconciled again at some time.
+/// A request to reconcile a key at some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wake<K> {
-    /// Who.
+    /// The key to reconcile.
     pub key: K,
-    /// When, in nanoseconds of boot time; any value is legal, the past means at once.
+    /// When, in nanoseconds of boot time; any value is legal, a past one means at once.
     pub at_boot_ns: u64,
-    /// Why, in a few words, for logs and `explain`.
+    /// The reason, in a few words, for logs and `explain`.
     pub why: &'static str,
 }
 
@@ -30,7 +30,7 @@ impl<K: Ord + Clone> Default for WakeQueue<K> {
 }
 
 impl<K: Ord + Clone> WakeQueue<K> {
-    /// Adds a wake; of two for the same key the earlier stays.
+    /// Adds a wake; of two for the same key, the earlier is kept.
     pub fn wake(&mut self, wake: Wake<K>) {
         let Wake { key, at_boot_ns, why } = wake;
         if let Some((earlier, _)) = self.by_key.get(&key) {
@@ -43,7 +43,7 @@ impl<K: Ord + Clone> WakeQueue<K> {
         self.by_time.insert((at_boot_ns, key));
     }
 
-    /// Takes back the wake of `key`, if there is one.
+    /// Cancels the wake of `key`, if there is one.
     pub fn cancel(&mut self, key: &K) {
         if let Some((key, (at_boot_ns, _))) = self.by_key.remove_entry(key) {
             self.by_time.remove(&(at_boot_ns, key));
@@ -56,7 +56,7 @@ impl<K: Ord + Clone> WakeQueue<K> {
         self.by_time.first().map(|(at_boot_ns, _)| *at_boot_ns)
     }
 
-    /// Takes out one wake that is due at `now_boot_ns`, the earliest first.
+    /// Removes and returns the earliest wake that is due at `now_boot_ns`.
     pub fn pop_due(&mut self, now_boot_ns: u64) -> Option<Wake<K>> {
         if self.next_at()? > now_boot_ns {
             return None;
@@ -72,7 +72,7 @@ impl<K: Ord + Clone> WakeQueue<K> {
         self.by_key.get(key).copied()
     }
 
-    /// How many keys have a wake.
+    /// The number of keys with a wake.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_key.len()

@@ -1,13 +1,13 @@
-//! Gates: "nothing is removed before the first complete list was seen", and "the agent is ready".
+//! Gates: "nothing is removed before the first complete list was received", and "the agent is ready".
 //!
-//! [`Ready`] is a plain value for worlds (pure, no waiting); [`Gate`] is awaited by the shell. Neither knows what the
-//! lists hold.
+//! [`Ready`] is a plain value for worlds (pure, no waiting); the shell awaits [`Gate`]. Neither knows the content of
+//! the lists.
 
 use std::collections::BTreeMap;
 
 use tokio::sync::watch;
 
-/// Which sources of desired state have shown their first complete list.
+/// Tracks which sources of desired state have delivered their first complete list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready<S> {
     sources: BTreeMap<S, FirstList>,
@@ -26,35 +26,36 @@ impl<S: Ord> Default for Ready<S> {
 }
 
 impl<S: Ord> Ready<S> {
-    /// Registers a source whose first complete list is awaited from now on, also when it was seen before (a source that
-    /// starts over, such as after a rebuilt database).
+    /// Registers a source whose first complete list is pending, even if an earlier one was received (a source that
+    /// starts over, such as after its database was rebuilt).
     pub fn register(&mut self, source: S) {
         self.sources.insert(source, FirstList::Awaited);
     }
 
-    /// Notes that `source` has shown a complete list. A source that never registered counts too.
+    /// Records that `source` has delivered a complete list, even if it was never registered.
     pub fn complete(&mut self, source: S) {
         self.sources.insert(source, FirstList::Seen);
     }
 
-    /// Forgets a source that will never speak again.
+    /// Forgets a source that will deliver no more lists.
     pub fn unregister(&mut self, source: &S) {
         self.sources.remove(source);
     }
 
-    /// Whether `source` has shown its first complete list: only then may what it does not list be removed.
+    /// Whether `source` has delivered its first complete list. Only then may objects that it does not list be
+    /// removed.
     #[must_use]
     pub fn has_seen(&self, source: &S) -> bool {
         self.sources.get(source) == Some(&FirstList::Seen)
     }
 
-    /// Whether every registered source has shown its list. Without any source nothing is known, so it is false.
+    /// Whether every registered source has delivered its list; `false` without any source.
     #[must_use]
     pub fn has_seen_all(&self) -> bool {
         !self.sources.is_empty() && self.missing().next().is_none()
     }
 
-    /// The sources still awaited, in order.
+    /// The sources whose list is pending, in order.
     pub fn missing(&self) -> impl Iterator<Item = &S> {
         self.sources.iter().filter(|(_, list)| **list == FirstList::Awaited).map(|(source, _)| source)
     }
@@ -66,26 +67,26 @@ pub struct Gate {
     open: watch::Receiver<bool>,
 }
 
-/// Opens its [`Gate`]. Dropped without opening, the gate stays closed for good.
+/// Opens its [`Gate`]. If it is dropped without opening, the gate stays closed.
 #[derive(Debug)]
 pub struct GateOpener {
     open: watch::Sender<bool>,
 }
 
-/// The gate's opener went away without opening it.
+/// The opener was dropped without opening the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("wait for a gate which will never open")]
 pub struct NeverOpens;
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     #[must_use]
     pub fn closed() -> (GateOpener, Self) {
         let (sender, receiver) = watch::channel(false);
         (GateOpener { open: sender }, Self { open: receiver })
     }
 
-    /// A gate that has been open ever since.
+    /// Creates an open gate.
     #[must_use]
     pub fn opened_before() -> Self {
         let (opener, gate) = Self::closed();
@@ -100,16 +101,15 @@ impl Gate {
     }
 
     /// Waits until the gate is open.
-    ///
     /// # Errors
-    /// [`NeverOpens`] when the opener is gone and the gate is closed.
+    /// [`NeverOpens`] when the opener was dropped and the gate is closed.
     pub async fn opened(&self) -> Result<(), NeverOpens> {
         self.open.clone().wait_for(|open| *open).await.map(drop).map_err(|_| NeverOpens)
     }
 }
 
 impl GateOpener {
-    /// Opens the gate for good.
+    /// Opens the gate permanently.
     pub fn open(self) {
         self.open.send_replace(true);
     }

@@ -1,7 +1,7 @@
-//! The loop: await the inbox and the alarm, take a turn, hand it to the committer.
+//! The loop: awaits the inbox and the alarm, takes a turn, passes it to the committer.
 //!
-//! In goes a [`Shell`] (a world and what surrounds it), out come a [`Runtime`] to run and a [`Handle`] to follow it. The
-//! loop awaits nothing else, so no slow disk, driver or server ever delays a decision.
+//! In: a [`Shell`] (a world and its environment). Out: a [`Runtime`] to run and a [`Handle`] to observe it. The loop
+//! awaits nothing else, so no slow disk, driver or server delays a decision.
 
 use std::sync::Arc;
 
@@ -17,34 +17,34 @@ use crate::settings::Settings;
 use crate::turn::Reconciler;
 use crate::world::World;
 
-/// A world and what surrounds it.
+/// A world and its environment.
 pub struct Shell<W: World, S, X, P, C> {
-    /// What decides.
+    /// Makes the decisions.
     pub world: W,
-    /// Where events come from: [`crate::Inbox::with_capacity`].
+    /// The source of events: [`crate::Inbox::with_capacity`].
     pub arrivals: Arrivals<W::Event>,
-    /// Where records go.
+    /// Stores the records.
     pub store: S,
-    /// Who starts actions.
+    /// Starts the actions.
     pub executor: X,
-    /// Who takes statuses.
+    /// Publishes the statuses.
     pub publisher: P,
-    /// What time it is.
+    /// Provides the time.
     pub clock: C,
-    /// The numbers.
+    /// Limits and delays.
     pub settings: Settings,
 }
 
-/// Follows and ends a runtime; cheap to clone.
+/// Observes and ends a runtime; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    /// Whether records become durable.
+    /// Whether the store makes records durable.
     pub store_health: watch::Receiver<StoreHealth>,
     /// Opens once the first turn, which begins the world, is durable and released.
     pub first_turn: Gate,
-    /// The figures.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Cancel it to shut the runtime down.
+    /// Cancelling it shuts the runtime down.
     pub shutdown: CancellationToken,
 }
 
@@ -61,11 +61,11 @@ pub struct Runtime<W: World, S: Store<Record = W::Record>, X, P, C: Clock> {
     shutdown: CancellationToken,
 }
 
-/// What is left of a runtime that has ended.
+/// The remains of a runtime that has ended.
 pub struct Ended<W, S> {
-    /// The world as it was after the last turn.
+    /// The world after the last turn.
     pub world: W,
-    /// The store, when everything was flushed to it; `None` when the last commits did not end in time.
+    /// The store, if everything was flushed to it; `None` if the last commits did not finish in time.
     pub store: Option<S>,
 }
 
@@ -77,7 +77,7 @@ where
     P: Publisher<W::Status>,
     C: Clock,
 {
-    /// Puts a runtime together; nothing happens before [`Runtime::run`].
+    /// Creates a runtime; nothing happens before [`Runtime::run`].
     #[must_use]
     pub fn new(shell: Shell<W, S, X, P, C>) -> (Self, Handle) {
         let Shell { world, arrivals, store, executor, publisher, clock, settings } = shell;
@@ -107,9 +107,9 @@ where
         (runtime, handle)
     }
 
-    /// Runs until the shutdown token is cancelled, all senders of the inbox are gone, or the committer failed. Then it takes
-    /// what was already accepted, waits for the last commits (bounded by [`Settings::flush_max`]) and starts no further
-    /// action; it does not touch what runs.
+    /// Runs until the shutdown token is cancelled, all senders of the inbox are gone, or the committer fails. Then it
+    /// takes the events already accepted, waits for the last commits (at most [`Settings::flush_max`]) and starts no
+    /// further action; running operations are left alone.
     pub async fn run(self) -> Ended<W, S> {
         let Self {
             reconciler,
@@ -132,7 +132,7 @@ where
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                // A defect: what is decided from now on would never become durable, and nobody would be answered.
+                // A bug: no further decision would become durable, and no request would be answered.
                 ended = &mut committing => {
                     committer_ended = Some(ended);
                     break;
@@ -193,7 +193,7 @@ struct Turns<W: World, C> {
 }
 
 impl<W: World, C: Clock> Turns<W, C> {
-    /// Takes one turn with the events of the present chunk.
+    /// Takes one turn with the events of the current chunk.
     fn take(&mut self, arrivals: &mut Arrivals<W::Event>) {
         let now = self.clock.now();
         let metrics = &self.metrics;
@@ -211,7 +211,7 @@ impl<W: World, C: Clock> Turns<W, C> {
         if turn.is_quiet() && self.first_turn.is_none() {
             return;
         }
-        // Fails only when the committer is gone, which only happens with the async runtime.
+        // Fails only if the committer is gone; then the loop ends and nothing is answered.
         let _ = self.offers.send(Offered::new(turn, self.first_turn.take()));
     }
 }

@@ -1,21 +1,21 @@
-//! Numbers of a runtime.
+//! Limits and delays of a runtime.
 
 use std::time::Duration;
 
 use crate::backoff::Backoff;
 
-/// Numbers of a runtime; the defaults are meant for the agent.
+/// Limits and delays of a runtime; the defaults are for the agent.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// So many events share a turn at most: a burst must not keep decisions waiting for its end.
+    /// The most events that share a turn; a burst must not delay decisions until its end.
     pub chunk_max: usize,
-    /// So long a stop waits for its commit; then it is released without.
+    /// How long a stop waits for its commit before it is released without one.
     pub stop_grace: Duration,
-    /// A commit that takes longer is shown as degraded while it hangs.
+    /// A commit that takes longer than this is reported as degraded while it hangs.
     pub commit_slow: Duration,
-    /// How long to wait between tries of a commit that fails.
+    /// The delays between attempts of a failing commit.
     pub commit_retry: Backoff,
-    /// So long a shutdown waits for the last commits.
+    /// How long a shutdown waits for the last commits.
     pub flush_max: Duration,
 }
 

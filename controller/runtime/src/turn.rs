@@ -1,7 +1,7 @@
-//! One turn, synchronously: apply what arrived, reconcile the dirty keys, keep their wakes.
+//! One turn, synchronously: apply the events, reconcile the dirty keys, keep their wakes.
 //!
-//! In goes the time and a chunk of events, out a [`Turn`]. No IO, no clock, no tokio: the agent's loop and a simulator
-//! drive the same [`Reconciler`]. A panic of the world costs one key, never the turn.
+//! In: the time and a chunk of events. Out: a [`Turn`]. No IO, no clock, no tokio: the agent's loop and a simulator
+//! drive the same [`Reconciler`]. A panic of the world quarantines one key and does not affect the rest of the turn.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use crate::world::{Dirty, Hold, Turn, World};
 pub struct Reconciler<W: World> {
     world: W,
     wakes: WakeQueue<W::Key>,
-    /// Dirty again after they were reconciled: the next turn is due at once.
+    /// Keys that became dirty again after they were reconciled: the next turn is due at once.
     again: BTreeSet<W::Key>,
     quarantine: BTreeSet<W::Key>,
     stage: Stage,
@@ -28,7 +28,7 @@ enum Stage {
 }
 
 impl<W: World> Reconciler<W> {
-    /// A reconciler whose first turn begins the world.
+    /// Creates a reconciler whose first turn begins the world.
     #[must_use]
     pub fn new(world: W) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl<W: World> Reconciler<W> {
         }
     }
 
-    /// Takes one turn: applies `events` in order, then reconciles every dirty and every due key, in the order of keys.
+    /// Takes one turn: applies `events` in order, then reconciles every dirty and every due key, in key order.
     pub fn turn(&mut self, now: Now, events: impl IntoIterator<Item = W::Event>) -> Turn<W> {
         let mut turn = Turn::default();
         let mut dirty = Dirty::default();
@@ -67,7 +67,7 @@ impl<W: World> Reconciler<W> {
         turn
     }
 
-    /// The boot time at which the next turn is due without any event; `None` when nothing is waited for but events.
+    /// The boot time at which the next turn is due without any event; `None` if only an event can make one due.
     #[must_use]
     pub fn next_at(&self) -> Option<u64> {
         if self.stage == Stage::New || !self.again.is_empty() { Some(0) } else { self.wakes.next_at() }
@@ -85,19 +85,19 @@ impl<W: World> Reconciler<W> {
         &self.wakes
     }
 
-    /// The keys that panicked and are left alone.
+    /// The keys that panicked and are no longer reconciled.
     #[must_use]
     pub fn quarantine(&self) -> &BTreeSet<W::Key> {
         &self.quarantine
     }
 
-    /// The world, to look at.
+    /// Borrows the world.
     #[must_use]
     pub fn world(&self) -> &W {
         &self.world
     }
 
-    /// Gives the world back.
+    /// Returns the world.
     #[must_use]
     pub fn into_world(self) -> W {
         self.world
@@ -131,7 +131,7 @@ impl<W: World> Reconciler<W> {
                 }
             }
         }
-        // Keys an event marks through the turn are this turn's.
+        // Keys that the event has marked through `turn` belong to this turn.
         dirty.keys.extend(turn.dirty.drain(..));
     }
 
@@ -160,7 +160,7 @@ impl<W: World> Reconciler<W> {
         }
     }
 
-    /// Puts a key that panicked into quarantine and lets the world say so.
+    /// Quarantines a key that panicked and lets the world record it.
     fn take_out(&mut self, now: Now, key: W::Key, why: &str, turn: &mut Turn<W>) {
         tracing::error!(?key, panic = why, "key is quarantined because planning it panicked");
         turn.counts.panics += 1;

@@ -1,7 +1,7 @@
-//! What a user of the runtime implements ([`World`]) and what one turn of it yields ([`Turn`]).
+//! The trait that a user of the runtime implements ([`World`]) and the result of one turn ([`Turn`]).
 //!
-//! A world is synchronous: it gets the time as an argument, does no IO and waits for nothing, so the same world runs in
-//! the agent, in a simulator and in a test. The runtime must not know what keys, events and actions mean.
+//! A world is synchronous: it receives the time as an argument, does no IO and never waits, so the same world runs in
+//! the agent, in a simulator and in a test. The runtime must not know the meaning of keys, events and actions.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Display};
@@ -10,7 +10,7 @@ use crate::clock::Now;
 use crate::metrics::Counts;
 use crate::queue::Wake;
 
-/// The number of a commit; grows by at least one with each, over restarts too.
+/// The number of a commit; it grows by at least one with each commit, also across restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CommitIndex(pub u64);
 
@@ -22,70 +22,70 @@ impl Display for CommitIndex {
 
 /// Desired and observed state, and the decisions about them.
 pub trait World: Send + 'static {
-    /// What is reconciled, one at a time.
+    /// Identifies an object that is reconciled by itself.
     type Key: Ord + Clone + Debug + Send + 'static;
-    /// Something that happened: desired state, an outcome, an exit, a request.
+    /// Something that happened: a change of desired state, an outcome, an exit, a request.
     type Event: Send + 'static;
     /// Something to do.
     type Action: Action;
-    /// Something to remember before it is done.
+    /// Something to store before the actions start.
     type Record: Send + 'static;
-    /// Something to tell.
+    /// Something to publish.
     type Status: Send + 'static;
-    /// An answer that waits for the commit of the turn it belongs to; `()` when there are none.
+    /// An answer that waits for the commit of its turn; `()` if there are none.
     type Reply: Reply;
 
-    /// Called once, before the first turn: marks what was restored.
+    /// Called once, before the first turn, to mark the restored keys.
     fn begin(&mut self, now: Now, dirty: &mut Dirty<Self::Key>) {
         let _ = (now, dirty);
     }
 
-    /// The key an event is about, if it is one. Asked before [`World::apply`], so that a panic there can quarantine it.
+    /// The key of an event, if it has one. Called before [`World::apply`], so that a panic there can quarantine it.
     fn key_of(&self, event: &Self::Event) -> Option<Self::Key> {
         let _ = event;
         None
     }
 
-    /// Changes the state by one event and marks the keys that may now decide differently. What an event yields of its
-    /// own accord (a record of an accepted request, its reply) goes into `turn`.
+    /// Changes the state by one event and marks the keys whose decisions may change. Direct results of an event (the
+    /// record of an accepted request, its reply) go into `turn`.
     fn apply(&mut self, now: Now, event: Self::Event, dirty: &mut Dirty<Self::Key>, turn: &mut Turn<Self>);
 
-    /// Decides about one key, adding to `turn`. Called at most once per key and turn, in the order of keys. The wakes of
-    /// `key` from earlier turns are taken back before: a reconcile states everything the key waits for.
+    /// Decides about one key, adding to `turn`. Called at most once per key and turn, in key order. The key's wakes
+    /// from earlier turns are cancelled before the call, so each call must request every wake that the key needs.
     fn reconcile(&mut self, now: Now, key: &Self::Key, turn: &mut Turn<Self>);
 
-    /// `key` panicked with `message` and is not reconciled any more until [`Dirty::release`]. What the panicking call
-    /// had added to the turn is gone; this one may add a record and a status.
+    /// `key` panicked with `message` and is not reconciled again until [`Dirty::release`]. Everything that the
+    /// panicking call had added to the turn is discarded; this call may add a record and a status.
     fn quarantined(&mut self, now: Now, key: &Self::Key, message: &str, turn: &mut Turn<Self>);
 }
 
 /// When an action may be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Release {
-    /// At once, whatever the state of the store: a look which changes nothing.
+    /// At once, whatever the state of the store: an inspection that changes nothing.
     AtOnce,
     /// After the commit of its turn, or after [`crate::Settings::stop_grace`] without one, so that a hung disk never
-    /// keeps something from being stopped. It may then overtake a start of an earlier turn that still waits: stops
-    /// must win such a race by themselves (a tombstone, a generation).
+    /// prevents a stop. It may then overtake a start of an earlier turn that still waits; the stop itself must win
+    /// such a race (by a tombstone or a generation).
     Stop,
     /// Only after the commit of its turn.
     AfterCommit,
 }
 
-/// What the committer needs to know of an action.
+/// The property of an action that the committer needs.
 pub trait Action: Send + 'static {
-    /// When it may be started.
+    /// When the action may be started.
     fn release(&self) -> Release;
 }
 
-/// An answer to someone who waits for durability.
+/// An answer to a caller that waits for durability.
 pub trait Reply: Send + 'static {
-    /// The turn is durable at `index`. Must not block. A reply that is dropped instead was not committed in time (the
-    /// agent went down); its receiver should say so.
+    /// Sends the answer: the turn is durable at `index`. Must not block. If a reply is dropped instead, the turn was
+    /// not committed in time (the agent went down), and the receiver should report that.
     fn release(self, index: CommitIndex);
 
-    /// When it may be given: [`Release::AtOnce`] for one that promises nothing, which a store that can't write must not
-    /// hold back; it then gets the index of an earlier commit. Any other value waits for the commit.
+    /// When the reply may be sent. Use [`Release::AtOnce`] for a reply that promises nothing: a failing store must
+    /// not delay it, and it gets the index of an earlier commit. Any other value waits for the commit.
     fn release_when(&self) -> Release {
         Release::AfterCommit
     }
@@ -97,7 +97,7 @@ impl Reply for () {
 
 impl Reply for tokio::sync::oneshot::Sender<CommitIndex> {
     fn release(self, index: CommitIndex) {
-        // Whoever asked may have gone away.
+        // The caller may have gone away.
         let _ = self.send(index);
     }
 }
@@ -115,7 +115,7 @@ pub struct Dirty<K> {
     pub(crate) holds: Vec<(K, Hold)>,
 }
 
-/// A change of a key's quarantine.
+/// A change to a key's quarantine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
     Take,
@@ -129,23 +129,23 @@ impl<K: Ord> Default for Dirty<K> {
 }
 
 impl<K: Ord + Clone> Dirty<K> {
-    /// `key` is to be reconciled in this turn; marking it again changes nothing.
+    /// Marks `key` for this turn; marking it again changes nothing.
     pub fn mark(&mut self, key: K) {
         self.keys.insert(key);
     }
 
-    /// Takes `key` out of quarantine and marks it: somebody has repaired what made it panic.
+    /// Takes `key` out of quarantine and marks it, once the cause of its panic is repaired.
     pub fn release(&mut self, key: K) {
         self.readmit(key.clone());
         self.mark(key);
     }
 
-    /// Takes `key` out of quarantine: it may be marked again.
+    /// Takes `key` out of quarantine, so that it may be marked again.
     pub fn readmit(&mut self, key: K) {
         self.holds.push((key, Hold::Release));
     }
 
-    /// Puts `key` into quarantine, as remembered from an earlier life.
+    /// Puts `key` into quarantine, as restored from an earlier run.
     pub fn quarantine(&mut self, key: K) {
         self.holds.push((key, Hold::Take));
     }
@@ -156,21 +156,22 @@ impl<K: Ord + Clone> Dirty<K> {
     }
 }
 
-/// Everything one turn decided.
+/// The decisions of one turn.
 pub struct Turn<W: World + ?Sized> {
-    /// What to start, released as [`Action::release`] says, in this order.
+    /// Actions to start in this order, each when [`Action::release`] allows.
     pub actions: Vec<W::Action>,
-    /// What to make durable, in one transaction.
+    /// Records to make durable, in one transaction.
     pub records: Vec<W::Record>,
-    /// What to tell once the records are durable.
+    /// Statuses to publish once the records are durable.
     pub statuses: Vec<W::Status>,
-    /// Who to answer once the records are durable.
+    /// Replies to send once the records are durable.
     pub replies: Vec<W::Reply>,
-    /// When to look again.
+    /// Requests to reconcile keys later.
     pub wakes: Vec<Wake<W::Key>>,
-    /// Further keys to reconcile because of what was decided here: in this turn if they were not yet, else in the next.
+    /// Further keys to reconcile because of these decisions: in this turn if they were not reconciled yet, otherwise
+    /// in the next.
     pub dirty: Vec<W::Key>,
-    /// What the turn was made of.
+    /// The counts of the turn.
     pub counts: Counts,
 }
 
@@ -189,12 +190,12 @@ impl<W: World + ?Sized> Default for Turn<W> {
 }
 
 impl<W: World + ?Sized> Turn<W> {
-    /// Asks for `key` to be reconciled again at `at_boot_ns`.
+    /// Requests that `key` be reconciled again at `at_boot_ns`.
     pub fn wake(&mut self, key: W::Key, at_boot_ns: u64, why: &'static str) {
         self.wakes.push(Wake { key, at_boot_ns, why });
     }
 
-    /// Whether nothing is to be stored, done, told or answered.
+    /// Whether there is nothing to store, start, publish or answer.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.actions.is_empty()
@@ -214,7 +215,7 @@ impl<W: World + ?Sized> Turn<W> {
         ]
     }
 
-    /// Takes back what was added since [`Turn::extent`]: half a decision is none.
+    /// Removes everything added since [`Turn::extent`], so that no partial decision remains.
     pub(crate) fn roll_back(&mut self, extent: [usize; 6]) {
         let [actions, records, statuses, replies, wakes, dirty] = extent;
         self.actions.truncate(actions);

@@ -1,7 +1,7 @@
-//! Where turns are released: starts and stops to the executor, statuses to the publisher, answers to who waits.
+//! Releases turns: starts and stops to the executor, statuses to the publisher, replies to their callers.
 //!
-//! In go turns as they are offered and again when they are durable, out go their effects. Stops are kept apart, because
-//! they are released ahead of their turn when its commit takes too long. It must not know how anything is committed.
+//! In: each turn when it is offered, and again when it is durable. Out: its effects. Stops are queued separately,
+//! because they are released ahead of their turn if its commit takes too long. It must not know how commits work.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ pub(crate) struct Outlet<W: World, X, P> {
     executor: X,
     publisher: P,
     stops: VecDeque<Stops<W>>,
-    /// How many turns were taken: their numbers, in order.
+    /// The number of turns taken so far, which is the number of the last one.
     taken: u64,
     settings: Settings,
     closing: CancellationToken,
@@ -36,8 +36,8 @@ struct Stops<W: World> {
 }
 
 impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> {
-    /// Once `closing` is cancelled no action is started any more: to the world that looks like a crash at that point,
-    /// from which the next start recovers by looking.
+    /// Once `closing` is cancelled, no further action is started. To the world this looks like a crash at that point;
+    /// the next start recovers by inspecting the machine.
     pub(crate) fn new(
         executor: X,
         publisher: P,
@@ -48,8 +48,8 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
         Self { executor, publisher, stops: VecDeque::new(), taken: 0, settings, closing, metrics }
     }
 
-    /// Takes a turn that begins to wait, the last commit being `index`: starts and answers what needs no commit, and puts
-    /// its stops on the clock.
+    /// Takes a turn that begins to wait; `index` is the last commit. Starts the actions and sends the replies that
+    /// need no commit, and sets a deadline for its stops.
     pub(crate) fn take(&mut self, index: CommitIndex, mut offered: Offer<W>) -> Offer<W> {
         self.taken += 1;
         offered.number = self.taken;
@@ -74,12 +74,12 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
         offered
     }
 
-    /// When the next stop has waited long enough.
+    /// When the oldest pending stops may be released without a commit.
     pub(crate) fn next_stop_at(&self) -> Option<Instant> {
         self.stops.front().map(|stops| stops.until)
     }
 
-    /// Releases the stops that have waited long enough for their commit.
+    /// Releases the stops that have waited for the grace period.
     pub(crate) fn release_stops_ahead(&mut self, now: Instant) {
         while let Some(stops) = self.stops.pop_front_if(|stops| stops.until <= now) {
             tracing::warn!(stops = stops.actions.len(), "stopping without a commit, which takes too long");
@@ -88,7 +88,7 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
         }
     }
 
-    /// Releases a turn that is durable at `index`: its stops first, then the rest in order.
+    /// Releases a turn that is durable at `index`: its stops first, then its other effects in order.
     pub(crate) fn release(&mut self, index: CommitIndex, offered: Offer<W>) {
         let Offered { turn, at, number, gate, compact_len: _ } = *offered;
         self.metrics.release_wait.observe(at.elapsed());
@@ -118,7 +118,7 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
     }
 }
 
-/// A panic of whoever takes what is released must not end the committer.
+/// Catches a panic of the executor, the publisher or a reply, so that it does not end the committer.
 fn guard(metrics: &Metrics, release: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(release)) {
         metrics.release_panics.add(1);

@@ -1,4 +1,4 @@
-//! Figures of operations by kind: what is alive now, and what became of the others.
+//! Figures of operations by kind: the live ones, and sums over the others.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use tokio::time::Instant;
 use super::{Outcome, Phase, Slots};
 use crate::metrics::{Histogram, HistogramReading};
 
-/// One kind of operation at one moment.
+/// The figures of one kind of operation at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KindFigures {
-    /// How many wait for a permit.
+    /// Operations that wait for a permit.
     pub waiting: usize,
-    /// How many run, those past their deadline included.
+    /// Operations that run, including those past their deadline.
     pub running: usize,
-    /// How many run past their deadline.
+    /// Operations that run past their deadline.
     pub overdue: usize,
-    /// How long ago the oldest live one was asked for; zero when none is alive.
+    /// How long ago the oldest live operation was requested; zero if none is alive.
     pub oldest: Duration,
-    /// How many were asked for so far.
+    /// Operations requested so far, without the refused ones.
     pub asked_total: u64,
-    /// How many have ended by themselves so far.
+    /// Operations that have returned so far.
     pub done_total: u64,
-    /// How many went past their deadline so far.
+    /// Operations that exceeded their deadline so far.
     pub overdue_total: u64,
-    /// How many panicked so far.
+    /// Operations that panicked so far.
     pub panicked_total: u64,
-    /// How many were cancelled before they began so far.
+    /// Operations that were cancelled before they began.
     pub cancelled_total: u64,
-    /// How many had to wait for the pace of their kind so far.
+    /// Operations that the pace of their kind has delayed so far.
     pub paced_total: u64,
-    /// How many were refused because their key was taken so far.
+    /// Operations that were refused because their key was taken.
     pub refused_total: u64,
-    /// How long those that ended had run.
+    /// How long the ended operations had run.
     pub duration: HistogramReading,
 }
 
@@ -58,7 +58,7 @@ impl OperationFigures {
                 self.cancelled += 1;
                 return;
             }
-            // Neither is an end.
+            // Neither ends an operation.
             Outcome::Overdue | Outcome::Refused => return,
         }
         self.duration.observe(ran);

@@ -1,4 +1,4 @@
-//! Durability first, then effects; stops in any case.
+//! Effects follow durability; stops are released even without it.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn turns_that_pile_up_share_the_next_commit_and_nothing_overtakes() {
         running.send(Event::Plan(key, lasting())).await;
         running.settle_hung().await;
     }
-    // No record of its own: still not ahead of those before it.
+    // It has no record of its own, but must not overtake the turns before it.
     running.send(Event::Plan(4, Planned { start: true, status: true, ..Planned::default() })).await;
     running.settle_hung().await;
     assert_eq!(running.log.take(), ["reconcile 1", "reconcile 2", "reconcile 3", "reconcile 4"]);
@@ -58,7 +58,7 @@ async fn turns_that_pile_up_share_the_next_commit_and_nothing_overtakes() {
         running.log.take(),
         ["commit 101 1", "start 1", "commit 102 2 3", "start 2", "start 3", "start 4", "offer 102 4"]
     );
-    // Nothing before it waits: no commit is needed.
+    // Nothing waits before it, so it needs no commit.
     running.send(Event::Mark(4)).await;
     running.settle().await;
     assert_eq!(running.log.take(), ["reconcile 4", "start 4", "offer 102 4"]);
@@ -96,7 +96,7 @@ async fn a_hung_store_keeps_nothing_from_being_stopped() {
     running.store.set(Mode::Work);
     running.store.go();
     running.settle().await;
-    // Each stop once.
+    // Each stop is released once.
     assert_eq!(
         running.log.take(),
         ["commit 101 1", "start 1", "offer 101 1", "commit 102 2", "start 2", "offer 102 2"]
@@ -121,7 +121,7 @@ async fn a_failing_store_starts_nothing_and_recovers_in_order() {
     let log = running.log.take();
     let fails = log.iter().filter(|line| line.starts_with("fail")).count();
     assert_eq!(log[..4], ["reconcile 1", "fail 1", "reconcile 2", "fail 1 2"], "later turns join the retry");
-    // 0.1, 0.2, 0.4, … 6.4 s, then every 10 s: growing, not hammering.
+    // 0.1, 0.2, 0.4, … 6.4 s, then every 10 s: the delay grows.
     assert_eq!(fails, 12);
     assert_eq!(log.iter().filter(|line| *line == "stop 1").count(), 1, "stopped all the same");
     assert!(!log.iter().any(|line| line.starts_with("start")));

@@ -1,4 +1,4 @@
-//! A world of numbers, a store with a script, and one log in which everything that happens is a line.
+//! A world of numbers, a store with a script, and one log with a line for each event.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
@@ -11,7 +11,7 @@ use herdlet_runtime::{
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// What happened, in order.
+/// The log, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -27,19 +27,19 @@ impl Log {
 }
 
 pub(crate) enum Event {
-    /// Reconcile a key, which then does what is planned for it.
+    /// Reconcile a key, which then yields its plan.
     Mark(u32),
     /// From now on each reconcile of the key yields this.
     Plan(u32, Planned),
     /// Store a record with a reply.
     Ask(oneshot::Sender<CommitIndex>),
-    /// Reply without a record, and without waiting for any.
+    /// Reply without a record and without waiting for a commit.
     Wonder(oneshot::Sender<CommitIndex>),
-    /// Panic in apply, about a key or about none.
+    /// Panic in apply, with a key or without one.
     Panic(Option<u32>),
     /// Take a key out of quarantine.
     Release(u32),
-    /// What became of an operation.
+    /// The result of an operation.
     Report(Report<u32, &'static str>),
 }
 
@@ -49,7 +49,7 @@ impl From<Report<u32, &'static str>> for Event {
     }
 }
 
-/// What a reconcile of a key yields.
+/// The results of reconciling a key.
 #[derive(Clone, Default)]
 pub(crate) struct Planned {
     pub(crate) look: bool,
@@ -71,7 +71,7 @@ impl Action for Deed {
     }
 }
 
-/// An answer, and when it may be given.
+/// An answer, and when it may be released.
 pub(crate) struct Replied(Release, oneshot::Sender<CommitIndex>);
 
 impl Reply for Replied {
@@ -173,7 +173,7 @@ impl World for Numbers {
     }
 }
 
-/// What the store does next.
+/// How the store behaves next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Work,
@@ -211,7 +211,7 @@ impl StoreControl {
         self.began.recv().await.unwrap();
     }
 
-    /// Lets one hanging commit go on.
+    /// Lets one hanging commit continue.
     pub(crate) fn go(&self) {
         self.go.send(()).unwrap();
     }
@@ -240,7 +240,7 @@ impl Store for ScriptedStore {
             Mode::Panic => panic!("corrupt page"),
             Mode::Hang => {
                 let _ = self.began.try_send(());
-                // An error: the test is over.
+                // An error means that the test is over.
                 let _ = self.go.recv();
             }
         }
@@ -293,12 +293,12 @@ pub(crate) struct Running {
     pub(crate) ended: JoinHandle<Ended<Numbers, ScriptedStore>>,
 }
 
-/// Starts a runtime at boot time 0 of tokio's time, around `world`.
+/// Starts a runtime around `world`, at boot time 0 of tokio's time.
 pub(crate) fn run(world: Numbers) -> Running {
     run_on(world, TokioClock::starting_at(Now::default()))
 }
 
-/// Starts a runtime on `clock`, around `world`.
+/// Starts a runtime around `world` on `clock`.
 pub(crate) fn run_on(world: Numbers, clock: impl Clock) -> Running {
     let log = world.log.clone();
     let (inbox, arrivals) = Inbox::with_capacity(16_384);
@@ -320,8 +320,8 @@ impl Running {
         self.inbox.send(event).await.unwrap();
     }
 
-    /// Lets everything happen that can without time passing (but for the millisecond of the timer). Not while a commit
-    /// hangs: time stands still then.
+    /// Lets all tasks run that need no time to pass (except the timer's millisecond). Not for use while a commit
+    /// hangs, because time does not advance then.
     pub(crate) async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

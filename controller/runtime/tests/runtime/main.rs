@@ -1,6 +1,6 @@
-//! The runtime around a fake world and a fake store, mostly in paused time: what is promised to worlds and shells.
+//! The runtime around a fake world and a fake store, mostly in paused time: its guarantees to worlds and shells.
 //!
-//! Nothing here sleeps in real time; a store that hangs does so until its test lets it go on.
+//! Nothing here sleeps in real time; a hanging store waits until its test releases it.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
