@@ -1,9 +1,9 @@
-//! Garbage collection: jobs that are over and directories of allocations that have ended are given up, by age, number and how full
-//! the disk is.
+//! Garbage collection: forgets jobs that are over, and removes directories of ended allocations, by age, number and
+//! disk usage.
 //!
-//! In: what is published, the disk, the rules. Out: requests to the planner, which gives up only what has really ended. It sleeps
-//! until something changes or the next job is due; the disk, which tells nobody that it fills, is looked at every `gc_interval`
-//! while there is something to collect.
+//! In: the published state, disk usage, the rules. Out: requests to the planner, which gives up only what has really
+//! ended. It sleeps until something changes or the next job is due. The disk does not notify when it fills, so its
+//! usage is checked every `gc_interval` while there is something to collect.
 
 pub mod choose;
 
@@ -25,10 +25,10 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// Changes come in bursts: one look serves them all.
+/// Changes come in bursts; one pass serves them all.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// What somebody asks to collect.
+/// The extent of a requested collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Jobs that are over, and directories of allocations.
@@ -37,15 +37,15 @@ pub enum Scope {
     Alloc(AllocId),
 }
 
-/// What collects.
+/// The garbage collector.
 pub struct Collector {
-    /// When something is collected.
+    /// The rules of when something is collected.
     pub rules: Rules,
     pub model: Arc<ReadModel>,
     pub requests: Requests,
-    /// Where the directories of allocations are.
+    /// The directory that holds the allocations' directories.
     pub alloc_dirs: PathBuf,
-    /// Where it is counted.
+    /// Counts the collected objects.
     pub telemetry: Telemetry,
 }
 
@@ -56,18 +56,18 @@ impl std::fmt::Debug for Collector {
 }
 
 impl Collector {
-    /// All that has ended: what is due first.
+    /// Everything that has ended, the due ones first.
     pub async fn ended(&self) -> Vec<Ended> {
         self.look(&self.rules).await.into_iter().map(|choice| choice.ended).collect()
     }
 
-    /// Collects what of this has ended, due or not, and says what that was.
+    /// Collects everything in `scope` that has ended, due or not, and returns what it collected.
     ///
     /// # Errors
-    /// When it is not known to be durable.
+    /// When the collection is not known to be durable.
     pub async fn collect_now(&self, scope: Scope) -> Result<Vec<Ended>, RequestError> {
         let rules = match scope {
-            // With its rules turned to nothing a job goes with its allocations, which then are not named.
+            // With a threshold of zero, a job is due and takes its allocations with it, which are not listed then.
             Scope::All => Rules { job_gc_threshold: herdlet_api_types::Duration::ZERO, ..self.rules },
             Scope::Allocs | Scope::Alloc(_) => self.rules,
         };
@@ -83,7 +83,7 @@ impl Collector {
         self.collect(choices).await
     }
 
-    /// Collects what is due, for as long as the agent runs.
+    /// Collects whatever is due, as long as the agent runs.
     pub async fn run(self: Arc<Self>) {
         loop {
             let version = self.model.version();
@@ -103,7 +103,8 @@ impl Collector {
         }
     }
 
-    /// So long nothing becomes due by itself. What was not collected although it was due is tried again later.
+    /// How long nothing becomes due by itself. Anything that was due but not collected is retried after
+    /// `gc_interval`.
     fn rest(&self, choices: &[Choice], is_due: bool) -> Duration {
         let interval = self.rules.gc_interval.to_std();
         let looks_at_disk = choices.iter().any(|choice| matches!(choice.what, What::Alloc(_)));
@@ -113,7 +114,7 @@ impl Collector {
     }
 
     async fn look(&self, rules: &Rules) -> Vec<Choice> {
-        // A disk may take its time to answer.
+        // A disk may take a while to respond.
         let path = self.alloc_dirs.clone();
         let usage = off_thread(move || usage(&path)).await.unwrap_or_default();
         let (jobs, allocs) = (self.model.jobs(), self.model.allocs());
@@ -153,10 +154,10 @@ impl Collector {
     }
 }
 
-/// How full the disk is below which this lies; empty where it doesn't tell.
+/// The usage of the file system that holds `path`; zero if it cannot be determined.
 fn usage(path: &std::path::Path) -> Usage {
     let Ok(disk) = rustix::fs::statvfs(path) else { return Usage::default() };
-    // Of what is there for us: blocks kept for root are as good as used.
+    // Relative to the blocks that are available to us: blocks reserved for root count as used.
     let percent = |used: u64, free: u64| {
         let all = used.saturating_add(free);
         let percent = used.saturating_mul(100).div_ceil(all.max(1));

@@ -1,7 +1,8 @@
-//! What has happened lately: the last changes of verdicts with their causes, how far behind the agent was, what was repaired.
+//! Recent history: the last changes of verdicts with their causes, how far the agent was behind, and repairs of
+//! drift.
 //!
-//! In: views as they are published, and repairs as they are noted. Out: lists for people. Kept in memory and bounded: it begins
-//! anew with the agent. Spans of time are told by the boot clock, which nobody sets.
+//! In: views as they are published, and repairs as they are recorded. Out: lists for people. It is kept in memory,
+//! bounded, and empty when the agent starts. Durations use the boot clock, which nobody can set.
 
 mod cause;
 
@@ -20,20 +21,20 @@ use herdlet_plan::{event::Noticed, turn::Drifted};
 
 pub use cause::Change;
 
-/// So many changes of verdicts are kept: a few hundred bytes each.
+/// The most changes of verdicts that are kept; each takes a few hundred bytes.
 const TRANSITIONS_MAX: usize = 256;
-/// So many differences from what was made are kept.
+/// The most drifts that are kept.
 const DRIFTS_MAX: usize = 256;
-/// So many times in which a job was not as wanted are kept.
+/// The most periods of non-convergence that are kept.
 const SPANS_MAX: usize = 1_024;
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const HOURS_OF_DAY: u64 = 24;
 const HOUR_NS: u64 = 60 * MINUTE_NS;
-/// The lag is told of each minute of the last hour.
+/// The lag is reported for each minute of the last hour.
 pub const LAG_MINUTES: usize = 60;
 
-/// What has happened lately.
+/// The recent history of an agent.
 #[derive(Debug)]
 pub struct History(Mutex<Inner>);
 
@@ -45,14 +46,14 @@ impl Default for History {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// So many transitions are kept, at most [`TRANSITIONS_MAX`].
+    /// The most transitions that are kept, at most [`TRANSITIONS_MAX`].
     transitions_max: usize,
-    /// When the agent started: what was before is not known.
+    /// When the agent started; nothing before is known.
     began_ns: u64,
     transitions: VecDeque<Transition>,
-    /// Allocations of an earlier agent that were not shown yet.
+    /// Allocations of an earlier agent that have not been published yet.
     adopted: BTreeSet<AllocId>,
-    /// Since when jobs are not as wanted.
+    /// Since when jobs have not been converged.
     open: BTreeMap<JobKey, u64>,
     closed: VecDeque<Span>,
     drifts: VecDeque<Drift>,
@@ -60,7 +61,7 @@ struct Inner {
     repairs: BTreeMap<u64, u64>,
 }
 
-/// A time in which a job was not as wanted.
+/// A period in which a job was not converged.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     from_ns: u64,
@@ -68,23 +69,23 @@ struct Span {
 }
 
 impl History {
-    /// Which keeps so many changes of verdicts, and [`TRANSITIONS_MAX`] at most.
+    /// Creates a history that keeps at most so many changes of verdicts, up to [`TRANSITIONS_MAX`].
     pub fn with_room_for(transitions: usize) -> Self {
         let transitions_max = transitions.min(TRANSITIONS_MAX);
         Self(Mutex::new(Inner { transitions_max, ..Inner::default() }))
     }
 
-    /// The agent has started at this time of the boot clock.
+    /// Records when the agent started, by the boot clock.
     pub fn begin(&self, now_ns: u64) {
         self.inner().began_ns = now_ns;
     }
 
-    /// These allocations were made by an earlier agent.
+    /// Registers allocations that an earlier agent created.
     pub fn adopt(&self, allocs: impl IntoIterator<Item = AllocId>) {
         self.inner().adopted.extend(allocs);
     }
 
-    /// An allocation is shown otherwise from `at` on.
+    /// Records that the view of an allocation changed at `at`.
     pub fn alloc(&self, at: UnixNanos, change: Change<'_>) {
         let Change { before, after, .. } = change;
         let state = after.convergence.state;
@@ -95,7 +96,7 @@ impl History {
         }
         let mut inner = self.inner();
         let is_adopted = inner.adopted.contains(&after.spec.id);
-        // Nothing has happened to what was complete: it is only looked at.
+        // Nothing has happened to a complete allocation: the agent only inspects it.
         let is_old = is_adopted && after.status == ClientStatus::Complete;
         if !is_old || state == ConvergenceState::Converged {
             inner.adopted.remove(&after.spec.id);
@@ -108,21 +109,21 @@ impl History {
         inner.tell(at, after, state.into(), cause);
     }
 
-    /// Nothing is left of an allocation, which was last shown so.
+    /// Records that an allocation, last published as `last`, is gone.
     pub fn alloc_gone(&self, at: UnixNanos, last: &AllocView) {
         self.inner().tell(at, last, TransitionState::Gone, cause::gone(last));
     }
 
-    /// A job is shown so.
+    /// Records the published view of a job.
     pub fn job(&self, view: &JobView) {
         let since_ns = view.convergence.since.boot_ns;
         let mut inner = self.inner();
         match view.convergence.state {
-            // 0: told by somebody else, and no time of this boot.
+            // 0: the verdict comes from another source and has no time of this boot.
             ConvergenceState::Progressing | ConvergenceState::Waiting if since_ns > 0 => {
                 inner.open.entry(view.key.clone()).or_insert(since_ns);
             }
-            // Nothing more is done about a failed one.
+            // A failed job makes no further progress.
             ConvergenceState::Converged
             | ConvergenceState::Failed
             | ConvergenceState::Progressing
@@ -130,12 +131,12 @@ impl History {
         }
     }
 
-    /// A job was forgotten.
+    /// Records that a job was forgotten.
     pub fn job_gone(&self, key: &JobKey, now_ns: u64) {
         self.inner().close(key, now_ns);
     }
 
-    /// A difference was found. Found again while it is there, it is the same.
+    /// Records a drift. While it is open, finding it again changes nothing.
     pub fn drift_found(&self, at: UnixNanos, of: &Drifted, by: Noticed) {
         let mut inner = self.inner();
         if inner.open_drift(of).is_some() {
@@ -157,12 +158,12 @@ impl History {
         });
     }
 
-    /// What differed is no longer wanted.
+    /// Records that the drifted object is no longer wanted.
     pub fn drift_dropped(&self, of: &Drifted) {
         self.inner().end_drift(of, DriftState::Dropped, None);
     }
 
-    /// A difference was repaired.
+    /// Records that a drift was repaired.
     pub fn drift_repaired(&self, now_ns: u64, of: &Drifted, took_ns: u64) {
         let hour = now_ns / HOUR_NS;
         let mut inner = self.inner();
@@ -172,19 +173,20 @@ impl History {
         inner.repairs.retain(|known, _| known + HOURS_OF_DAY > hour);
     }
 
-    /// How many differences were repaired within the last 24 hours.
+    /// The number of drifts repaired within the last 24 hours.
     pub fn repairs(&self, now_ns: u64) -> u64 {
         let first = (now_ns / HOUR_NS).saturating_sub(HOURS_OF_DAY - 1);
         self.inner().repairs.range(first..).map(|(_, count)| count).sum()
     }
 
-    /// How much of the last 24 hours is known.
+    /// How much of the last 24 hours this history covers.
     pub fn known_of_day(&self, now_ns: u64) -> Duration {
         let known_ns = now_ns.saturating_sub(self.inner().began_ns).min(HOURS_OF_DAY * HOUR_NS);
         Duration(i64::try_from(known_ns).unwrap_or(i64::MAX))
     }
 
-    /// The last differences, newest first. What ends is not repaired: of allocations that do not live nothing is open.
+    /// The last drifts, newest first. An ending allocation is not repaired, so allocations that are not live have no
+    /// open drifts.
     pub fn drifts(&self, lives: impl Fn(&AllocId) -> bool) -> Vec<Drift> {
         let mut drifts: Vec<Drift> = self.inner().drifts.iter().rev().cloned().collect();
         for drift in drifts.iter_mut().filter(|drift| drift.state == DriftState::Open && !lives(&drift.alloc))
@@ -199,8 +201,8 @@ impl History {
         self.inner().transitions.iter().rev().cloned().collect()
     }
 
-    /// The age of the oldest change that was not made true yet, in nanoseconds: the largest of each minute of the last hour,
-    /// the present one last. None of a minute before the agent started.
+    /// The age of the oldest unapplied change, in nanoseconds: its maximum in each minute of the last hour, the
+    /// current minute last. `None` for minutes before the agent started.
     pub fn lag(&self, now_ns: u64) -> Vec<Option<u64>> {
         let inner = self.inner();
         let open = inner.open.values().map(|from_ns| Span { from_ns: *from_ns, to_ns: now_ns });
@@ -280,7 +282,7 @@ mod tests {
         history.job(&view);
         view.convergence = at(ConvergenceState::Converged, began + 10 * SECOND_NS);
         history.job(&view);
-        // Since 90 seconds, and not over.
+        // Since 90 seconds, and still open.
         view.convergence = at(ConvergenceState::Waiting, now_ns - 90 * SECOND_NS);
         history.job(&view);
         let lag = history.lag(now_ns);
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(history.lag(now_ns + MINUTE_NS)[LAG_MINUTES - 1], Some(0));
     }
 
-    /// It was told as a time without lag, and as a day without repairs.
+    /// Such times were reported as having no lag, and the day as having no repairs.
     #[test]
     fn what_was_before_the_agent_is_not_known() {
         let history = History::default();

@@ -1,7 +1,7 @@
-//! The agent: runs the planner, carries out its actions, stores its state, publishes what is so.
+//! The agent: runs the planner, carries out its actions, stores its state, publishes the result.
 //!
-//! In: desired state, events. Out: actions on this machine, a read model, metrics. Front ends and clusters are built on it; it knows none of
-//! them.
+//! In: desired state, events. Out: actions on this machine, a read model, metrics. Front ends and clusters are built
+//! on it; it knows none of them.
 
 pub mod agent;
 pub mod executor;

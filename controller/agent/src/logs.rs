@@ -1,8 +1,9 @@
-//! A task's log files, read from any place and followed over rotations.
+//! Reads a task's log files from any position and follows them across rotations.
 //!
-//! In: an allocation's logs directory and the name its files begin with, `<task>.stdout` or `<task>.stderr`. Out: bytes in
-//! order. The directory is writable by the task: only regular files are read, links are not followed, and what is not named
-//! `<stem>.<number>` is passed over, but for the times of such a file (`since`). So is a number that the supervisor can't have come to.
+//! In: an allocation's logs directory and the stem of the file names, `<task>.stdout` or `<task>.stderr`. Out: bytes
+//! in order. The task can write to the directory, so only regular files are read, links are not followed, and names
+//! other than `<stem>.<number>` are skipped, except the files of their times (`since`). A number that the supervisor
+//! cannot have reached is skipped too.
 
 mod since;
 
@@ -22,18 +23,18 @@ use herdlet_base::{
 use herdlet_shim::rotation::{self, Name};
 use rustix::fs::{Mode, OFlags};
 
-/// Largest piece handed out at once, as Nomad's frames.
+/// The largest piece returned at once, the size of Nomad's frames.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
-/// So many names of the directory are listed. Those of all logs of an allocation are some hundreds; a task can plant any number, and then
-/// its own logs may be among those that are not seen.
+/// The most names that are listed. The logs of an allocation have some hundreds; a task can create any number, and
+/// may so hide its own logs.
 const NAMES_MAX: usize = 65_536;
 
-/// A directory that changed within this time may change again without its time telling: the kernel's clock for files is coarse.
-/// In tests longer than any takes.
+/// A directory that changed within this time may change again without a new mtime, because the kernel's clock for
+/// files is coarse. In tests it is longer than any test takes.
 const SETTLED_AFTER: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 2 });
 
-/// Which of a task's streams.
+/// One of a task's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -41,7 +42,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Its name in file names and in the API.
+    /// The name in file names and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -63,25 +64,25 @@ impl LogFiles {
         Self { dir, stem: format!("{}.{}", paths::encode(task), stream.as_str()) }
     }
 
-    /// Whether there is a directory for them. It comes before a task begins and goes with its allocation.
+    /// Whether the directory exists. It is created before a task begins and removed with its allocation.
     ///
     /// # Errors
-    /// When that can't be told.
+    /// When this cannot be determined.
     pub fn has_dir(&self) -> io::Result<bool> {
         self.dir.try_exists()
     }
 
-    /// Numbers of the files that are there and are the log's own, ascending.
+    /// The numbers of the log's own existing files, ascending.
     ///
     /// # Errors
-    /// When the directory can't be read. One that does not exist has no files.
+    /// When the directory cannot be read. A missing directory has no files.
     pub fn indexes(&self) -> io::Result<Vec<u64>> {
         Ok(self.list()?.indexes)
     }
 
     fn list(&self) -> io::Result<Listing> {
         let Some(dir) = self.open_dir()? else { return Ok(Listing::default()) };
-        // Asked before the names are read: what comes later than these changes it.
+        // Read before the names, so that later changes of the directory are noticed.
         let changed = Changed::of(&dir)?;
         let names = self.names(&dir, NAMES_MAX)?;
         let Ok(own) = rotation::own(|visit: &mut dyn FnMut(Name)| {
@@ -100,7 +101,7 @@ impl LogFiles {
         Ok(Listing { changed, indexes })
     }
 
-    /// What the first `names_max` names in the directory say of this stream.
+    /// Parses the first `names_max` names in the directory; returns those of this stream.
     fn names(&self, dir: &Dir, names_max: usize) -> io::Result<Vec<Name>> {
         let mut names = Vec::new();
         let mut left = names_max;
@@ -128,7 +129,7 @@ impl LogFiles {
     /// Opens one of the files for reading.
     ///
     /// # Errors
-    /// When it is not there, is a link, or is no regular file.
+    /// When it does not exist, is a link, or is not a regular file.
     pub fn open(&self, index: u64) -> io::Result<File> {
         self.open_named(&format!("{}.{index}", self.stem))
     }
@@ -136,7 +137,7 @@ impl LogFiles {
     fn open_named(&self, name: &str) -> io::Result<File> {
         let path = self.dir.join(name);
         let dir = open_logs(&self.dir).map_err(io_error)?;
-        // Non-blocking, so that a fifo somebody planted can't hold us up before it is seen to be one.
+        // Non-blocking, so that opening a planted fifo does not block before its type is checked.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::empty())?);
         if file.metadata()?.is_file() {
@@ -149,10 +150,10 @@ impl LogFiles {
         }
     }
 
-    /// Where the last `lines` lines begin: file number and offset. `None` where there are no files.
+    /// Where the last `lines` lines begin: file number and offset; `None` if there are no files.
     ///
     /// # Errors
-    /// When the files can't be read.
+    /// When the files cannot be read.
     pub fn tail(&self, lines: u64) -> io::Result<Option<(u64, u64)>> {
         let mut left = lines;
         let indexes = self.indexes()?;
@@ -171,15 +172,15 @@ impl LogFiles {
     }
 }
 
-/// Which files a log has.
+/// The files of a log.
 #[derive(Debug, Default)]
 struct Listing {
-    /// None where the same names may be listed differently a moment later.
+    /// `None` if the same names may be listed differently a moment later.
     changed: Option<Changed>,
     indexes: Vec<u64>,
 }
 
-/// A directory and when names in it last changed.
+/// A directory and the time when its names last changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Changed {
     file: (u64, u64),
@@ -187,7 +188,7 @@ struct Changed {
 }
 
 impl Changed {
-    /// None where that was only just.
+    /// `None` if that was only just now.
     fn of(dir: &Dir) -> io::Result<Option<Self>> {
         let stat = dir.stat().map_err(io_error)?;
         let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
@@ -197,23 +198,23 @@ impl Changed {
     }
 }
 
-/// Reads a stream from some place on, to the end of the newest file or beyond as it grows.
+/// Reads a stream from a position to the end of the newest file, and beyond as it grows.
 pub struct Follower {
     files: LogFiles,
     watch: Option<DirectoryWatch>,
     current: Option<(u64, File)>,
-    /// The one before, read to its end. Where it grows, the current one is not what the supervisor went on in.
+    /// The previous file, read to its end. If it grows, the supervisor has not continued in the current one.
     before: Option<(u64, File)>,
     start: (u64, u64),
     listing: Listing,
-    /// How often the directory was listed.
+    /// How many times the directory was listed.
     listings: u64,
 }
 
-/// One piece of a stream.
+/// A piece of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Number of the file it is from.
+    /// The number of its file.
     pub index: u64,
     /// Where in the file it ends.
     pub end_offset: u64,
@@ -222,7 +223,7 @@ pub struct Chunk {
 }
 
 impl Follower {
-    /// Starts at `start`, a file number and an offset; a file that is gone means the oldest one that is there.
+    /// Starts at `start`, a file number and an offset. If that file is gone, it starts at the next one that exists.
     pub fn new(files: LogFiles, start: (u64, u64)) -> Self {
         Self {
             files,
@@ -235,10 +236,10 @@ impl Follower {
         }
     }
 
-    /// The next piece that is there now; `None` at the end of what was written.
+    /// The next available piece; `None` at the end of the log.
     ///
     /// # Errors
-    /// When the files can't be read.
+    /// When the files cannot be read.
     pub fn read(&mut self) -> io::Result<Option<Chunk>> {
         loop {
             if self.current.is_none() {
@@ -254,8 +255,9 @@ impl Follower {
             {
                 return Ok(Some(chunk));
             }
-            // Its end: the next file, if there is one, was begun after the last byte of this one was written. But bytes
-            // may have come between our read and the look for the next file, so read once more before moving on.
+            // At its end: the next file, if there is one, was created after the last byte of this one was written.
+            // But bytes may have been written between our read and the check for the next file, so read once more
+            // before moving on.
             let Some(next) = self.open_from(index.saturating_add(1))? else { return Ok(None) };
             if next.0 == index {
                 return Ok(None);
@@ -272,19 +274,19 @@ impl Follower {
     /// Waits until something may have been written since the last [`Follower::read`].
     ///
     /// # Errors
-    /// When the directory can't be watched.
+    /// When the directory cannot be watched.
     pub async fn changed(&mut self) -> io::Result<()> {
         match &self.watch {
             Some(watch) => {
                 let changed = watch.changed().await;
                 if changed.is_err() {
-                    // It may come again.
+                    // The directory may be created again.
                     self.watch = None;
                 }
                 changed
             }
             None => {
-                // What was written before the watch was there is found by one more read.
+                // One more read finds what was written before the watch was set up.
                 self.watch = Some(DirectoryWatch::open(&self.files.dir, Interests::Writes)?);
                 Ok(())
             }
@@ -300,11 +302,11 @@ impl Follower {
         Ok(Some((index, file)))
     }
 
-    /// The first of the files from number `from` on that can be read, and its number. One that was rotated away since they
-    /// were listed, and what a task has planted among them, is passed over.
+    /// Opens the first readable file from number `from` on and returns its number. Files that were rotated away since
+    /// the listing, and planted entries that are not logs, are skipped.
     ///
     /// # Errors
-    /// When the directory can't be read.
+    /// When the directory cannot be read.
     fn open_from(&mut self, from: u64) -> io::Result<Option<(u64, File)>> {
         self.list()?;
         for index in self.listing.indexes.iter().copied().filter(|index| *index >= from) {
@@ -317,7 +319,7 @@ impl Follower {
         Ok(None)
     }
 
-    /// Lists the files, unless no name has changed since that was done.
+    /// Lists the files, unless no name has changed since the last listing.
     fn list(&mut self) -> io::Result<()> {
         let changed = self.files.open_dir()?.as_ref().map(Changed::of).transpose()?.flatten();
         if changed.is_none() || changed != self.listing.changed {
@@ -328,13 +330,13 @@ impl Follower {
     }
 }
 
-/// As the errors of files are.
+/// Keeps the error kind of a missing file.
 fn io_error(error: FsError) -> io::Error {
     let kind = if error.is_missing() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
     io::Error::new(kind, error)
 }
 
-/// What comes next in a file; none at its end.
+/// The next piece of a file; `None` at its end.
 fn chunk(index: u64, file: &mut File) -> io::Result<Option<Chunk>> {
     let mut bytes = vec![0; CHUNK_BYTES_MAX];
     let count = file.read(&mut bytes)?;
@@ -345,7 +347,7 @@ fn chunk(index: u64, file: &mut File) -> io::Result<Option<Chunk>> {
     Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }))
 }
 
-/// Whether this is said of something that is no log file, or is none any more.
+/// Whether the error means that the name is not a log file, or no longer is one.
 fn is_no_log(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.kind() == io::ErrorKind::InvalidInput
@@ -353,11 +355,12 @@ fn is_no_log(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(libc::ENXIO)
 }
 
-/// Where the last `left` lines of a file begin; `None` if it has fewer, and then `left` is what the files before it owe.
+/// Where the last `left` lines of a file begin. `None` if it has fewer; then `left` is the number still to be found
+/// in earlier files.
 fn tail_offset(file: &File, left: &mut u64, newest: bool) -> io::Result<Option<u64>> {
     let mut end = file.metadata()?.len();
     let mut buffer = vec![0; CHUNK_BYTES_MAX];
-    // The newline at the very end closes the last line, it does not begin one more.
+    // The final newline ends the last line and does not begin another.
     let mut skip_last = newest;
     if *left == 0 {
         return Ok(Some(end));
@@ -410,7 +413,7 @@ mod tests {
         assert!(files.open(4).is_err());
     }
 
-    // One planted link ended every reading of the stream.
+    // A single planted link used to end every read of the stream.
     #[tokio::test]
     async fn what_a_task_plants_among_its_logs_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
@@ -428,7 +431,7 @@ mod tests {
         assert_eq!(files(dir.path()).tail(1).unwrap(), Some((1, 4)), "the end of what is read before");
     }
 
-    // `t.stdout.999999` hid all that was written after it was there: the reader had gone on to it, and stayed.
+    // `t.stdout.999999` hid everything written after it was created: the reader moved on to it and stayed there.
     #[tokio::test]
     async fn a_file_with_a_number_beyond_all_others_hides_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -456,12 +459,12 @@ mod tests {
         assert_eq!(said(), "one\n");
         append(0, "two\n");
         assert_eq!(said(), "two\n");
-        // The next number might be the supervisor's: it is read, and what the log says after it too.
+        // The next number might be the supervisor's: it is read, and so is everything that the log gets afterwards.
         append(1, "planted\n");
         assert_eq!(said(), "planted\n");
         append(0, "three\n");
         assert_eq!(said(), "three\n");
-        // Later the supervisor comes to that number as well.
+        // Later the supervisor reaches that number as well.
         append(1, "four\n");
         marks(1);
         append(2, "five\n");
@@ -469,7 +472,7 @@ mod tests {
         assert_eq!(said(), "four\nfive\n");
     }
 
-    // 300,000 planted names made one reading take 14 s, and each of a follower as long.
+    // With 300,000 planted names one read took 14 s, and so did each read of a follower.
     #[test]
     fn names_are_listed_up_to_a_bound_and_not_again_while_none_has_changed() {
         let dir = tempfile::tempdir().unwrap();
@@ -492,7 +495,7 @@ mod tests {
             assert_eq!(follower.read().unwrap(), None);
         }
         assert_eq!(follower.listings, 1);
-        // What changes a name is listed each time, as long as another change might not show.
+        // After a change of names the directory is listed each time, as long as another change might not show.
         write(dir.path(), 30, "next\n");
         assert_eq!(follower.read().unwrap().unwrap().bytes, b"next\n");
         assert_eq!(follower.read().unwrap(), None);

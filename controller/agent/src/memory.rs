@@ -1,14 +1,15 @@
-//! How the process uses its memory: one heap for all threads, and what is no longer needed is given back.
+//! The memory usage of the process: one heap for all threads, and unused memory is returned to the kernel.
 //!
-//! In: when something changed. Out: nothing but a smaller process, once nothing has changed for some seconds, or now and then
-//! where changes don't cease. It must not know what the memory was used for.
+//! In: notifications of changes. Out: a smaller process, once nothing has changed for some seconds, or from time to
+//! time while changes continue. It must not know what the memory was used for.
 //!
-//! The GNU allocator gives each thread a heap of its own that grows by one system call for each page and is rarely given back.
-//! This process has few threads at work at a time: one heap is faster for it, and a third of the size after a burst. With
-//! another C library the heap is left alone.
+//! The GNU allocator gives each thread a heap of its own, which grows by one system call per page and is rarely
+//! returned. This process has few busy threads at a time: a single heap is faster for it, and a third of the size
+//! after a burst. With another C library the heap is left alone.
 //!
-//! Most of an idle agent is its own code that only the start, or the last burst of work, has needed. It is unmapped: it stays
-//! in the page cache for as long as the machine has room, and comes back page by page where it is run again.
+//! Most of an idle agent is its own code that only the start, or the last burst of work, has needed. The agent unmaps
+//! it: it stays in the page cache as long as the machine has memory to spare, and is mapped again page by page when
+//! it runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,32 +17,34 @@ use rustix::process::DumpableBehavior;
 
 use crate::publish::ReadModel;
 
-/// So long without a change before free memory is given back: often the next change needs it again.
+/// How long nothing must have changed before free memory is returned; often the next change needs it again.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Where changes don't cease it is given back all the same after so long: what a burst among them left is not kept for ever.
+/// After this time free memory is returned even if changes continue, so that what a burst has left is not kept
+/// indefinitely.
 const UNREST_MAX: Duration = Duration::from_secs(120);
 
-/// While changes come they are looked at this far apart: each need not wake anybody.
+/// The interval at which a series of changes is checked, so that not every change wakes the task.
 const PACE: Duration = Duration::from_secs(1);
 
-/// And once more after so long without a change: what an attempt leaves behind is kept for a minute.
+/// Memory is returned once more after this time without a change: the agent keeps the remains of an attempt for a
+/// minute.
 const REST: Duration = Duration::from_secs(70);
 
-/// Chooses one heap. To be called before there are other threads.
+/// Selects a single heap. Must be called before there are other threads.
 pub fn use_one_heap() {
     #[cfg(target_env = "gnu")]
     gnu::use_one_heap();
 }
 
-/// Closes this process to core files and debuggers, and its `/proc` to other processes of its user: its memory holds tokens and the
-/// environments of tasks. A limit of core files would be inherited by tasks; this ends with the execution of a program.
+/// Closes this process to core dumps and debuggers, and its `/proc` to other processes of its user: its memory holds
+/// tokens and the environments of tasks. Tasks would inherit a core size limit; this setting ends with execve(2).
 pub fn close_to_others() {
-    // No kernel refuses it. A sandbox may, and then all is as it was.
+    // No kernel refuses this. A sandbox may, and then nothing changes.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Gives memory back after the start and after each burst of changes. Ends with whoever runs it.
+/// Returns memory after the start and after each burst of changes.
 pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
     loop {
         quiet(&model).await;
@@ -64,7 +67,7 @@ async fn quiet(model: &ReadModel) {
     let _ = tokio::time::timeout(UNREST_MAX, unrest).await;
 }
 
-/// Gives back what is free now. Blocks.
+/// Returns free memory to the kernel. Blocks.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     gnu::give_back();
@@ -78,7 +81,7 @@ pub fn give_back() {
 mod code {
     use std::ops::Range;
 
-    /// Where this program's code is mapped: what may be executed and not written, of the file in which this function is.
+    /// The address ranges of this program's code: executable, not writable, and containing this function.
     pub(super) fn own(maps: &str) -> impl Iterator<Item = Range<usize>> {
         let here = own as *const () as usize;
         let code = move |line: &str| {
@@ -91,10 +94,10 @@ mod code {
     }
 
     pub(super) fn unmap(code: Range<usize>) {
-        // SAFETY: these pages hold what the file holds, and the next access maps them again. That they can't be written to now
-        // doesn't say that they never were: the dynamic linker would have, for relocations in code, but this is a
-        // position-independent executable without any (no `DT_TEXTREL`). Breakpoints that a debugger has put there are lost;
-        // they are its own affair.
+        // SAFETY: these pages hold the content of the file, and the next access maps them again. That they are not
+        // writable now does not prove that they were never modified: the dynamic linker would have done so for
+        // relocations in code, but this is a position-independent executable without any (no `DT_TEXTREL`).
+        // Breakpoints that a debugger has set are lost, which only affects the debugger.
         unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) };
     }
 }
@@ -102,28 +105,28 @@ mod code {
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "settings of the allocator have no safe interface")]
 mod gnu {
-    /// Buffers from this size on are mappings of their own, gone when they are freed.
+    /// Buffers of at least this size are mappings of their own, which freeing unmaps.
     const MAPPED_BYTES_MIN: i32 = 128 << 10;
-    /// The heap grows by at least so much.
+    /// The heap grows by at least this much.
     const STEP_BYTES: i32 = 256 << 10;
 
     pub(super) fn use_one_heap() {
         let settings = [
             (libc::M_ARENA_MAX, 1),
-            // Said, because it would grow with the buffers that are freed, up to 32 MiB.
+            // Set explicitly, because it would otherwise grow with freed buffers, up to 32 MiB.
             (libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN),
             (libc::M_TRIM_THRESHOLD, 2 * STEP_BYTES),
             (libc::M_TOP_PAD, STEP_BYTES),
         ];
         for (name, value) in settings {
-            // SAFETY: takes two numbers; a setting that is refused is as it was. It is unsafe where other threads allocate
-            // (mallopt(3): MT-Unsafe init const:mallopt): the caller has seen to it that there are none yet.
+            // SAFETY: takes two numbers; a refused setting stays unchanged. It is unsafe while other threads allocate
+            // (mallopt(3): MT-Unsafe init const:mallopt): the caller ensures that there are none yet.
             unsafe { libc::mallopt(name, value) };
         }
     }
 
     pub(super) fn give_back() {
-        // SAFETY: may be called at any time from any thread; it touches only memory that is free.
+        // SAFETY: may be called at any time from any thread; it touches only free memory.
         unsafe { libc::malloc_trim(0) };
     }
 }
@@ -136,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// A change every second for so long; how long memory was kept since the first one.
+    /// Changes the model every second for so long; returns how long memory was kept after the first change.
     async fn kept_while_busy_for(seconds: u64) -> Duration {
         let model = Arc::new(ReadModel::default());
         let mut publisher = model.publisher();

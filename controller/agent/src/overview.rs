@@ -1,7 +1,7 @@
-//! The one screen, made from the read model: how far everything is, a row for each job. Of children that are complete, of which there may be
-//! any number, their parent tells the number.
+//! The overview screen, made from the read model: overall progress, and a row for each job. Complete children, of
+//! which there may be any number, have no rows; their parent's row shows their number.
 //!
-//! In: what is published. Out: an [`Overview`] for the API, which the command line and the page at `/ui` show.
+//! In: the published state. Out: an [`Overview`] for the API, which the command line and the page at `/ui` display.
 
 pub mod placed;
 
@@ -16,9 +16,9 @@ use herdlet_api_types::{
 
 use crate::{publish::ReadModel, telemetry::Gauges};
 
-/// How far everything is at `now_ns` of the boot clock.
+/// The overall progress at `now_ns` of the boot clock.
 pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
-    // Taken first: what is shown is no older.
+    // Read first, so that the data are at least as new as the index.
     let index = model.index();
     let gauges = Gauges::of(model, now_ns);
     let all = model.jobs();
@@ -75,7 +75,7 @@ fn placed_row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
     }
 }
 
-/// How the children of a job are.
+/// The children of a job, counted by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Children {
     pending: usize,
@@ -85,7 +85,7 @@ struct Children {
 }
 
 impl Children {
-    /// What is to be told of them, before what else is.
+    /// Formats the counts, followed by `next`.
     fn told_before(self, next: &str) -> String {
         let Self { pending, running, failed, complete } = self;
         let parts = [
@@ -100,7 +100,7 @@ impl Children {
     }
 }
 
-/// Of each job that makes children, how those are.
+/// The children of each job that creates them.
 fn children(jobs: &[Arc<JobView>]) -> BTreeMap<JobKey, Children> {
     let parents = jobs.iter().filter(|job| job.job.makes_children());
     let mut counted: BTreeMap<JobKey, Children> =
@@ -120,12 +120,12 @@ fn children(jobs: &[Arc<JobView>]) -> BTreeMap<JobKey, Children> {
     counted
 }
 
-/// Whether all of it has ended as it should.
+/// Whether the job has ended successfully.
 fn is_complete(job: &JobView) -> bool {
     job.convergence.state == ConvergenceState::Converged && job_status(job) == "dead"
 }
 
-/// The job that it was made of.
+/// The job that created it.
 fn parent(child: &JobView) -> Option<JobKey> {
     let id = child.job.parent_id()?;
     Some(JobKey { namespace: child.key.namespace.clone(), id: id.into() })
@@ -138,7 +138,7 @@ fn row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
         .iter()
         .filter(|alloc| is_open(&alloc.convergence))
         .min_by_key(|alloc| alloc.convergence.since.wall);
-    // What is said of an allocation is closer to what is going on than what is said of its job.
+    // An allocation's message is more specific than its job's.
     let (next, next_alloc, due) = match open {
         Some(alloc) => {
             let Convergence { message, overdue_at, .. } = &alloc.convergence;
@@ -174,7 +174,8 @@ mod tests {
     use super::*;
     use herdlet_manifest::fixture::{job, job_view};
 
-    // A job that is launched every minute filled the screen with what had ended long ago, and said nothing of what had failed.
+    // A job that is launched every minute used to fill the screen with children that had ended long ago, and did not
+    // mention the failed ones.
     #[test]
     fn a_parent_counts_its_children_and_those_that_are_complete_have_no_row() {
         let model = Arc::new(ReadModel::default());

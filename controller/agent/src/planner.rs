@@ -1,7 +1,7 @@
-//! The planner's world under the runtime: translates between the two, decides nothing.
+//! Runs the planner's world under the runtime: translates between the two and makes no decisions.
 //!
-//! In go [`Input`]s; out come the turn's actions, records, views and answers. Requests get a number while the world looks at
-//! them, so that it needs to know no channels.
+//! In: [`Input`]s. Out: the turn's actions, records, views and answers. Each request gets a number while the world
+//! processes it, so that the world needs to know no channels.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,27 +18,27 @@ use herdlet_plan::{
 use herdlet_runtime as runtime;
 use tokio::sync::oneshot;
 
-/// What reaches the loop.
+/// An event of the loop.
 #[derive(Debug)]
 pub enum Input {
     Event(Event),
-    /// Somebody asks and waits for the answer.
+    /// A request whose caller waits for the answer.
     Request(Command, oneshot::Sender<Answer>),
 }
 
-/// The answer to a request, sent when what it changed is durable.
+/// The answer to a request, sent when the resulting changes are durable.
 #[derive(Debug)]
 pub struct Answer {
-    /// What the planner said.
+    /// The planner's reply.
     pub reply: Reply,
     /// The commit that made it durable.
     pub index: runtime::CommitIndex,
 }
 
-/// Counts what the planner notes. Called on the loop: must neither block nor wait.
+/// Counts the planner's notes. Called on the loop; must not block.
 pub type NoteSink = Arc<dyn Fn(&Note) + Send + Sync>;
 
-/// The world as the runtime drives it.
+/// The planner's world, as the runtime drives it.
 pub struct Planner {
     world: World,
     boot: BootId,
@@ -56,7 +56,7 @@ impl Planner {
         Now { boot: self.boot, boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
     }
 
-    /// Hands the planner's output to the runtime's turn.
+    /// Adds the planner's output to the runtime's turn.
     fn hand_over(&self, made: Turn, turn: &mut runtime::Turn<Self>, asked: Option<Asked>) {
         let Turn { records, actions, views, replies, wakes, notes } = made;
         turn.records.extend(records);
@@ -104,7 +104,8 @@ impl runtime::World for Planner {
         dirty: &mut runtime::Dirty<Key>,
         turn: &mut runtime::Turn<Self>,
     ) {
-        // Requests are answered as they are applied. Held here, so that one which panics is dropped, and whoever asked hears it.
+        // Requests are answered as they are applied. The sender is held here, so that a panic drops it and the caller
+        // gets an error.
         let (event, asked) = match input {
             Input::Event(event) => (event, None),
             Input::Request(command, sender) => {
@@ -120,7 +121,7 @@ impl runtime::World for Planner {
                 dirty.mark(key);
                 continue;
             }
-            // What somebody asks for may mend what made its object panic.
+            // A request may repair whatever made its object panic.
             if let Key::Job(job) = &key {
                 dirty.readmit(Key::Waiting(job.clone()));
             }
@@ -144,7 +145,7 @@ impl runtime::World for Planner {
     }
 }
 
-/// A request on its way through the world.
+/// A request that the world is processing.
 struct Asked {
     request: u64,
     sender: oneshot::Sender<Answer>,
@@ -165,7 +166,7 @@ impl runtime::Action for Do {
     }
 }
 
-/// An answer on its way to whoever asked.
+/// An answer that has not been sent yet.
 #[derive(Debug)]
 pub struct PendingReply {
     sender: oneshot::Sender<Answer>,
@@ -174,7 +175,7 @@ pub struct PendingReply {
 
 impl runtime::Reply for PendingReply {
     fn release(self, index: runtime::CommitIndex) {
-        // Whoever asked may have gone away.
+        // The caller may have gone away.
         let _ = self.sender.send(Answer { reply: self.reply, index });
     }
 

@@ -1,7 +1,8 @@
-//! The read model: what the agent shows, made from committed state only.
+//! The read model: what the agent publishes, made from committed state only.
 //!
-//! In go views, released by the committer once they are durable. Out come snapshots for the API, the metrics and the eyes,
-//! and word of every change. Readers share a lock held for the copy of a few pointers; the loop never waits for them.
+//! In: views, which the committer releases once they are durable. Out: snapshots for the API, metrics and watchers,
+//! and a notification of every change. Readers hold a lock only while they copy a few pointers; the loop never waits
+//! for them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,19 +19,19 @@ use tokio::sync::{broadcast, watch};
 
 use crate::history::{Change, History};
 
-/// How many changes a slow follower may lag behind before it is told to read everything anew, and how many are kept for one
-/// that comes back.
+/// How many changes a slow follower may lag behind before it must read everything again, and how many are kept for a
+/// follower that reconnects.
 const CHANGES_LEN: usize = 1_024;
 
-/// Something that is shown has changed.
+/// A change to a published object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
     pub object: Object,
-    /// The commit that made it so.
+    /// The commit that made the change.
     pub index: u64,
 }
 
-/// An object that is shown.
+/// A published object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     Job(JobKey),
@@ -38,7 +39,7 @@ pub enum Object {
     Volume(String),
 }
 
-/// Everything that is shown.
+/// The published state.
 #[derive(Debug)]
 pub struct ReadModel {
     objects: RwLock<Objects>,
@@ -48,12 +49,12 @@ pub struct ReadModel {
     recent: Mutex<Recent>,
 }
 
-/// How far the model has come.
+/// The progress of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Reached {
-    /// The last commit that changed anything shown.
+    /// The last commit that changed anything published.
     index: u64,
-    /// Grows with every change, also with one that needed no commit; never below the index.
+    /// Grows with every change, including those that needed no commit; never below the index.
     version: u64,
 }
 
@@ -61,7 +62,7 @@ struct Reached {
 #[derive(Debug, Default)]
 struct Recent {
     changes: VecDeque<Changed>,
-    /// All changes from this commit on are among them; none before the first.
+    /// All changes from this commit on are kept; `None` before the first.
     from: Option<u64>,
     max: usize,
 }
@@ -73,10 +74,10 @@ struct Objects {
     volumes: BTreeMap<String, Arc<VolumeView>>,
 }
 
-/// An allocation's view before and after; none where it is not shown.
+/// An allocation's view before and after; `None` where it is not published.
 type Transition = (Option<Arc<AllocView>>, Option<Arc<AllocView>>);
 
-/// What is told of a transition, as it was when that came.
+/// A transition with the context at its time.
 struct Scene {
     before: Option<Arc<AllocView>>,
     after: Option<Arc<AllocView>>,
@@ -91,7 +92,7 @@ impl Default for ReadModel {
 }
 
 impl ReadModel {
-    /// Whose followers may lag behind by so many changes, and which remembers no more than those of what has happened lately.
+    /// Creates a model whose followers may lag behind by `changes`; its history is limited to the same number.
     pub fn with_room_for(changes: usize) -> Self {
         Self {
             objects: RwLock::default(),
@@ -102,28 +103,28 @@ impl ReadModel {
         }
     }
 
-    /// The end that the committer writes to.
+    /// The writing end, for the committer.
     pub fn publisher(self: &Arc<Self>) -> ModelPublisher {
         ModelPublisher(Arc::clone(self))
     }
 
-    /// The last commit that changed anything shown.
+    /// The last commit that changed anything published.
     pub fn index(&self) -> u64 {
         self.reached.borrow().index
     }
 
-    /// What a reader has seen who reads now: a number that grows with every change, and is never below the index.
+    /// The version of the current state: a number that grows with every change and is never below the index.
     pub fn version(&self) -> u64 {
         self.reached.borrow().version
     }
 
     /// Waits until something has changed after `version`.
     pub async fn changed(&self, version: u64) {
-        // Ends without one only with the model.
+        // The wait fails only when the model is dropped.
         let _ = self.reached.subscribe().wait_for(|now| now.version > version).await;
     }
 
-    /// The changes since commit `index`, that commit's included; none where some of them are no longer known.
+    /// The changes since commit `index`, including that commit's; `None` if some of them are no longer kept.
     pub fn since(&self, index: u64) -> Option<Vec<Changed>> {
         let recent = self.recent();
         let known = recent.from.is_some_and(|from| index >= from);
@@ -134,12 +135,11 @@ impl ReadModel {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has happened lately.
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Every change from now on. A receiver that lags must read everything anew.
+    /// Subscribes to all further changes. A receiver that lags must read everything again.
     pub fn changes(&self) -> broadcast::Receiver<Changed> {
         self.changes.subscribe()
     }
@@ -149,12 +149,11 @@ impl ReadModel {
         self.read(|objects| objects.jobs.values().cloned().collect())
     }
 
-    /// A job.
     pub fn job(&self, key: &JobKey) -> Option<Arc<JobView>> {
         self.read(|objects| objects.jobs.get(key).cloned())
     }
 
-    /// The children of a job, by their ids, which begin with its own.
+    /// The children of a job, found by their ids, which begin with its own.
     pub fn children(&self, parent: &JobKey) -> Vec<Arc<JobView>> {
         let first = JobKey { namespace: Arc::clone(&parent.namespace), id: format!("{}/", parent.id).into() };
         self.read(|objects| {
@@ -172,7 +171,7 @@ impl ReadModel {
         self.read(|objects| objects.allocs.values().cloned().collect())
     }
 
-    /// The allocations of a job, by group, index and age.
+    /// The allocations of a job, sorted by group, index and age.
     pub fn allocs_of(&self, key: &JobKey) -> Vec<Arc<AllocView>> {
         let mut allocs: Vec<_> = self.read(|objects| {
             objects.allocs.values().filter(|view| view.spec.job_key == *key).cloned().collect()
@@ -184,7 +183,6 @@ impl ReadModel {
         allocs
     }
 
-    /// An allocation.
     pub fn alloc(&self, id: &AllocId) -> Option<Arc<AllocView>> {
         self.read(|objects| objects.allocs.get(id).cloned())
     }
@@ -240,7 +238,7 @@ impl Publisher<View> for ModelPublisher {
             }
             transitions.into_iter().map(|transition| objects.scene(transition)).collect()
         };
-        // Without the lock: whoever takes the log may be slow.
+        // Without the lock, because the log's receiver may be slow.
         for scene in scenes {
             self.0.tell(UnixNanos(now.wall_ns), &scene);
         }
@@ -250,7 +248,7 @@ impl Publisher<View> for ModelPublisher {
             reached.version = index.0.max(reached.version + 1);
         });
         for change in changed {
-            // Nobody may be following.
+            // There may be no followers.
             let _ = self.0.changes.send(change);
         }
     }
@@ -265,7 +263,8 @@ impl Publisher<View> for ModelPublisher {
 }
 
 impl Objects {
-    /// With all that came together: an allocation is shown before its job.
+    /// Adds the context of a transition. All views of a turn are stored by then: an allocation may be published
+    /// before its job.
     fn scene(&self, (before, after): Transition) -> Scene {
         let spec = after.as_ref().map(|view| &view.spec);
         let job = spec.and_then(|spec| self.jobs.get(&spec.job_key)).cloned();
@@ -273,7 +272,7 @@ impl Objects {
         Scene { before, after, job, previous }
     }
 
-    /// What was put; of an allocation also how it looked before, and looks now.
+    /// Stores a view; returns its object and, for an allocation, its views before and after.
     fn put(&mut self, view: View) -> (Object, Option<Transition>) {
         let object = object_of(&view);
         let mut transition = None;
@@ -315,7 +314,7 @@ impl Recent {
     }
 }
 
-/// One line for each transition of a task or an allocation; nothing for what only looks different.
+/// Logs one line for each transition of a task or an allocation, and nothing for other changes.
 fn tell_transitions(before: Option<&AllocView>, after: &AllocView) {
     let alloc = || after.spec.name();
     for (index, task) in after.tasks.iter().enumerate() {
@@ -370,7 +369,7 @@ mod tests {
         assert!(!waiting.is_finished());
         model.publisher().offer(CommitIndex(7), vec![View::VolumeGone("b".to_owned())]);
         tokio::time::timeout(patience, waiting).await.unwrap().unwrap();
-        // What needed no commit is a change as well.
+        // A change that needed no commit counts as well.
         model.publisher().offer(CommitIndex(7), vec![View::VolumeGone("c".to_owned())]);
         assert_eq!((model.index(), model.version()), (7, 8));
         model.publisher().offer(CommitIndex(8), vec![View::VolumeGone("d".to_owned())]);

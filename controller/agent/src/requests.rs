@@ -1,9 +1,9 @@
 //! Requests to the planner, answered in bounded time.
 //!
-//! In: a command. Out: the planner's answer once it is durable, or why there is none. While the store can't write, a request
-//! waits at the door and is withheld after [`STORE_WAIT_MAX`]: the planner never hears of it. One that was taken before the
-//! store began to fail can't be taken back: that it is open is what its answer says. A job that a
-//! folder of manifests owns is refused here. Beyond that it must not know what a command means.
+//! In: a command. Out: the planner's answer once it is durable, or why there is none. While the store cannot write, a
+//! request is held and is refused after [`STORE_WAIT_MAX`]; the planner never receives it. A request that was
+//! accepted before the store began to fail cannot be withdrawn; its error states that the outcome is unknown. A job
+//! that a folder of manifests owns is refused here. Beyond that, this module must not know what a command means.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,11 +21,11 @@ use tokio::{
 
 use crate::planner::{Answer, Input};
 
-/// So long a request waits for a store that can't write: longer than a disk that stalls for a moment, shorter than people
-/// wait without wondering.
+/// How long a request waits for a store that cannot write: longer than a disk stalls briefly, shorter than the time
+/// after which people give up.
 pub const STORE_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Where requests are made; cheap to clone.
+/// Sends requests; cheap to clone.
 #[derive(Clone)]
 pub struct Requests {
     inbox: Inbox<Input>,
@@ -34,25 +34,25 @@ pub struct Requests {
     owners: Arc<Owners>,
 }
 
-/// Why a request has no answer. The sentences stand alone.
+/// Why a request has no answer. Each message is a sentence of its own.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// It was not taken, and never will be.
+    /// It was not accepted and never will be.
     #[error("not accepted, nothing was changed: {0}; ask again then")]
     Withheld(String),
-    /// It was taken, and is not durable: it can't be said whether it ever takes effect.
+    /// It was accepted and is not durable: whether it ever takes effect is unknown.
     #[error(
         "accepted but not stored, so whether it takes effect is open: it does, perhaps in part already, if the state can be \
          written before the agent ends, and else is forgotten: {0}; then see what holds: herdlet status"
     )]
     Open(String),
-    /// It was not taken: a folder of manifests says otherwise.
+    /// It was not accepted: a folder of manifests owns the object.
     #[error(transparent)]
     Owned(#[from] Owner),
     /// The loop has ended.
     #[error("the agent is shutting down")]
     Down,
-    /// The loop goes on without having answered: a defect, which it has logged.
+    /// The loop continues without having answered. This is a bug, which it has logged.
     #[error(
         "the agent failed to carry it out because of a defect, and nothing was changed; its log says more"
     )]
@@ -60,7 +60,7 @@ pub enum RequestError {
 }
 
 impl Requests {
-    /// Requests to the loop behind `inbox`, whose state is in the directory `state`.
+    /// Creates requests to the loop behind `inbox`, whose state is in the directory `state`.
     pub fn new(inbox: Inbox<Input>, handle: &Handle, state: PathBuf) -> Self {
         Self::to(inbox, handle.store_health.clone(), state)
     }
@@ -69,15 +69,16 @@ impl Requests {
         Self { inbox, store, state: state.into(), owners: Arc::default() }
     }
 
-    /// What folders of manifests own: requests that go against them are refused.
+    /// What folders of manifests own; conflicting requests are refused.
     pub fn owners(&self) -> Arc<Owners> {
         Arc::clone(&self.owners)
     }
 
-    /// Asks for something and waits until it is durable; while the store can't write, at most [`STORE_WAIT_MAX`].
+    /// Sends a command and waits until its result is durable; while the store cannot write, at most
+    /// [`STORE_WAIT_MAX`].
     ///
     /// # Errors
-    /// [`RequestError`], which says what is known of the request's effect.
+    /// [`RequestError`], which states what is known about the request's effect.
     pub async fn ask(&self, command: Command) -> Result<Answer, RequestError> {
         self.owners.allow(&command)?;
         let mut store = self.store.clone();
@@ -105,7 +106,7 @@ impl Requests {
         }
     }
 
-    /// Waits until the state can't be written; for ever where the loop has ended.
+    /// Waits until the state cannot be written; never resolves once the loop has ended.
     pub async fn until_degraded(&self) {
         let mut store = self.store.clone();
         if store.wait_for(|health| *health != StoreHealth::Ok).await.is_err() {
@@ -113,7 +114,7 @@ impl Requests {
         }
     }
 
-    /// Waits until the state can be written; for ever where the loop has ended.
+    /// Waits until the state can be written; never resolves once the loop has ended.
     pub async fn until_able(&self) {
         let mut store = self.store.clone();
         if store.wait_for(|health| *health == StoreHealth::Ok).await.is_err() {
@@ -121,7 +122,7 @@ impl Requests {
         }
     }
 
-    /// What keeps the state from being written, and what to do about it; none while it can be.
+    /// Why the state cannot be written, and what to do about it; `None` while it can be.
     pub fn degraded(&self) -> Option<String> {
         match &*self.store.borrow() {
             StoreHealth::Ok => None,
@@ -134,7 +135,7 @@ impl Requests {
     }
 }
 
-/// It changes nothing, so its answer waits for no commit.
+/// Whether the command changes nothing, so that its answer needs no commit.
 fn waits_for_nothing(command: &Command) -> bool {
     match command {
         Command::Explain { .. } => true,

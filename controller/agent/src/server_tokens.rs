@@ -1,8 +1,9 @@
-//! Tokens that servers have signed for tasks (1.4 and later), and identities (1.7 and later): kept beside the state, for nobody but us and
-//! the task.
+//! Tokens that servers have signed for tasks (1.4 and later), and identities (1.7 and later). They are stored beside
+//! the state, readable only by the agent's user and the task.
 //!
-//! In: those of an allocation, by task. Out: the ones of a task. A file for each allocation, 0600; no record and no API shows them.
-//! What the disk does not take is held in memory until it does; if that is lost, servers send it again with the allocation.
+//! In: the tokens of an allocation, by task. Out: the token of a task. Each allocation has one file, 0600; no record
+//! and no API shows them. Tokens that the disk does not accept are held in memory until it does; if they are lost,
+//! servers send them again with the allocation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,17 +27,18 @@ use zeroize::Zeroizing;
 #[derive(Debug)]
 pub struct ServerTokens {
     paths: Paths,
-    /// What is to be in files and is not yet, by path; none: the file is to be removed. Locked for moments only: tasks begin with it.
+    /// Changes that are not on disk yet, by path; `None` means that the file is to be removed. Locked only briefly,
+    /// because tasks wait for it when they start.
     held: Mutex<BTreeMap<PathBuf, Option<Zeroizing<String>>>>,
-    /// Files change one at a time, or an older token would be written after a newer one.
+    /// Serializes changes of files, so that an older token is never written after a newer one.
     turn: Mutex<()>,
 }
 
-/// An identity as it is kept.
+/// A stored identity.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct KeptIdentity {
     pub token: Secret,
-    /// When another one is to be asked for, in nanoseconds since 1970; none: it doesn't expire.
+    /// When to request a new one, in nanoseconds since 1970; `None` if it does not expire.
     pub renew_at: Option<i64>,
 }
 
@@ -50,15 +52,15 @@ impl std::fmt::Debug for KeptIdentity {
 }
 
 impl ServerTokens {
-    /// Those below these paths. Nothing is read yet.
+    /// Creates the tokens below `paths`, without reading anything.
     pub fn new(paths: Paths) -> Self {
         Self { paths, held: Mutex::default(), turn: Mutex::default() }
     }
 
-    /// Keeps the tokens of an allocation, in place of those before.
+    /// Stores the tokens of an allocation, replacing earlier ones.
     ///
     /// # Errors
-    /// When they can't be written: they are held then, for [`Self::keep_held`].
+    /// When they cannot be written; they are then held for [`Self::keep_held`].
     pub fn keep(&self, id: AllocId, signed: &BTreeMap<String, Secret>) -> io::Result<()> {
         let signed: BTreeMap<&str, &str> =
             signed.iter().map(|(task, token)| (&**task, token.reveal())).collect();
@@ -66,51 +68,52 @@ impl ServerTokens {
         self.change(self.paths.server_tokens(&id), Some(text))
     }
 
-    /// Writes and removes what is held, as far as that can be done. True: nothing is held any more.
+    /// Writes and removes held changes as far as possible. Returns `true` if none are left.
     pub fn keep_held(&self) -> bool {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let paths: Vec<PathBuf> = self.held().keys().cloned().collect();
-        // What fails stays.
+        // Failed changes stay held.
         paths.iter().for_each(|path| drop(self.carry_out(path)));
         self.held().is_empty()
     }
 
-    /// Whether there are any of an allocation, and its token for the disk if it waits for one: a crash may have taken what was held.
+    /// Whether the tokens of an allocation exist, including its disk token if it inherits a disk; a crash may have
+    /// lost held ones.
     pub fn are_kept(&self, id: AllocId, is_heir: bool) -> bool {
         self.paths.server_tokens(&id).exists() && (!is_heir || self.paths.disk_token(&id).exists())
     }
 
-    /// The token of a task; none where servers have signed none.
+    /// The token of a task; `None` if servers have signed none.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When it cannot be read.
     pub fn of_task(&self, id: AllocId, task: &str) -> io::Result<Option<Token>> {
         let Some(text) = self.read(&self.paths.server_tokens(&id))? else { return Ok(None) };
         let mut signed: BTreeMap<String, String> = serde_json::from_str(&text)?;
         Ok(signed.remove(task).map(Token::given))
     }
 
-    /// Keeps the proof to another node that this allocation may have the disk of its predecessor.
+    /// Stores the token that proves to another node that this allocation may have its predecessor's disk.
     ///
     /// # Errors
-    /// When it can't be written: it is held then, for [`Self::keep_held`].
+    /// When it cannot be written; it is then held for [`Self::keep_held`].
     pub fn keep_for_disk(&self, id: AllocId, token: &Secret) -> io::Result<()> {
         self.change(self.paths.disk_token(&id), Some(Zeroizing::new(token.reveal().to_owned())))
     }
 
-    /// The same; empty where there is none.
+    /// The token stored by [`Self::keep_for_disk`]; empty if there is none.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When it cannot be read.
     pub fn of_disk(&self, id: AllocId) -> io::Result<Secret> {
         let token = self.read(&self.paths.disk_token(&id))?;
         Ok(token.map_or_else(Secret::default, |token| Secret::from(token.as_str())))
     }
 
-    /// Identities that were kept of a task. Those that can't be read are left out: servers sign others.
+    /// The stored identities of a task; empty if they cannot be parsed, as servers sign new ones.
     ///
     /// # Errors
-    /// When the file can't be read.
+    /// When the file cannot be read.
     pub fn identities(&self, id: AllocId, task: &str) -> io::Result<Identities> {
         let text = match fs::read(self.identities_file(id, task)) {
             Ok(text) => Zeroizing::new(text),
@@ -120,10 +123,10 @@ impl ServerTokens {
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 
-    /// Keeps identities of a task, in place of those before.
+    /// Stores the identities of a task, replacing earlier ones.
     ///
     /// # Errors
-    /// When they can't be written.
+    /// When they cannot be written.
     pub fn keep_identities(&self, id: AllocId, task: &str, kept: &Identities) -> io::Result<()> {
         let text = Zeroizing::new(serde_json::to_string(kept)?);
         write(&self.identities_file(id, task), text.as_bytes())
@@ -132,7 +135,7 @@ impl ServerTokens {
     /// Removes the identities of an allocation.
     ///
     /// # Errors
-    /// When they can't be removed.
+    /// When they cannot be removed.
     pub fn forget_identities(&self, id: AllocId) -> io::Result<()> {
         match fs::remove_dir_all(self.paths.server_identities(&id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -140,8 +143,8 @@ impl ServerTokens {
         }
     }
 
-    /// The allocations for which there is something, identities too, and what a crash left of writing it. A directory that can't be read is
-    /// logged.
+    /// The allocations with tokens, identities or remains of interrupted writes. Logs a directory that cannot be
+    /// read.
     pub fn all(&self) -> BTreeSet<AllocId> {
         let mut found = BTreeSet::new();
         for dir in self.paths.given_by_servers() {
@@ -163,9 +166,9 @@ impl ServerTokens {
     /// Removes the tokens of an allocation.
     ///
     /// # Errors
-    /// When their files can't be removed: that is left to [`Self::keep_held`].
+    /// When their files cannot be removed; [`Self::keep_held`] then retries.
     pub fn forget(&self, id: AllocId) -> io::Result<()> {
-        // Each is tried.
+        // Try both, even if one fails.
         [self.paths.disk_token(&id), self.paths.server_tokens(&id)]
             .map(|path| self.change(path, None))
             .into_iter()
@@ -186,14 +189,15 @@ impl ServerTokens {
         self.carry_out(&path)
     }
 
-    /// Writes or removes what is held under a path. In turn only.
+    /// Writes or removes the held change of a path. The caller must hold `turn`.
     fn carry_out(&self, path: &Path) -> io::Result<()> {
         let wanted = self.held().get(path).cloned();
         match wanted {
             None => return Ok(()),
             Some(None) => durable::remove(path)?,
             Some(Some(text)) => write(path, text.as_bytes()).inspect_err(|_| {
-                // An older one would be taken for it after a crash; of none at all servers are asked again.
+                // After a crash an older token would be taken for this one; if there is none, servers are asked
+                // again.
                 let _ = fs::remove_file(path);
             })?,
         }
@@ -201,7 +205,7 @@ impl ServerTokens {
         Ok(())
     }
 
-    /// What is held, or was written.
+    /// Reads the held or the stored token.
     fn read(&self, path: &Path) -> io::Result<Option<Zeroizing<String>>> {
         if let Some(wanted) = self.held().get(path) {
             return Ok(wanted.clone());
@@ -214,7 +218,7 @@ impl ServerTokens {
     }
 }
 
-/// A secret, in a directory that only we may enter.
+/// Writes a secret into a directory that only the agent's user may enter.
 fn write(path: &Path, secret: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), durable::make_dir)?;
     durable::write(path, secret)
@@ -248,7 +252,7 @@ mod tests {
         assert_eq!((of("main"), tokens.of_disk(id).unwrap().is_empty()), (None, true));
     }
 
-    // Tasks ran without a token for good where the disk had been full for a moment.
+    // Tasks stayed without a token permanently if the disk had been full for a moment.
     #[test]
     fn what_a_disk_does_not_take_is_held_until_it_does() {
         let dir = tempfile::tempdir().unwrap();
@@ -256,7 +260,7 @@ mod tests {
         let tokens = ServerTokens::new(paths.clone());
         let (kept, forgotten) = (AllocId::from_hash([2; 16]), AllocId::from_hash([3; 16]));
         let of = |id| tokens.of_task(id, "main").unwrap().map(|token| token.reveal().to_owned());
-        // In the place of its directory nothing can be written.
+        // Nothing can be written, because a file is in the place of the directory.
         std::fs::write(&paths.state, "").unwrap();
         for id in [kept, forgotten] {
             tokens.keep(id, &[("main".to_owned(), Secret::from("a.b.c"))].into()).unwrap_err();
@@ -267,11 +271,11 @@ mod tests {
         tokens.keep(kept, &[("main".to_owned(), Secret::from("d.e.f"))].into()).unwrap_err();
         assert_eq!(of(kept).as_deref(), Some("d.e.f"));
         std::fs::remove_file(&paths.state).unwrap();
-        // Nor can this one be removed.
+        // This file cannot be removed either.
         std::fs::create_dir_all(paths.server_tokens(&forgotten).join("x")).unwrap();
         tokens.forget(forgotten).unwrap_err();
         assert_eq!(of(forgotten), None);
-        // What can't be done keeps nothing else from being done.
+        // A failing change does not prevent the others.
         std::fs::create_dir_all(paths.disk_token(&kept).join("x")).unwrap();
         assert!(!tokens.keep_held());
         assert!(paths.server_tokens(&kept).is_file());

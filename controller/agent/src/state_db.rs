@@ -1,16 +1,16 @@
-//! The state database: what the planner must remember, durable before it takes effect.
+//! The state database: makes the planner's records durable before they take effect.
 //!
-//! In: batches of records, each committed as a whole or not at all, together with the accepted files. Out, at the next start:
-//! all records, what of them was damaged, and whether they had to be made anew. It must not know what a record decides.
+//! In: batches of records, each committed atomically together with the accepted files. Out, at the next start: all
+//! records, which of them were damaged, and whether they had to be rebuilt. It must not know what a record decides.
 //!
 //! ```text
-//! <state>/format     what the directory is written in; a newer one is refused, untouched
+//! <state>/format     the directory's format; a newer one is refused, untouched
 //! <state>/lock       flock(2) of the agent that uses it
-//! <state>/instance   whose real things these are
+//! <state>/instance   the id of the instance
 //! <state>/state.db   tables meta, spec, state, acks, forgotten
-//! <state>/committed  number of the last commit, to notice a database that has fallen back
+//! <state>/committed  number of the last commit, to detect a database that has fallen back
 //! <state>/accepted/  see [`crate::state_db::accepted`]
-//! <state>/reserve    room that is given up once the disk is full
+//! <state>/reserve    space that is released once the disk is full
 //! <state>/damaged/   records that could not be read
 //! ```
 
@@ -53,7 +53,7 @@ use reserve::Reserve;
 #[derive(Debug)]
 pub struct StateDb {
     path: PathBuf,
-    /// None after a failure: redb takes nothing more after an error of the disk, so the file is opened again.
+    /// `None` after a failure: redb accepts no more calls after an I/O error, so the file is opened again.
     db: Option<Database>,
     accepted: Accepted,
     forgotten: Forgotten,
@@ -64,46 +64,46 @@ pub struct StateDb {
     dir: StateDir,
 }
 
-/// Why a batch is not durable. The sentences read after "failed to".
+/// Why a batch is not durable. The messages continue "failed to".
 #[derive(Debug, Error)]
 pub enum CommitError {
     /// An accepted file could not be written.
     #[error("write what was accepted")]
     Accepted(#[source] io::Error),
-    /// Removals of directories and files could not be made to last.
+    /// The removals of directories and files could not be made durable.
     #[error("wait for the removal of what was forgotten")]
     Forgotten(#[source] io::Error),
-    /// A record could not be put into bytes.
+    /// A record could not be encoded.
     #[error("encode {key}")]
     Encode { key: String, source: rmp_serde::encode::Error },
     /// The database could not be opened again after an earlier failure.
     #[error("open the state database again: {0}")]
     Reopen(String),
-    /// The database did not take the batch.
+    /// The database did not accept the batch.
     #[error("write the state database: {0}")]
     Database(String),
 }
 
-/// What a commit does to the database.
+/// A change that a commit makes to the database.
 enum Write {
     Put(Vec<u8>),
-    /// Immutable: written only where it is not there yet.
+    /// Immutable: written only if it is not there yet.
     PutOnce(Vec<u8>),
     Delete,
 }
 
 impl StateDb {
-    /// Size of the database file in bytes; 0 where it can't be told.
+    /// Size of the database file in bytes; 0 if it cannot be determined.
     pub fn size_bytes(&self) -> u64 {
         std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
     }
 
-    /// Where the database file is.
+    /// The path of the database file.
     pub fn path(&self) -> &std::path::Path {
         &self.path
     }
 
-    /// Whose records these are.
+    /// The instance that the records belong to.
     pub fn instance(&self) -> &herdlet_api_types::InstanceId {
         self.dir.instance()
     }
@@ -124,7 +124,7 @@ impl StateDb {
         let steps = &self.steps;
         let written = file::guard(move || {
             let written = write(&db, &writes, index, &instance, steps);
-            // Not kept after an error, and its end may panic too.
+            // It is not kept after an error; dropping it may panic too.
             written.map(|()| db)
         });
         match written {
@@ -168,7 +168,7 @@ impl Store for StateDb {
     }
 }
 
-/// The planner numbers its changes, several in a commit: the commit's number is never below theirs.
+/// The planner numbers its changes, several in one commit; the commit's number is never below theirs.
 fn next_index(index: u64, batch: &[Record]) -> u64 {
     let numbered = batch.iter().filter_map(|record| match record {
         Record::Put(_, RecordValue::Meta(meta)) => Some(meta.index),
@@ -191,7 +191,7 @@ fn key_of(record: &Record) -> &RecordKey {
     }
 }
 
-/// What a batch comes to: the last word on each key.
+/// Reduces a batch to the last record of each key.
 fn writes(batch: &[Record]) -> Result<BTreeMap<(Table, String), Write>, CommitError> {
     let mut last: BTreeMap<&RecordKey, &Record> = BTreeMap::new();
     for record in batch {
@@ -216,7 +216,7 @@ fn writes(batch: &[Record]) -> Result<BTreeMap<(Table, String), Write>, CommitEr
     Ok(writes)
 }
 
-/// One transaction: the records, the commit's number, and whose and in what format they are.
+/// One transaction: the records, the commit's number, the instance and the format.
 fn write(
     db: &Database,
     writes: &BTreeMap<(Table, String), Write>,
@@ -267,7 +267,7 @@ fn apply(table: &mut OpenTable<'_>, place: &str, write: &Write) -> Result<(), re
     Ok(())
 }
 
-/// What is wrong with the file, in words.
+/// A description of what is wrong with the file.
 fn said(broken: Broken) -> String {
     match broken {
         Broken::Missing => "the file is gone".to_owned(),

@@ -1,7 +1,7 @@
-//! What the agent tells of itself: metrics and log lines.
+//! The agent's own telemetry: metrics and log lines.
 //!
-//! In: the planner's notes, the read model, the runtime's figures. Out: a page of metrics, worked out when it is asked for.
-//! Every name is in [`names`]. It decides nothing, and nothing waits for it.
+//! In: the planner's notes, the read model, the runtime's figures. Out: a page of metrics, computed on request. Every
+//! name is in [`names`]. It decides nothing, and nothing waits for it.
 //!
 //! ```text
 //!   notes ─────► counts ──┐
@@ -59,7 +59,7 @@ pub use counts::Unknown;
 pub use gauges::Gauges;
 use page::{Page, seconds};
 
-/// Where numbers come from once the agent runs.
+/// The sources of the metrics of a running agent.
 pub struct Sources {
     pub model: Arc<ReadModel>,
     /// Figures of the loop.
@@ -68,23 +68,23 @@ pub struct Sources {
     pub store_health: watch::Receiver<StoreHealth>,
     /// Figures of operations by kind.
     pub operations: Box<dyn Fn() -> Vec<(&'static str, KindFigures)> + Send + Sync>,
-    /// How tasks are held together: `cgroup` or `none`.
+    /// What holds the processes of a task together: `cgroup` or `none`.
     pub isolation: &'static str,
     /// Size of the state database in bytes.
     pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     /// Where services are registered.
     pub catalogs: Catalogs,
-    /// How many manifest files are refused now.
+    /// The number of refused manifest files.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// What the machine has, and what of it is kept from allocations.
+    /// The machine's resources, and the part that is reserved from allocations.
     pub room: (Room, Room),
     /// This machine, for labels of Nomad's metrics.
     pub node: NodeFacts,
-    /// Asks the kernel about it.
+    /// Queries the kernel about the machine.
     pub host: Box<dyn Fn() -> Host + Send + Sync>,
-    /// Until when the certificates of the API hold, in seconds of Unix time; none where it has none.
+    /// The expiry of the API's certificates, in seconds of Unix time; `None` without certificates.
     pub certificate_until: Box<dyn Fn() -> Option<i64> + Send + Sync>,
-    /// How this node stands with its servers; none where it is no node of a cluster.
+    /// The node's contact with its servers; `None` if it is not part of a cluster.
     pub node_contact: Box<dyn Fn() -> Option<NodeContact> + Send + Sync>,
     /// Reads the boot clock, in nanoseconds.
     pub boot_ns: Box<dyn Fn() -> u64 + Send + Sync>,
@@ -96,19 +96,19 @@ impl fmt::Debug for Sources {
     }
 }
 
-/// How a node stands with its servers.
+/// A node's contact with its servers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NodeContact {
     pub is_registered: bool,
-    /// Since they answered last.
+    /// The time since their last answer.
     pub age: Duration,
-    /// When the next heartbeat was due after that.
+    /// When the next heartbeat was due after that answer.
     pub ttl: Duration,
-    /// How many are known.
+    /// The number of known servers.
     pub servers: usize,
-    /// Registrations and heartbeats that came to nothing.
+    /// Failed registrations and heartbeats.
     pub failures: u64,
-    /// How often they may have taken the node for dead.
+    /// How many times they may have considered the node down.
     pub losses: u64,
 }
 
@@ -123,7 +123,7 @@ struct Shared {
     sources: OnceLock<Sources>,
 }
 
-/// What was measured when the page was written last.
+/// The measurements for the previous page.
 #[derive(Debug, Default)]
 struct Last {
     host: Host,
@@ -137,25 +137,24 @@ impl fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Nothing counted yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the planner's notes; for [`crate::planner::Planner::new`].
+    /// Returns a counter of the planner's notes, for [`crate::planner::Planner::new`].
     pub fn sink(&self) -> NoteSink {
         let shared = Arc::clone(&self.0);
         Arc::new(move |note: &Note| shared.counts().note(note))
     }
 
-    /// Shows these sources from now on. Called once, when the agent has started.
+    /// Sets the sources. Called once, when the agent has started.
     pub fn attach(&self, sources: Sources) {
         if self.0.sources.set(sources).is_err() {
             tracing::debug!("metrics have their sources already");
         }
     }
 
-    /// Counts what becomes of tasks, until the read model is gone. To be run in a task of its own.
+    /// Counts changes of jobs and tasks until the read model is gone. To be run in a task of its own.
     pub async fn follow(self, model: Weak<ReadModel>) {
         let Some(mut changes) = model.upgrade().map(|model| {
             let changes = model.changes();
@@ -191,7 +190,7 @@ impl Telemetry {
         counts.prune(&keys_of(&jobs), &allocs.iter().map(|view| view.spec.id).collect());
     }
 
-    /// What was found that belongs to nothing that is known.
+    /// Counts the orphans that were found.
     pub fn orphans(&self, found: Orphans) {
         let mut counts = self.0.counts();
         for (kind, Tally { left, removed }) in [("attempt", found.attempts), ("alloc_dir", found.alloc_dirs)]
@@ -201,17 +200,17 @@ impl Telemetry {
         }
     }
 
-    /// Something that had ended was collected.
+    /// Counts a collected object.
     pub fn collected(&self, kind: EndedKind, why: Due) {
         *self.0.counts().collected.entry((kind.as_str(), why.as_str())).or_default() += 1;
     }
 
-    /// A caller was not let in.
+    /// Counts a rejected caller.
     pub fn authentication_failed(&self, why: Unknown) {
         *self.0.counts().authentication_failures.entry(why.as_str()).or_default() += 1;
     }
 
-    /// The page of metrics, with what was measured of single tasks for it.
+    /// Renders the page of metrics; `measured` is the usage of single tasks.
     pub fn page(&self, format: Format, measured: Vec<Measured>) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Exposition { of: Arc::clone(&self.0), measured }));
@@ -293,7 +292,7 @@ impl Shared {
         )
     }
 
-    /// Nomad's own.
+    /// Writes Nomad's own metrics.
     fn write_nomad(
         &self,
         page: &mut Page<'_>,
@@ -363,7 +362,7 @@ impl Shared {
     }
 }
 
-/// How much of each dimension is in which hands; together they are what the machine has.
+/// Writes the parts of each resource by state; together they are what the machine has.
 fn write_room(page: &mut Page<'_>, (total, reserved): (Room, Room), allocated: Room) -> fmt::Result {
     const HERTZ: f64 = 1e6;
     const BYTES: f64 = 1024.0 * 1024.0;
@@ -449,7 +448,7 @@ fn present(n: i64) -> f64 {
     number(n.max(0).unsigned_abs())
 }
 
-/// One page, written when its registry is encoded.
+/// A page, written when its registry is encoded.
 struct Exposition {
     of: Arc<Shared>,
     measured: Vec<Measured>,

@@ -1,7 +1,7 @@
-//! The eyes of the agent: what changes in the world and nobody reports.
+//! The watchers of the agent: they report changes that nothing else reports.
 //!
-//! In: directories, the mount table, the read model. Out: events for the planner. Events of the kernel wherever there are
-//! any; a periodic look only for what has none. It decides nothing.
+//! In: directories, the mount table, the read model. Out: events for the planner. They use kernel events wherever
+//! there are any, and inspect periodically only what has none. They decide nothing.
 
 pub mod clock;
 

@@ -1,8 +1,9 @@
-//! Directories of allocations that an older agent left open to every user.
+//! Closes directories of allocations that an older agent left open to every user.
 //!
-//! In: the directories, with what is kept in them of their allocations. Out: nothing of them is open to strangers, and the users of their
-//! tasks enter as before. It comes before everything that writes, because an agent on a full disk may get no further, and writes nothing
-//! itself. What can't be told yet (an allocation whose file is damaged, users while name services fail) is left to the planner.
+//! In: the directories, and the allocation stored in each. Out: no directory is open to other users, and the users of
+//! its tasks can enter as before. This runs before everything that writes, and writes nothing itself, because an
+//! agent on a full disk may get no further. Cases that cannot be decided yet (an allocation whose file is damaged,
+//! users while name services fail) are left to the planner.
 
 use herdlet_api_types::alloc::Allocation;
 use herdlet_base::{
@@ -13,7 +14,7 @@ use herdlet_storage::alloc_dir::{LeftOpen, left_open};
 
 use crate::{executor::places, state_db::accepted::KeptAllocation};
 
-/// Closes them around the tasks that may run in them; `guests` may enter every allocation.
+/// Closes the directories to all but the users of their tasks; `guests` may enter every allocation.
 pub fn close_left_open(paths: &Paths, guests: &[String]) {
     for id in alloc_ids(&paths.allocs()) {
         let closed = match left_open(paths, id) {

@@ -1,18 +1,19 @@
-//! What runs beside the loop and feeds it: eyes on the machine, sources of desired state.
+//! Runs tasks beside the loop that send it events: watchers of the machine and sources of desired state.
 //!
-//! In: futures that run until the agent ends. Out: word of the first that panicked. It must not know what they look at.
+//! In: futures that run until the agent ends. Out: the message of the first one that panics. It must not know what
+//! they watch.
 //!
-//! They are never begun anew: one that panicked once is likely to do so again, and without it an agent that looks sound would
-//! miss ends of tasks or changes of manifests. A new process finds everything again by looking.
+//! A panicked watcher is not restarted: it is likely to panic again, and without it an agent that looks healthy would
+//! miss exits of tasks or changes of manifests. A new process finds everything again by inspection.
 
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-/// How long they may take to end: each only has to come to its next point of waiting.
+/// How long the futures may take to end; each only has to reach its next await.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// All of them.
+/// The running watchers.
 #[derive(Debug, Default)]
 pub(super) struct Eyes(JoinSet<()>);
 
@@ -21,19 +22,19 @@ impl Eyes {
         self.0.spawn(eye);
     }
 
-    /// Resolves when one has panicked, and says how. May be dropped while waiting.
+    /// Resolves with the message when one of them has panicked. Cancel safe.
     pub(super) async fn panicked(&mut self) -> String {
         loop {
             match self.0.join_next().await {
                 Some(Err(error)) if error.is_panic() => return error.to_string(),
-                // Some have said what they had to say.
+                // Some end because they have nothing more to send.
                 Some(Ok(()) | Err(_)) => {}
                 None => return std::future::pending().await,
             }
         }
     }
 
-    /// Ends all of them. One that is stuck, as on a disk that hangs, is left behind.
+    /// Ends all of them. One that is stuck, for example on a disk that hangs, is abandoned.
     pub(super) async fn close(mut self) {
         if tokio::time::timeout(CLOSE_MAX, self.0.shutdown()).await.is_err() {
             tracing::error!("a part of the agent did not end in time, as on a disk that hangs");
@@ -64,7 +65,7 @@ mod tests {
         let (told, is_stuck) = tokio::sync::oneshot::channel();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let on_it = runtime.handle().clone();
-        // As a write on a disk that hangs: it comes to no point of waiting.
+        // Like a write to a disk that hangs: it never reaches an await.
         eyes.0.spawn_on(
             async move {
                 let _ = told.send(());

@@ -1,8 +1,9 @@
-//! A folder of manifests as a source of desired state: what lies in it runs, what is taken out of it is stopped.
+//! A folder of manifests as a source of desired state: jobs defined in it run, jobs removed from it are stopped.
 //!
-//! In: a directory, and which jobs it owned when the agent last ran. Out: requests to the planner. A broken file keeps the
-//! last good version of its jobs; a folder that can't be read changes nothing. Which file owns which job is kept in a small
-//! file, written before anything is applied, so that a file removed while the agent was down is noticed.
+//! In: a directory, and which jobs it owned when the agent last ran. Out: requests to the planner. If a file is
+//! broken, the last good version of its jobs stays; a folder that cannot be read changes nothing. A small file stores
+//! which file owns which job. It is written before anything is applied, so that a manifest removed while the agent
+//! was down is noticed.
 
 mod links;
 mod memory;
@@ -41,52 +42,52 @@ use crate::{
     planner::Input,
 };
 
-/// Editors and copies touch a file several times; one reading serves them all.
+/// Editors and copies touch a file several times; one read serves all of these changes.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 
-/// A folder that never comes to rest is read all the same after so long.
+/// A folder that keeps changing is read after this time.
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How long to wait before a folder that can't be watched, or could not be taken over, is tried again.
+/// The delay before retrying a folder that cannot be watched, or whose jobs could not be applied.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
 
-/// A reading that takes longer is told of: a file system behind it that doesn't answer blocks it for as long as it likes.
+/// A read that takes longer is logged: a file system that does not respond can block it indefinitely.
 const READING_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// So many jobs or files are named in one sentence.
+/// The most jobs or files that are named in one message.
 const NAMED_MAX: usize = 5;
 
 /// A folder of manifests.
 pub struct FolderSource {
     dir: PathBuf,
-    /// Where ownership is kept.
+    /// The file that stores the ownership.
     memory: PathBuf,
     remembered: Memory,
     owners: Arc<Owners>,
     drivers: Drivers,
     inbox: Inbox<Input>,
     status: Arc<FolderStatus>,
-    /// As last told.
+    /// As last logged.
     warnings: Vec<Problem>,
     first_try: Option<GateOpener>,
     tried: Gate,
 }
 
-/// What is wrong with the folder now, for status and metrics.
+/// The current problems of the folder, for status and metrics.
 #[derive(Debug, Default)]
 pub struct FolderStatus(Mutex<Vec<Problem>>);
 
 /// Whether the folder itself could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// It could; files in it may be wrong all the same.
+    /// It could be read, though files in it may be invalid.
     Read,
-    /// It could not, as its status says.
+    /// It could not be read; the reason is in its status.
     Unreadable,
 }
 
 impl FolderStatus {
-    /// Everything that is wrong; empty when all files are in force.
+    /// The problems; empty if all files are in force.
     pub fn problems(&self) -> Vec<Problem> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -133,20 +134,20 @@ impl FolderSource {
         &self.dir
     }
 
-    /// Opens when the folder was read for the first time, or could not be: from then on it changes what it said.
+    /// Opens when the folder has been read for the first time, or could not be.
     pub fn tried(&self) -> Gate {
         self.tried.clone()
     }
 
-    /// What is wrong with it, as it changes.
+    /// The folder's problems, kept up to date.
     pub fn status(&self) -> Arc<FolderStatus> {
         Arc::clone(&self.status)
     }
 
-    /// Reads the folder and makes it the desired state.
+    /// Reads the folder and applies it as desired state.
     ///
     /// # Errors
-    /// When ownership can't be remembered, or the agent is shutting down. What is wrong with files is in the status.
+    /// When the ownership cannot be stored, or the agent is shutting down. Problems of files go into the status.
     async fn load(&mut self) -> anyhow::Result<Reading> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
         let before = self.remembered.owned();
@@ -171,7 +172,7 @@ impl FolderSource {
         let place = self.keep_what_a_loss_took(&before, &mut wanted, identity(&self.dir));
         let Wanted { jobs, volumes, gone, owned, mut problems, mut warnings, .. } = wanted;
         warnings.extend(exposed);
-        // Remembered first: what is applied and then forgotten could never be taken away again.
+        // Stored first: jobs that are applied but not recorded could never be removed again.
         self.remember(&union(&before, &owned), place)?;
         let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
         if let Some(error) = &refused {
@@ -183,16 +184,16 @@ impl FolderSource {
             return Ok(Reading::Read);
         }
         for job in gone {
-            // It may be gone already.
+            // The job may already be deleted.
             let _ = request(&self.inbox, Command::Delete { job }).await?;
         }
         self.remember(&owned, place)?;
         Ok(Reading::Read)
     }
 
-    /// Where files are missing and the folder is on another file system than before, a mount is lost rather than the files
-    /// removed; and where another directory is in its place that has none at all, it is being made anew. Their jobs stay. `here` is
-    /// device and inode now; the answer are those to remember.
+    /// Keeps jobs whose files are missing because the folder itself was lost. If the folder is on another file system
+    /// than before, a mount was lost rather than files removed. If another, empty directory is in its place, the
+    /// directory is being recreated. `here` is the current device and inode; the result is the pair to store.
     fn keep_what_a_loss_took(
         &self,
         before: &Owned,
@@ -228,13 +229,13 @@ impl FolderSource {
     }
 
     async fn follow_on(mut self) {
-        // What is wrong is said once, not at every try.
+        // A failure is logged once, not with every attempt.
         let mut said = None;
         loop {
             let wrong = self.follow_once().await.err().map(|error| format!("{error:#}"));
             self.first_try_is_over();
             if let Some(why) = wrong.as_ref().filter(|_| wrong != said) {
-                // A full disk, for instance: what runs runs on.
+                // For example, the disk is full; running tasks keep running.
                 tracing::error!(dir = %self.dir.display(), "failed to {why}; nothing is removed, it is tried again");
                 let message = format!("can't be followed: failed to {why}");
                 self.status.set(vec![self.problem(message)]);
@@ -246,12 +247,12 @@ impl FolderSource {
 
     /// Reads the folder after each change, until it vanishes or is replaced.
     async fn follow_once(&mut self) -> anyhow::Result<()> {
-        // The way to it first, then which it is, then what is in it: whatever is replaced meanwhile is noticed.
+        // In this order (the path to the folder, its identity, its content), any replacement in between is noticed.
         let mut links = Links::on_the_way_to(&self.dir);
         let mounts = MountBell::open().ok();
         let watched = identity(&self.dir);
         let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder");
-        // What is there before the watch is; and where there is nothing to be watched, this says why.
+        // Reads what was there before the watch; if the folder could not be watched, this reports why.
         if self.load().await? == Reading::Unreadable {
             return Ok(());
         }
@@ -271,14 +272,14 @@ impl FolderSource {
             }
             let _ = tokio::time::timeout(QUIET_WAIT_MAX, comes_to_rest(&watch)).await;
             self.load().await?;
-            // Another folder in its place, or another one that a link leads to, is to be watched in its stead.
+            // A replaced folder, or a link that leads to another one, needs a new watch.
             if is_another() {
                 return Ok(());
             }
         }
     }
 
-    /// Something is wrong with the folder as a whole.
+    /// Creates a problem of the folder as a whole.
     fn problem(&self, message: String) -> Problem {
         Problem { source: self.dir.display().to_string(), line: 0, column: 0, path: String::new(), message }
     }
@@ -289,7 +290,7 @@ impl FolderSource {
         }
     }
 
-    /// Logs that the folder itself is missing or can't be read, once as long as it stays the same.
+    /// Logs that the folder is missing or cannot be read; repeated only when the reason changes.
     fn tell_unreadable(&mut self, problem: Problem) {
         let problems = vec![problem];
         if problems != self.status.problems() {
@@ -303,7 +304,7 @@ impl FolderSource {
         }
     }
 
-    /// Logs that a reading doesn't end. What ends it tells how the folder is then.
+    /// Logs that a read does not return. Its result later replaces this status.
     fn tell_hanging(&mut self) {
         let message = format!(
             "has been read for {READING_TIME_MAX:?} without an end: a file in it does not answer; what it defined stays in force"
@@ -313,7 +314,7 @@ impl FolderSource {
         self.first_try_is_over();
     }
 
-    /// Logs what is wrong, once as long as it stays the same.
+    /// Logs problems and warnings when they have changed.
     fn tell(&mut self, problems: Vec<Problem>, warnings: Vec<Problem>) {
         if problems != self.status.problems() {
             for problem in &problems {
@@ -348,7 +349,8 @@ impl FolderSource {
     }
 }
 
-/// What of a folder somebody else could change, in one problem: whoever can runs any program as any user.
+/// The files and directories of a folder that another user could change, as one problem: such a user can run any
+/// program as any user.
 pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
     let mut found = ownership::exposed_in(dir, folder.files.iter().map(|file| &*file.path));
     found.sort_by(|one, other| one.path().cmp(other.path()));
@@ -379,8 +381,8 @@ fn owning(owned: &Owned) -> BTreeSet<String> {
     owned.iter().filter(|(_, keys)| !keys.is_empty()).map(|(file, _)| file.clone()).collect()
 }
 
-/// Waits until something was mounted or unmounted somewhere: what lies over the folder now may be another one, of which its own
-/// watch tells nothing.
+/// Waits for a mount or unmount anywhere: the path may now lead to another folder, which the folder's own watch does
+/// not report.
 async fn mounted(mounts: Option<&MountBell>) {
     let rung = match mounts {
         Some(mounts) => mounts.rung().await.is_ok(),

@@ -1,8 +1,9 @@
-//! What is collected, and why: a decision from what is shown.
+//! Chooses what to collect, and why, from the published state.
 //!
-//! In: jobs, allocations, how full the disk is, the rules. Out: all that has ended, in the order in which it would be collected,
-//! with what is due named. Of allocations those that failed go last: their logs are the ones that somebody wants to read. What is left
-//! alone because planning it panicked is never chosen: the planner would not give it up, and nothing else would be chosen.
+//! In: jobs, allocations, disk usage, the rules. Out: everything that has ended, in the order of collection, with the
+//! due ones marked. Failed allocations come last, because their logs are the ones that people want to read.
+//! Quarantined objects (planning them panicked) are never chosen: the planner would not give them up, and they would
+//! block all others.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +16,7 @@ use herdlet_api_types::{
 };
 use herdlet_config::gc::Rules;
 
-/// How full the disk is on which directories of allocations are, in percent.
+/// The usage, in percent, of the file system that holds the directories of allocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Of its bytes.
@@ -23,19 +24,18 @@ pub struct Usage {
     pub inodes: u8,
 }
 
-/// What the decision is made from.
+/// The input of the decision.
 #[expect(missing_debug_implementations, reason = "has a closure")]
 pub struct Seen<'s> {
     pub jobs: &'s [Arc<JobView>],
     pub allocs: &'s [Arc<AllocView>],
-    /// Whether a folder of manifests says that the job is wanted: forgotten, it would run again.
+    /// Whether a folder of manifests defines the job: if it were forgotten, it would run again.
     pub is_owned: &'s dyn Fn(&JobKey) -> bool,
-    /// How full the disk is.
     pub usage: Usage,
     pub now: UnixNanos,
 }
 
-/// Something that has ended, and what has to be asked for to collect it.
+/// Something that has ended, and the object to name in the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub ended: Ended,
@@ -49,7 +49,7 @@ pub enum What {
     Alloc(AllocId),
 }
 
-/// All that has ended, what is due first.
+/// Everything that has ended, the due ones first.
 pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
     let mut of_job: BTreeMap<&JobKey, Vec<&AllocView>> = BTreeMap::new();
     for view in seen.allocs {
@@ -63,7 +63,7 @@ pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
         }
     }
     choices.sort_by_key(|choice| choice.ended.ended_at);
-    // What a job leaves goes with it.
+    // A job takes its allocations with it.
     for choice in &choices {
         if let (What::Job(key), Some(_)) = (&choice.what, choice.ended.due) {
             of_job.remove(key);
@@ -79,7 +79,7 @@ pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
         let (due, message) = if at < excess {
             (Some(Due::Count), format!("{count} have ended, gc_max_allocs is {}", rules.gc_max_allocs))
         } else if let Some((due, message)) = full.clone().filter(|_| at == excess) {
-            // One after the other: the disk is looked at in between.
+            // One at a time: the disk usage is read again in between.
             (Some(due), message)
         } else {
             (
@@ -106,7 +106,7 @@ pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
     choices
 }
 
-/// When the next job is due that is not yet.
+/// How long until the next job becomes due, among those that are not due yet.
 pub fn next_due(rules: &Rules, choices: &[Choice], now: UnixNanos) -> Option<Duration> {
     let jobs =
         choices.iter().filter(|choice| matches!(choice.what, What::Job(_)) && choice.ended.due.is_none());
@@ -114,7 +114,7 @@ pub fn next_due(rules: &Rules, choices: &[Choice], now: UnixNanos) -> Option<Dur
 }
 
 fn over(rules: &Rules, now: UnixNanos, job: &JobView, allocs: &[&AllocView]) -> Choice {
-    // What was over before may have been stopped only now.
+    // A job whose allocations ended earlier may have been stopped only now.
     let ended_at = allocs.iter().map(|view| ended_at(view)).fold(job.submit_time, UnixNanos::max);
     let left = left(rules, now, ended_at);
     let threshold = rules.job_gc_threshold;
@@ -136,7 +136,7 @@ fn over(rules: &Rules, now: UnixNanos, job: &JobView, allocs: &[&AllocView]) -> 
     Choice { ended, what: What::Job(job.key.clone()) }
 }
 
-/// How much longer a job stays. A clock that was set back keeps it longer, and never collects early.
+/// How much longer a job stays. A clock that was set back prolongs this and never causes an early collection.
 fn left(rules: &Rules, now: UnixNanos, ended_at: UnixNanos) -> Duration {
     let age = now.0.saturating_sub(ended_at.0);
     Duration(rules.job_gc_threshold.0.saturating_sub(age).max(0))
@@ -147,7 +147,7 @@ fn whole_seconds(span: Duration) -> Duration {
     Duration((span.0 / SECOND).max(1) * SECOND)
 }
 
-/// Why directories have to go for the sake of the disk.
+/// The reason to remove directories because of disk usage, if there is one.
 fn fullness(rules: &Rules, usage: Usage) -> Option<(Due, String)> {
     let told = |due, used: u8, of: &str, name: &str, threshold: u8| {
         let message = format!("{used} % of the disk{of} are used, {name} is {threshold}");
@@ -158,7 +158,7 @@ fn fullness(rules: &Rules, usage: Usage) -> Option<(Due, String)> {
         .or_else(|| told(Due::Inodes, usage.inodes, "'s inodes", "gc_inode_usage_threshold", inodes))
 }
 
-/// Whether the job has done all that it ever will.
+/// Whether the job will do nothing more.
 fn is_over(job: &JobView, allocs: &[&AllocView]) -> bool {
     let ends = job.job.ends() && !job.deleting && !job.quarantined;
     let verdict = matches!(job.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed);
@@ -177,7 +177,7 @@ fn has_failed(view: &AllocView) -> bool {
     view.status == ClientStatus::Failed
 }
 
-/// When its last task ended; one that never had any ended when it last changed.
+/// When its last task ended; for an allocation whose tasks never ran, when it last changed.
 fn ended_at(view: &AllocView) -> UnixNanos {
     let tasks = view.tasks.iter().map(|task| task.finished_at).max();
     tasks.filter(|at| at.0 > 0).unwrap_or(view.modify_time)

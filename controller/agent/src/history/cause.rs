@@ -1,7 +1,8 @@
-//! Why an allocation is shown otherwise than before, in a short sentence: what made it so, not what is waited for since.
+//! Why the view of an allocation changed, in a short sentence: the cause of the change, not what the allocation waits
+//! for.
 //!
-//! In: its view before and after, its job, what it follows. Out: a sentence. All of it is told by what was committed: the version of the
-//! job and what made that, who asked for a stop, the events of tasks, the results of checks.
+//! In: its view before and after, its job, its predecessor. Out: a sentence. It is derived only from committed state:
+//! the job's version and its origin, who requested a stop, the events of tasks, the results of checks.
 
 use herdlet_api_types::{
     alloc::Desired,
@@ -12,18 +13,18 @@ use herdlet_api_types::{
 };
 use herdlet_plan::job::rollout::{COUNT_LOWERED, GROUP_REMOVED, OUTDATED};
 
-/// Why it is shown although nothing was done about it.
+/// The cause for an allocation that is published without having changed.
 pub(super) const ADOPTED: &str = "adopted by a new agent";
 
-/// What has changed, and what is known around it.
+/// A changed view, with its context.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'c> {
-    /// How it looked before; none where it is shown for the first time.
+    /// The view before; `None` if it is published for the first time.
     pub before: Option<&'c AllocView>,
-    /// How it looks now.
+    /// The view now.
     pub after: &'c AllocView,
     pub job: Option<&'c JobView>,
-    /// The allocation in whose place it was made.
+    /// The allocation that it replaces.
     pub previous: Option<&'c AllocView>,
 }
 
@@ -47,7 +48,7 @@ impl Change<'_> {
         }
     }
 
-    /// This, and what it waits for or failed by, where it does so from the first.
+    /// Appends what the allocation waits for, or why it failed, if it does so from the start.
     pub(super) fn with_wait(&self, cause: &str) -> String {
         match (self.after.convergence.state, self.after.convergence.message.as_str()) {
             (ConvergenceState::Waiting | ConvergenceState::Failed, message) if !message.is_empty() => {
@@ -57,7 +58,7 @@ impl Change<'_> {
         }
     }
 
-    /// Why it was made.
+    /// Why the allocation was created.
     fn made(&self) -> String {
         let spec = &self.after.spec;
         let version = || self.version(spec.job_version);
@@ -77,7 +78,7 @@ impl Change<'_> {
         }
     }
 
-    /// Why it is to end.
+    /// Why the allocation is stopped.
     fn stopped(&self) -> String {
         let why = self.after.spec.desired_description.as_str();
         match self.job {
@@ -88,7 +89,7 @@ impl Change<'_> {
         }
     }
 
-    /// What made it as it is wanted.
+    /// Why the allocation has converged.
     fn arrived(&self, before: &AllocView) -> String {
         let has_checks = !self.after.checks.is_empty();
         if before.verdict != Some(true) && self.after.verdict == Some(true) {
@@ -104,7 +105,7 @@ impl Change<'_> {
         }
     }
 
-    /// What put an end to its being as wanted.
+    /// Why the allocation is no longer converged.
     fn trigger(&self, before: &AllocView) -> Option<String> {
         let triggers = |task: &TaskView, was: Option<&TaskView>| {
             let event = news(task, was).find(|event| is_trigger(event.kind))?;
@@ -123,7 +124,7 @@ impl Change<'_> {
         by_task().or_else(failing)
     }
 
-    /// What is said of it, or else its last event.
+    /// The message of the verdict, or else the last event.
     fn said(&self) -> String {
         match self.after.convergence.message.as_str() {
             "" => self.last_event().unwrap_or_default(),
@@ -146,7 +147,7 @@ impl Change<'_> {
         fresh.into_iter().filter_map(event_of)
     }
 
-    /// What made this version of its job.
+    /// The origin of a version of its job.
     fn version(&self, version: u64) -> String {
         let plain = || format!("version {version} was applied");
         let Some(job) = self.job else { return plain() };
@@ -182,7 +183,7 @@ impl Change<'_> {
     }
 }
 
-/// Why nothing of it is left.
+/// Why the allocation was removed.
 pub(super) fn gone(last: &AllocView) -> String {
     match last.spec.desired_description.as_str() {
         "" => "removed".to_owned(),
@@ -198,7 +199,7 @@ fn event_of(task: &TaskView) -> Option<String> {
     task.events.last().map(|event| format!("task {}: {}", task.name, event.message))
 }
 
-/// Events of a task that were not there before, oldest first.
+/// The events of a task that were not there before, oldest first.
 fn news<'t>(
     task: &'t TaskView,
     was: Option<&TaskView>,
@@ -208,7 +209,7 @@ fn news<'t>(
     fresh.into_iter().rev()
 }
 
-/// It says why a task ends or starts again, not that it does.
+/// Whether the event gives the reason why a task ends or starts again, rather than the fact.
 fn is_trigger(kind: TaskEventKind) -> bool {
     match kind {
         TaskEventKind::RestartSignaled

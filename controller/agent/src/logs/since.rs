@@ -1,8 +1,7 @@
-//! Where in a log begins what was written since a moment: by the marks that lie beside its files, and by when these were last
-//! written to.
+//! Finds where the lines written since a given time begin, by the marks beside the log files and the files' mtimes.
 //!
-//! In: the files of one stream. Out: a place in them. A task can write to their directory: what its marks say is believed as
-//! far as the file goes.
+//! In: the files of one stream. Out: a position in them. The task can write to the directory, so offsets in marks are
+//! limited to the length of the file.
 
 use std::{
     fs::File,
@@ -14,15 +13,16 @@ use herdlet_shim::times::{MARK_LEN, Mark, SPAN_S, SUFFIX};
 
 use super::{CHUNK_BYTES_MAX, LogFiles, is_no_log};
 
-/// So much is read of marks at most, of each file from their end: a week of writing each second. What is older bears no times.
+/// The most bytes of marks that are read, each file from its end: a week of one write per second. Older logs count as
+/// having no times.
 const MARKS_BYTES_MAX: u64 = 10 * 1024 * 1024;
 
 impl LogFiles {
-    /// Where the lines that were written since then begin: file number and offset. Lines that are older by at most ten seconds may
-    /// be among them, and all lines of a file that bears no times. `None` where there are no files.
+    /// Where the lines written since `at_s` begin: file number and offset. They may include lines that are older by
+    /// up to ten seconds, and all lines of a file without times. `None` if there are no files.
     ///
     /// # Errors
-    /// When the files can't be read.
+    /// When the files cannot be read.
     pub fn since(&self, at_s: u64) -> io::Result<Option<(u64, u64)>> {
         let mut begin = None;
         let mut left = MARKS_BYTES_MAX;
@@ -44,7 +44,8 @@ impl LogFiles {
         Ok(begin)
     }
 
-    /// None where an older supervisor wrote the log. `left` is how much may still be read.
+    /// Reads the marks of a file; empty if an older supervisor wrote the log. `left` is how many bytes may still be
+    /// read.
     fn marks(&self, index: u64, left: &mut u64) -> io::Result<Vec<Mark>> {
         let name = format!("{}.{index}{SUFFIX}", self.stem);
         let mut file = match self.open_named(&name) {
@@ -62,7 +63,8 @@ impl LogFiles {
     }
 }
 
-/// Before what was written at `at_s` or later; none where all marks are later, and what is before them may be, too.
+/// An offset at or before the bytes written at `at_s` or later; `None` if all marks are later, since earlier bytes
+/// may be later too.
 fn offset_at(marks: &[Mark], at_s: u64) -> Option<u64> {
     let last = marks.iter().rposition(|mark| mark.at_s <= at_s)?;
     let mark = marks.get(last)?;
@@ -70,7 +72,7 @@ fn offset_at(marks: &[Mark], at_s: u64) -> Option<u64> {
     Some(next.unwrap_or(mark).offset)
 }
 
-/// Where the line begins that `offset` is in; there, where it is a very long one.
+/// The start of the line that contains `offset`; `offset` itself if the line is very long.
 fn line_start(file: &File, offset: u64) -> io::Result<u64> {
     let from = offset.saturating_sub(CHUNK_BYTES_MAX as u64);
     let mut before = vec![0; usize::try_from(offset - from).unwrap_or(CHUNK_BYTES_MAX)];
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
     use crate::logs::Stream;
 
-    /// A log file with its marks, last written to at this second.
+    /// Writes a log file with its marks, last modified at this second.
     fn write(dir: &Path, index: u64, text: &str, marks: &[(u64, u64)], written_s: u64) {
         let path = dir.join(format!("t.stdout.{index}"));
         std::fs::write(&path, text).unwrap();
@@ -123,7 +125,7 @@ mod tests {
             (100, (3, 0)),
             (104, (3, 0)),
             (105, (3, 2)),
-            // Later than ten seconds after a mark nothing was written until the next.
+            // Nothing was written from ten seconds after a mark until the next one.
             (114, (3, 2)),
             (115, (3, 4)),
             (141, (3, 4)),
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(files(dir.path()).since(1).unwrap(), None);
         write(dir.path(), 0, "a\n", &[], 100);
         write(dir.path(), 1, "b\nc\n", &[], 200);
-        // A new supervisor went on where an old one had been.
+        // A new supervisor continued in the file of an old one.
         write(dir.path(), 2, "d\ne\n", &[(300, 2)], 301);
         let files = files(dir.path());
         assert_eq!(files.since(150).unwrap(), Some((1, 0)));

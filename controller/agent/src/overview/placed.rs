@@ -1,7 +1,8 @@
-//! Jobs of which servers have placed something here: as much of each as is on this machine.
+//! The parts on this machine of the jobs that servers have placed here.
 //!
-//! In: the allocations of the read model. Out: a view of each such job, made of them, beside those of this machine's own jobs; and what is
-//! said to who would change one here. No job of servers is kept as such: their allocations are all there is.
+//! In: the allocations of the read model. Out: a view of each such job, derived from its allocations, and the refusal
+//! of commands that would change one here. Jobs of servers are not stored as such; their allocations are all there
+//! is.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,12 +15,12 @@ use herdlet_plan::event::Command;
 
 use crate::publish::ReadModel;
 
-/// A command is about a job that servers have placed here.
+/// A command concerns a job that servers have placed here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("job \"{job}\" is the cluster's, whose servers have placed it here: {hint}; nothing was changed")]
 pub struct Placed {
     pub job: JobKey,
-    /// Where it can be done.
+    /// Where and how the command can be carried out.
     pub hint: String,
 }
 
@@ -54,7 +55,7 @@ fn of_servers(model: &ReadModel, key: &JobKey) -> Option<JobView> {
 /// Whether a command may be carried out, as far as jobs of servers are concerned.
 ///
 /// # Errors
-/// The first such job, and where it can be done.
+/// The first such job, and where the command can be carried out.
 pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
     let (jobs, verb) = match command {
         Command::Apply { jobs, .. } => (jobs.iter().map(|job| job.key()).collect(), "run"),
@@ -66,7 +67,7 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
         Command::Revert { job, .. } => (vec![job.clone()], "revert"),
         Command::Dispatch { job, .. } => (vec![job.clone()], "dispatch"),
         Command::ForceLaunch { job } => (vec![job.clone()], "periodic force"),
-        // Of allocations, volumes and deployments, which tell by themselves whose they are.
+        // Commands about allocations, volumes and deployments, whose owner is known from the object.
         Command::Collect { .. }
         | Command::Explain { .. }
         | Command::DeleteVolume { .. }
@@ -89,7 +90,8 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
     Err(Placed { job, hint })
 }
 
-/// What is known of a job by its allocations: the newest version, and how far the one that is furthest from its goal has come.
+/// Derives the view of a job from its allocations: the newest version, and the verdict of the allocation that is
+/// furthest from its goal.
 fn view(allocs: &[Arc<AllocView>]) -> Option<JobView> {
     let newest = allocs.iter().max_by_key(|alloc| (alloc.spec.job_version, alloc.spec.create_index))?;
     let first = allocs.iter().min_by_key(|alloc| {

@@ -1,19 +1,19 @@
-//! What was accepted, as plain files: from them a lost database is rebuilt.
+//! The accepted state as plain files, from which a lost database is rebuilt.
 //!
-//! In: the records of each commit, before the database takes them. Out: one JSON file per job and per volume from a manifest,
-//! and one per allocation that has ended (so that work which is done is not done again). All are 0600. It must not know how the
-//! database is kept.
+//! In: the records of each commit, before the database gets them. Out: one JSON file per job and per volume from a
+//! manifest, and one per ended allocation (so that finished work is not repeated). All are 0600. It must not know how
+//! the database is stored.
 //!
 //! ```text
-//! <state>/accepted/<namespace>.<id>.json      a job: its current version, and older ones that allocations are made from
+//! <state>/accepted/<namespace>.<id>.json      a job: its current version, and older ones that allocations still use
 //! <state>/accepted/volumes/<name>.json        a volume
-//! <state>/accepted/ended/<allocation>.json    what is remembered of an allocation that has ended
+//! <state>/accepted/ended/<allocation>.json    the state of an allocation that has ended
 //! ```
 //!
-//! A commit writes the files first and the database second, both before anybody is answered. Only the database waits for the
-//! disk: it is the truth, and what a crash or a power cut made of the files is put right from it at the next start. A whole
-//! database that has no record of what a file stands for has forgotten it, or never took it. Each file names the commit it
-//! belongs to, for the case that the database has fallen back to an older one.
+//! A commit writes the files first and the database second, both before any request is answered. Only the database
+//! write waits for the disk: the database is authoritative, and the next start repairs from it whatever a crash or a
+//! power cut did to the files. If an intact database has no record of a file's object, it has forgotten the object or
+//! never accepted it. Each file names its commit, in case the database has fallen back to an older one.
 
 pub mod files;
 pub(crate) mod forward;
@@ -39,7 +39,7 @@ pub use rebuild::KeptAllocation;
 
 pub use files::{EndedFile, JobFile, OlderVersion, Read, ReadError, VolumeFile};
 
-/// A database that is lost in the same moment as the power would be needed to lose one.
+/// A file is lost only if the power fails at the moment at which the database is lost.
 const OUTLIVES: Outlives = Outlives::Processes;
 
 /// The accepted files of one state directory.
@@ -47,15 +47,15 @@ const OUTLIVES: Outlives = Outlives::Processes;
 pub(crate) struct Accepted {
     dir: PathBuf,
     steps: Steps,
-    /// What each job's file says, without the jobs themselves.
+    /// The content of each job's file, without the jobs themselves.
     jobs: BTreeMap<JobKey, Outline>,
-    /// Every version that is stored, shared with whoever plans.
+    /// Every stored version, shared with the planner.
     versions: BTreeMap<(JobKey, u64), Arc<Job>>,
     volumes: BTreeMap<String, VolumeState>,
     ended: BTreeSet<AllocId>,
 }
 
-/// A job's file but for the jobs in it. Equal outlines mean equal files: versions are immutable.
+/// A job's file without the jobs in it. Equal outlines mean equal files, because versions are immutable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outline {
     version: u64,
@@ -65,7 +65,7 @@ struct Outline {
     older: BTreeSet<u64>,
 }
 
-/// What a file should be.
+/// The target state of a file.
 enum Wanted<'a> {
     Job(&'a JobState),
     Volume(&'a VolumeState),
@@ -74,7 +74,7 @@ enum Wanted<'a> {
 }
 
 impl Accepted {
-    /// The files below `<state>/accepted`; makes the directories.
+    /// Opens the files below `<state>/accepted`; creates the directories.
     pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
         for made in [dir.clone(), dir.join("volumes"), dir.join("ended")] {
             durable::make_dir(&made)?;
@@ -94,21 +94,21 @@ impl Accepted {
         self.steps = steps;
     }
 
-    /// Takes what the files say already, so that only what differs is written.
+    /// Registers the files' current content, so that only differences are written.
     pub(crate) fn learn(&mut self, read: &Read) {
         self.jobs = read.jobs.iter().map(|(key, file)| (key.clone(), outline_of(file))).collect();
         self.volumes = read.volumes.iter().map(|(name, file)| (name.clone(), file.state())).collect();
         self.ended = read.ended.keys().copied().collect();
     }
 
-    /// The keys of all that has a file.
+    /// The keys of all objects with a file.
     pub(crate) fn keys(&self) -> impl Iterator<Item = RecordKey> {
         let jobs = self.jobs.keys().cloned().map(RecordKey::Job);
         let volumes = self.volumes.keys().cloned().map(RecordKey::Volume);
         jobs.chain(volumes).chain(self.ended.iter().copied().map(RecordKey::AllocState))
     }
 
-    /// Makes the files say what `records` say, in the name of the commit they will be part of. Doing it again changes nothing.
+    /// Updates the files to match `records`, under the number of the commit that will contain them. Idempotent.
     pub(crate) fn take(&mut self, records: &[Record], commit: u64) -> io::Result<()> {
         let mut wanted: BTreeMap<&RecordKey, Wanted<'_>> = BTreeMap::new();
         for record in records {
@@ -141,7 +141,7 @@ impl Accepted {
                 | Record::Delete(RecordKey::Meta | RecordKey::JobVersion(..) | RecordKey::AllocSpec(_)) => {}
             }
         }
-        // What is accepted comes first: were the database lost in this very moment, too much is better than too little.
+        // Write before removing: were the database lost at this moment, too much is better than too little.
         for (key, wanted) in &wanted {
             self.put(key, wanted, commit)?;
         }
@@ -186,7 +186,7 @@ impl Accepted {
 
     fn put_job(&mut self, key: &JobKey, state: &JobState, commit: u64) -> io::Result<()> {
         let Some(job) = self.versions.get(&(key.clone(), state.version)) else {
-            // A job without its current version can't be run either; the file keeps what it said.
+            // A job without its current version cannot run either; the file stays unchanged.
             tracing::error!(job = %key, version = state.version, "a job was stored without its current version");
             return Ok(());
         };
@@ -234,7 +234,7 @@ impl Accepted {
         Ok(())
     }
 
-    /// A version that a later record of the batch writes again stays.
+    /// Forgets deleted versions, except those that a later record of the batch writes again.
     fn forget_versions(&mut self, records: &[Record]) {
         let mut gone: BTreeSet<(JobKey, u64)> = BTreeSet::new();
         for record in records {
@@ -262,7 +262,7 @@ impl Accepted {
     }
 }
 
-/// Nothing of it will ever run again.
+/// Whether nothing of the allocation will run again.
 fn has_ended(state: &Durable) -> bool {
     state.status.is_terminal()
         && !state.tasks.is_empty()

@@ -1,10 +1,10 @@
-//! The state directory is ours: one agent at a time, of no older release than what wrote it.
+//! Claims the state directory: one agent at a time, of a release that knows its format.
 //!
-//! In: a path. Out: a [`StateDir`], which holds the lock until the process ends. A directory of a newer format is refused
-//! before anything in it is touched.
+//! In: a path. Out: a [`StateDir`], which holds the lock until the process ends. A directory of a newer format is
+//! refused before anything in it is changed.
 //!
-//! - `alone`: the instance itself is ours too.
-//! - `location`: no tasks of the instance run where this agent would not see them.
+//! - `alone`: claims the instance itself.
+//! - `location`: checks that no tasks of the instance run where this agent would not see them.
 
 mod alone;
 mod location;
@@ -34,52 +34,52 @@ pub use location::{Elsewhere, LivingError};
 
 use super::{code::FORMAT, file};
 
-/// Why a state directory can't be used. The sentences read after "failed to".
+/// Why a state directory cannot be used. The messages continue "failed to".
 #[derive(Debug, Error)]
 pub enum ClaimError {
-    /// Another agent has it.
+    /// Another agent uses it.
     #[error("use the state directory {}: another agent{} is using it", path.display(), said_pid(pid))]
     InUse {
         path: PathBuf,
-        /// Its process id, where it is known.
+        /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// Another agent has the same instance, with another state directory.
+    /// Another agent runs the same instance with another state directory.
     #[error(
         "use the state directory {}: another agent{} is running its instance, {} ({locked} is taken); if this one is a copy, {OWN_INSTANCE}",
         path.display(), said_holder(holder), instance.0
     )]
     InstanceInUse {
         path: PathBuf,
-        /// What of the instance the other one holds.
+        /// The claim that the other agent holds.
         locked: String,
-        /// The instance that both are of.
+        /// The instance of both.
         instance: InstanceId,
         holder: Option<Holder>,
     },
     /// Tasks of the instance run elsewhere.
     #[error("use the state directory {}: {elsewhere}", path.display())]
     Elsewhere { path: PathBuf, elsewhere: Box<Elsewhere> },
-    /// It can't be found out whether tasks of the instance run elsewhere.
+    /// The agent cannot determine whether tasks of the instance run elsewhere.
     #[error(
         "use the state directory {}: it is not known whether tasks of its instance run elsewhere, because {why}; this agent would start them a \
          second time", path.display()
     )]
     Unknown { path: PathBuf, why: Box<LivingError> },
-    /// It was written by a newer release; nothing was touched.
+    /// A newer release wrote it; nothing was changed.
     #[error(
         "read {0}: it has format {found}, this release knows {FORMAT} at most; nothing was changed; if no newer release has run here, \
          the file is damaged: remove {0}, the database knows as well", path.display()
     )]
     Newer {
-        /// What has the newer format.
+        /// The file with the newer format.
         path: PathBuf,
         found: u64,
     },
-    /// Somebody else could change it.
+    /// Another user could change it.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
-    /// There is state, but nothing says whose.
+    /// There is state, but its instance is unknown.
     #[error(
         "find out whose state is in {}: its file `instance` can't be read ({why}) and the database can't tell; restore the \
          file (16 hexadecimal characters), or start with a new, empty --state-dir", path.display()
@@ -89,18 +89,19 @@ pub enum ClaimError {
         /// What is wrong with the file.
         why: String,
     },
-    /// The file system refused.
+    /// The file system refused an operation.
     #[error("{operation} {}", path.display())]
     Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// What to do for an instance of its own. Nothing is to be removed: volumes of the host may be mounted below `alloc`.
+/// How to get a separate instance. The advice is never to remove anything, because volumes of the host may be mounted
+/// below `alloc`.
 const OWN_INSTANCE: &str = "for an instance of its own start the agent with a new, empty --state-dir";
 
-/// The file that says whose a directory is.
+/// The file with the id of the instance.
 const INSTANCE: &str = "instance";
 
-/// A state directory that no other agent can use while this lives.
+/// A state directory that no other agent can use while this value exists.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
@@ -110,18 +111,18 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory (0711) unless it is there, locks it and finds out, or draws, which instance it is of.
+    /// Creates the directory (0711) if it is missing, locks it, and reads or generates its instance id.
     ///
     /// # Errors
     /// [`ClaimError`]; see its variants.
     pub fn claim(path: &Path) -> Result<Self, ClaimError> {
         let format_path = path.join("format");
-        // What somebody else has prepared is not touched.
+        // Do not touch a directory that another user has prepared.
         ownership::check_if_there(path)?;
         refuse_newer(&format_path)?;
         // Tasks of other users pass through it to their own directories.
         durable::make_passage(path).map_err(io_error("make the state directory", path))?;
-        // By now nobody can prepare it any more.
+        // From here on no other user can prepare it.
         ownership::check(path)?;
         ownership::check_kept(path)?;
         let lock = lock(path)?;
@@ -133,28 +134,26 @@ impl StateDir {
         Ok(Self { path: path.to_owned(), instance, _lock: lock })
     }
 
-    /// Whose directory `path` is, as its file says; claims nothing.
+    /// The instance of the directory `path`, according to its file; claims nothing.
     pub fn instance_in(path: &Path) -> Option<InstanceId> {
         parse_instance(std::fs::read_to_string(path.join(INSTANCE)).ok()?.trim())
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whose it is.
     pub fn instance(&self) -> &InstanceId {
         &self.instance
     }
 }
 
-/// The plain file says the format too, because even opening a database may write to it.
+/// Refuses a newer format by the plain file, because even opening a database may write to it.
 fn refuse_newer(path: &Path) -> Result<(), ClaimError> {
     match std::fs::read_to_string(path) {
         Ok(text) => match text.trim().parse() {
             Ok(found) if found > u64::from(FORMAT) => Err(ClaimError::Newer { path: path.to_owned(), found }),
-            // The database says it once more: a damaged file keeps nobody from starting.
+            // The database contains the format too, so a damaged file does not prevent a start.
             Ok(_) | Err(_) => Ok(()),
         },
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(()),
@@ -163,7 +162,8 @@ fn refuse_newer(path: &Path) -> Result<(), ClaimError> {
     }
 }
 
-/// A lock of flock(2) ends with the process, however that ends. The number in the file is for people.
+/// Locks the directory with flock(2), which ends with the process, however it ends. The number in the file is for
+/// people.
 fn lock(dir: &Path) -> Result<File, ClaimError> {
     let path = dir.join("lock");
     let mut file = durable::open_in_place(&path).map_err(io_error("open", &path))?;
@@ -173,15 +173,15 @@ fn lock(dir: &Path) -> Result<File, ClaimError> {
             return Err(io_error("lock", &path)(error.into()));
         }
         let pid = holder(&path);
-        // One that was killed a moment ago may not be quite gone.
+        // An agent that was killed a moment ago may not have exited yet.
         let ended = pid.is_none_or(ends);
-        // Nor may a process that it was starting: until its program begins, that one holds the lock too.
+        // The same holds for a process that it was starting, which shares the lock until it calls execve(2).
         let given_up = Instant::now() + BEGIN_MAX;
         while take().is_err() {
             if !ended || Instant::now() > given_up {
                 return Err(ClaimError::InUse { path: dir.to_owned(), pid });
             }
-            // Nothing tells of the end of a lock but a wait for it that has no limit.
+            // Nothing reports the end of a lock except a wait without a timeout.
             let _ = poll(&mut [], Some(&PAUSE));
         }
     }
@@ -194,35 +194,36 @@ fn lock(dir: &Path) -> Result<File, ClaimError> {
     Ok(file)
 }
 
-/// The process that says it has the lock.
+/// The process id in the lock file.
 fn holder(path: &Path) -> Option<u32> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// How long an agent may take to be gone after it was killed.
+/// How long an agent may take to exit after it was killed.
 const END_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long a process may take to begin its program, after which it holds the lock no longer.
+/// How long a new process may take to call execve(2), which releases its share of the lock.
 const BEGIN_MAX: Duration = Duration::from_secs(2);
-/// Between two looks at whether it has.
+/// The interval between two attempts to lock.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
-/// Whether another process ends within [`END_MAX`], or has ended.
+/// Whether another process has ended or ends within [`END_MAX`].
 fn ends(pid: u32) -> bool {
     let other = i32::try_from(pid).ok().filter(|_| pid != std::process::id()).and_then(Pid::from_raw);
     match other.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
         Some(Ok(end)) => {
             poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&END_MAX)).is_ok_and(|ready| ready > 0)
         }
-        // No such process, or the number is our own by now.
+        // No such process, or the number is now our own.
         Some(Err(_)) | None => true,
     }
 }
 
-/// Reads the instance's id; where the file is lost asks the database; draws one where there is no state at all.
+/// Reads the instance's id. If the file is lost, it reads the database; if there is no state at all, it generates an
+/// id.
 fn instance(dir: &Path) -> Result<InstanceId, ClaimError> {
     let path = dir.join(INSTANCE);
-    // Whatever its bytes are: the database knows as well.
+    // Any bytes are acceptable, because the database contains the id too.
     let why = match std::fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
         Ok(text) => match parse_instance(text.trim()) {
             Some(instance) => return Ok(instance),

@@ -1,7 +1,8 @@
-//! How records are written in the database: where they are, and their bytes.
+//! The encoding of records in the database: their places and their bytes.
 //!
-//! A value is one format byte and msgpack with named fields. Fields are only ever added; whatever else changes takes a new
-//! format. It must not know how the database is kept.
+//! In: records. Out: a table, a key and bytes, and back. A value is one format byte followed by msgpack with named
+//! fields. Fields are only ever added; any other change needs a new format. It must not know how the database is
+//! stored.
 
 use herdlet_api_types::{AllocId, JobKey};
 use herdlet_base::paths;
@@ -9,16 +10,16 @@ use herdlet_plan::record::{RecordKey, RecordValue};
 use redb::TableDefinition;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The format that this release writes, of the database as a whole and of each value.
+/// The format that this release writes, of the database and of each value.
 pub(crate) const FORMAT: u8 = 1;
 
-/// Room for all but the largest values, such as those of an allocation with many tasks: a buffer that grows is copied each time.
+/// Enough for all but the largest values, such as those of an allocation with many tasks; growing a buffer copies it.
 const USUAL_LEN: usize = 1024;
 
-/// Where a record is.
+/// The table of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Table {
-    /// Counters, and what the database says of itself.
+    /// Counters, and the database's description of itself.
     Meta,
     /// Immutable: job versions, allocations.
     Spec,
@@ -26,15 +27,14 @@ pub enum Table {
     State,
     /// What a server has acknowledged (node mode).
     Acks,
-    /// What was forgotten, at the place that its state had, with the commit's number: see [`super::forgotten`].
+    /// Forgotten objects, under the key of their state, with the number of the commit: see [`super::forgotten`].
     Forgotten,
 }
 
 impl Table {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Meta, Self::Spec, Self::State, Self::Acks, Self::Forgotten];
 
-    /// Its name in the database.
+    /// The table's name in the database.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Meta => "meta",
@@ -45,13 +45,12 @@ impl Table {
         }
     }
 
-    /// Its definition.
     pub(crate) fn definition(self) -> TableDefinition<'static, &'static str, &'static [u8]> {
         TableDefinition::new(self.name())
     }
 }
 
-/// Why a value can't be read.
+/// Why a value cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreadable {
     /// A newer release wrote it.
@@ -59,7 +58,7 @@ pub enum Unreadable {
     Damaged(String),
 }
 
-/// Where the record with this key is.
+/// The place of the record with this key.
 pub fn place(key: &RecordKey) -> (Table, String) {
     match key {
         RecordKey::Meta => (Table::Meta, "world".to_owned()),
@@ -71,7 +70,7 @@ pub fn place(key: &RecordKey) -> (Table, String) {
     }
 }
 
-/// The key of the record that is at this place; none where it is none of ours. A key has one place.
+/// The key of the record at this place; `None` if it is not one of ours. Each key has exactly one place.
 pub fn key_at(table: Table, place: &str) -> Option<RecordKey> {
     any_key_at(table, place).filter(|key| self::place(key) == (table, place.to_owned()))
 }
@@ -103,7 +102,6 @@ pub fn encode_value(value: &RecordValue) -> Result<Vec<u8>, rmp_serde::encode::E
     }
 }
 
-/// The bytes of a value.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
     let mut bytes = Vec::with_capacity(USUAL_LEN);
     bytes.push(FORMAT);
@@ -111,7 +109,7 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Err
     Ok(bytes)
 }
 
-/// Reads a value back.
+/// Decodes a value.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
     match bytes.split_first() {
         None => Err(Unreadable::Damaged("the value is empty".to_owned())),

@@ -1,7 +1,8 @@
-//! The database file: opened only after every page was checked, and never by a call that could panic through us.
+//! The database file: every page is checked before it is used, and panics in redb are caught.
 //!
-//! redb panics on a page that changed behind its back, by design; an open with its check reports most of that as an error, the
-//! guard here catches the rest. It must not know what records say.
+//! In: the path of the file. Out: an open database, or why there is none. redb panics by design on a page that was
+//! modified outside of it. Opening with its integrity check reports most of this as an error; the guard here catches
+//! the rest. It must not know the content of records.
 
 use std::{
     fmt::Display,
@@ -21,28 +22,28 @@ use redb::{
 
 use super::code::Table;
 
-/// redb's default is 1 GiB; the state of a machine is some hundred kilobytes, and what is not cached is in the kernel's cache.
+/// redb's default is 1 GiB; the state of a machine is some hundred kilobytes, and the kernel caches the rest.
 const CACHE_BYTES: usize = 512 << 10;
 
-/// Keys in the table `meta` by which the database speaks of itself.
+/// Keys in the table `meta` with which the database describes itself.
 pub(crate) const META_FORMAT: &str = "format";
 pub(crate) const META_INDEX: &str = "index";
 pub(crate) const META_INSTANCE: &str = "instance";
 
-/// Why a database file can't be used.
+/// Why a database file cannot be used.
 #[derive(Debug)]
 pub enum Broken {
-    /// There is none.
+    /// It does not exist.
     Missing,
     /// It has a newer format.
     Newer(u64),
     /// Its content is not what was written.
     Damaged(String),
-    /// The file system or another process keeps us from it.
+    /// The file system or another process denies access.
     Refused(String),
 }
 
-/// Opens the file and checks all of it. Writes to it, if it was not closed.
+/// Opens the file and checks all of it. Writes to it if it was not closed properly.
 pub(crate) fn open(path: &Path) -> Result<Database, Broken> {
     guard(|| builder().set_check_integrity_on_open(true).open(path))?.map_err(database_error)
 }
@@ -61,7 +62,7 @@ pub(crate) fn open_copy(path: &Path) -> Result<Database, Broken> {
     opened.map_err(|error| Broken::Damaged(error.to_string()))
 }
 
-/// Makes an empty database, 0600.
+/// Creates an empty database, 0600.
 pub(crate) fn create(path: &Path) -> Result<Database, Broken> {
     OpenOptions::new()
         .write(true)
@@ -72,13 +73,13 @@ pub(crate) fn create(path: &Path) -> Result<Database, Broken> {
     guard(|| builder().create(path))?.map_err(database_error)
 }
 
-/// The instance that the database says it is of, if it can be read.
+/// The instance of the database, if it can be read.
 pub(crate) fn peek_instance(path: &Path) -> Option<String> {
     let copy = open_copy(path).ok()?;
     String::from_utf8(value(&copy, META_INSTANCE).ok()??).ok()
 }
 
-/// All entries of a table; none where the table was never written.
+/// All entries of a table; empty if the table was never written.
 pub(crate) fn entries(db: &Database, table: Table) -> Result<Vec<(String, Vec<u8>)>, Broken> {
     guard(|| {
         let read = db.begin_read().map_err(damaged)?;
@@ -109,12 +110,12 @@ pub(crate) fn value(db: &Database, key: &str) -> Result<Option<Vec<u8>>, Broken>
     })?
 }
 
-/// A number as it stands in `meta`.
+/// Decodes a number of the table `meta`.
 pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Runs `work`; a panic in it is damage.
+/// Runs `work` and turns a panic into [`Broken::Damaged`].
 pub(crate) fn guard<T>(work: impl FnOnce() -> T) -> Result<T, Broken> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let message = payload
@@ -132,7 +133,7 @@ fn builder() -> Builder {
     builder
 }
 
-/// A file in memory. Bounded, because a damaged header may ask for any length.
+/// A file in memory. Its length is bounded, because a damaged header may request any length.
 #[derive(Debug)]
 struct Copy {
     bytes: Mutex<Vec<u8>>,
@@ -184,7 +185,7 @@ fn damaged(error: impl Display) -> Broken {
     Broken::Damaged(error.to_string())
 }
 
-/// Tells damage from a machine that refuses: only a damaged file is moved aside.
+/// Distinguishes damage from a refusal by the machine: only a damaged file is moved aside.
 fn database_error(error: DatabaseError) -> Broken {
     let text = error.to_string();
     let refused = match error {

@@ -1,15 +1,16 @@
-//! What was forgotten of late: a power cut may bring back what stood for it beside the database.
+//! Recently forgotten objects, whose directories and files a power cut may restore.
 //!
-//! In: the records of each commit. Out: the keys that the database names as forgotten from that commit on, each with the commit's
-//! number, and at the next start the same. It must not know how a directory or a file is removed.
+//! In: the records of each commit. Out: the keys that the database lists as forgotten from that commit on, each with
+//! the commit's number; the next start gets the same list. It must not know how directories and files are removed.
 //!
-//! An allocation is forgotten only after its directory has gone, a job or a volume with its accepted file. The commit waits for the
-//! disk, those removals don't: after a power cut the directory and the file may be there again, and nothing else tells them from
-//! those of an object that a database has lost. So the commit that deletes an object's record names the object. What a database
-//! names is forgotten whatever else is wrong with it: an older copy that was put in its place names only what was forgotten
-//! before, and one that was made anew names nothing. The id of an allocation is given out once. A job or a volume may be made again
-//! under its name: then the name is taken back, and a file that is newer than the commit is not meant. The list is kept short by
-//! waiting for the directories now and then; after that no removal in them can be undone.
+//! An allocation is forgotten only after its directory is removed, a job or a volume only with its accepted file. The
+//! commit waits for the disk, those removals don't: after a power cut the directory and the file may exist again, and
+//! nothing else distinguishes them from those of an object that the database has lost. So the commit that deletes an
+//! object's record lists the object. The list is valid even if the database is damaged or old: an older copy of the
+//! database lists only objects forgotten earlier, and a rebuilt database lists none. The id of an allocation is never
+//! reused. A job or a volume may be created again under its name: then the entry is removed, and a file newer than
+//! the commit is not affected. To keep the list short, the agent occasionally waits until the directories are on
+//! disk; after that no removal in them can be undone.
 
 use std::{
     collections::BTreeMap,
@@ -26,16 +27,16 @@ use super::{
     code::{self, Table},
 };
 
-/// One wait for the disk in so many objects that are forgotten.
+/// The number of forgotten objects after which the agent waits for the disk once.
 const LEN_MAX: usize = 256;
 
-/// Keys of states, each with the number of the commit that has deleted it.
+/// Keys of states, each with the number of the commit that deleted it.
 pub(crate) type Names = BTreeMap<RecordKey, u64>;
 
-/// What the database names.
+/// The list of forgotten objects in the database.
 #[derive(Debug)]
 pub(super) struct Forgotten {
-    /// Where what is removed was.
+    /// The parent directories of removed objects.
     dirs: [PathBuf; 3],
     names: Names,
 }
@@ -46,7 +47,8 @@ impl Forgotten {
         Self { dirs: [paths.allocs(), accepted.join("volumes"), accepted], names }
     }
 
-    /// The names after a commit of `batch`; none where they stay the same. Waits for the disk where they would become too many.
+    /// The list after a commit of `batch`; `None` if it stays the same. Waits for the disk if the list would become
+    /// too long.
     pub(super) fn after(&self, batch: &[Record], commit: u64) -> io::Result<Option<Names>> {
         let mut names = self.names.clone();
         for record in batch {
@@ -62,7 +64,7 @@ impl Forgotten {
         Ok((names != self.names).then_some(names))
     }
 
-    /// Adds to `writes` what makes the database name `names`.
+    /// Adds to `writes` the changes that make the database list `names`.
     pub(super) fn write(&self, names: &Names, writes: &mut BTreeMap<(Table, String), Write>) {
         let place = |key| (Table::Forgotten, code::place(key).1);
         let taken_back = self.names.keys().filter(|key| !names.contains_key(*key));
@@ -71,13 +73,13 @@ impl Forgotten {
         writes.extend(new.map(|(key, commit)| (place(key), Write::Put(commit.to_le_bytes().to_vec()))));
     }
 
-    /// The commit has happened.
+    /// Records that the commit has happened.
     pub(super) fn set(&mut self, names: Names) {
         self.names = names;
     }
 }
 
-/// The key of the state of the object that comes and goes with a record.
+/// The key of the state of the object that a record belongs to.
 fn object(key: &RecordKey) -> Option<RecordKey> {
     match key {
         RecordKey::Job(_) | RecordKey::Volume(_) | RecordKey::AllocState(_) => Some(key.clone()),
@@ -86,7 +88,8 @@ fn object(key: &RecordKey) -> Option<RecordKey> {
     }
 }
 
-/// Waits until every removal in it so far is on disk. Where the directory itself was removed, all in it were, and by somebody else.
+/// Waits until every removal in the directory is on disk. If the directory itself is missing, somebody else removed
+/// it with its content.
 fn sync(dir: &Path) -> io::Result<()> {
     match File::open(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,7 +1,7 @@
-//! Reading the database back: every record that can be read, and those that can't with their bytes.
+//! Reads the database back: every readable record, and the unreadable ones with their bytes.
 //!
-//! In: an open database. Out: [`Loaded`], which is put in order (versions attached, halves without their other half taken out)
-//! before anybody gets it. It must not know where lost records are found again.
+//! In: an open database. Out: [`Loaded`], which is made consistent (versions attached, records without their
+//! counterpart taken out) before it is used. It must not know how lost records are restored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,10 +24,10 @@ use super::{
     forgotten::Names,
 };
 
-/// What a database holds.
+/// The content of a database.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// The database was completely written once.
+    /// Whether the database was ever written completely.
     pub finished: bool,
     /// Number of the last commit.
     pub(crate) index: u64,
@@ -38,13 +38,13 @@ pub struct Loaded {
     pub(crate) volumes: BTreeMap<String, VolumeState>,
     pub(crate) specs: BTreeMap<AllocId, Allocation>,
     pub(crate) states: BTreeMap<AllocId, Durable>,
-    /// What it names as forgotten.
+    /// The objects that it lists as forgotten.
     pub(crate) forgotten: Names,
     /// Records that are not among the above.
     pub(crate) aside: Vec<Aside>,
 }
 
-/// A record that can't be used.
+/// A record that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Aside {
     pub(crate) table: Table,
@@ -54,12 +54,12 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// Its key, if it has one.
+    /// Its key, if its place is known.
     pub(crate) fn key(&self) -> Option<RecordKey> {
         code::key_at(self.table, &self.place)
     }
 
-    /// It told of an allocation, or nobody knows of what.
+    /// Whether it belonged to an allocation, or to an unknown object.
     pub(crate) fn is_of_an_allocation(&self) -> bool {
         match self.key() {
             Some(RecordKey::AllocSpec(_) | RecordKey::AllocState(_)) | None => true,
@@ -71,7 +71,6 @@ impl Aside {
 }
 
 impl Loaded {
-    /// Reads all tables.
     pub(crate) fn read(db: &Database) -> Result<Self, Broken> {
         let mut loaded = Self::default();
         for table in Table::ALL {
@@ -82,7 +81,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Takes in one record.
+    /// Adds a record.
     pub fn take(&mut self, table: Table, place: &str, bytes: Vec<u8>) -> Result<(), Broken> {
         match (table, place) {
             (Table::Meta, META_FORMAT) => {
@@ -116,7 +115,7 @@ impl Loaded {
                 keep(&mut self.volumes, name, &bytes, |name, volume| volume.spec.name == *name)
             }
             Some(RecordKey::AllocSpec(id)) => keep(&mut self.specs, id, &bytes, |id, spec| spec.id == *id),
-            // It doesn't say whose it is.
+            // The value does not contain its id.
             Some(RecordKey::AllocState(id)) => keep(&mut self.states, id, &bytes, |_, _| true),
             None => Err(Unreadable::Damaged("there is no such record".to_owned())),
         };
@@ -130,7 +129,8 @@ impl Loaded {
         }
     }
 
-    /// Takes out what can't be used for want of its other half, and attaches the jobs. Says what was taken out.
+    /// Takes out records whose counterpart is missing, and attaches the jobs. Returns the keys of the records that
+    /// were taken out.
     pub fn put_in_order(&mut self) -> Vec<RecordKey> {
         let mut out: Vec<RecordKey> = Vec::new();
         let versions = &self.versions;
@@ -168,9 +168,10 @@ impl Loaded {
         out
     }
 
-    /// All records, in the order of their keys.
+    /// All records, in key order.
     pub fn into_records(self) -> BTreeMap<RecordKey, RecordValue> {
-        // The planner numbers changes from where the commits are: what it makes next is newer than all that was shown.
+        // The planner continues numbering from the last commit, so that its next change is newer than everything
+        // published.
         let meta = Meta { index: self.meta.index.max(self.index) };
         let meta = [(RecordKey::Meta, RecordValue::Meta(meta))];
         let jobs =
@@ -190,7 +191,8 @@ impl Loaded {
     }
 }
 
-/// Takes in what says of itself that it is what its place says: the rest of the agent goes by the one or by the other.
+/// Adds a value that matches its place; otherwise one part of the agent would use the value's key and another its
+/// place.
 fn keep<K: Ord, V: DeserializeOwned>(
     into: &mut BTreeMap<K, V>,
     key: K,

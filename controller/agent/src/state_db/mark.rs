@@ -1,14 +1,14 @@
 //! The number of the last commit, beside the database.
 //!
-//! A database whose newest pages are damaged may fall back to the commit before, and a copy may be put in its place that is
-//! older still. With this number both are noticed, and an accepted file that is newer than the database is told from one whose
-//! commit never happened. Written without waiting for the disk: it outlives the agent, and that is when it is needed.
+//! In: the number after each commit. Out: the same at the next start. A database whose newest pages are damaged may
+//! fall back to the previous commit, and somebody may replace it with an even older copy. This number reveals both,
+//! and it distinguishes an accepted file that is newer than the database from one whose commit never happened. It is
+//! written without waiting for the disk: it outlives a killed agent, which is when it is needed.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use herdlet_base::durable::{self, Outlives, Steps};
 
-/// The open file.
 #[derive(Debug)]
 pub(crate) struct Mark(File);
 
@@ -25,7 +25,7 @@ impl Mark {
         durable::open_in_place(&path).map(Self)
     }
 
-    /// This commit has happened.
+    /// Stores the number of a commit.
     pub(crate) fn set(&self, index: u64) {
         if let Err(error) = self.0.write_all_at(format!("{index:020}\n").as_bytes(), 0) {
             tracing::debug!(%error, "the number of the last commit could not be written beside the database");
@@ -33,7 +33,7 @@ impl Mark {
     }
 }
 
-/// The number; none where nothing says it.
+/// Reads the number; `None` if there is none.
 pub(crate) fn read(state: &Path) -> Option<u64> {
     std::fs::read_to_string(state.join("committed")).ok()?.trim().parse().ok()
 }

@@ -1,6 +1,6 @@
-//! Opening a state directory: refuse, read, mend, and bring files and database to the same state.
+//! Opens a state directory: checks it, reads it, repairs it, and brings files and database to the same state.
 //!
-//! In: a claimed directory. Out: [`Opened`]. Nothing is changed before it is certain that this release may.
+//! In: a claimed directory. Out: [`Opened`]. Nothing is changed before it is certain that this release may do so.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,20 +40,20 @@ use crate::state_db::{
     },
 };
 
-/// A database that is open, and what was in it.
+/// An open database with its content.
 #[derive(Debug)]
 pub struct Opened {
     pub store: StateDb,
-    /// All records, with a [`RecordKey::Meta`] among them; allocations have their job attached.
+    /// All records, including a [`RecordKey::Meta`]; allocations have their job attached.
     pub records: Vec<(RecordKey, RecordValue)>,
-    /// What could not be read. Most of it was made anew from other files.
+    /// Everything that could not be read. Most of it was rebuilt from other files.
     pub damaged: Vec<SetAside>,
-    /// The database was lost; the records were made anew.
+    /// Whether the database was lost and the records were rebuilt.
     pub rebuilt: bool,
-    /// Something that was stored may be missing: the database was lost or fell back, or an allocation could not be read. What
-    /// is found to run and is not among the records may be wanted, so nobody but an operator may remove it.
+    /// Whether stored records may be missing: the database was lost or fell back, or an allocation could not be read.
+    /// Anything that runs without a record may then be wanted, so only an operator may remove it.
     pub incomplete: bool,
-    /// Allocations that were forgotten of late: what is found of them is a leak, also where something else was lost.
+    /// Recently forgotten allocations. What remains of them is a leak, even if other records were lost.
     pub forgotten: BTreeSet<AllocId>,
 }
 
@@ -68,35 +68,35 @@ pub struct SetAside {
     pub why: String,
 }
 
-/// Why a database can't be opened. The sentences read after "failed to".
+/// Why a database cannot be opened. The messages continue "failed to".
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// A newer release wrote it; nothing was touched.
+    /// A newer release wrote it; nothing was changed.
     #[error(
         "read {}: it has format {found}, this release knows {FORMAT} at most; nothing was changed: start the newer release \
          again, or move the state directory away", path.display()
     )]
     Newer {
-        /// What has the newer format.
+        /// The file with the newer format.
         path: PathBuf,
         found: u64,
     },
-    /// It is another instance's; nothing was touched.
+    /// It belongs to another instance; nothing was changed.
     #[error("use {}: it is of instance {found}, the file `instance` beside it says otherwise", path.display())]
     OtherInstance { path: PathBuf, found: String },
-    /// The machine or another process keeps us from it.
+    /// The machine or another process denies access.
     #[error("open {}: {why}", path.display())]
     Refused { path: PathBuf, why: String },
-    /// The file system refused.
+    /// The file system refused an operation.
     #[error("{operation} {}", path.display())]
     Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl StateDb {
-    /// Opens the database of a claimed directory, or makes one; `paths.runtime` is only read, to find attempts again.
+    /// Opens or creates the database of a claimed directory; `paths.runtime` is only read, to find attempts again.
     ///
     /// # Errors
-    /// [`OpenError`]; damage is none: it is mended as far as possible and reported.
+    /// [`OpenError`]. Damage is not an error: it is repaired as far as possible and reported.
     pub fn open(dir: StateDir, paths: &Paths, now: Now) -> Result<Opened, OpenError> {
         let read = Read::all(&paths.accepted()).map_err(read_error)?;
         let path = paths.database();
@@ -113,7 +113,7 @@ impl StateDb {
             db.is_none() || mended.fell_back || mended.aside.iter().any(Aside::is_of_an_allocation);
         let rebuilt =
             db.is_none() && (!read.jobs.is_empty() || !read.volumes.is_empty() || !loaded.specs.is_empty());
-        // What was made anew is a commit of its own.
+        // The rebuilt records are a commit of their own.
         loaded.index = loaded.index.saturating_add(u64::from(mended.any()));
         let index = loaded.index;
         let forgotten = std::mem::take(&mut loaded.forgotten);
@@ -142,7 +142,7 @@ impl StateDb {
     }
 }
 
-/// A database on its way to being open.
+/// A database that is being opened.
 struct Opening<'a> {
     paths: &'a Paths,
     now: Now,
@@ -150,23 +150,23 @@ struct Opening<'a> {
     damaged: Vec<SetAside>,
 }
 
-/// What differs from what the database says.
+/// The differences from the content of the database.
 #[derive(Default)]
 struct Mended {
     aside: Vec<Aside>,
-    /// Records that were made anew, changed or dropped.
+    /// Records that were rebuilt, changed or dropped.
     anew: BTreeSet<RecordKey>,
     /// The database was behind the last commit.
     fell_back: bool,
-    /// The last commit that happened; none where nothing beside the database says that there was no later one.
+    /// The number of the last commit; `None` if nothing beside the database confirms that there was no later one.
     last: Option<u64>,
 }
 
-/// What the database says of files whose objects it does not know.
+/// What is known about files whose objects the database does not contain.
 struct Past<'a> {
     /// [`Mended::last`].
     last: Option<u64>,
-    /// What it names as forgotten.
+    /// The objects that it lists as forgotten.
     forgotten: &'a Names,
 }
 
@@ -177,17 +177,17 @@ impl Mended {
 }
 
 impl Opening<'_> {
-    /// The database and what is in it; none where there is none that can be used.
+    /// Opens the database and reads it; `None` if there is no usable one.
     ///
-    /// What is in it is read from a copy in memory: opening the file itself writes to it where it was not closed, and one
-    /// that a newer release has written must not be touched.
+    /// The content is read from a copy in memory: opening the file itself writes to it if it was not closed properly,
+    /// and a file that a newer release has written must not be changed.
     fn open(&mut self) -> Result<Option<(Database, Loaded)>, OpenError> {
         let read = || {
             let loaded = Loaded::read(&file::open_copy(&self.path)?)?;
             Ok((file::open(&self.path)?, loaded))
         };
         match read() {
-            // It was being made when the agent died.
+            // The agent died while it created the database.
             Ok((db, loaded)) if !loaded.finished => {
                 drop(db);
                 durable::remove(&self.path).map_err(io_error("remove", &self.path))?;
@@ -209,7 +209,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Makes anew what is missing.
+    /// Rebuilds missing records.
     fn mend(&mut self, loaded: &mut Loaded, read: &Read, lost: bool) -> Mended {
         let mut mended = Mended { aside: std::mem::take(&mut loaded.aside), ..Mended::default() };
         let before = if lost { BTreeSet::new() } else { keys(loaded) };
@@ -247,7 +247,7 @@ impl Opening<'_> {
         mended
     }
 
-    /// Keeps the bytes of records that go, each in a file of its own.
+    /// Keeps the bytes of removed records, each in a file of its own.
     fn keep_aside(&mut self, aside: &[Aside]) -> Result<(), OpenError> {
         let dir = self.paths.state.join("damaged");
         if !aside.is_empty() {
@@ -264,12 +264,12 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Moves accepted files that can't be read out of the way of those that take their place. One that resists stays where it
-    /// is: the others are worth a start.
+    /// Moves unreadable accepted files out of the way of their replacements. A file that cannot be moved stays where
+    /// it is, so that the others can be used.
     fn set_aside(&mut self, unreadable: &[UnreadableFile]) {
         let dir = self.paths.state.join("damaged");
         for UnreadableFile { path, why, .. } in unreadable {
-            // As a power cut leaves a file that was new: there is nothing to keep.
+            // A power cut leaves a new file like this; there is nothing to keep.
             let is_empty =
                 std::fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.len() == 0);
             if is_empty && durable::remove(path).is_ok() {
@@ -287,9 +287,10 @@ impl Opening<'_> {
         }
     }
 
-    /// Makes the accepted files say what the records say. A file of what the database does not know is removed where it is of a
-    /// commit after the last one, as a kill before a commit leaves it: nobody was told that it was accepted. So is one of what the
-    /// database names as forgotten: the power failed just after it was removed. Any other is kept aside.
+    /// Updates the accepted files to match the records. A file whose object the database does not know is removed if
+    /// its commit is after the last one: a kill before a commit leaves such a file, and no request was answered. It
+    /// is also removed if the database lists the object as forgotten: the power failed just after the removal. Any
+    /// other such file is set aside.
     fn align(
         &mut self,
         read: &Read,
@@ -315,7 +316,8 @@ impl Opening<'_> {
                 let name =
                     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 let to = unused(&aside.join(format!("{name}.{}", self.time())));
-                // A second name needs no space: the disk may be full, and nobody was told that this was accepted.
+                // A hard link needs no space: the disk may be full, and no request that created this file was
+                // answered.
                 let kept = durable::make_dir(&aside).and_then(|()| std::fs::hard_link(&path, &to));
                 let why = "the database does not know it".to_owned();
                 match kept {
@@ -333,7 +335,7 @@ impl Opening<'_> {
         Ok(accepted)
     }
 
-    /// Writes what was mended; all there is into a database that has to be made.
+    /// Writes the repaired records, or all records if the database must be created.
     fn write(
         &self,
         db: Option<Database>,
@@ -365,7 +367,7 @@ impl Opening<'_> {
             .map_err(refused)
     }
 
-    /// The present, as part of a file name.
+    /// The current time, as part of a file name.
     fn time(&self) -> String {
         let UnixNanos(nanos) = self.now.wall;
         jiff::Timestamp::from_nanosecond(i128::from(nanos))
@@ -373,7 +375,7 @@ impl Opening<'_> {
     }
 }
 
-/// Keys of what was accepted in commits that the database has lost.
+/// Keys of objects accepted in commits that the database has lost.
 fn forgotten(loaded: &Loaded, read: &Read) -> BTreeSet<RecordKey> {
     let jobs =
         read.jobs.iter().filter(|(key, file)| !loaded.jobs.contains_key(key) && file.commit <= loaded.index);
@@ -385,7 +387,7 @@ fn forgotten(loaded: &Loaded, read: &Read) -> BTreeSet<RecordKey> {
     jobs.chain(volumes.map(|(name, _)| RecordKey::Volume(name.clone()))).collect()
 }
 
-/// Keys of records that the database should have and has not: damaged ones, and those of which a half is missing.
+/// Keys of records that the database should have but has not: damaged ones, and missing counterparts of others.
 fn missing(loaded: &Loaded, aside: &[Aside]) -> BTreeSet<RecordKey> {
     let mut keys: BTreeSet<RecordKey> = aside.iter().filter_map(Aside::key).collect();
     for state in loaded.jobs.values() {
@@ -416,7 +418,7 @@ fn alloc_of(key: &RecordKey) -> Option<AllocId> {
     }
 }
 
-/// The files of jobs and volumes: what each stands for, where it is, the commit that it names.
+/// The files of jobs and volumes: the key of the object, the path, the commit in the file.
 fn files_of(read: &Read, dir: &Path) -> Vec<(RecordKey, PathBuf, u64)> {
     let job = |(key, file): (&JobKey, &JobFile)| {
         (RecordKey::Job(key.clone()), files::job_path(dir, key), file.commit)
@@ -436,7 +438,7 @@ fn keys(loaded: &Loaded) -> BTreeSet<RecordKey> {
     jobs.chain(versions).chain(volumes).chain(specs).chain(states).collect()
 }
 
-/// Bytes of the records that might lack their other half.
+/// Bytes of the records whose counterpart may be missing.
 fn halves(loaded: &Loaded) -> BTreeMap<RecordKey, Vec<u8>> {
     let bytes = |encoded: Result<Vec<u8>, _>| -> Vec<u8> {
         let encoded: Result<Vec<u8>, rmp_serde::encode::Error> = encoded;
@@ -465,7 +467,7 @@ fn halves(loaded: &Loaded) -> BTreeMap<RecordKey, Vec<u8>> {
     halves
 }
 
-/// The path, or one like it that is free.
+/// The path, or a numbered variant that is not in use.
 fn unused(path: &Path) -> PathBuf {
     let numbered = (2..).map(|n: u32| {
         let mut name = path.as_os_str().to_owned();

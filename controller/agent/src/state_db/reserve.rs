@@ -1,7 +1,8 @@
-//! Room that is given up once the disk is full, so that the end of what runs is stored and what has ended can be collected. The
-//! first commit that fails for want of room gets it; it is for a disk that has become full, not for one that somebody keeps full.
+//! A reserve of disk space that is released once the disk is full, so that the end of tasks can be stored and ended
+//! objects can be collected. The first commit that fails for lack of space gets it. It helps on a disk that has
+//! become full, not on one that somebody keeps full.
 //!
-//! In: commits that failed, and that succeeded. Out: a file that is there for nothing but its room, gone while that is needed.
+//! In: failed and successful commits. Out: a file that only occupies space, removed while the space is needed.
 
 use std::{
     fs, io,
@@ -12,10 +13,10 @@ use std::{
 use herdlet_base::durable;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
-/// Some hundred commits.
+/// Enough for some hundred commits.
 const LEN: u64 = 512 << 10;
 
-/// It is taken again once so much is free.
+/// The free space at which the reserve is taken again.
 const FREE_MIN: u64 = 16 * LEN;
 
 /// The file `<state>/reserve`.
@@ -26,17 +27,18 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// That of a state directory. It stays as it is found on a disk that is nearly full.
+    /// Opens the reserve of a state directory. On a nearly full disk it stays as it is.
     pub(crate) fn open(state: &Path) -> Self {
         let path = state.join("reserve");
-        // A copy may have the length and none of the room.
+        // A copy of the file may be sparse: the same length without the space.
         let is_there = fs::metadata(&path).is_ok_and(|file| file.blocks().saturating_mul(512) >= LEN);
         let mut reserve = Self { path, is_there };
         reserve.renew();
         reserve
     }
 
-    /// A commit has failed: gives the room up if that is what it lacks. Whether it is worth another try.
+    /// Releases the reserve after a failed commit, if the disk lacks space. Returns whether the commit should be
+    /// retried.
     pub(crate) fn give_up(&mut self) -> bool {
         if !self.is_there || self.free() >= LEN {
             return false;
@@ -47,7 +49,7 @@ impl Reserve {
         removed.is_ok()
     }
 
-    /// Takes the room again where it was given up and there is enough.
+    /// Takes the reserve again if it was released and there is enough free space.
     pub(crate) fn renew(&mut self) {
         if self.is_there || self.free() < FREE_MIN {
             return;
@@ -65,7 +67,7 @@ impl Reserve {
         Ok(fallocate(&durable::make_file(&self.path)?, FallocateFlags::empty(), 0, LEN)?)
     }
 
-    /// What is free for us on its disk; nothing where the disk does not tell.
+    /// The free space that is available to us; 0 if it cannot be determined.
     fn free(&self) -> u64 {
         let disk = self.path.parent().and_then(|state| statvfs(state).ok());
         disk.map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))

@@ -1,6 +1,6 @@
-//! What the catalogues hold in numbers.
+//! Metrics of the service catalogues.
 //!
-//! In: the catalogues. Out: samples. Nothing is asked of a catalogue for it.
+//! In: the catalogues. Out: samples. It sends no request to a catalogue.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::publish::ReadModel;
 const BUILT_IN: &str = "built_in";
 const CONSUL: &str = "consul";
 
-/// Services by catalogue, and what a catalogue did not do.
+/// Writes services and failed requests by catalogue.
 pub(super) fn write(page: &mut Page<'_>, catalogs: &Catalogs, model: &ReadModel) -> fmt::Result {
     let lives = |id: &_| model.alloc(id).is_some_and(|view| !view.status.is_terminal());
     let consul = catalogs.consul.counts(lives);

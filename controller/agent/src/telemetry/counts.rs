@@ -1,6 +1,6 @@
-//! Numbers that only grow, fed by the planner's notes and by what is published.
+//! Counters, fed by the planner's notes and by published changes.
 //!
-//! Notes come from the loop: they are counted under a lock that is held for a map's insertion and nothing else.
+//! Notes come from the loop, so the lock is held only for an insertion into a map.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,15 +16,14 @@ use herdlet_api_types::{
 use herdlet_plan::turn::{Drifted, Note};
 use herdlet_runtime::metrics::Histogram;
 
-/// So many series of jobs are kept whether or not the jobs are still known; beyond that those of forgotten jobs go.
+/// The number of series of jobs up to which forgotten jobs keep theirs.
 const JOB_SERIES_MAX: usize = 4_096;
 
-/// What may drift, by the planner's names for parts, and cgroups and records: zero from the start, so that a rate over them is
-/// right from the first one on.
+/// Everything that may drift: the planner's names for parts, and cgroups and records. The counters start at zero, so
+/// that a rate over them is correct from the first drift on.
 pub(super) const DRIFT_KINDS: [&str; 9] =
     ["alloc_dir", "cgroup", "check", "identity", "mount", "process", "record", "service", "task_dir"];
 
-/// All that is counted.
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) reconciled: BTreeMap<(&'static str, &'static str), u64>,
@@ -92,7 +91,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts what the planner noted.
+    /// Counts a note of the planner.
     pub(super) fn note(&mut self, note: &Note) {
         match note {
             Note::DriftDetected { of: Drifted { kind, .. }, by } => {
@@ -114,7 +113,7 @@ impl Counts {
             Note::Disruption { job, cause } => {
                 *self.disruptions.entry((job.clone(), cause)).or_default() += 1;
             }
-            // A job's time contains those of its allocations: counting both would count twice.
+            // A job's time includes those of its allocations, so counting both would count twice.
             Note::Converged { kind: "job", took_ns, cause } => {
                 self.converged.entry(cause).or_default().observe(Duration::from_nanos(*took_ns));
             }
@@ -123,14 +122,14 @@ impl Counts {
         }
     }
 
-    /// A job is shown so.
+    /// Updates the counts for a published job.
     pub(super) fn job(&mut self, view: &JobView) {
         if view.convergence.state == ConvergenceState::Converged {
             self.converged_versions.insert(view.key.clone(), view.version);
         }
     }
 
-    /// An allocation is shown so.
+    /// Updates the counts for a published allocation.
     pub(super) fn alloc(&mut self, view: &AllocView) {
         for task in &view.tasks {
             let key = (view.spec.id, String::from(&*task.name));
@@ -157,18 +156,18 @@ impl Counts {
         }
     }
 
-    /// An allocation is forgotten.
+    /// Drops the state of a forgotten allocation.
     pub(super) fn alloc_gone(&mut self, id: AllocId) {
         self.starting.retain(|(alloc, _), _| *alloc != id);
     }
 
-    /// A job is forgotten. What was counted of it stays for the next scrape, unless there is much of that.
+    /// Drops the state of a forgotten job. Its counters stay for the next scrape, unless there are too many.
     pub(super) fn job_gone(&mut self, key: &JobKey) {
         self.converged_versions.remove(key);
         self.bound(|job| job != key);
     }
 
-    /// These are all that is known: what is kept of others goes, as in [`Counts::alloc_gone`] and [`Counts::job_gone`].
+    /// Drops the state of all objects except these, as [`Counts::alloc_gone`] and [`Counts::job_gone`] do.
     pub(super) fn prune(&mut self, jobs: &BTreeSet<JobKey>, allocs: &BTreeSet<AllocId>) {
         self.starting.retain(|(alloc, _), _| allocs.contains(alloc));
         self.converged_versions.retain(|job, _| jobs.contains(job));
@@ -184,17 +183,16 @@ impl Counts {
     }
 }
 
-/// Why a caller is not known. Labels of a metric.
+/// Why a caller is rejected; the labels of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
-    /// A token is needed, and there is none.
+    /// A token is required, and the request has none.
     Missing,
-    /// It is not the right one.
+    /// The token is wrong.
     Wrong,
 }
 
 impl Unknown {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Missing, Self::Wrong];
 
     /// The label.

@@ -1,6 +1,6 @@
-//! What the read model comes to in numbers, worked out when somebody looks.
+//! Gauges of the read model, computed on request.
 //!
-//! So a stuck node still ages, an idle one stays idle, and nothing is kept up to date for nobody.
+//! So a stuck node still ages, an idle one stays idle, and no gauge is updated between scrapes.
 
 use std::collections::BTreeMap;
 
@@ -37,10 +37,10 @@ const REASONS: [Reason; 11] = [
     Reason::Error,
 ];
 
-/// A deadline that passes wakes the loop, whose turn takes a moment; what is not done after that is late.
+/// A deadline that passes wakes the loop, whose turn takes a moment; anything open after this time is late.
 const OVERDUE_GRACE_NS: u64 = 1_000_000_000;
 
-/// Numbers of one moment.
+/// The gauges at one moment.
 #[derive(Debug, Default)]
 pub struct Gauges {
     pub(super) objects: BTreeMap<(&'static str, &'static str), u64>,
@@ -51,13 +51,13 @@ pub struct Gauges {
     pub(super) versions: BTreeMap<(String, String), u64>,
     pub(super) allocations: BTreeMap<&'static str, u64>,
     pub(super) tasks: BTreeMap<&'static str, u64>,
-    /// What live allocations have taken of the machine.
+    /// The resources that live allocations use.
     pub(super) allocated: Room,
     pub(super) checks: BTreeMap<(String, String, String, String, &'static str), u64>,
 }
 
 impl Gauges {
-    /// Reads the model at `now_ns` of the boot clock: the wall clock may have been set since something began.
+    /// Reads the model at `now_ns` of the boot clock; the wall clock may have been set in the meantime.
     pub fn of(model: &ReadModel, now_ns: u64) -> Self {
         let mut gauges = Self::default();
         for kind in ["job", "alloc", "volume"] {
@@ -112,7 +112,7 @@ impl Gauges {
         gauges
     }
 
-    /// How many jobs have converged, and how many there are.
+    /// The number of converged jobs, and of all jobs.
     pub fn jobs(&self) -> (u64, u64) {
         let jobs = || self.objects.iter().filter(|((kind, _), _)| *kind == "job");
         let converged = ConvergenceState::Converged.as_str();
@@ -132,13 +132,13 @@ impl Gauges {
         if convergence.overdue_at.is_some_and(|at| at.boot_ns.saturating_add(OVERDUE_GRACE_NS) < now_ns) {
             *self.overdue.entry(kind).or_default() += 1;
         }
-        // Nothing more will be done about a failed one: it would age for ever and hide what is under way.
+        // A failed object makes no further progress: it would age indefinitely and hide objects in progress.
         if convergence.state != ConvergenceState::Failed && convergence.since.boot_ns > 0 {
             self.lag_ns = self.lag_ns.max(now_ns.saturating_sub(convergence.since.boot_ns));
         }
     }
 
-    /// A volume has no verdict of its own: its status says as much.
+    /// Counts a volume by its status, because volumes have no verdict.
     fn volume(&mut self, status: &VolumeStatus) {
         let (state, reason) = match status {
             VolumeStatus::Ready { .. } => (ConvergenceState::Converged, None),
@@ -152,7 +152,8 @@ impl Gauges {
     }
 }
 
-/// An allocation that has gone as it should is no part of what is wanted, though it may be shown for a while.
+/// Whether the allocation is part of the desired state. One that was removed as desired is not, though it may stay
+/// published for a while.
 fn is_wanted(view: &AllocView) -> bool {
     match view.spec.desired {
         Desired::Run => true,

@@ -1,9 +1,10 @@
 //! Logs for systemd's journal, in its own protocol: each event with its fields.
 //!
-//! In: events and the spans they happen in. Out: a datagram for each, in which `MESSAGE`, `PRIORITY`, `SYSLOG_IDENTIFIER` and `TARGET` are
-//! the journal's, and each field of ours has a name of its own: `alloc` is `HERDLET_ALLOC`. The protocol is that of
-//! <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. A journal that is being started anew gets an event as a line of stderr, which waits for
-//! it. One that hangs holds nobody up: what it does not take is counted, and that many were lost is the first that it takes again.
+//! In: events and their spans. Out: a datagram for each event, with the journal's fields `MESSAGE`, `PRIORITY`,
+//! `SYSLOG_IDENTIFIER` and `TARGET`, and a field for each of ours: `alloc` becomes `HERDLET_ALLOC`. The protocol is
+//! <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. While the journal restarts, an event is written as a line to
+//! stderr, which waits for it. A journal that hangs blocks nothing: the events that it does not accept are counted,
+//! and their number is the first message that it accepts again.
 
 use std::{
     fmt::{self, Write as _},
@@ -24,29 +25,29 @@ use tracing_subscriber::{
     registry::{LookupSpan, Scope},
 };
 
-/// Where the journal listens.
+/// The journal's socket.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 
 const IDENTIFIER: &str = "herdlet";
 
-/// syslog's.
+/// The number of this level in syslog(3).
 const WARNING: u8 = 4;
 
-/// More of a value is left out: a datagram has its bounds.
+/// The longest value; the rest is cut, because datagrams are limited in size.
 const VALUE_BYTES_MAX: usize = 16 * 1024;
-/// More fields of an event and its spans are left out of those with names, not of the message.
+/// The most named fields of an event with its spans; the message is kept in any case.
 const FIELDS_LEN_MAX: usize = 32;
 
 /// The layer that writes to a journal.
 #[derive(Debug)]
 pub(super) struct Journal {
     datagrams: UnixDatagram,
-    /// So many events it did not take since it took the last one.
+    /// The number of events that the journal has rejected since it accepted the last one.
     lost: AtomicU64,
 }
 
 impl Journal {
-    /// A journal that listens at this socket.
+    /// Connects to the journal that listens at this socket.
     pub(super) fn connect(socket: &Path) -> io::Result<Self> {
         let datagrams = UnixDatagram::unbound()?;
         datagrams.connect(socket)?;
@@ -64,12 +65,12 @@ impl Journal {
         }
         match self.datagrams.send(&datagram(line, priority, target, fields)) {
             Ok(_) => {}
-            // Stderr leads to the same journal, and would wait.
+            // Stderr leads to the same journal and would block.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
             Err(_) => {
-                // There is nobody to tell that this failed too.
+                // There is no other place to report this failure.
                 let _ = writeln!(io::stderr(), "<{priority}>{line}");
             }
         }
@@ -135,7 +136,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Journal {
     }
 }
 
-/// What is read without asking for fields.
+/// The text for readers who do not query fields.
 fn line(fields: &Fields) -> String {
     let mut line = fields.message.clone();
     for (name, value) in &fields.named {
@@ -144,7 +145,7 @@ fn line(fields: &Fields) -> String {
     line
 }
 
-/// As syslog(3) numbers them.
+/// The number of a level in syslog(3).
 pub(super) fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -166,7 +167,7 @@ fn datagram(line: &str, priority: u8, target: &str, fields: &Fields) -> Vec<u8> 
     datagram
 }
 
-/// `NAME=value`, or for values of several lines the name, their length and themselves.
+/// Writes `NAME=value`, or for a value of several lines the name, the value's length and the value.
 fn put(datagram: &mut Vec<u8>, name: &str, value: &str) {
     datagram.extend_from_slice(name.as_bytes());
     if value.contains('\n') {
@@ -179,7 +180,7 @@ fn put(datagram: &mut Vec<u8>, name: &str, value: &str) {
     datagram.push(b'\n');
 }
 
-/// The journal takes names of capitals, digits and underscores, up to 64 bytes.
+/// The journal accepts names of capitals, digits and underscores, up to 64 bytes.
 fn name_of(field: &str) -> String {
     let plain = |char: char| if char.is_ascii_alphanumeric() { char.to_ascii_uppercase() } else { '_' };
     let mut name = format!("HERDLET_{}", field.chars().map(plain).collect::<String>());
@@ -193,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// What a journal at a socket of its own is sent.
+    /// Returns the datagrams that a test's own journal receives.
     fn sent(log: impl FnOnce()) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");

@@ -1,11 +1,12 @@
-//! Logs: what is written to stderr, in which form.
+//! Logs: what is written to stderr, and in which format.
 //!
-//! In: directives, a format, and what stderr is. Out: the process's subscriber. Events go to stderr, and to whoever listens
-//! through the API ([`super::monitor`]); where stderr is systemd's journal, text goes to it with fields ([`super::journal`]), or, where it
-//! does not listen, as lines with priorities: it has times of its own. It must not know what is logged.
+//! In: directives, a format, and the type of stderr. Out: the process's subscriber. Events go to stderr and to the
+//! API's listeners ([`super::monitor`]). If stderr is systemd's journal, text goes to the journal with its fields
+//! ([`super::journal`]) or, if its socket is missing, as lines with priorities and without times, which the journal
+//! adds. It must not know what is logged.
 //!
-//! Directives are those of `RUST_LOG` (`info`, `info,herdlet=debug`, `herdlet[start{alloc=…}]=trace`), but a lone word must
-//! be a level: elsewhere a slip in it (`inof`) is taken for a module, and silences everything else.
+//! Directives are those of `RUST_LOG` (`info`, `info,herdlet=debug`, `herdlet[start{alloc=…}]=trace`), but a single
+//! word must be a level: other programs take a typo (`inof`) for a module and silence everything else.
 
 use std::{fmt, path::Path};
 
@@ -24,13 +25,14 @@ use tracing_subscriber::{
 
 use super::journal::{self, Journal, priority};
 
-/// What commands log unless they are told otherwise. Of sessions with servers `simulate` has thousands, and tells itself what keeps them.
+/// The default directives of commands. `simulate` has thousands of sessions with servers and reports by itself what
+/// prevents them.
 const COMMAND_DIRECTIVES: &str = "warn,herdlet_nomad=error,herdlet_rpc=error";
 
-/// What stderr is.
+/// The type of stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sink {
-    /// A terminal that shows colours.
+    /// A terminal with colours.
     Colours,
     /// A terminal without colours, a file, a pipe.
     Plain,
@@ -38,10 +40,10 @@ pub enum Sink {
     Journal,
 }
 
-/// Why logs can't be set up. Reads after "failed to".
+/// Why logging cannot be set up. The messages continue "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The directives make no sense.
+    /// The directives are invalid.
     #[error("read the log level: {0}")]
     Directives(String),
     /// The process has a subscriber already.
@@ -49,10 +51,10 @@ pub enum LogError {
     Taken(#[source] TryInitError),
 }
 
-/// Makes logs go to stderr from now on.
+/// Sets up logging to stderr.
 ///
 /// # Errors
-/// When the directives make no sense, or the process logs already.
+/// When the directives are invalid, or the process has a subscriber already.
 pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
     let sink = Sink::of_stderr(variable);
     subscriber(directives, format, sink, Path::new(journal::SOCKET), std::io::stderr)?
@@ -60,18 +62,17 @@ pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
         .map_err(LogError::Taken)
 }
 
-/// The same for commands, which have no config and whose own output is what counts: `HERDLET_LOG_FORMAT` and
-/// [`directives_from_env`], else only what went wrong is told. What makes no sense is left out.
+/// Like [`init`], for commands, which have no config and whose own output matters more. It uses `HERDLET_LOG_FORMAT`
+/// and [`directives_from_env`], and logs only warnings and errors by default. Invalid values are ignored.
 ///
-/// # Errors
-/// When the process logs already.
+/// When the process has a subscriber already.
 pub fn init_for_command() -> Result<(), LogError> {
     let directives = directives_from_env(variable).filter(|text| check_directives(text).is_ok());
     let format = variable("HERDLET_LOG_FORMAT").and_then(|name| name.parse().ok()).unwrap_or_default();
     init(directives.as_deref().unwrap_or(COMMAND_DIRECTIVES), format)
 }
 
-/// Lets every panic of the process be logged where it happens, whoever catches it.
+/// Logs every panic of the process where it happens, even if it is caught.
 pub fn tell_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -81,8 +82,8 @@ pub fn tell_panics() {
 }
 
 impl Sink {
-    /// What our stderr is. `JOURNAL_STREAM` names the journal's end (systemd.exec(5)); children inherit the variable, so it
-    /// is compared with what stderr really is.
+    /// The type of our stderr. `JOURNAL_STREAM` identifies the journal's stream (systemd.exec(5)). Children inherit
+    /// the variable, so it is compared with the actual stderr.
     pub fn of_stderr(env: impl Fn(&str) -> Option<String>) -> Self {
         let stderr = std::io::stderr();
         let stat = rustix::fs::fstat(&stderr);
@@ -119,7 +120,7 @@ where
     let filter = parse(directives).map_err(LogError::Directives)?;
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(sink == Sink::Colours);
     let layer = match (format, sink) {
-        // Whoever reads JSON reads its fields, the time among them, wherever it comes from.
+        // JSON always has the time among its fields, because its readers parse them whatever the sink is.
         (LogFormat::Json, Sink::Colours | Sink::Plain | Sink::Journal) => {
             layer.with_ansi(false).json().flatten_event(true).boxed()
         }
@@ -136,7 +137,7 @@ where
     Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer())))
 }
 
-/// Writes the priority before the line, as sd-daemon(3) has it: the journal takes it off and keeps it as a field.
+/// Writes the priority before the line, as in sd-daemon(3): the journal removes it and stores it as a field.
 struct Prioritised<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Prioritised<F>

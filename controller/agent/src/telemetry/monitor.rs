@@ -1,7 +1,8 @@
-//! The agent's log lines for those who look at them from afar (`GET /v1/agent/monitor`).
+//! The agent's log lines for API clients (`GET /v1/agent/monitor`).
 //!
-//! In: the process's log events, as a layer beside the one that writes to stderr. Out: lines with their level, to whoever listens.
-//! While nobody does an event costs the look at one number. Lines are dropped for a listener that is too slow; nobody waits.
+//! In: the process's log events, as a layer beside the one that writes to stderr. Out: lines with their level, to all
+//! listeners. Without listeners an event costs one read of a counter. A listener that is too slow misses lines; the
+//! agent never waits for it.
 
 use std::{
     fmt::{self, Write as _},
@@ -20,13 +21,13 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Lines that a slow listener may lag behind.
+/// How many lines a slow listener may lag behind.
 const LINES_LEN: usize = 1_024;
 
-/// A longer line is cut: a listener is for people.
+/// A longer line is cut, because people read it.
 const LINE_BYTES_MAX: usize = 8 * 1024;
 
-/// The most that is told; what lies below is for developers, who read stderr.
+/// The lowest level that listeners get; anything below is for developers, who read stderr.
 pub const LOWEST: LevelFilter = LevelFilter::DEBUG;
 
 static LINES: LazyLock<broadcast::Sender<Arc<Line>>> = LazyLock::new(|| broadcast::Sender::new(LINES_LEN));
@@ -38,7 +39,7 @@ pub struct Line {
     /// When, RFC 3339.
     pub time: String,
     pub target: String,
-    /// What happened, with its fields.
+    /// The message with its fields.
     pub text: String,
 }
 
@@ -49,12 +50,12 @@ impl fmt::Display for Line {
     }
 }
 
-/// Every line from now on.
+/// Subscribes to all further lines.
 pub fn listen() -> broadcast::Receiver<Arc<Line>> {
     LINES.subscribe()
 }
 
-/// The layer that tells the listeners.
+/// The layer that sends lines to the listeners.
 pub(super) fn layer<S: Subscriber + for<'s> LookupSpan<'s>>() -> impl Layer<S> {
     Monitor.with_filter(Listened)
 }
@@ -77,12 +78,12 @@ impl<S: Subscriber> Layer<S> for Monitor {
             target: logged_by.unwrap_or_else(|| about.target().to_owned()),
             text: message,
         };
-        // Whoever listened may have gone.
+        // The last listener may be gone.
         let _ = LINES.send(Arc::new(line));
     }
 }
 
-/// Whether somebody listens; asked anew for every event.
+/// Whether there are listeners; evaluated for every event.
 struct Listened;
 
 impl<S> Filter<S> for Listened {
@@ -108,7 +109,8 @@ impl<S> Filter<S> for Listened {
 struct Text {
     message: String,
     fields: String,
-    /// Where it is from, of an event of the crate `log`: `tracing-log` tells that, and more that is of no use here, in fields.
+    /// The origin of an event of the crate `log`. `tracing-log` passes it in fields, with others that are not needed
+    /// here.
     logged_by: Option<String>,
 }
 
@@ -121,7 +123,7 @@ impl Visit for Text {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name if name.starts_with("log.") => Ok(()),

@@ -1,34 +1,31 @@
-//! Every metric of the agent: its name, what it says, its labels. This is the one place where a name is written.
+//! Every metric of the agent: its name, help text and labels. No other file contains a name.
 //!
-//! Rules (<https://prometheus.io/docs/practices/naming/>): one word in front, base units, `_total` for what only grows, a sum
-//! over all labels means something, no label whose values have no bound (allocation ids).
+//! Rules (<https://prometheus.io/docs/practices/naming/>): a common prefix, base units, `_total` for counters, labels
+//! over which a sum is meaningful, no labels with unbounded values (allocation ids).
 
-/// What kind of numbers a metric has.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, and begins at 0 with the agent.
+    /// Only grows, and starts at 0 with the agent.
     Counter,
     Gauge,
-    /// How long things took, or how large they were.
+    /// A distribution of durations or sizes.
     Histogram,
 }
 
-/// In what a metric counts.
+/// The unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     Number,
-    /// Seconds.
     Seconds,
-    /// Bytes.
     Bytes,
 }
 
-/// One metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// The name as it is seen.
+    /// The full name.
     pub name: &'static str,
-    /// What it says, with a full stop.
+    /// The help text, with a full stop.
     pub help: &'static str,
     pub kind: Kind,
     pub measure: Measure,
@@ -49,7 +46,7 @@ macro_rules! metrics {
             };
         )*
 
-        /// All of them, in the order in which they are shown.
+        /// All metrics, in the order of the page.
         pub const ALL: &[Metric] = &[$($constant),*];
     };
 }
@@ -103,7 +100,7 @@ metrics! {
     CHECK_STATE = Gauge Number "check_state" ["namespace", "job", "service", "check", "state"]
         "Checks of the built-in catalogue by their last result (pending, success, warning, failure).";
 
-    // The machine's room.
+    // The machine's resources.
     NODE_CPU = Gauge Number "node_cpu_hertz" ["state"]
         "What this machine's processors do together: allocated to allocations, free for more, reserved by the agent's config.";
     NODE_MEMORY = Gauge Bytes "node_memory_bytes" ["state"]
@@ -131,7 +128,7 @@ metrics! {
     RELEASE_WAIT = Histogram Seconds "release_wait_seconds" []
         "Time that turns waited for being durable before anything of them began.";
 
-    // Hands.
+    // Operations.
     OPERATIONS = Counter Number "operations_total" ["operation", "result"]
         "Operations that came to an end, by kind and result (done, panicked, cancelled, refused).";
     OPERATIONS_OVERDUE = Counter Number "operations_overdue_total" ["operation"]
@@ -167,7 +164,7 @@ metrics! {
     CATALOG_FAILURES = Counter Number "catalog_failures_total" ["catalog", "request"]
         "Requests that a catalogue refused or did not answer, by what they were for (list, register, deregister, update, watch).";
 
-    // A node's servers.
+    // A node's contact with its servers.
     NODE_REGISTERED = Gauge Number "node_registered" []
         "Whether the cluster's servers know this node, as far as it knows; none where it is no node of a cluster.";
     NODE_CONTACT_AGE = Gauge Seconds "node_contact_age_seconds" []
@@ -181,7 +178,7 @@ metrics! {
     NODE_TTL_MISSED = Counter Number "node_ttl_missed_total" []
         "Times that servers may have taken this node for dead, since its heartbeat came too late.";
 
-    // Faces.
+    // APIs.
     AUTHENTICATION_FAILURES = Counter Number "authentication_failures_total" ["reason"]
         "Requests on TCP whose token was missing where one is needed, or wrong.";
 

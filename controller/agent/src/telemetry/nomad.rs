@@ -1,6 +1,8 @@
-//! Metrics of a Nomad client under its own names and in its units (MHz, MiB), for dashboards and alerts that were made for it: those
-//! that can be told from what is published, and from the kernel at once. All are computed when somebody looks. `host_memory_total` is not among them: by
-//! Prometheus' rules only a counter may be called so.
+//! Metrics of a Nomad client under its own names and in its units (MHz, MiB), for dashboards and alerts that were
+//! made for it.
+//!
+//! In: the published state, and values that the kernel provides at once. Out: samples, computed on request.
+//! `host_memory_total` is left out: by Prometheus' rules only a counter may have this suffix.
 
 pub(super) mod allocs;
 mod processors;
@@ -52,7 +54,7 @@ const MEMORY_AVAILABLE: Metric =
 const MEMORY_FREE: Metric =
     gauge("nomad_client_host_memory_free", "Bytes of memory that nobody uses.", &LABELS);
 
-/// All of them, but for those of processors and of single tasks.
+/// All metrics, except those of processors and of single tasks.
 pub const ALL: &[Metric] = &[
     PENDING,
     RUNNING,
@@ -72,23 +74,23 @@ pub const ALL: &[Metric] = &[
     MEMORY_FREE,
 ];
 
-/// What the kernel says of the machine now.
+/// The machine's state according to the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Seconds since it was started.
+    /// Seconds since the machine was started.
     pub uptime: u64,
     /// Bytes of memory.
     pub total: u64,
-    /// Bytes that can be had without swapping.
+    /// Bytes that are available without swapping.
     pub available: u64,
-    /// Bytes that nobody uses.
+    /// Bytes that are unused.
     pub free: u64,
-    /// What each processor has done.
+    /// The time that each processor has spent.
     pub processors: Vec<Processor>,
 }
 
 impl Host {
-    /// Asks the kernel; what it does not tell is 0.
+    /// Queries the kernel; values that it does not provide are 0.
     pub fn now() -> Self {
         let uptime = u64::try_from(rustix::system::sysinfo().uptime).unwrap_or_default();
         let text = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -96,7 +98,7 @@ impl Host {
         Self { uptime, processors, ..Self::of(&text("/proc/meminfo")) }
     }
 
-    /// As `/proc/meminfo` has it.
+    /// Parses `/proc/meminfo`.
     fn of(meminfo: &str) -> Self {
         let bytes = |name: &str| {
             let value = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -108,7 +110,6 @@ impl Host {
     }
 }
 
-/// Writes all of them.
 pub(super) fn write(
     page: &mut Page<'_>,
     node: &NodeFacts,

@@ -1,6 +1,6 @@
-//! Writes metrics out: OpenMetrics by `prometheus-client`, and the older text format for who asks for it.
+//! Writes metrics: OpenMetrics by `prometheus-client`, and the older text format on request.
 //!
-//! In: a metric of [`super::names`] and its samples. Out: lines. It must not know what the numbers mean.
+//! In: a metric of [`super::names`] and its samples. Out: lines. It must not know the meaning of the numbers.
 
 use std::{collections::HashMap, fmt};
 
@@ -13,7 +13,7 @@ use prometheus_client::{
 
 use super::names::{Kind, Measure, Metric};
 
-/// How a page is written.
+/// The format of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// <https://prometheus.io/docs/specs/om/open_metrics_spec/>
@@ -23,7 +23,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What the `Accept` header of a request asks for.
+    /// The format that the `Accept` header of a request selects.
     pub fn wanted(accept: Option<&str>) -> Self {
         let mut ranges = accept.unwrap_or_default().split(',');
         let wanted = ranges.any(|range| {
@@ -43,13 +43,13 @@ impl Format {
     }
 }
 
-/// `q=0` means "not this" (RFC 9110, section 12.4.2).
+/// `q=0` means "not acceptable" (RFC 9110, section 12.4.2).
 fn is_never(parameter: &str) -> bool {
     let quality = parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q="));
     quality.and_then(|quality| quality.trim().parse().ok()).is_some_and(|quality: f32| quality == 0.0)
 }
 
-/// A page in the making.
+/// A page that is being written.
 pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
 
 /// Values of a metric's labels, in the order of their names.
@@ -67,7 +67,6 @@ impl EncodeLabelSet for Labels<'_> {
 }
 
 impl Page<'_> {
-    /// Numbers that only grow.
     pub(super) fn counters<'v, V: AsRef<[&'v str]>>(
         &mut self,
         metric: &Metric,
@@ -78,7 +77,6 @@ impl Page<'_> {
         })
     }
 
-    /// Numbers of the present.
     pub(super) fn gauges<'v, V: AsRef<[&'v str]>>(
         &mut self,
         metric: &Metric,
@@ -87,7 +85,6 @@ impl Page<'_> {
         self.family(metric, MetricType::Gauge, samples, |encoder, value| encoder.encode_gauge(&value))
     }
 
-    /// How long things took.
     pub(super) fn histograms<'v, V: AsRef<[&'v str]>>(
         &mut self,
         metric: &Metric,
@@ -101,7 +98,7 @@ impl Page<'_> {
         })
     }
 
-    /// A metric with all its samples; nothing where there are none.
+    /// Writes a metric with all its samples, or nothing if there are none.
     fn family<'v, V: AsRef<[&'v str]>, T>(
         &mut self,
         metric: &Metric,
@@ -127,13 +124,13 @@ impl Page<'_> {
     }
 }
 
-/// Nanoseconds as seconds.
+/// Converts nanoseconds to seconds.
 #[expect(clippy::cast_precision_loss, reason = "a metric needs no more than 52 bits")]
 pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The name without what the encoder puts behind it.
+/// The name without the suffixes that the encoder appends.
 fn base(metric: &Metric) -> &'static str {
     let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
     match metric.measure {
@@ -151,7 +148,8 @@ fn unit(measure: Measure) -> Option<Unit> {
     }
 }
 
-/// OpenMetrics in the older text format: a counter's family bears the name of its samples, and there are no units.
+/// Converts OpenMetrics to the older text format: a counter's family has the name of its samples, and there are no
+/// units.
 pub(super) fn as_text(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     for line in open_metrics.lines().filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF") {

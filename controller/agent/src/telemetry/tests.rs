@@ -1,4 +1,4 @@
-//! The page of metrics: complete, readable by who scrapes it, and true of what is shown.
+//! The page of metrics is complete, well-formed and matches the published state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -102,7 +102,7 @@ fn convergence(
     }
 }
 
-/// By the boot clock. The wall clock is set to and fro: no age comes from it.
+/// A time of the boot clock. The wall clock jumps back and forth, because no age may be derived from it.
 fn moment(second: i64) -> Moment {
     Moment { wall: UnixNanos(second % 7 * 1_000_000 * SECOND), boot_ns: (second * SECOND) as u64 }
 }
@@ -198,8 +198,8 @@ fn sample(page: &str, start: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(start)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// What `promtool check metrics` looks at, for either format: each family once, with its help and type before its samples,
-/// no sample twice, histograms whole.
+/// The checks of `promtool check metrics`, for either format: each family once, with its help and type before its
+/// samples, no duplicate samples, complete histograms.
 fn check(page: &str, format: Format) {
     let mut families: BTreeMap<&str, &str> = BTreeMap::new();
     let mut helped = BTreeSet::new();
@@ -272,9 +272,9 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
     }
     let all = names::ALL.iter().chain(nomad::ALL);
     let absent: Vec<&str> = all.map(|metric| metric.name).filter(|name| !typed.contains_key(name)).collect();
-    // These have no series before something happened.
+    // These have no series until the first event.
     assert_eq!(absent, ["herdlet_task_oom_total", "herdlet_task_start_seconds"]);
-    // Names of people can't break out of their label.
+    // Names chosen by users cannot break out of their label.
     assert!(text.contains(r#"herdlet_job_version{namespace="default",job="we\"b\\\n"} 0"#), "{text}");
 }
 
@@ -414,16 +414,16 @@ fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
     stopped.spec = Arc::new(wanted);
     let mut publisher = node.model.publisher();
     publisher.offer(CommitIndex(1), vec![job(0, failed), View::Alloc(stopped.clone().into())]);
-    // It still has to go.
+    // It still has to be removed.
     let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, r#"herdlet_objects{kind="alloc",state="waiting"}"#), Some(1.0));
     assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(60.0));
-    // Its deadline was a second ago: the loop is about to see to it.
+    // Its deadline was a second ago, and the loop is about to handle it.
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(0.0));
     node.now.fetch_add(SECOND as u64, Ordering::Relaxed);
     let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(1.0));
-    // It has gone.
+    // It is gone.
     stopped.convergence = convergence(ConvergenceState::Converged, None, 1_000, None);
     publisher.offer(CommitIndex(2), vec![View::Alloc(stopped.into())]);
     let page = node.telemetry.page(Format::Text, Vec::new());
@@ -452,7 +452,7 @@ fn every_part_that_can_drift_is_counted_from_zero() {
     }
 }
 
-/// A whole page as a file that a person can read. `HERDLET_BLESS=1` writes it anew.
+/// A whole page as a file that a person can read. `HERDLET_BLESS=1` rewrites it.
 #[test]
 fn an_example_of_a_page() {
     let node = node();
@@ -468,7 +468,7 @@ fn an_example_of_a_page() {
     sink(&Note::Disruption { job: key(), cause: "stop" });
     let page =
         node.telemetry.page(Format::OpenMetrics, Vec::new()).replace(env!("CARGO_PKG_VERSION"), "VERSION");
-    // One bucket of each histogram shows its form.
+    // One bucket of each histogram shows the format.
     let shown: String = page
         .lines()
         .filter(|line| !line.contains("_bucket{") || line.contains("le=\"+Inf\""))
@@ -489,7 +489,7 @@ fn promtool_has_nothing_to_say() {
     };
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Not everybody has it; `check` above looks at the same things.
+    // It is not installed everywhere; `check` above performs the same checks.
     let Ok(mut promtool) = command.spawn() else { return };
     let page = node().telemetry.page(Format::Text, Vec::new());
     promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();

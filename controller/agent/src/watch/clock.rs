@@ -1,7 +1,7 @@
-//! Word that somebody has set the wall clock.
+//! Reports that the wall clock was set.
 //!
-//! In: nothing but the kernel, which ends the wait of a timer on the wall clock when that is set (timerfd_create(2),
-//! `TFD_TIMER_CANCEL_ON_SET`). Out: an event for each time. Nothing happens meanwhile.
+//! In: a kernel notification; setting the wall clock ends the wait of a timer on it (timerfd_create(2),
+//! `TFD_TIMER_CANCEL_ON_SET`). Out: an event each time. Nothing runs in between.
 
 use std::{io, time::Duration};
 
@@ -20,10 +20,10 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::planner::Input;
 
-/// Where there is no timer to be had, there may be one later.
+/// A timer that is not available now may be available later.
 const RETRY_PERIOD: Duration = Duration::from_secs(30);
 
-/// Tells each time; until the agent ends.
+/// Sends an event each time, until the agent ends.
 pub async fn watch(inbox: Inbox<Input>) {
     loop {
         let Err(error) = follow(&inbox).await else { return };
@@ -32,11 +32,11 @@ pub async fn watch(inbox: Inbox<Input>) {
     }
 }
 
-/// Ends well when the agent does.
+/// Returns `Ok` when the agent ends.
 async fn follow(inbox: &Inbox<Input>) -> io::Result<()> {
     let timer = timer()?;
     loop {
-        // Also at the beginning: nobody has looked before.
+        // Also at the beginning, because the clock may have been set before.
         if inbox.send(Input::Event(Event::ClockSet)).await.is_err() {
             return Ok(());
         }
@@ -64,7 +64,7 @@ fn timer() -> io::Result<AsyncFd<OwnedFd>> {
     ready::register(timer, Interest::READABLE)
 }
 
-/// Its own time is never reached: only that the clock is set ends the wait.
+/// Sets the timer to a time that is never reached, so that only a change of the clock ends the wait.
 fn arm(timer: &OwnedFd) -> io::Result<()> {
     let never = Timespec { tv_sec: i64::MAX / 2_000_000_000, tv_nsec: 0 };
     let once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,7 +1,8 @@
-//! Drift of what the agent has made: mounts and directories, by the kernel's own events and by a rare look.
+//! Detects drift of mounts and directories that the agent has created, by kernel events and by an infrequent
+//! inspection.
 //!
-//! In: the mount table, the directories of live allocations, and those of their volumes. Out: events that ask the planner
-//! to look. It repairs nothing.
+//! In: the mount table, the directories of live allocations, and those of their volumes. Out: events that ask the
+//! planner to inspect parts. It repairs nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,10 +46,10 @@ use crate::{
     publish::{Changed, Object, ReadModel},
 };
 
-/// One look serves a burst of changes.
+/// One inspection serves a burst of changes.
 const BURST: Duration = Duration::from_millis(20);
 
-/// How often directories are looked at: for what could not be watched.
+/// How often directories are inspected, for those that cannot be watched.
 pub const LOOK_PERIOD: Duration = Duration::from_secs(30);
 
 /// Follows the mount table below the allocations until the agent ends.
@@ -60,7 +61,7 @@ pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Inpu
     }
 }
 
-/// Until the agent ends, or the mount table can't be read.
+/// Returns when the agent ends, or with an error when the mount table cannot be read.
 async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -> io::Result<()> {
     let mut watch = MountWatch::open(&paths.allocs())?;
     loop {
@@ -76,8 +77,8 @@ async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -
     }
 }
 
-/// Watches the directories of live allocations, and those of their volumes, and looks at all of them every [`LOOK_PERIOD`];
-/// asks the planner only about what is not as it was made.
+/// Watches the directories of live allocations and of their volumes, and inspects all of them every [`LOOK_PERIOD`].
+/// Reports to the planner only the parts that have changed.
 pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
     let mut changes = model.changes();
     let watched = Arc::new(Watched::default());
@@ -98,7 +99,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                 Err(RecvError::Closed) => return,
             },
             () = watched.told.notified() => {
-                // Whoever deletes a tree deletes many entries.
+                // Deleting a tree causes many events.
                 tokio::time::sleep(BURST).await;
                 Noticed::Event
             }
@@ -108,13 +109,13 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
             }
         };
         let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
-        // A disk that hangs holds up this look and nothing else.
+        // A disk that hangs blocks this inspection and nothing else.
         let missing = herdlet_runtime::off_thread(move || eyes.look(&at, &shown)).await;
         let missing = match missing.map_err(JoinError::try_into_panic) {
             Ok(missing) => missing,
-            // An eye that panics ends the agent.
+            // A panic in a watcher ends the agent.
             Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            // The async runtime goes down.
+            // The async runtime is shutting down.
             Err(Err(_)) => return,
         };
         for (alloc, part) in missing {
@@ -125,7 +126,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
     }
 }
 
-/// Directories that are watched, by the allocation that they are of.
+/// The watched directories, by allocation.
 #[derive(Default)]
 struct Watched {
     subscribed: Mutex<BTreeMap<AllocId, Subscribed>>,
@@ -133,28 +134,28 @@ struct Watched {
     told: Arc<Notify>,
 }
 
-/// Why an allocation is to be looked at.
+/// Why an allocation is to be inspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// It is shown differently: tasks may have started or ended, and there is more or less to watch.
+    /// Its view has changed: tasks may have started or ended, so the directories to watch may have changed.
     Shown,
     /// Something of it may be missing.
     Doubted,
 }
 
-/// What is watched of an allocation.
+/// The watches of an allocation.
 struct Subscribed {
-    /// What `dirs` was made from.
+    /// The source of `dirs`.
     view: Arc<AllocView>,
     dirs: Directories,
     subscriptions: Vec<Subscription>,
-    /// What its directories were when nothing was missing in them.
+    /// The stamps of its directories when nothing was missing in them.
     whole: Option<Vec<Stamp>>,
     /// Their access rights at the last inspection.
     rights: Option<Vec<DirRights>>,
 }
 
-/// Which directory it is, when something in it came or went, and who may enter it.
+/// The identity of a directory, the time of its last change, and its access rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -164,12 +165,12 @@ struct Stamp {
     rights: DirRights,
 }
 
-/// Who may enter a directory.
+/// The access rights of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DirRights {
     mode: u32,
     uid: u32,
-    /// None where the file system has no lists.
+    /// `None` if the file system has no access control lists.
     acl: Option<Acl>,
 }
 
@@ -184,7 +185,7 @@ impl Watched {
         self.told.notify_one();
     }
 
-    /// Looks at what is due: begins to watch what runs now, stops where nothing runs any more.
+    /// Inspects the due allocations: starts watching those with running tasks, and stops watching those without.
     fn look(&self, paths: &Paths, model: &ReadModel) -> Vec<(AllocId, Part)> {
         let due = std::mem::take(&mut *lock(&self.due));
         let volumes = sources(model);
@@ -203,7 +204,7 @@ impl Watched {
             let is_new = !known.as_mut().is_some_and(|known| known.is_still_of(&view, paths, &volumes));
             let mut known = match known {
                 Some(known) if !is_new => known,
-                // The new ones first, so that nothing is missed between the two.
+                // Add the new watches before removing the old ones, so that no change is missed.
                 before => {
                     let known = self.subscribe(id, Directories::of(&view, paths, &volumes), view);
                     drop(before);
@@ -218,7 +219,8 @@ impl Watched {
         missing
     }
 
-    /// What can't be watched (it is missing, or there are no more watches) is only looked at.
+    /// Watches the directories of an allocation. A directory that cannot be watched (it is missing, or the watches
+    /// are used up) is only inspected.
     fn subscribe(&self, id: AllocId, dirs: Directories, view: Arc<AllocView>) -> Subscribed {
         let told = || {
             let (due, told) = (Arc::clone(&self.due), Arc::clone(&self.told));
@@ -237,14 +239,14 @@ impl Watched {
 }
 
 impl Subscribed {
-    /// Whether it watches all that there is to watch now.
+    /// Whether it watches all directories that should be watched now.
     fn is_still_of(
         &mut self,
         view: &Arc<AllocView>,
         paths: &Paths,
         volumes: &BTreeMap<String, PathBuf>,
     ) -> bool {
-        // Where volumes are may change while the allocation is shown as before.
+        // The paths of volumes may change without a new view of the allocation.
         let is_same = Arc::ptr_eq(&self.view, view) && self.dirs.mounts.is_empty();
         if !is_same {
             let dirs = Directories::of(view, paths, volumes);
@@ -256,16 +258,17 @@ impl Subscribed {
         !self.subscriptions.iter().any(Subscription::is_over)
     }
 
-    /// The parts that are not as they were made. Where nothing has come or gone since nothing was missing, nothing is.
+    /// The parts that have changed since they were created. If the stamps have not changed since nothing was missing,
+    /// nothing is.
     fn missing(&mut self) -> Vec<Part> {
-        // Before the look: what changes meanwhile is seen by the next one.
+        // Read before the inspection, so that the next one notices changes made meanwhile.
         let stamps = self.dirs.stamps();
         if stamps.is_some() && stamps == self.whole {
             return Vec::new();
         }
         let mut missing = self.dirs.missing();
         let is_whole = missing.is_empty();
-        // They were right when the tasks started; what they should be is told by the parts' own looks.
+        // The rights were correct when the tasks started. The parts' own inspections know the correct rights.
         if let (Some(stamps), Some(before)) = (&stamps, &self.rights) {
             let parts = self.dirs.parts().zip(stamps.iter().zip(before));
             missing.extend(parts.filter(|(_, (now, then))| now.rights != **then).map(|(part, _)| part));
@@ -276,7 +279,7 @@ impl Subscribed {
     }
 }
 
-/// All that was made for an allocation whose tasks run.
+/// The directories and mounts of an allocation with running tasks.
 struct Directories {
     top: PathBuf,
     shared: PathBuf,
@@ -312,26 +315,26 @@ impl Directories {
         dirs
     }
 
-    /// All places that are watched; tasks that start later bring more.
+    /// All watched paths; tasks that start later add more.
     fn places(&self) -> BTreeSet<PathBuf> {
         let mounts = self.mounts.iter().map(|mount| &mount.source);
         let tasks = self.tasks.iter().map(|(_, path)| path);
         [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).cloned().collect()
     }
 
-    /// The part that each of those is of that have stamps.
+    /// The part of each directory that has a stamp.
     fn parts(&self) -> impl Iterator<Item = Part> {
         let tasks = self.tasks.iter().map(|(task, _)| Part::Task(*task, TaskPart::Dir));
         [Part::Dir, Part::Dir].into_iter().chain(tasks)
     }
 
-    /// None where one of them is missing.
+    /// `None` if a directory is missing.
     fn stamps(&self) -> Option<Vec<Stamp>> {
         let dirs = [&self.top, &self.shared].into_iter().chain(self.tasks.iter().map(|(_, path)| path));
         dirs.map(|dir| Stamp::of(dir)).collect()
     }
 
-    /// The parts that are not as they were made. Whether that matters is told by their own looks.
+    /// The parts that have changed since they were created. Their own inspections decide whether that matters.
     fn missing(&self) -> Vec<Part> {
         let mut missing = Vec::new();
         if !has_dirs(&self.shared, &alloc_dir::SHARED_DIRS)
@@ -345,7 +348,7 @@ impl Directories {
                 missing.push(Part::Task(*task, TaskPart::Dir));
             }
         }
-        // An unmounted one is told by the mount table.
+        // The mount table reports an unmount.
         let shows_its_source = |mount: &Mounted| {
             let source = identity(&mount.source);
             source.is_some() && source == identity(&mount.point)
@@ -372,7 +375,7 @@ impl Stamp {
     }
 }
 
-/// Whether all of these are directories in `dir`, whose path is walked once.
+/// Whether all of these are directories in `dir`; its path is resolved only once.
 fn has_dirs(dir: &Path, names: &[&str]) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
@@ -382,12 +385,13 @@ fn has_dirs(dir: &Path, names: &[&str]) -> bool {
     })
 }
 
-/// Whether others than those it is for may list it or write to it.
+/// Whether users other than the intended ones may list the directory or write to it.
 fn is_open(dir: &Path) -> bool {
     std::fs::metadata(dir).is_ok_and(|about| about.mode() & 0o006 != 0)
 }
 
-/// An allocation that an older agent left may have ended before this one could close its directory around its tasks.
+/// Closes the directory of an ended allocation to other users. An allocation of an older agent may have ended before
+/// this agent could close its directory around its tasks.
 fn close_unused(paths: &Paths, id: AllocId) {
     if let Err(error) = alloc_dir::close_unused(paths, id) {
         tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
@@ -398,7 +402,7 @@ fn is_running(task: &TaskView) -> bool {
     task.phase == TaskPhase::Running
 }
 
-/// Where volumes that are ready have their data.
+/// The data directories of volumes that are ready.
 fn sources(model: &ReadModel) -> BTreeMap<String, PathBuf> {
     let ready = |view: Arc<VolumeView>| match &view.status {
         VolumeStatus::Ready { path } => Some((view.spec.name.clone(), PathBuf::from(path))),
@@ -418,11 +422,11 @@ fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, P
     let id = AllocId(names.next()??.parse().ok()?);
     let task = paths::decode(names.next()??)?;
     let entry = names.next()??;
-    // What is taken down is unmounted by ourselves.
+    // A stopped allocation is unmounted by the agent itself.
     let view = model.alloc(&id).filter(|view| view.spec.desired == Desired::Run)?;
     let index = view.tasks.iter().position(|known| *known.name == *task && known.phase != TaskPhase::Dead)?;
     let wanted = view.spec.group()?.tasks.get(index)?;
-    // One that was mounted above it hides it.
+    // A mount on a parent directory hides the volume.
     let is_at = |mount: &VolumeMount| {
         let destination = Destination::parse(&mount.destination);
         destination.is_ok_and(|at| paths.task(&id, &task).join(at.path()).starts_with(point))
@@ -430,7 +434,7 @@ fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, P
     let part = match entry {
         "secrets" | "private" => TaskPart::Dir,
         _ if wanted.volume_mounts.iter().any(is_at) => TaskPart::Mounts,
-        // What a task mounts itself is its own affair.
+        // Mounts that a task makes itself do not concern the agent.
         _ => return None,
     };
     Some((id, Part::Task(TaskIndex::try_from(index).ok()?, part)))

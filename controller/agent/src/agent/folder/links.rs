@@ -1,6 +1,6 @@
-//! The links on the way to a folder: where one of them is replaced, as releases are rolled out, the folder is another one.
+//! Watches the links in the path of a folder: replacing one of them, as release tools do, replaces the folder.
 //!
-//! In: a path. Out: word that it may lead elsewhere. It must not know what the folder is for.
+//! In: a path. Out: a notification that it may lead elsewhere. It must not know what the folder is for.
 
 use std::{
     collections::BTreeSet,
@@ -10,14 +10,14 @@ use std::{
 use futures_util::future::select_all;
 use herdlet_base::directory::{DirectoryWatch, Interests};
 
-/// A path leads through so many links at most; the kernel follows as many.
+/// The most links that a path may lead through, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// Watches of the directories that hold the links.
 pub(super) struct Links(Vec<DirectoryWatch>);
 
 impl Links {
-    /// Those that can be watched.
+    /// Opens the watches; directories that cannot be watched are skipped.
     pub(super) fn on_the_way_to(path: &Path) -> Self {
         let holders = holders_of_links(path);
         Self(
@@ -25,8 +25,8 @@ impl Links {
         )
     }
 
-    /// Waits until something changed beside one of them, or where it lies is gone: the way to the folder may be another one, also
-    /// where that leads to the same folder.
+    /// Waits until something changes beside one of the links, or a directory that holds one is gone. The path may
+    /// then lead to another folder, or to the same one by another route.
     pub(super) async fn changed(&self) {
         match self.0.is_empty() {
             true => std::future::pending().await,
@@ -35,7 +35,7 @@ impl Links {
     }
 }
 
-/// The directories with the links that lead to `path`: where one of these is replaced, it leads elsewhere.
+/// The directories that hold the links of `path`: replacing one of the links changes where `path` leads.
 fn holders_of_links(path: &Path) -> BTreeSet<PathBuf> {
     let mut holders = BTreeSet::new();
     let Ok(path) = std::path::absolute(path) else { return holders };

@@ -1,4 +1,4 @@
-//! A folder is read, compared with what it owned, and remembered.
+//! A folder is read, compared with the jobs that it owned, and stored.
 
 use herdlet_api_types::JobKey;
 
@@ -36,7 +36,7 @@ fn a_removed_file_takes_its_jobs_with_it_and_a_broken_one_keeps_them() {
     assert_eq!(second.owned["b.yaml"], [key("b")].into());
 }
 
-/// A copy that was meant to become another job took the job away from its file.
+/// A copied file that was meant to become another job used to take the job away from its file.
 #[test]
 fn the_file_that_owns_a_job_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,11 +92,11 @@ fn a_folder_on_another_file_system_removes_nothing() {
         lost.problems[0].message.contains("another file system")
             && lost.problems[0].message.contains("delete a")
     );
-    // Removed on the same file system they go, and a folder that moved with all its files has moved.
+    // Files removed on the same file system remove their jobs, and a folder that moved with all its files has moved.
     let mut removed = read(&before, dir.path());
     assert_eq!(source.keep_what_a_loss_took(&before, &mut removed, Some((7, 1))), Some((7, 1)));
     assert_eq!(removed.gone, [key("a")].into());
-    // Another directory that has no manifest is being filled.
+    // Another directory without manifests is being filled.
     let mut anew = read(&before, dir.path());
     assert_eq!(source.keep_what_a_loss_took(&before, &mut anew, Some((7, 2))), Some((7, 1)));
     assert!(anew.gone.is_empty() && anew.problems[0].message.contains("another directory"));

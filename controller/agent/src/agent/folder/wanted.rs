@@ -1,13 +1,13 @@
-//! What a folder asks for after a reading, compared with what it owned.
+//! The desired state that a folder defines, compared with the jobs that it owned.
 //!
-//! In: what was read, and which file owned which jobs. Out: what to apply, what to take away, and what is wrong.
+//! In: the files as read, and which file owned which jobs. Out: what to apply, what to delete, and the problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{JobKey, job::Job, volume::Volume};
 use herdlet_manifest::{manifests::Folder, owners::Owned, yaml::Problem};
 
-/// What the folder asks for after a reading.
+/// The desired state that a folder defines.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) jobs: Vec<Job>,
@@ -20,7 +20,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Compares what the folder says with what it owned.
+    /// Compares the content of the folder with the jobs that it owned.
     pub(super) fn of(folder: Folder, owned: &Owned) -> Self {
         let mut wanted = Self::default();
         if let Some(problem) = folder.problem {
@@ -71,7 +71,7 @@ impl Wanted {
     }
 }
 
-/// What either of them owns: true while one is being replaced by the other.
+/// The jobs that either of them owns, which holds while one replaces the other.
 pub(super) fn union(old: &Owned, new: &Owned) -> Owned {
     let mut union = old.clone();
     for (file, keys) in new {

@@ -1,4 +1,4 @@
-//! What is chosen, by example.
+//! Choices by example.
 
 use herdlet_api_types::{
     job::{Job, JobType},
@@ -10,7 +10,7 @@ use super::*;
 
 const HOUR: i64 = 3_600 * 1_000_000_000;
 
-/// A batch job, and an allocation of it for each of these: when it ended, in hours, and whether it failed.
+/// Creates a batch job, and an allocation for each entry: when it ended, in hours, and whether it failed.
 fn batch(id: &str, ended: &[(i64, bool)]) -> (Arc<JobView>, Vec<Arc<AllocView>>) {
     let mut spec = Job::clone(&job(id, "g", "t"));
     spec.kind = JobType::Batch;
@@ -116,7 +116,8 @@ fn a_disk_that_fills_takes_one_after_the_other() {
     assert_eq!(due(10, 96), told("96 % of the disk's inodes are used, gc_inode_usage_threshold is 95"));
 }
 
-/// Planning the oldest of three had panicked. With the disk full it was chosen each time and never given up, and nothing else was chosen.
+/// Planning the oldest of three had panicked. With the disk full it was chosen each time and never given up, and
+/// nothing else was chosen.
 #[test]
 fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
     let (job, mut allocs) = batch("j", &[(1, false), (2, false), (3, true)]);

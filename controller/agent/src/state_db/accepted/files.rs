@@ -1,7 +1,7 @@
-//! The accepted files themselves: names, shapes, reading all of them back.
+//! The accepted files: names, formats, and reading them back.
 //!
-//! A file that can't be read is reported, with what it stood for, and keeps nobody from the others; one of a newer format is no
-//! damage and stops everything.
+//! An unreadable file is reported with the key of its object and does not prevent reading the others. A file of a
+//! newer format is not damage; it aborts the read.
 
 use std::{
     collections::BTreeMap,
@@ -29,18 +29,18 @@ pub(crate) const FORMAT: u64 = 1;
 pub struct JobFile {
     /// [`FORMAT`].
     pub(crate) format: u64,
-    /// The commit that accepted what the file says.
+    /// The commit that accepted the content.
     pub(crate) commit: u64,
     /// Number of the current version.
     pub(crate) version: u64,
-    /// Commit in which the job was made.
+    /// The commit that created the job.
     pub(crate) create_index: u64,
     /// When the current version was accepted.
     pub(crate) submit_time: UnixNanos,
-    /// It is being stopped and will be forgotten.
+    /// The job is being stopped and will be forgotten.
     pub(crate) deleting: bool,
     pub(crate) job: Arc<Job>,
-    /// Older versions that allocations are made from.
+    /// Older versions that allocations still use.
     #[serde(default)]
     pub(crate) older: Vec<OlderVersion>,
 }
@@ -57,10 +57,10 @@ pub struct OlderVersion {
 pub struct VolumeFile {
     /// [`FORMAT`].
     pub(crate) format: u64,
-    /// The commit that accepted what the file says.
+    /// The commit that accepted the content.
     pub(crate) commit: u64,
     pub volume: Volume,
-    /// What becomes of it.
+    /// What happens to the volume.
     pub(crate) fate: Fate,
 }
 
@@ -69,38 +69,38 @@ pub struct VolumeFile {
 pub struct EndedFile {
     /// [`FORMAT`].
     pub(crate) format: u64,
-    /// The commit in which it ended.
+    /// The commit in which the allocation ended.
     pub(crate) commit: u64,
-    /// What is remembered of it.
+    /// Its stored state.
     pub(crate) state: Durable,
 }
 
-/// All that the files say.
+/// The content of all files.
 #[derive(Debug, Clone, Default)]
 pub struct Read {
     pub jobs: BTreeMap<JobKey, JobFile>,
     pub volumes: BTreeMap<String, VolumeFile>,
     pub ended: BTreeMap<AllocId, EndedFile>,
-    /// Files that say nothing.
+    /// Files that cannot be read.
     pub(crate) unreadable: Vec<UnreadableFile>,
 }
 
-/// A file that says nothing. What it stands for was accepted all the same: it must not count as gone.
+/// An unreadable file. Its object was accepted nevertheless and must not count as gone.
 #[derive(Debug, Clone)]
 pub(crate) struct UnreadableFile {
     pub(crate) path: PathBuf,
     pub(crate) why: String,
-    /// What it stands for.
+    /// The key of its object.
     pub(crate) key: RecordKey,
 }
 
-/// Why the files can't be read as a whole.
+/// Why the files cannot be read as a whole.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// A newer release wrote one.
+    /// A newer release wrote one of them.
     #[error("read {}: it has format {found}", path.display())]
     Newer { path: PathBuf, found: u64 },
-    /// A directory can't be read.
+    /// A directory cannot be read.
     #[error("read {}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -119,12 +119,12 @@ impl JobFile {
         }
     }
 
-    /// Whether all it holds is of that job.
+    /// Whether all versions in the file belong to that job.
     pub fn is_of(&self, key: &JobKey) -> bool {
         self.versions().all(|(_, job)| job.key() == *key)
     }
 
-    /// Every version the file holds.
+    /// Every version in the file.
     pub(crate) fn versions(&self) -> impl Iterator<Item = (u64, &Arc<Job>)> {
         let older = self.older.iter().map(|older| (older.version, &older.job));
         older.chain([(self.version, &self.job)])
@@ -136,7 +136,7 @@ impl VolumeFile {
         Self { format: FORMAT, commit, volume: state.spec.clone(), fate: state.fate }
     }
 
-    /// What it says, as a state.
+    /// The content as a state.
     pub(crate) fn state(&self) -> VolumeState {
         VolumeState { spec: self.volume.clone(), origin: Origin::Manifest, fate: self.fate, path: None }
     }
@@ -148,17 +148,17 @@ impl EndedFile {
     }
 }
 
-/// Where a job's file is.
+/// The path of a job's file.
 pub fn job_path(dir: &Path, key: &JobKey) -> PathBuf {
     dir.join(format!("{}.{}.json", paths::encode(&key.namespace), paths::encode(&key.id)))
 }
 
-/// Where a volume's file is.
+/// The path of a volume's file.
 pub(crate) fn volume_path(dir: &Path, name: &str) -> PathBuf {
     dir.join("volumes").join(format!("{}.json", paths::encode(name)))
 }
 
-/// Where the file of an ended allocation is.
+/// The path of an ended allocation's file.
 pub fn ended_path(dir: &Path, id: &AllocId) -> PathBuf {
     dir.join("ended").join(format!("{id}.json"))
 }
@@ -183,7 +183,7 @@ impl Read {
         }
         for path in json_files(&dir.join("ended"))? {
             let Some(id) = stem(&path).and_then(|id| id.parse().ok()).map(AllocId) else { continue };
-            // It doesn't say whose it is.
+            // The content does not name its allocation.
             if let Some(file) = read.one(&path, || RecordKey::AllocState(id), |_: &EndedFile| true)? {
                 read.ended.insert(id, file);
             }
@@ -191,7 +191,7 @@ impl Read {
         Ok(read)
     }
 
-    /// Whether a file stands for the object, readable or not.
+    /// Whether the object has a file, readable or not.
     pub(crate) fn names(&self, key: &RecordKey) -> bool {
         let readable = match key {
             RecordKey::Job(key) => self.jobs.contains_key(key),
@@ -235,7 +235,7 @@ impl Read {
     }
 }
 
-/// Reads a file; anything else, a fifo for instance, could hold up the agent for ever.
+/// Reads a regular file; anything else, such as a fifo, could block the agent indefinitely.
 fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -243,7 +243,7 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// Removes what a crash left of files that were being written.
+/// Removes temporary files that a crash has left.
 pub(crate) fn remove_leftovers(dir: &Path) -> io::Result<()> {
     for dir in [dir.to_owned(), dir.join("volumes"), dir.join("ended")] {
         for entry in fs::read_dir(&dir)? {
@@ -256,7 +256,7 @@ pub(crate) fn remove_leftovers(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What every format has.
+/// The field common to all formats.
 #[derive(Deserialize)]
 struct Format {
     format: u64,

@@ -1,7 +1,7 @@
-//! A database that has fallen back to an older commit is brought forward by the accepted files.
+//! Uses the accepted files to bring a database forward that has fallen back to an older commit.
 //!
-//! In: what the database holds, the files, the number of the last commit. Out: the same, no longer behind. Only for what was
-//! accepted: what the lost commits knew of attempts is found again by looking.
+//! In: the content of the database, the files, the number of the last commit. Out: the same content, up to date. Only
+//! accepted state is restored: the attempts of the lost commits are found again by inspection.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,7 +11,7 @@ use herdlet_plan::{job::JobState, record::RecordKey, shared::volume::Origin};
 use super::{JobFile, Read};
 use crate::state_db::load::Loaded;
 
-/// Brings `loaded` forward. Says which records changed.
+/// Brings `loaded` forward and returns the keys of the changed records.
 pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet<RecordKey> {
     let mut changed = BTreeSet::new();
     if committed <= loaded.index {
@@ -42,13 +42,13 @@ pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet
             changed.insert(RecordKey::AllocState(*id));
         }
     }
-    // A file that is gone was removed on purpose. What the object owned may still be there, so it goes the usual way.
+    // A missing file was removed on purpose. The job's objects may still exist, so it is deleted the usual way.
     for state in loaded.jobs.values_mut() {
         if !read.names(&RecordKey::Job(state.key.clone())) && !state.deleting {
             state.deleting = true;
             changed.insert(RecordKey::Job(state.key.clone()));
-            // Deleted and gone: were it still wanted, what ran once would be taken for lost and begun once more before the
-            // job is taken down.
+            // Stop its allocations too: if they were still to run, an allocation that has ended would count as lost
+            // and start once more before the job is stopped.
             for (id, spec) in loaded.specs.iter_mut().filter(|(_, spec)| spec.job_key == state.key) {
                 if spec.desired == Desired::Run {
                     spec.desired = Desired::Stop;
@@ -71,7 +71,7 @@ pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet
 
 fn bring_forward(state: &mut JobState, file: &JobFile) {
     if state.create_index != file.create_index {
-        // It was forgotten and made anew since: the slots belong to another job of the same name.
+        // The job was forgotten and created again since: the slots belong to an earlier job of the same name.
         state.slots.clear();
     }
     state.version = file.version;

@@ -1,7 +1,7 @@
-//! Records made anew from what is on disk beside the database: all of them, or those that were damaged.
+//! Rebuilds records from the files beside the database: all of them, or the damaged ones.
 //!
-//! In: the accepted files, the `alloc.json` of each allocation directory, the names of the attempts' records. Out: records
-//! with which the planner looks at everything and stops nothing. It must not know how the database is kept.
+//! In: the accepted files, the `alloc.json` of each allocation directory, the names of the attempts' records. Out:
+//! records from which the planner inspects everything and stops nothing. It must not know how the database is stored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,42 +28,43 @@ use serde::{Deserialize, Serialize};
 use super::Read;
 use crate::state_db::load::Loaded;
 
-/// Where the number of the last commit is lost too, a rebuilt index is so much above every index that is known: those given
-/// out since the last accepted change are not known, and a client that waits for one must not wait for ever.
+/// If the number of the last commit is lost too, a rebuilt index exceeds every known index by this margin. The
+/// indexes assigned since the last accepted change are unknown, and a client that waits for one of them must not wait
+/// indefinitely.
 const INDEX_MARGIN: u64 = 1_000_000;
 
-/// What is kept in an allocation's directory as `alloc.json`: the allocation with its job, so that a person who finds the file
-/// sees all there was.
+/// The content of `alloc.json` in an allocation's directory: the allocation with its job, so that the file is
+/// complete for a person who reads it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptAllocation {
     pub allocation: Allocation,
-    /// The job version it was made from.
+    /// The job version of the allocation.
     pub job: Arc<Job>,
 }
 
 impl KeptAllocation {
-    /// What is kept of `allocation`, as the bytes of its file.
+    /// Serializes `allocation` with its job, as the content of its file.
     ///
     /// # Errors
-    /// When it can't be said in JSON.
+    /// When it cannot be serialized.
     pub fn bytes_of(allocation: &Allocation) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(&Self { allocation: allocation.clone(), job: Arc::clone(&allocation.job) })
     }
 }
 
-/// Where records are made from.
+/// The sources of rebuilt records.
 pub struct Sources<'a> {
     pub read: &'a Read,
     /// `<state>/alloc`.
     pub allocs: PathBuf,
     /// `<runtime>/attempts`.
     pub attempts: PathBuf,
-    /// Number of the last commit, where it is known.
+    /// Number of the last commit, if known.
     pub committed: Option<u64>,
     pub now: Now,
 }
 
-/// Which records to make.
+/// Which records to rebuild.
 pub enum Scope {
     /// All: there is no database.
     All,
@@ -80,7 +81,7 @@ impl Scope {
     }
 }
 
-/// Adds what `scope` names and the sources know. Says what could not be read: paths and why.
+/// Adds the records in `scope` that the sources contain. Returns the unreadable files: paths and reasons.
 pub fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) -> Vec<(PathBuf, String)> {
     let mut unreadable = Vec::new();
     fill_versions(loaded, sources.read, scope);
@@ -140,8 +141,8 @@ fn fill_versions(loaded: &mut Loaded, read: &Read, scope: &Scope) {
     }
 }
 
-/// Reads the allocations that are missing from their directories. An allocation of a job that is not accepted is left alone:
-/// nothing says what it is, so it is not ours to stop.
+/// Reads missing allocations from their directories. An allocation whose job is not accepted is left alone: nothing
+/// describes its job, so the agent must not stop it.
 fn fill_specs(
     loaded: &mut Loaded,
     sources: &Sources<'_>,
@@ -189,7 +190,7 @@ fn is_accepted(job: &JobKey, loaded: &Loaded, read: &Read) -> bool {
     read.jobs.contains_key(job) || loaded.jobs.contains_key(job)
 }
 
-/// What is remembered of allocations whose memory is lost: how they ended, or which attempts were begun.
+/// Rebuilds lost states of allocations: how they ended, or which attempts were begun.
 fn fill_states(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope, made: &BTreeSet<AllocId>) {
     let lost: Vec<AllocId> = loaded
         .specs
@@ -223,7 +224,8 @@ fn fill_states(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope, made: 
     }
 }
 
-/// The newest allocation of each slot stands for it; the file of an older one says `run` though it was stopped since.
+/// Stops all but the newest allocation of each slot; the file of an older one may still have `run` although it was
+/// stopped since.
 fn stop_superseded(specs: &mut BTreeMap<AllocId, Allocation>) {
     let newest: BTreeSet<AllocId> = newest_of_slots(specs).into_values().map(|(_, id)| id).collect();
     for (id, spec) in specs {
@@ -247,8 +249,8 @@ fn newest_of_slots(specs: &BTreeMap<AllocId, Allocation>) -> BTreeMap<SlotKey, (
     newest
 }
 
-/// A job's slots. How many allocations a slot has had is lost; the present second stands for it, which no slot has reached
-/// by counting, so that no id is given out twice.
+/// Rebuilds a job's slots. The number of allocations that a slot has had is lost; the current time in seconds
+/// replaces it, which no slot has reached by counting, so that no id is used twice.
 fn slots(job: &JobKey, specs: &BTreeMap<AllocId, Allocation>, now: Now) -> BTreeMap<String, Vec<Slot>> {
     let had = u32::try_from(now.wall.0 / 1_000_000_000).unwrap_or(u32::MAX);
     let mut slots: BTreeMap<String, Vec<Slot>> = BTreeMap::new();
@@ -283,7 +285,7 @@ fn ids_below(allocs: &Path) -> Vec<AllocId> {
     names_below(allocs).iter().filter_map(|name| name.parse().ok()).map(AllocId).collect()
 }
 
-/// The newest attempt of each task of which there is a record.
+/// The newest recorded attempt of each task.
 fn attempts_below(attempts: &Path) -> BTreeMap<(AllocId, String), u32> {
     let mut newest = BTreeMap::new();
     for name in names_below(attempts) {

@@ -1,13 +1,14 @@
-//! One agent for one instance on this machine: a copy of a state directory is the same instance, and two agents of it would end each
-//! other's tasks and take back each other's services.
+//! Ensures one agent per instance on this machine. A copy of a state directory is the same instance, and two agents
+//! of it would end each other's tasks and deregister each other's services.
 //!
-//! In: the instance, its runtime directory and its cgroups. Out: a claim on each, held until the process ends, however it ends.
+//! In: the instance, its runtime directory and its cgroups. Out: a claim on each, held until the process ends,
+//! however it ends.
 //!
-//! | claim | holds against agents | cannot be held by others, since |
+//! | claim | holds against agents | protection against other users |
 //! | --- | --- | --- |
-//! | lock on the runtime directory | with the same one | they may not open it |
-//! | abstract socket with the instance's name | in the same network namespace, also without cgroups | a holder of another user is passed over |
-//! | lock on `cgroup.kill` of the instance | that see its cgroups, in any container | they may not open it for writing |
+//! | lock on the runtime directory | with the same directory | they cannot open it |
+//! | abstract socket with the instance's name | in the same network namespace, also without cgroups | a holder that runs as another user is ignored |
+//! | lock on `cgroup.kill` of the instance | that see its cgroups, in any container | they cannot open it for writing |
 
 use std::{
     ffi::OsString,
@@ -45,7 +46,7 @@ pub struct Alone {
     _cgroups: Option<File>,
 }
 
-/// The agent that has the instance, as far as it can be seen from here.
+/// The agent that runs the instance, as far as this process can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub pid: u32,
@@ -60,11 +61,12 @@ impl std::fmt::Display for Holder {
 }
 
 impl StateDir {
-    /// Claims the instance's runtime directory, which is made unless it is there, and its name, and makes sure that none of its tasks run
-    /// elsewhere. Must be called within a tokio runtime.
+    /// Claims the instance's runtime directory, which is created if it is missing, and its name, and checks that none
+    /// of its tasks run elsewhere. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`ClaimError::InstanceInUse`], [`ClaimError::Elsewhere`], or that the directory can't be made, trusted or locked.
+    /// [`ClaimError::InstanceInUse`], [`ClaimError::Elsewhere`], or when the directory cannot be created, trusted or
+    /// locked.
     pub fn claim_runtime(&self, runtime: &Path) -> Result<Alone, ClaimError> {
         ownership::check_if_there(runtime)?;
         durable::make_dir(runtime).map_err(io_error("make the runtime directory", runtime))?;
@@ -77,8 +79,8 @@ impl StateDir {
         Ok(Alone { _runtime: dir, _name: name, _cgroups: None })
     }
 
-    /// Whether an agent of the instance of the state directory `state` runs in this network namespace. Claims nothing; must be called within
-    /// a tokio runtime.
+    /// Checks whether an agent of the instance of the state directory `state` runs in this network namespace. Claims
+    /// nothing; must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`ClaimError::InstanceInUse`].
@@ -96,19 +98,20 @@ impl StateDir {
         }
     }
 
-    /// Claims the instance's cgroups too, whose directory is `tree`. It must be there, which changes nothing for an agent that has it. To
-    /// be called before anything in it is adopted or ended.
+    /// Claims the instance's cgroups too; `tree` is their directory, which must exist. Must be called before anything
+    /// in it is adopted or ended.
     ///
     /// # Errors
-    /// [`ClaimError::InstanceInUse`], or that they can't be locked.
+    /// [`ClaimError::InstanceInUse`], or when they cannot be locked.
     pub fn claim_cgroups(&self, alone: &mut Alone, tree: &Path) -> Result<(), ClaimError> {
         alone._cgroups = self.lock_cgroups(tree)?;
         Ok(())
     }
 
-    /// None where the kernel has no such file, or there is no such cgroup.
+    /// Returns `None` if the kernel has no such file or there is no such cgroup.
     pub(super) fn lock_cgroups(&self, tree: &Path) -> Result<Option<File>, ClaimError> {
-        // Anybody may read the directory, and so could lock it. This file only its owner may open, and to open it kills nothing.
+        // Anybody may read the directory, and so could lock it. Only its owner may open this file for writing, and
+        // opening it kills nothing.
         let path = tree.join("cgroup.kill");
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
         let file = match OpenOptions::new().write(true).custom_flags(flags).open(&path) {
@@ -121,7 +124,8 @@ impl StateDir {
         Ok(Some(file))
     }
 
-    /// The state directory's lock is ours, but an agent that has just been killed lets go of one after the other.
+    /// Locks a file, retrying for a while: the state directory is locked already, but an agent that was just killed
+    /// releases its locks one after the other.
     fn lock(&self, file: &File, path: &Path) -> Result<(), ClaimError> {
         let given_up = Instant::now() + BEGIN_MAX;
         loop {
@@ -146,7 +150,7 @@ impl StateDir {
         io_error("claim the instance of", &self.path)(errno.into())
     }
 
-    /// None if a process of another user holds the name.
+    /// Returns `None` if a process of another user holds the name.
     fn take_name(
         &self,
         name: &SocketAddrUnix,
@@ -161,7 +165,8 @@ impl StateDir {
                 Err(errno) => return Err(self.no_name(errno)),
             }
             let is_over = Instant::now() > given_up;
-            // Until it listens an agent refuses, and at the end another process may have the name.
+            // An agent refuses connections until it listens; and at the end of the wait another process may hold the
+            // name.
             if is_over || !matches!(known, Some(Answer::Ours { .. } | Answer::Strangers)) {
                 known = match ask(name) {
                     Answer::Full => known,
@@ -175,7 +180,7 @@ impl StateDir {
             }
             return match known {
                 Some(Answer::Ours { pid, .. }) => Err(self.in_use("its name".to_owned(), pid)),
-                // An agent may be the holder, of whom others ask too much.
+                // The holder may be an agent whose queue others keep full.
                 Some(Answer::Full) | None => {
                     Err(self.in_use("its name, whose holder does not answer,".to_owned(), None))
                 }
@@ -196,7 +201,7 @@ impl StateDir {
         ClaimError::InstanceInUse { path: self.path.clone(), locked, instance: self.instance.clone(), holder }
     }
 
-    /// An agent that is not root can't see the files of another one.
+    /// Asks the holder for its state directory: an agent that is not root cannot see another one's files.
     fn state_told_by(&self, holder: u32) -> Option<PathBuf> {
         match ask(&self.name().ok()?) {
             Answer::Ours { pid: Some(pid), stream } if pid == holder => told(stream),
@@ -209,24 +214,24 @@ fn name_of(instance: &InstanceId) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(format!("herdlet-instance-{}", instance.0).as_bytes())
 }
 
-/// An abstract name, which goes with its last socket (unix(7)).
+/// An abstract name, which disappears with its last socket (unix(7)).
 #[derive(Debug)]
 struct Name {
     _answering: AbortOnDropHandle<()>,
 }
 
-/// Between two answers: enough for agents, and little work for anybody who asks without end.
+/// The pause between two answers: short enough for agents, and it limits the work that endless requests can cause.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
-/// How many may wait for theirs.
+/// How many connections may wait for an answer.
 const ASKING_MAX: i32 = 128;
-/// More than the longest path that the kernel takes (PATH_MAX).
+/// The longest path that the kernel accepts, including its NUL (PATH_MAX).
 const PATH_BYTES_MAX: usize = 4_096;
 
-/// How long an agent may take to say where its state is.
+/// How long an agent may take to report its state directory.
 const TOLD_MAX: Duration = Duration::from_secs(5);
 
 impl Name {
-    /// `state` is said to agents that ask for the holder.
+    /// `state` is sent to agents that ask for the holder.
     fn take(address: &SocketAddrUnix, state: &Path) -> Result<Self, Errno> {
         let socket = stream_socket()?;
         bind(&socket, address)?;
@@ -239,7 +244,7 @@ impl Name {
                 if let Ok((mut stream, _)) = listener.accept().await
                     && stream.peer_cred().is_ok_and(|peer| is_ours(&peer))
                 {
-                    // So few bytes always find room.
+                    // There is always room for so few bytes.
                     let _ = stream.write_all(&state).await;
                 }
                 tokio::time::sleep(ANSWER_INTERVAL).await;
@@ -249,14 +254,14 @@ impl Name {
     }
 }
 
-/// What the holder of a name answers to a connection.
+/// The answer of the holder of a name to a connection.
 #[derive(Debug)]
 enum Answer {
-    /// It runs as root or as our user. No number where it is in another pid namespace.
+    /// It runs as root or as our user. Without a pid if it is in another PID namespace.
     Ours { pid: Option<u32>, stream: tokio::net::UnixStream },
     /// It runs as another user.
     Strangers,
-    /// It does not listen, or there is none any more.
+    /// It does not listen, or there is no holder any more.
     Refused,
     /// Its queue is full.
     Full,
@@ -280,7 +285,7 @@ fn ask(address: &SocketAddrUnix) -> Answer {
     }
 }
 
-/// The state directory that the holder of the name says it has.
+/// Reads the state directory that the holder of the name reports.
 fn told(stream: tokio::net::UnixStream) -> Option<PathBuf> {
     let mut stream = stream.into_std().ok()?;
     stream.set_nonblocking(false).ok()?;
@@ -300,7 +305,8 @@ fn stream_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// The process that has locked a file, as far as `/proc/locks` shows it (proc(5)): `1: FLOCK ADVISORY WRITE 42 00:1b:77 0 EOF`.
+/// The process that has locked a file, as far as `/proc/locks` shows it (proc(5)): `1: FLOCK ADVISORY WRITE 42
+/// 00:1b:77 0 EOF`.
 fn lock_holder(file: &File) -> Option<u32> {
     let found = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
@@ -314,7 +320,7 @@ fn lock_holder(file: &File) -> Option<u32> {
     locks.lines().filter(|line| !line.contains("->")).find_map(holder)
 }
 
-/// Where an agent keeps the state of this instance: it holds the lock there.
+/// The state directory of an agent of this instance, found by the lock that it holds there.
 fn state_of(pid: u32, instance: &InstanceId) -> Option<PathBuf> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let paths = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
@@ -322,7 +328,7 @@ fn state_of(pid: u32, instance: &InstanceId) -> Option<PathBuf> {
         paths.filter(|path| path.is_absolute() && path.file_name().is_some_and(|name| name == "lock"));
     let dirs: Vec<PathBuf> = locks.filter_map(|lock| lock.parent().map(Path::to_owned)).collect();
     let is_it = |dir: &&PathBuf| StateDir::instance_in(dir).as_ref() == Some(instance);
-    // In another mount namespace its files are not seen from here, only their names.
+    // The files of another mount namespace cannot be read from here; only their names are visible.
     let only = || dirs.first().filter(|_| dirs.len() == 1);
     dirs.iter().find(is_it).or_else(only).cloned()
 }

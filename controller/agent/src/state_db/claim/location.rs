@@ -1,24 +1,25 @@
-//! Where an instance lives on this machine. Claims end with the agent, but its tasks run on: a copy of the state directory, or another
-//! runtime directory, would start each of them a second time.
+//! Where an instance runs on this machine. Claims end with the agent, but its tasks keep running: an agent on a copy
+//! of the state directory, or with another runtime directory, would start each of them a second time.
 //!
-//! In: the runtime directory and cgroups of this start, the file `location`, which the last start wrote, and the processes of this
-//! machine. Out: nothing, or why this agent must not start. Only what still runs counts: after a reboot, or once all tasks have ended, an
-//! instance may live anywhere.
+//! In: the runtime directory and cgroups of this start, the file `location`, which the last start wrote, and the
+//! processes of this machine. Out: nothing, or why this agent must not start. Only what still runs counts: after a
+//! reboot, or once all tasks have ended, an instance may run anywhere.
 //!
 //! ```text
 //! runtime directory, state directory              refused while tasks run that
 //! same             , the recorded one             have their logs in another state directory of the instance
-//! same             , moved (the old one is gone)  do so, or are nowhere to be seen, but have processes in the recorded cgroups
+//! same             , moved (the old one is gone)  do so, or are not visible, but have processes in the recorded cgroups
 //! another          , any                          are there, or in the recorded cgroups and not in the new runtime directory
 //! any              , a copy (the old one is there) are there, or in the recorded cgroups
 //! ```
 //!
-//! Where the last start was in another PID namespace none of its tasks is seen: then it is refused while its cgroups have processes, or its
-//! records writers. Where the cgroups of this start are others it is refused while the recorded ones have processes that no record names.
+//! If the last start was in another PID namespace, its tasks are not visible. The start is then refused while the
+//! recorded cgroups have processes, or, where these cgroups are not visible, while the records are open for writing.
+//! If this start uses other cgroups, it is refused while the recorded ones have processes that no record names.
 //!
-//! - `living`: what runs.
-//! - `namespace`: what may run in another PID namespace.
-//! - `elsewhere`: what is said of it.
+//! - `living`: finds what runs.
+//! - `namespace`: finds what may run in another PID namespace.
+//! - `elsewhere`: the messages.
 
 mod elsewhere;
 mod living;
@@ -41,24 +42,24 @@ use living::{Supervisor, Tasks, Tree, recorded_in, without_links};
 
 use super::{ClaimError, StateDir, io_error};
 
-/// The file, in the state directory.
+/// The file name, in the state directory.
 const FILE: &str = "location";
 
-/// As it is stored.
+/// The stored location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Location {
     instance: InstanceId,
     boot: u64,
     state: Directory,
     runtime: PathBuf,
-    /// None where tasks are held by their process tree.
+    /// `None` if process trees hold the tasks together.
     cgroups: Option<PathBuf>,
-    /// Where pids have the meaning that they have in records: the inode of the namespace.
+    /// The inode of the PID namespace in which the pids of the records are valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pid_namespace: Option<u64>,
 }
 
-/// A directory, told from its copies.
+/// The identity of a directory, which tells it from its copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Directory {
     path: PathBuf,
@@ -66,7 +67,7 @@ struct Directory {
     inode: u64,
 }
 
-/// A start that is judged.
+/// A start to be checked.
 #[derive(Debug, Clone, Copy)]
 struct Start<'s> {
     state: &'s Path,
@@ -74,14 +75,14 @@ struct Start<'s> {
     runtime: &'s Path,
 }
 
-/// What was found of an instance.
+/// The recorded and the running parts of an instance.
 struct Found {
     recorded: Option<Location>,
     supervisors: Vec<Supervisor>,
 }
 
 impl Start<'_> {
-    /// Where the last start was. What ran before a reboot runs no more.
+    /// The location of the last start. Nothing from before a reboot still runs.
     fn recorded(self) -> Option<Location> {
         let recorded = Location::read(&self.state.join(FILE));
         recorded.filter(|found| found.instance == *self.instance && found.boot == boot_id())
@@ -102,7 +103,7 @@ impl Start<'_> {
         Ok(by_record.or_else(|| self.judge_seen(&found.supervisors)))
     }
 
-    /// By where the last start was.
+    /// Checks against the location of the last start.
     fn judge_recorded(self, recorded: &Location, found: &Found) -> Result<Option<Elsewhere>, ClaimError> {
         let Self { state, runtime, .. } = self;
         let here = Directory::of(state).map_err(io_error("inspect", state))?;
@@ -110,7 +111,7 @@ impl Start<'_> {
         let is_copy =
             is_moved && Directory::of(&recorded.state.path).is_ok_and(|found| recorded.state.is(&found));
         let is_other = !is_same(&recorded.runtime, runtime);
-        // With the same runtime directory records count only where the state directory is another one.
+        // With the same runtime directory, records count only if the state directory has changed.
         let there =
             if is_copy || is_other || is_moved { self.tasks_in(&recorded.runtime, found)? } else { None };
         let tasks = there.map(Running::Tasks);
@@ -148,11 +149,12 @@ impl Start<'_> {
         }
     }
 
-    /// By the cgroups of the last start, where those of this one are others: what runs there without a supervisor is ended by nobody.
+    /// Checks the cgroups of the last start if this one uses others: nothing would end the processes in them that
+    /// have no supervisor.
     fn judge_cgroups(self, tree: Option<&Path>) -> Result<Option<Elsewhere>, ClaimError> {
         let Some(recorded) = self.recorded() else { return Ok(None) };
         let Some(last) = recorded.populated_cgroups() else { return Ok(None) };
-        // Before processes are listed: it is so at nearly every start.
+        // Before processes are listed, because this holds at nearly every start.
         if tree.is_some_and(|tree| is_same(tree, &last)) {
             return Ok(None);
         }
@@ -163,8 +165,9 @@ impl Start<'_> {
         Ok(Some(self.elsewhere(Running::Cgroups(last), &recorded.runtime, why)))
     }
 
-    /// By what runs, for a directory that holds no record of its last start, or whose path another one has taken. Where some tasks run
-    /// here as well nothing is refused: no agent could be started for them otherwise.
+    /// Checks against the running supervisors, for a directory without a record of its last start, or whose path
+    /// another one has taken. If some tasks run here too, nothing is refused, because otherwise no agent could start
+    /// for them.
     fn judge_seen(self, supervisors: &[Supervisor]) -> Option<Elsewhere> {
         let running = Running::Tasks(Tasks::of(supervisors.iter().map(Supervisor::pid))?);
         let mut other = None;
@@ -199,7 +202,7 @@ impl Start<'_> {
         ClaimError::Elsewhere { path: self.state.to_owned(), elsewhere: Box::new(elsewhere) }
     }
 
-    /// Tasks know the path of their directories by their environment.
+    /// Warns about a moved state directory: tasks know the paths of their directories from their environment.
     fn warn_of_a_move(self, found: &Found) {
         let Some(recorded) = &found.recorded else { return };
         if found.supervisors.is_empty() || is_same(&recorded.state.path, self.state) {
@@ -219,7 +222,8 @@ impl Found {
 }
 
 impl StateDir {
-    /// Makes sure that no tasks of the instance run elsewhere. To be called once the claims are made, before anything is adopted.
+    /// Checks that no tasks of the instance run elsewhere. Must be called after the claims are made and before
+    /// anything is adopted.
     ///
     /// # Errors
     /// [`ClaimError::Elsewhere`], [`ClaimError::Unknown`].
@@ -230,27 +234,29 @@ impl StateDir {
             start.warn_of_a_move(&found);
             return Ok(());
         };
-        // An agent that runs, in another network namespace, is named rather than its tasks.
+        // If an agent is running in another network namespace, report it rather than its tasks.
         if let Some(tree) = found.recorded.as_ref().and_then(|recorded| recorded.cgroups.as_ref()) {
             self.lock_cgroups(tree)?;
         }
         Err(start.refused(elsewhere))
     }
 
-    /// Makes sure that the last start, where it had other cgroups than `tree`, has left nothing in them. To be called once the cgroups are
-    /// known, before anything is adopted and [`Self::keep_location`] forgets the last ones.
+    /// Checks that the last start has left nothing in its cgroups, if they are others than `tree`. Must be called
+    /// once the cgroups are known, before anything is adopted and before [`Self::keep_location`] replaces the
+    /// recorded ones.
     ///
     /// # Errors
-    /// As [`Self::claim_runtime`].
+    /// Same as [`Self::claim_runtime`].
     pub fn check_cgroups(&self, runtime: &Path, tree: Option<&Path>) -> Result<(), ClaimError> {
         let start = Start { state: &self.path, instance: &self.instance, runtime };
         start.judge_cgroups(tree)?.map_or(Ok(()), |elsewhere| Err(start.refused(elsewhere)))
     }
 
-    /// Whether an agent would refuse the state directory `state` with this runtime directory because of tasks elsewhere. Claims nothing.
+    /// Checks whether an agent would refuse the state directory `state` with this runtime directory because of tasks
+    /// elsewhere. Claims nothing.
     ///
     /// # Errors
-    /// As [`Self::claim_runtime`].
+    /// Same as [`Self::claim_runtime`].
     pub fn inspect_location(state: &Path, runtime: &Path) -> Result<(), ClaimError> {
         let Some(instance) = Self::instance_in(state) else { return Ok(()) };
         let start = Start { state, instance: &instance, runtime };
@@ -258,8 +264,8 @@ impl StateDir {
         elsewhere.map_or(Ok(()), |elsewhere| Err(start.refused(elsewhere)))
     }
 
-    /// Stores where the instance lives now, before its tasks start. A disk that takes nothing keeps no agent from starting: the last
-    /// location is checked the next time.
+    /// Stores the current location of the instance, before its tasks start. A failure does not prevent the start: the
+    /// next start then checks the previous location.
     pub fn keep_location(&self, runtime: &Path, cgroups: Option<&Path>) {
         let file = self.path.join(FILE);
         let kept = Directory::of(&self.path).and_then(|state| {
@@ -267,7 +273,7 @@ impl StateDir {
                 instance: self.instance.clone(),
                 boot: boot_id(),
                 state,
-                // A link to it may be gone by the next start.
+                // A link in the path may be gone by the next start.
                 runtime: without_links(runtime),
                 cgroups: cgroups.map(Path::to_owned),
                 pid_namespace: namespace::own(),
@@ -287,7 +293,8 @@ impl StateDir {
 }
 
 impl Location {
-    /// None where there is none, or a damaged one: it protects against a mistake, and must not keep an agent from its tasks.
+    /// `None` if the file is missing or damaged: it protects against a mistake, and must not keep an agent from its
+    /// tasks.
     fn read(file: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::read(file).ok()?).ok()
     }
@@ -308,7 +315,7 @@ impl Directory {
     }
 }
 
-/// Whether two paths lead to one directory. One that is gone can't be another's.
+/// Whether two paths lead to the same directory; `false` if one of two different paths does not exist.
 fn is_same(one: &Path, other: &Path) -> bool {
     let found = || Some((Directory::of(one).ok()?, Directory::of(other).ok()?));
     one == other || found().is_some_and(|(one, other)| one.is(&other))

@@ -1,7 +1,7 @@
 //! A crash between any two steps of a commit.
 //!
-//! Each commit of a life is let fail at its first step, at its second, and so on. The directory is copied at that moment (what
-//! a kill would leave), then opened twice: as it is, and with the database lost.
+//! Each commit of a run fails at its first step, at its second, and so on. The directory is copied at that moment (as
+//! a kill would leave it) and then opened twice: as it is, and with the database lost.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -16,7 +16,7 @@ use herdlet_runtime::Store;
 use super::fixture::*;
 use crate::state_db::CommitError;
 
-/// What a life does next.
+/// A step of a run.
 #[derive(Clone)]
 enum Deed {
     Apply(Vec<Job>),
@@ -57,14 +57,14 @@ fn records(life: &mut Life, deed: &Deed) -> Vec<Record> {
     }
 }
 
-/// Lives the first `done` deeds, then the next one up to its `step`th step. Whether that deed was accepted.
+/// Runs the first `done` deeds, then the next one up to its `step`th step. Returns whether that deed was accepted.
 fn live(dir: &Path, done: usize, step: usize) -> bool {
     let mut life = Life::begin(dir);
     let deeds = deeds();
     for deed in &deeds[..done] {
         let records = records(&mut life, deed);
         life.store.commit(&records).unwrap();
-        // Forgetting ends in the world too, which these records only stand for.
+        // Forgetting also ends in the world, which these records do not update.
         if matches!(deed, Deed::Forget(..)) {
             drop(life);
             life = Life::begin(dir);
@@ -78,7 +78,7 @@ fn live(dir: &Path, done: usize, step: usize) -> bool {
     let accepted = life.store.commit(&records).is_ok();
     let crashed = dir.join("crashed");
     copy(&paths(dir).state, &paths(&crashed).state);
-    // What failed is offered again, and must then be as if it had not failed.
+    // A failed commit is offered again, and must then give the same result as if it had not failed.
     life.store.accepted.set_steps(Steps::default());
     life.store.steps = Steps::default();
     life.store.commit(&records).unwrap();
@@ -104,7 +104,7 @@ fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_
             copy(&crashed, &lost);
             let opened = open(&crashed);
             assert!(opened.damaged.is_empty(), "{done}/{step}: {:?}", opened.damaged);
-            // An allocation that has a directory is known, or named as one whose directory is a leak. Never both.
+            // An allocation with a directory is either known, or listed as one whose directory is a leak; never both.
             let known: BTreeSet<_> = allocs(&opened.records).iter().map(|spec| spec.id).collect();
             for id in alloc_ids(&paths(dir.path()).allocs()) {
                 let (known, forgotten) = (known.contains(&id), opened.forgotten.contains(&id));
@@ -121,7 +121,7 @@ fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_
             fs::remove_file(paths(&lost).database()).unwrap();
             copy(&paths(dir.path()).allocs(), &paths(&lost).allocs());
             let rebuilt = jobs(&open(&lost).records);
-            // Of a request that was not answered any part may have been kept.
+            // Any part of an unanswered request may have been stored.
             let parts = rebuilt.iter().all(|(key, state)| {
                 before_jobs.get(key) == Some(state) || after_jobs.get(key) == Some(state)
             });
@@ -132,7 +132,7 @@ fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_
             assert!(parts && kept, "{done}/{step}: {rebuilt:?}");
             assert!(!accepted || rebuilt == after_jobs, "{done}/{step}: accepted and lost: {rebuilt:?}");
 
-            // The files follow the database: losing it later must not bring back what never happened.
+            // The files follow the database: losing it later must not bring back something that never happened.
             fs::remove_file(paths(&crashed).database()).unwrap();
             assert_eq!(jobs(&open(&crashed).records), found, "{done}/{step}");
             crashes += 1;
@@ -144,13 +144,13 @@ fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_
     assert!(crashes > 60, "{crashes}");
 }
 
-/// Equal but for the number of the commit, which grew when the same was committed once more.
+/// Equal except for the number of the commit, which grew when the same records were committed again.
 fn same(mut found: Content, expected: &Content) -> bool {
     found.extend(expected.get_key_value("meta/world").map(|(place, hash)| (place.clone(), *hash)));
     found == *expected
 }
 
-/// The first `done` deeds, without a crash.
+/// Runs the first `done` deeds, without a crash.
 fn live_whole(dir: &Path, done: usize) {
     let mut life = Life::begin(dir);
     for deed in &deeds()[..done] {
@@ -163,14 +163,14 @@ fn live_whole(dir: &Path, done: usize) {
     }
 }
 
-/// Nobody was told that it was accepted.
+/// No request was answered as accepted.
 #[test]
 fn files_whose_commit_never_happened_are_the_normal_remains_of_a_kill() {
     let dir = scratch();
     let mut life = Life::begin(dir.path());
     life.apply(vec![job("a", 1, "x")], vec![]);
     let records = life.records(Command::Apply { jobs: vec![job("b", 1, "y")], volumes: vec![volume("v")] });
-    // Five for each of the two files; the database comes after them.
+    // Five steps for each of the two files; the database comes after them.
     let steps = Steps::failing_after(10);
     life.store.accepted.set_steps(steps.clone());
     life.store.steps = steps;
@@ -184,7 +184,7 @@ fn files_whose_commit_never_happened_are_the_normal_remains_of_a_kill() {
     assert!(!paths(dir.path()).state.join("damaged").exists());
 }
 
-/// Where nothing says how far the commits got, it may have been accepted.
+/// Without the number of the last commit the file may have been accepted.
 #[test]
 fn a_file_that_may_have_been_accepted_is_kept_aside() {
     let dir = scratch();
@@ -200,7 +200,7 @@ fn a_file_that_may_have_been_accepted_is_kept_aside() {
     assert_eq!(opened.damaged.len(), 2);
 }
 
-/// Only the database waits for the disk: the removal of a file may be undone, and a file that was written may be empty.
+/// Only the database waits for the disk: the removal of a file may be undone, and a written file may be empty.
 #[test]
 fn after_a_power_cut_the_database_is_right_and_the_files_follow_it() {
     let dir = scratch();
@@ -222,7 +222,7 @@ fn after_a_power_cut_the_database_is_right_and_the_files_follow_it() {
 
     fs::write(accepted.join("default.b.json"), removed).unwrap();
     fs::write(accepted.join("default.a.json"), "").unwrap();
-    // Nor did the number of the last commit wait.
+    // The number of the last commit did not wait either.
     fs::write(paths(dir.path()).state.join("committed"), "").unwrap();
     let opened = open(dir.path());
     assert_eq!(jobs(&opened.records), expected);

@@ -1,4 +1,4 @@
-//! A damaged or lost database costs nothing that was accepted.
+//! A damaged or lost database loses nothing that was accepted.
 
 use std::{collections::BTreeMap, fs};
 
@@ -19,7 +19,7 @@ use crate::state_db::{
     load::Loaded,
 };
 
-/// Two jobs, one of which is between two versions, one being deleted, volumes, an allocation that has ended.
+/// Two jobs, one of them between two versions, another one being deleted, and volumes.
 fn lived(dir: &std::path::Path) -> Life {
     let mut life = Life::begin(dir);
     life.apply(vec![job("a", 2, "x"), job("b", 1, "y"), job("gone", 1, "z")], vec![volume("v"), volume("w")]);
@@ -70,12 +70,12 @@ fn a_lost_database_is_rebuilt_and_loses_no_accepted_job() {
     assert_eq!(states[&done], ended(), "work that is done is not done again");
     let task = &states[&running.id].tasks[0];
     assert_eq!((task.attempt, &task.run), (4, &Run::Starting { attempt: 4, boot: NOW.boot }));
-    // Not behind the barrier that waits until no task runs: siblings of one that does would never start again.
+    // Not behind the barrier that waits until no task runs: the siblings of a running task would never start again.
     assert_eq!(states[&running.id].stage, Stage::UNTOLD);
-    // An allocation that a newer one stands for is not started again.
+    // An allocation that a newer one has replaced is not started again.
     let stale = allocs(&opened.records).iter().filter(|spec| *spec.job_key.id == *"a" && wants(spec)).count();
     assert!(stale <= 2, "{stale}");
-    // The next start finds all as it was left.
+    // The next start finds everything unchanged.
     drop(opened);
     let again = open(dir.path());
     assert!(!again.rebuilt);
@@ -122,7 +122,8 @@ fn a_damaged_file_is_moved_aside_and_kept() {
     }
 }
 
-/// Every record in turn is overwritten; the others must load as they were, and it must be made anew where it can be.
+/// Every record in turn is overwritten; the others must load unchanged, and the damaged one must be rebuilt if
+/// possible.
 #[test]
 fn a_damaged_record_is_set_aside_and_the_rest_loads() {
     let origin = scratch();
@@ -162,7 +163,8 @@ fn a_damaged_record_is_set_aside_and_the_rest_loads() {
     }
 }
 
-// One bit of an allocation's id in its specification, and its state belonged to nobody: it was started once more.
+// When one bit of an allocation's id changed in its specification, its state belonged to no allocation and it was
+// started again.
 #[test]
 fn a_record_that_says_it_is_something_else_than_its_place_says_is_set_aside() {
     let dir = scratch();
@@ -210,7 +212,7 @@ fn an_allocation_whose_job_version_is_nowhere_is_set_aside() {
     assert!(jobs(&opened.records).contains_key("a"));
 }
 
-/// The copy was made before the last two requests: both were answered, so both hold.
+/// The copy was made before the last two requests. Both were answered, so both must hold.
 #[test]
 fn an_older_copy_of_the_database_takes_nothing_back() {
     let dir = scratch();
@@ -236,7 +238,7 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
     assert!(opened.damaged.is_empty() && !opened.rebuilt, "{:?}", opened.damaged);
     assert!(opened.incomplete, "allocations of the lost commits may run");
     assert!(opened.store.index() > index);
-    // It may own things: it is taken down and forgotten once more.
+    // It may own things, so it is stopped and forgotten again.
     expected.insert("gone".to_owned(), (0, true));
     assert_eq!(jobs(&opened.records), expected);
     let after = content(&opened.records);
@@ -248,8 +250,8 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
     assert!(!again.incomplete);
 }
 
-/// The job ran when the copy was made. It was deleted and forgotten since, so nothing of it may be begun again; and of the
-/// others nothing may be ended.
+/// The job ran when the copy was made. It was deleted and forgotten since, so nothing of it may start again, and
+/// nothing of the others may be stopped.
 #[test]
 fn a_job_that_was_forgotten_since_is_not_wanted_again() {
     let dir = scratch();
@@ -274,7 +276,7 @@ fn a_job_that_was_forgotten_since_is_not_wanted_again() {
     }
 }
 
-/// The disk gives back nothing where the file was, or rubbish.
+/// Replaces a file with something unreadable or with garbage.
 fn hurt(file: &std::path::Path, damage: &str) {
     fs::remove_file(file).unwrap();
     match damage {
@@ -309,7 +311,7 @@ fn an_accepted_file_that_cannot_be_read_is_set_aside_and_written_anew() {
     }
 }
 
-/// Its file says nothing, but that it is there says that nobody has deleted the job.
+/// The file is unreadable, but its existence shows that nobody has deleted the job.
 #[test]
 fn a_job_whose_file_cannot_be_read_is_not_taken_for_deleted_where_the_database_fell_back() {
     let dir = scratch();
@@ -328,7 +330,7 @@ fn a_job_whose_file_cannot_be_read_is_not_taken_for_deleted_where_the_database_f
     assert_eq!(fates(&opened.records)["v"], Fate::Wanted);
 }
 
-/// Of the job nothing is known, so nothing of it is touched.
+/// The job is unknown, so nothing of it is touched.
 #[test]
 fn where_the_database_is_lost_too_the_allocations_of_an_unreadable_file_are_left_alone() {
     let dir = scratch();
@@ -341,7 +343,8 @@ fn where_the_database_is_lost_too_the_allocations_of_an_unreadable_file_are_left
     assert!(opened.damaged.iter().any(|aside| aside.why.contains("its job b is not accepted")));
 }
 
-/// Nothing is taken while there is no room, nothing that was taken is lost, and all goes on once there is room.
+/// Nothing is accepted while there is no space, nothing accepted is lost, and commits succeed again once there is
+/// space.
 #[test]
 fn a_full_disk_is_told_and_survived() {
     let Some(ground) = Ground::mounting() else { return };
@@ -368,7 +371,7 @@ fn a_full_disk_is_told_and_survived() {
     assert_eq!(jobs(&opened.records).len(), 2);
 }
 
-/// A generator of its own: the runs are the same each time.
+/// A random number generator with the same sequence in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -399,7 +402,7 @@ fn bytes_changed_at_random_never_panic_and_never_lose_an_accepted_job() {
         let dir = scratch();
         copy(crashed.path(), dir.path());
         let mut bytes = if run % 2 == 0 { intact.clone() } else { unclean.clone() };
-        // Half of them near the header, where a file of mostly empty pages is most easily hurt.
+        // Half of the changes are near the header, where a file of mostly empty pages is most easily damaged.
         let end = if run % 4 < 2 { bytes.len() } else { 8192 };
         for _ in 0..16 {
             let at = dice.below(end);

@@ -1,4 +1,4 @@
-//! A planner's world whose records go into a database, and what was stored in a comparable form.
+//! A planner's world whose records go into a database, and the stored state in a comparable form.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +36,7 @@ use crate::state_db::{OpenError, Opened, StateDb, StateDir, accepted::KeptAlloca
 pub(super) const NOW: Now =
     Now { boot: BootId(7), boot_ns: 5_000_000_000, wall: UnixNanos(1_700_000_000_000_000_000) };
 
-/// A directory in memory where there is one: these tests wait for the disk thousands of times.
+/// A directory in memory if possible: these tests wait for the disk thousands of times.
 pub(super) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -54,7 +54,7 @@ pub(super) fn open(dir: &Path) -> Opened {
     try_open(dir).unwrap()
 }
 
-/// What is stored, by place, as a hash of its bytes.
+/// The stored values by place, each as a hash of its bytes.
 pub(super) type Content = BTreeMap<String, u64>;
 
 pub(super) fn content(records: &[(RecordKey, RecordValue)]) -> Content {
@@ -67,7 +67,7 @@ pub(super) fn content(records: &[(RecordKey, RecordValue)]) -> Content {
     records.iter().map(entry).collect()
 }
 
-/// The jobs among the records: version and whether it is being deleted.
+/// The jobs among the records: their version and whether they are being deleted.
 pub(super) fn jobs(records: &[(RecordKey, RecordValue)]) -> BTreeMap<String, (u64, bool)> {
     let job = |(key, value): &(RecordKey, RecordValue)| match (key, value) {
         (RecordKey::Job(key), RecordValue::Job(state)) => {
@@ -116,7 +116,7 @@ pub(super) fn states(records: &[(RecordKey, RecordValue)]) -> BTreeMap<AllocId, 
     records.iter().filter_map(state).collect()
 }
 
-/// What is to become of each volume.
+/// The fate of each volume.
 pub(super) fn fates(records: &[(RecordKey, RecordValue)]) -> BTreeMap<String, Fate> {
     let fate = |(_, value): &(RecordKey, RecordValue)| match value {
         RecordValue::Volume(state) => Some((state.spec.name.clone(), state.fate)),
@@ -133,7 +133,7 @@ pub(super) fn job_key(id: &str) -> JobKey {
     JobKey { namespace: "default".into(), id: id.into() }
 }
 
-/// A service of one group `g` with one task `main`.
+/// A service with one group `g` and one task `main`.
 pub(super) fn job(id: &str, count: u32, arg: &str) -> Job {
     let task = Task {
         config: serde_json::json!({"args": [arg, 1, null, true], "nested": {"a": 1.5}}),
@@ -156,7 +156,7 @@ pub(super) fn volume(name: &str) -> Volume {
     }
 }
 
-/// A planner and its database. Operations are never carried out: allocations stay as they were decided.
+/// A planner and its database. Operations are never carried out, so allocations stay as they were decided.
 pub(super) struct Life {
     pub(super) world: World,
     pub(super) store: StateDb,
@@ -185,7 +185,7 @@ impl Life {
         Self { world, store: opened.store }
     }
 
-    /// The records that a request comes to.
+    /// The records that result from a request.
     pub(super) fn records(&mut self, command: Command) -> Vec<Record> {
         let (mut dirty, mut turn) = (BTreeSet::new(), Turn::default());
         self.world.apply(NOW, Event::Command { request: 1, command }, &mut dirty, &mut turn);
@@ -215,7 +215,7 @@ impl Life {
         self.store.commit(&records).unwrap();
     }
 
-    /// Makes each allocation's directory, as the executor does.
+    /// Creates each allocation's directory, as the executor does.
     pub(super) fn make_alloc_dirs(&self, dir: &Path) {
         for (spec, _) in self.world.allocations() {
             let bytes = KeptAllocation::bytes_of(spec).unwrap();
@@ -224,7 +224,7 @@ impl Life {
     }
 }
 
-/// Records of a job that has been forgotten: what the planner writes once the last of it is gone.
+/// The records that the planner writes once the last part of a job is gone.
 pub(super) fn forget(id: &str, versions: &[u64], allocs: &[AllocId]) -> Vec<Record> {
     let key = job_key(id);
     let specs = allocs.iter().flat_map(|id| [RecordKey::AllocSpec(*id), RecordKey::AllocState(*id)]);
@@ -232,7 +232,7 @@ pub(super) fn forget(id: &str, versions: &[u64], allocs: &[AllocId]) -> Vec<Reco
     specs.chain(versions).chain([RecordKey::Job(key.clone())]).map(Record::Delete).collect()
 }
 
-/// The state of an allocation whose one task has ended well.
+/// The state of an allocation whose only task has succeeded.
 pub(super) fn ended() -> Durable {
     let task = TaskState { name: "main".into(), run: Run::Dead, attempt: 3, ..TaskState::default() };
     Durable { adopted: true, tasks: vec![task], status: ClientStatus::Complete, ..Durable::default() }

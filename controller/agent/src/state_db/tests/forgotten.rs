@@ -1,4 +1,4 @@
-//! What a database names as forgotten, and what it must never name.
+//! Which objects a database lists as forgotten, and which it must never list.
 
 use std::{collections::BTreeSet, fs};
 
@@ -30,14 +30,14 @@ fn what_was_forgotten_is_named_at_every_start_until_it_is_known_again() {
         assert_eq!(opened.forgotten, forgotten.iter().copied().collect::<BTreeSet<_>>());
         assert!(opened.damaged.is_empty() && !opened.incomplete);
     }
-    // As no planner does.
+    // No planner does this.
     let mut store = open(dir.path()).store;
     store.commit(&applied).unwrap();
     drop(store);
     assert!(open(dir.path()).forgotten.is_empty());
 }
 
-/// The older copy knows nothing of what came after it: neither that it was wanted nor that it was forgotten.
+/// The older copy knows nothing of later objects: neither that they were wanted nor that they were forgotten.
 #[test]
 fn an_older_copy_names_only_what_was_forgotten_before_it_was_made() {
     for mark_too in [false, true] {
@@ -65,7 +65,7 @@ fn an_older_copy_names_only_what_was_forgotten_before_it_was_made() {
     }
 }
 
-/// A job may be made again under its name.
+/// A job may be created again under its name.
 #[test]
 fn a_file_that_is_newer_than_what_was_forgotten_is_kept_aside() {
     let dir = scratch();

@@ -1,4 +1,4 @@
-//! When a state directory is not ours to use.
+//! When a state directory must not be used.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -59,7 +59,7 @@ fn set_format(path: &std::path::Path, format: u64) {
     transaction.commit().unwrap();
 }
 
-/// Everything but the lock, in which the number of the process changes.
+/// Everything except the lock file, whose process id changes.
 fn untouched(dir: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = files(dir);
     found.remove("state/lock");
@@ -124,7 +124,7 @@ fn the_database_of_another_instance_is_refused() {
     assert!(matches!(try_open(other.path()).unwrap_err(), OpenError::OtherInstance { .. }));
 }
 
-/// Somebody copied a state directory and started a second agent on the copy: it ended the tasks of the first.
+/// A user copied a state directory and started a second agent on the copy, which ended the tasks of the first.
 #[tokio::test]
 async fn a_copy_of_a_state_directory_in_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ async fn a_copy_of_a_state_directory_in_use_is_refused() {
     }
     let second = StateDir::claim(&copy).unwrap();
     assert_eq!(second.instance(), first.instance());
-    // With a runtime directory of its own as well.
+    // Also with a runtime directory of its own.
     for runtime in [&runtime, &dir.path().join("other")] {
         let refused = second.claim_runtime(runtime).unwrap_err().to_string();
         let holder =
@@ -150,7 +150,7 @@ async fn a_copy_of_a_state_directory_in_use_is_refused() {
     second.claim_runtime(&runtime).unwrap();
 }
 
-/// Bytes that are no text kept the agent from starting, while any other rubbish was healed from the database.
+/// Bytes that are not text used to prevent the start, while any other garbage was repaired from the database.
 #[test]
 fn an_instance_file_of_any_bytes_is_healed_from_the_database() {
     let dir = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ fn an_instance_file_of_any_bytes_is_healed_from_the_database() {
     }
 }
 
-/// A directory that somebody else has prepared, and that was then given away: root wrote through its links.
+/// Another user prepared the directory and then gave it away: root wrote through its links.
 #[test]
 fn nothing_is_written_through_what_was_planted_in_a_state_directory() {
     use std::os::unix::fs::symlink;
@@ -183,7 +183,7 @@ fn nothing_is_written_through_what_was_planted_in_a_state_directory() {
     fs::remove_file(state.join("lock")).unwrap();
     symlink(&victim, state.join("committed")).unwrap();
     try_open(dir.path()).unwrap_err();
-    // A backup may share files with the directory: they are not written to either, and keep nobody from starting.
+    // A backup may share files with the directory: they are not modified either, and do not prevent a start.
     for name in ["lock", "committed"] {
         let _ = fs::remove_file(state.join(name));
         fs::hard_link(&victim, state.join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! What goes in comes out.
+//! Committed records are read back unchanged.
 
 use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
 
@@ -105,7 +105,7 @@ fn accepted_files_follow_versions_deletion_and_purging() {
     assert!(!volume_file.exists());
     life.store.commit(&forget("web", &[0, 1], &[])).unwrap();
     assert!(!file.exists());
-    // Volumes of the config are read anew at each start.
+    // Volumes of the config are read again at each start.
     let config = VolumeState {
         spec: volume("c"),
         origin: Origin::Config,

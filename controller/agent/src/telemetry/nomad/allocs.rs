@@ -1,8 +1,8 @@
-//! Metrics of single tasks under Nomad's names and in its units, for whoever asks for them (`publish_allocation_metrics`): their
-//! labels have no bound.
+//! Metrics of single tasks under Nomad's names and in its units, where they are enabled
+//! (`publish_allocation_metrics`): their labels are unbounded.
 //!
-//! In: what running tasks use, measured for this page, and what is known of their restarts. Out: samples. Shares of processors are those
-//! of the time since the page was written last; on the first page a task has none.
+//! In: the usage of running tasks, measured for this page, and their restarts. Out: samples. Shares of processors
+//! cover the time since the previous page; on the first page a task has none.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -69,7 +69,7 @@ const OOM_KILLED: Metric = gauge(
     &LABELS,
 );
 
-/// What a running task uses.
+/// The usage of a running task.
 #[derive(Debug, Clone)]
 pub struct Measured {
     pub alloc: Arc<AllocView>,
@@ -87,14 +87,13 @@ impl Measured {
     }
 }
 
-/// How much processor time tasks had used when the page was written last.
+/// The usage of tasks when the previous page was written.
 #[derive(Debug, Default)]
 pub(in crate::telemetry) struct Before(BTreeMap<AttemptId, Usage>);
 
-/// A metric, and what it tells of something measured.
+/// A metric, and how to get its value.
 type Of<T, V> = (&'static Metric, fn(&T) -> V);
 
-/// Writes all of them.
 pub(in crate::telemetry) fn write(
     page: &mut Page<'_>,
     node: &NodeFacts,
@@ -216,7 +215,7 @@ mod tests {
         let shares = Shares::between(&used(10, 100, 50), &used(12, 1_100, 550)).unwrap();
         assert_eq!((shares.user, shares.system, shares.all()), (50.0, 25.0, 75.0));
         assert!(Shares::between(&used(10, 0, 0), &used(10, 5, 5)).is_none(), "no time has passed");
-        // Time of processes that ended may be missing.
+        // Time of processes that have ended may be missing.
         assert_eq!(Shares::between(&used(10, 9, 9), &used(11, 0, 0)).unwrap().all(), 0.0);
     }
 }

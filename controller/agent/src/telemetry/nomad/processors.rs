@@ -1,7 +1,7 @@
-//! How busy the machine's processors are, under Nomad's names.
+//! Usage of the machine's processors, under Nomad's names.
 //!
-//! In: what `/proc/stat` says (proc_stat(5)). Out: samples: shares of the time since the page was written last; on the first page, since
-//! the machine was started.
+//! In: `/proc/stat` (proc_stat(5)). Out: samples: shares of the time since the previous page; on the first page,
+//! since the machine was started.
 
 use std::fmt;
 
@@ -22,13 +22,13 @@ const IDLE: Metric =
 const TICKS: Metric =
     gauge("nomad_client_host_cpu_total_ticks", "How busy the processor was, in MHz.", &LABELS);
 
-/// What one core of this machine does.
+/// The speed of one core of this machine.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::telemetry) struct Clock {
     pub(in crate::telemetry) core_mhz: f64,
 }
 
-/// What a processor has done since the machine was started, in ticks.
+/// The time that a processor has spent since the machine was started, in ticks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Processor {
     name: String,
@@ -39,28 +39,28 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Each processor, as `/proc/stat` has it.
+    /// Parses each processor in `/proc/stat`.
     pub(super) fn each(stat: &str) -> Vec<Self> {
         stat.lines().filter_map(Self::of).collect()
     }
 
-    /// `cpuN user nice system idle iowait irq softirq steal …`; the line of all together has no number.
+    /// `cpuN user nice system idle iowait irq softirq steal …`; the line of the sums has no number.
     fn of(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let name = words.next().filter(|name| name.len() > 3 && name.starts_with("cpu"))?;
-        // Guests' time, behind these, is part of the user's.
+        // The guests' times after these are included in the user's.
         let times: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
         let &[user, nice, system, idle, wait, ..] = &*times else { return None };
         let total = times.iter().sum();
         Some(Self { name: name.to_owned(), user: user + nice, system, idle: idle + wait, total })
     }
 
-    /// Its name, such as `cpu0`.
+    /// The name, such as `cpu0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it has done since then, in percent: user, system, idle. Idle where no time has passed.
+    /// The shares of user, system and idle time since `before`, in percent. Idle if no time has passed.
     #[expect(clippy::cast_precision_loss, reason = "a metric needs no more than 52 bits")]
     pub fn since(&self, before: &Self) -> [f64; 3] {
         let total = self.total.saturating_sub(before.total);
@@ -76,10 +76,9 @@ impl Processor {
     }
 }
 
-/// A metric, and what it tells of shares of user, system and idle time, and of how fast a core is.
+/// A metric, and its value from the shares of user, system and idle time and the speed of a core.
 type Of = (&'static Metric, fn([f64; 3], f64) -> f64);
 
-/// Writes all of them.
 pub(super) fn write(
     page: &mut Page<'_>,
     node: &NodeFacts,

@@ -14,7 +14,7 @@ async fn a_holder_that_does_not_listen_yet_is_asked_again() {
     let (_dir, state, name) = claimed();
     let holder = stream_socket().unwrap();
     bind(&holder, &name).unwrap();
-    // It begins to listen once it has refused.
+    // It starts to listen after it has refused once.
     let asked = |name: &SocketAddrUnix| {
         let answer = ask(name);
         if matches!(answer, Answer::Refused) {
@@ -41,7 +41,7 @@ async fn a_full_queue_is_an_answer_of_a_holder() {
     assert!(matches!(error, ClaimError::InstanceInUse { .. }), "{error}");
 }
 
-/// As an agent that is not root, whose files `/proc` does not show.
+/// Like an agent that is not root, whose files `/proc` does not show.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_holder_says_where_its_state_is() {
     let (_dir, state, name) = claimed();

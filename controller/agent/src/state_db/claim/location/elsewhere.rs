@@ -1,6 +1,7 @@
-//! What is said where tasks of an instance run elsewhere. Reads after "use the state directory X: ".
+//! The messages for an instance whose tasks run elsewhere. They continue "use the state directory X: ".
 //!
-//! No message advises to remove a directory: host volumes are mounted below `alloc` while tasks run, and a removal would empty them.
+//! No message advises removing a directory: host volumes are mounted below `alloc` while tasks run, and a removal
+//! would empty them.
 
 use std::{
     fmt,
@@ -12,7 +13,7 @@ use herdlet_base::ownership::{self, shown};
 
 use super::living::{ATTEMPTS, Tasks};
 
-/// Tasks of the instance run elsewhere. Reads after "use the state directory X: ".
+/// Tasks of the instance run elsewhere. The message continues "use the state directory X: ".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elsewhere {
     pub(super) instance: InstanceId,
@@ -24,34 +25,34 @@ pub struct Elsewhere {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The state directory is a copy of this one, or this one is a copy of it.
+    /// One of this state directory and the given one is a copy of the other.
     Copy(PathBuf),
-    /// The runtime directory is another one.
+    /// This start uses the given runtime directory, which is another one.
     Runtime(PathBuf),
-    /// The tasks can't be seen from here. The file holds where the last start was.
+    /// The tasks are not visible from here. The file contains the location of the last start.
     Unseen { file: PathBuf, cause: Cause },
 }
 
-/// Why the tasks of the last start are not seen.
+/// Why the tasks of the last start are not visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The state directory is not the recorded one, and the tasks have no record here.
     Moved,
-    /// Pids mean other processes here.
+    /// Pids have another meaning here.
     Namespace,
-    /// The cgroups of this start are others, and no record names a supervisor that lives.
+    /// This start uses other cgroups, and no record names a running supervisor.
     Cgroups,
 }
 
-/// What of an instance still runs.
+/// The parts of an instance that still run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Running {
     Tasks(Tasks),
     /// Processes in this cgroup.
     Cgroups(PathBuf),
-    /// So many supervisors, whose pids are not known here.
+    /// This many supervisors, whose pids are not known here.
     Records(usize),
-    /// It can't be found out.
+    /// It cannot be determined.
     Unknown,
 }
 
@@ -122,7 +123,7 @@ impl fmt::Display for Elsewhere {
 }
 
 impl Elsewhere {
-    /// A supervisor, for an operator who wants to know what it is.
+    /// A supervisor, for an operator who wants to inspect it.
     fn pid(&self) -> Option<u32> {
         match &self.running {
             Running::Tasks(tasks) => Some(tasks.pid),
@@ -130,7 +131,7 @@ impl Elsewhere {
         }
     }
 
-    /// As the command line takes it.
+    /// The runtime directory as a command line flag.
     fn flag(&self) -> String {
         match self.runtime.parent() {
             Some(parent) if self.runtime.ends_with(&self.instance.0) => {
@@ -141,7 +142,7 @@ impl Elsewhere {
     }
 }
 
-/// What has to be done before an agent takes the runtime directory again.
+/// What to do before an agent accepts the runtime directory again.
 fn first_step(runtime: &Path) -> String {
     let error = match ownership::check(&runtime.join(ATTEMPTS)) {
         Err(error) if !error.is_absent() => error,
@@ -149,7 +150,7 @@ fn first_step(runtime: &Path) -> String {
     };
     match error.restoring() {
         Some(command) => format!(" (first run `{command}`: others can change the way to it by now)"),
-        // Where a process has its files is not a reason to trust whose they are.
+        // That a process has its files in a directory is no reason to trust the directory's owner.
         None => {
             format!(" (once this is repaired: {})", herdlet_base::error::in_full(&error.without_trust()))
         }

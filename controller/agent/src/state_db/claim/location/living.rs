@@ -1,7 +1,8 @@
-//! What of an instance still runs on this machine, and where: supervisors with their runtime directories and logs.
+//! Finds what of an instance still runs on this machine, and where: supervisors with their runtime directories and
+//! logs.
 //!
-//! In: the instance, and paths. Out: living supervisors. They are found among the processes of this machine, since records can be removed under
-//! them; records are read as well.
+//! In: the instance, and paths. Out: running supervisors. They are found among the processes of this machine, because
+//! their records may have been removed; records are read as well.
 
 use std::{
     fs,
@@ -28,22 +29,22 @@ use herdlet_process::{
 
 /// The directory of records, in a runtime directory.
 pub(super) const ATTEMPTS: &str = "attempts";
-/// From logs up to the state directory (`alloc/ID/alloc/logs`), and what tasks may have put between.
+/// The levels from logs up to the state directory (`alloc/ID/alloc/logs`), and more that tasks may have inserted.
 const LEVELS_MAX: usize = 16;
 
-/// Why it is not known what runs. Reads after "because ".
+/// Why it is unknown what runs. The messages continue "because ".
 #[derive(Debug, thiserror::Error)]
 pub enum LivingError {
-    /// Processes can't be listed.
+    /// Processes cannot be listed.
     #[error("processes can't be inspected: {0}")]
     Processes(io::Error),
-    /// Others could have changed the records.
+    /// Other users could have changed the records.
     #[error("the runtime directory that its last start used is not trusted any more: {}{}", in_full(.0), restored(.0))]
     Exposed(OwnershipError),
-    /// The records can't be listed.
+    /// The records cannot be listed.
     #[error("its last start's records can't be read: {}", in_full(.0))]
     Records(RecordsError),
-    /// A process can't be opened.
+    /// A process cannot be opened.
     #[error("a supervisor can't be inspected: {}", in_full(.0))]
     Supervisor(ProcessError),
 }
@@ -58,19 +59,19 @@ pub(super) struct Supervisor {
     found: Supervised,
 }
 
-/// In which state directory the logs of a supervisor are.
+/// The state directory that contains the logs of a supervisor.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Tree {
-    /// In this one.
+    /// This one.
     Ours,
-    /// In another one of the instance.
+    /// Another one of the instance.
     Other(PathBuf),
-    /// Nowhere to be found, as after a removal.
+    /// None was found, for example after a removal.
     Unknown,
 }
 
 impl Supervisor {
-    /// All of the instance, and all that have their records in `runtime`.
+    /// Lists all supervisors of the instance, and all that have their records in `runtime`.
     pub(super) fn list(instance: &InstanceId, runtime: Option<&Path>) -> Result<Vec<Self>, LivingError> {
         let of_instance = Path::new(&instance.0).join(ATTEMPTS);
         let recorded = runtime.map(|runtime| without_links(runtime).join(ATTEMPTS));
@@ -90,12 +91,10 @@ impl Supervisor {
         Ok(list)
     }
 
-    /// Its process id.
     pub(super) fn pid(&self) -> u32 {
         self.found.process.pid
     }
 
-    /// Its runtime directory.
     pub(super) fn runtime(&self) -> &Path {
         self.found.dir.parent().unwrap_or(&self.found.dir)
     }
@@ -107,7 +106,8 @@ impl Supervisor {
         self.found.is_of(&attempts) || id(&attempts) == Some(self.found.held)
     }
 
-    /// Climbs from the logs, which no path names for sure: they may have been moved, and another directory may be at their old path.
+    /// Climbs up from the logs, whose path is not reliable: they may have been moved, and another directory may be at
+    /// their old path.
     pub(super) fn tree(&self, state: &Path, instance: &InstanceId) -> Tree {
         let Ok(ours) = fs::metadata(state) else { return Tree::Unknown };
         let Ok(Some(mut dir)) = self.found.descriptor(herdlet_shim::FD_LOGS) else { return Tree::Unknown };
@@ -117,7 +117,7 @@ impl Supervisor {
             if (found.st_dev, found.st_ino) == (ours.dev(), ours.ino()) {
                 return Tree::Ours;
             }
-            // A removed directory still leads to what it was in.
+            // A removed directory still leads to its former parent.
             if found.st_nlink == 0 {
                 return Tree::Unknown;
             }
@@ -131,7 +131,7 @@ impl Supervisor {
     }
 }
 
-/// Supervisors that live.
+/// A number of running supervisors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tasks {
     pub(super) count: usize,
@@ -140,7 +140,7 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// None where there are none.
+    /// Returns `None` without any pids.
     pub(super) fn of(pids: impl Iterator<Item = u32>) -> Option<Self> {
         pids.fold(None, |tasks, pid| {
             Some(tasks.map_or(Self { count: 1, pid }, |tasks: Self| Self { count: tasks.count + 1, ..tasks }))
@@ -148,13 +148,13 @@ impl Tasks {
     }
 }
 
-/// The records of a runtime directory. None of a directory that is not there, or is another user's.
+/// The records of a runtime directory; `None` if the directory does not exist or belongs to another user.
 pub(super) fn records_of(runtime: &Path) -> Result<Option<Vec<Listed>>, LivingError> {
     let attempts = runtime.join(ATTEMPTS);
     let Ok(found) = fs::symlink_metadata(&attempts) else { return Ok(None) };
     match ownership::check(&attempts) {
         Ok(()) => {}
-        // As where a removed directory lay in /tmp.
+        // For example, a removed directory was in /tmp.
         Err(error) if error.is_absent() || found.uid() != rustix::process::geteuid().as_raw() => {
             return Ok(None);
         }
@@ -164,13 +164,13 @@ pub(super) fn records_of(runtime: &Path) -> Result<Option<Vec<Listed>>, LivingEr
     listed.map(Some).map_err(LivingError::Records)
 }
 
-/// The living supervisors that the records of a runtime directory name.
+/// The running supervisors that the records of a runtime directory name.
 pub(super) fn recorded_in(runtime: &Path) -> Result<Option<Tasks>, LivingError> {
     let listed = records_of(runtime)?.unwrap_or_default();
     let mut living = Vec::new();
     for record in listed.into_iter().filter_map(|listed| listed.record.ok()) {
         match PidFd::open(record.shim) {
-            // One that nobody has reaped yet supervises nothing.
+            // A process that has ended but was not reaped supervises nothing.
             Ok(Some(found)) if found.has_ended().unwrap_or(false) => {}
             Ok(Some(found)) => living.push(found.process().pid),
             Ok(None) | Err(ProcessError::Unverifiable { .. }) => {}
@@ -184,7 +184,7 @@ pub(super) fn recorded_in(runtime: &Path) -> Result<Option<Tasks>, LivingError> 
     Ok(Tasks::of(living.into_iter()))
 }
 
-/// Whether a directory is a state directory of the instance. Tasks may lay such files into their own directories.
+/// Whether a directory is a state directory of the instance. Tasks may place such files into their own directories.
 fn is_state_of(dir: &OwnedFd, instance: &InstanceId) -> bool {
     let is_ours = |fd: &OwnedFd| {
         fstat(fd).is_ok_and(|found| {
@@ -205,12 +205,12 @@ fn open_dir(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(at.as_fd(), path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The path that the kernel shows, also where the end of it is gone.
+/// The path as the kernel shows it, even if its last components do not exist.
 pub(super) fn without_links(path: &Path) -> PathBuf {
     let real = |there: &Path| {
         let rest = path.strip_prefix(there).ok()?;
         let real = fs::canonicalize(there).ok()?;
-        // Nothing is joined to a whole path: that would end it with a slash.
+        // Joining an empty path would append a slash.
         Some(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
     };
     path.ancestors().find_map(real).unwrap_or_else(|| path.to_owned())

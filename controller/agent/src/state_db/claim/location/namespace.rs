@@ -1,8 +1,9 @@
-//! What may still run of a start in another PID namespace, as in a container or beside one. From here its processes are not seen, and the
-//! pids in its records are other processes, or none.
+//! Finds what may still run of a start in another PID namespace, such as in a container. Its processes are not
+//! visible from here, and the pids in its records belong to other processes, or to none.
 //!
-//! In: where that start was. Out: what runs, or that it can't be found out. Its cgroups are asked, where they are seen; otherwise its
-//! records: a supervisor has its record open for writing until it ends, which the kernel reports across namespaces.
+//! In: the location of that start. Out: what runs, or that it cannot be determined. If its cgroups are visible, they
+//! decide; otherwise its records do: a supervisor has its record open for writing until it ends, which the kernel
+//! reports across namespaces.
 
 use std::{
     fs, io,
@@ -25,12 +26,12 @@ pub(super) fn own() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino())
 }
 
-/// Whether the recorded start was in another one. Older releases did not record it.
+/// Whether the recorded start was in another namespace. Older releases did not record it.
 pub(super) fn is_another(recorded: &Location) -> bool {
     matches!((recorded.pid_namespace, own()), (Some(recorded), Some(own)) if recorded != own)
 }
 
-/// What runs of a start in another namespace, or may run.
+/// What runs, or may run, of a start in another namespace.
 pub(super) fn running(recorded: &Location) -> Result<Option<Running>, LivingError> {
     if let Some(tree) = &recorded.cgroups {
         if is_populated(tree) {
@@ -41,7 +42,7 @@ pub(super) fn running(recorded: &Location) -> Result<Option<Running>, LivingErro
         }
     }
     let Some(records) = records_of(&recorded.runtime)? else {
-        // Cgroups that are gone had no processes, as far as it can be seen.
+        // If its cgroups are gone, they had no processes, as far as we can tell.
         return Ok(recorded.cgroups.is_none().then_some(Running::Unknown));
     };
     let attempts = recorded.runtime.join(ATTEMPTS);
@@ -51,7 +52,7 @@ pub(super) fn running(recorded: &Location) -> Result<Option<Running>, LivingErro
             Ok(true) => held += 1,
             Ok(false) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // A file system without leases.
+            // The file system has no leases.
             Err(_) => is_unknown |= listed.record.is_ok_and(|record| !record.is_final()),
         }
     }
@@ -61,23 +62,24 @@ pub(super) fn running(recorded: &Location) -> Result<Option<Running>, LivingErro
     })
 }
 
-/// The same on all machines (fcntl(2)); the libc crate has it for some only.
+/// The same number on all architectures (fcntl(2)); the libc crate defines it only for some.
 const F_SETSIG: libc::c_int = 10;
 
-/// Whether a process, of any namespace, has the file open for writing: no lease for reading is given then (fcntl(2), `F_SETLEASE`).
+/// Whether a process of any namespace has the file open for writing: the kernel then refuses a read lease (fcntl(2),
+/// `F_SETLEASE`).
 #[expect(unsafe_code, reason = "rustix has no leases")]
 fn is_written(path: &Path) -> io::Result<bool> {
     let mut options = fs::OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let set = |command: libc::c_int, value: libc::c_int| {
-        // SAFETY: a descriptor that is held, and numbers.
+        // SAFETY: passes an open descriptor and numbers.
         match unsafe { libc::fcntl(file.as_raw_fd(), command, value) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
     };
-    // If another process opens it for writing now, the kernel ends the lease and sends a signal: SIGIO, which would end this process, unless
-    // another is named. SIGURG is ignored.
+    // If another process opens the file for writing now, the kernel breaks the lease and sends a signal. The default,
+    // SIGIO, would end this process, so another one is set: SIGURG, which is ignored.
     set(F_SETSIG, libc::SIGURG)?;
     match set(libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => set(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),

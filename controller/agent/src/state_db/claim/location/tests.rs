@@ -1,4 +1,4 @@
-//! Where an instance may start while something of it runs. This process stands for a supervisor.
+//! Where an instance may start while parts of it run. This process plays the supervisor.
 
 use herdlet_process::{
     process_tree,
@@ -7,7 +7,7 @@ use herdlet_process::{
 
 use super::*;
 
-/// A state directory that was claimed, and a runtime directory with the record of a task.
+/// A claimed state directory, and a runtime directory with the record of a task.
 struct Bench {
     dir: tempfile::TempDir,
     state: StateDir,
@@ -29,7 +29,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// A task whose supervisor is this process, or one that has ended.
+    /// Adds the record of a task; its supervisor is this process, or one that has ended.
     fn put(&self, runtime: &str, start_ticks: u64) {
         let records = RuntimeDir::open(&self.path(runtime).join("attempts")).unwrap();
         let shim = Process { pid: std::process::id(), start_ticks };
@@ -66,7 +66,7 @@ fn a_runtime_directory_is_changed_only_once_all_tasks_have_ended() {
     let refused = bench.refusal("other");
     assert!(refused.contains("1 task still runs whose records are in the runtime directory"), "{refused}");
     assert!(refused.contains(&*bench.path("run").to_string_lossy()), "{refused}");
-    // The same one under another name.
+    // The same directory under another name.
     std::os::unix::fs::symlink("run", bench.path("link")).unwrap();
     bench.starts("link");
     bench.put("run", 1);
@@ -84,7 +84,7 @@ fn nothing_that_was_before_a_reboot_or_of_another_instance_keeps_an_agent_from_s
     bench.refusal("other");
     bench.change(|location| location.instance = InstanceId("0".repeat(16)));
     bench.starts("other");
-    // A damaged file, and none, as after an upgrade.
+    // A damaged file, and a missing one, as after an upgrade.
     fs::write(bench.path("state").join(FILE), "{").unwrap();
     bench.starts("other");
     fs::remove_file(bench.path("state").join(FILE)).unwrap();
@@ -107,7 +107,7 @@ fn a_copy_does_not_start_while_tasks_of_its_original_run_and_a_moved_directory_d
             refused.contains("for an instance of its own start the agent with a new, empty"),
             "{refused}"
         );
-        // Volumes of the host are mounted in both while tasks run.
+        // Host volumes are mounted in both while tasks run.
         assert!(!refused.contains("remove"), "{refused}");
     }
     // As after a move to another file system.
@@ -119,12 +119,12 @@ fn a_copy_does_not_start_while_tasks_of_its_original_run_and_a_moved_directory_d
 #[test]
 fn processes_without_a_record_that_can_be_seen_keep_a_copy_in_another_mount_namespace_from_starting() {
     let bench = Bench::new();
-    // As cgroup.events of a cgroup with a process.
+    // Like cgroup.events of a cgroup with a process.
     let tree = bench.path("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
     bench.change(|location| location.cgroups = Some(tree.clone()));
-    // The runtime directory was lost, and is made again.
+    // The runtime directory was lost and is created again.
     bench.starts("run");
     assert!(bench.refusal("other").contains("processes still run in the cgroup"));
     bench.change(|location| location.state.inode ^= 1);
@@ -172,7 +172,7 @@ fn what_runs_of_another_pid_namespace_is_asked_of_its_cgroups_and_records() {
     let bench = Bench::new();
     bench.change(|location| location.pid_namespace = location.pid_namespace.map(|inode| inode ^ 1));
     bench.starts("run");
-    // A record of a process of that namespace, which a supervisor holds until it ends.
+    // The record of a process of that namespace, which a supervisor keeps open until it ends.
     bench.put("run", 1);
     bench.starts("run");
     let record = bench.path("run/attempts/a.t.1");
@@ -183,14 +183,14 @@ fn what_runs_of_another_pid_namespace_is_asked_of_its_cgroups_and_records() {
     {
         assert!(refused.contains(part), "{part} is not in {refused}");
     }
-    // An older release did not store it.
+    // An older release did not store the namespace.
     bench.change(|location| location.pid_namespace = None);
     bench.starts("run");
     bench.change(|location| location.pid_namespace = Some(1));
     bench.refusal("run");
     drop(held);
     bench.starts("run");
-    // With cgroups that are seen nothing else is asked.
+    // If the cgroups are visible, nothing else is checked.
     let tree = bench.path("tree");
     fs::create_dir(&tree).unwrap();
     bench.change(|location| location.cgroups = Some(tree.clone()));
@@ -207,7 +207,7 @@ fn what_runs_of_another_pid_namespace_is_asked_of_its_cgroups_and_records() {
     drop(held);
     fs::remove_dir_all(bench.path("run")).unwrap();
     bench.starts("run");
-    // With neither there is nothing to be asked.
+    // With neither there is nothing to check.
     bench.change(|location| location.cgroups = None);
     assert!(bench.refusal("run").contains("tasks may still run"));
 }
