@@ -48,7 +48,7 @@ async fn past_its_deadline_it_is_overdue_once_and_its_slot_stays_taken() {
     let (running, work) = working();
     work.start(request(1, "mount"), |token| async move {
         token.cancelled().await;
-        // Asked to end, it takes its time.
+        // After it was asked to end, it takes a while.
         sleep(Duration::from_secs(90)).await;
         "mounted"
     });

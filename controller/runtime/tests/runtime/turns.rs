@@ -42,7 +42,7 @@ fn the_earliest_wake_wins_and_each_reconcile_states_its_wakes_anew() {
     reconciler.turn(at(1), [Event::Plan(7, Planned { wakes: vec![50, 20, 90], ..Planned::default() })]);
     assert_eq!(reconciler.next_at(), Some(20));
     assert_eq!(reconciler.wakes().of(&7), Some((20, "planned")));
-    // Reconciled before its wake, with another wish: the old wake is gone.
+    // Reconciled before its wake, requesting another one: the old wake is gone.
     reconciler.turn(at(10), [Event::Plan(7, Planned { wakes: vec![u64::MAX], ..Planned::default() })]);
     assert_eq!(reconciler.next_at(), Some(u64::MAX));
     assert!(!reconciler.is_due(at(u64::MAX - 1)));
@@ -58,8 +58,8 @@ fn a_reconcile_may_dirty_other_keys_of_the_same_turn() {
     reconciler.turn(at(1), [Event::Plan(5, other(3))]);
     assert_eq!(log.take(), ["reconcile 5", "reconcile 3"]);
     assert_eq!(reconciler.next_at(), None);
-    // A key that was reconciled already comes again in the next turn, which is due at once: a circle never keeps the
-    // events of others waiting.
+    // A key that was already reconciled comes again in the next turn, which is due at once, so a cycle never delays
+    // other events.
     reconciler.turn(at(2), [Event::Plan(3, other(5))]);
     assert_eq!(log.take(), ["reconcile 3", "reconcile 5"]);
     assert_eq!(reconciler.next_at(), Some(0));

@@ -15,7 +15,7 @@ async fn idle_does_nothing() {
     assert_eq!(metrics.turns.get(), 1, "the first turn");
     tokio::time::sleep(Duration::from_secs(365 * 24 * 3_600)).await;
     assert_eq!(metrics.turns.get(), 1, "a year without a tick");
-    // Waiting for something far away is idle too.
+    // Waiting for a distant time is idle too.
     let ten_years_ns = 10 * 365 * 24 * 3_600 * 1_000_000_000;
     running.send(Event::Plan(1, Planned { wakes: vec![ten_years_ns], ..Planned::default() })).await;
     running.settle().await;
@@ -34,7 +34,7 @@ async fn a_wake_comes_at_its_time() {
     running.send(Event::Plan(1, Planned { wakes: vec![30 * second_ns], ..Planned::default() })).await;
     tokio::time::sleep(Duration::from_secs(29)).await;
     assert_eq!(running.log.take(), ["reconcile 1"]);
-    // Earlier wins while the alarm is already set.
+    // An earlier wake wins while the alarm is already set.
     running
         .send(Event::Plan(2, Planned { wakes: vec![29 * second_ns + 500_000_000], ..Planned::default() }))
         .await;
