@@ -60,7 +60,7 @@ pub struct Report<K, T> {
     pub ran: Duration,
 }
 
-/// What happened to an operation.
+/// The outcome of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome<T> {
     /// It returned this value, in time or late.

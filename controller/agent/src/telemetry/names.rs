@@ -86,7 +86,7 @@ metrics! {
     COLLECTED = Counter Number "collected_total" ["kind", "reason"]
         "Jobs that were over and allocations that had ended whose data was given up, by why (age, count, disk, inodes, request).";
 
-    // What runs.
+    // Allocations and tasks.
     ALLOCATIONS = Gauge Number "allocations" ["status"]
         "Allocations by client status.";
     TASKS = Gauge Number "tasks" ["state"]
