@@ -92,7 +92,7 @@ impl Collector {
                 choices.iter().filter(|choice| choice.ended.due.is_some()).cloned().collect();
             let is_due = !due.is_empty();
             if let Err(error) = self.collect(due).await {
-                tracing::debug!(%error, "failed to collect what has ended");
+                tracing::debug!(%error, "failed to collect ended jobs and allocations");
             }
             let rest = self.rest(&choices, is_due);
             tokio::select! {

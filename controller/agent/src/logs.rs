@@ -111,7 +111,7 @@ impl LogFiles {
                 left -= 1;
                 names.extend(Name::of(name.to_bytes(), self.stem.as_bytes()));
             } else {
-                tracing::debug!(dir = %self.dir.display(), names_max, "more names in a log directory than are listed");
+                tracing::debug!(dir = %self.dir.display(), names_max, "a log directory has more names than are listed");
             }
             more
         });

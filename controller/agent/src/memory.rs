@@ -73,7 +73,7 @@ pub fn give_back() {
     gnu::give_back();
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => code::own(&maps).for_each(code::unmap),
-        Err(error) => tracing::debug!(%error, "failed to find the code that is mapped"),
+        Err(error) => tracing::debug!(%error, "failed to read the memory mappings of this process"),
     }
 }
 

@@ -38,12 +38,12 @@ pub struct Requests {
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// It was not accepted and never will be.
-    #[error("not accepted, nothing was changed: {0}; ask again then")]
+    #[error("not accepted, and nothing was changed: {0}; then send the request again")]
     Withheld(String),
     /// It was accepted and is not durable: whether it ever takes effect is unknown.
     #[error(
-        "accepted but not stored, so whether it takes effect is open: it does, perhaps in part already, if the state can be \
-         written before the agent ends, and else is forgotten: {0}; then see what holds: herdlet status"
+        "accepted, but not stored yet: it takes effect, possibly in part already, if the state can be written before \
+         the agent ends, and is lost otherwise: {0}; then check the result: herdlet status"
     )]
     Open(String),
     /// It was not accepted: a folder of manifests owns the object.
@@ -54,7 +54,7 @@ pub enum RequestError {
     Down,
     /// The loop continues without having answered. This is a bug, which it has logged.
     #[error(
-        "the agent failed to carry it out because of a defect, and nothing was changed; its log says more"
+        "the agent failed to process the request because of a bug, and nothing was changed; see the agent's log"
     )]
     Lost,
 }
@@ -165,12 +165,12 @@ fn waits_for_nothing(command: &Command) -> bool {
 fn trouble(state: &Path, failures: u32, error: &str) -> String {
     let tries = match failures {
         0 => String::new(),
-        1 => " (1 failed try)".to_owned(),
-        failures => format!(" ({failures} failed tries)"),
+        1 => " (1 failed attempt)".to_owned(),
+        failures => format!(" ({failures} failed attempts)"),
     };
     format!(
-        "the state in {} can't be written{tries}: {error}; see that its disk has room, is writable and sound: it is tried \
-         again by itself every few seconds",
+        "the state in {} cannot be written{tries}: {error}; check that its disk has room, is writable and is not \
+         damaged: the agent retries every few seconds",
         state.display()
     )
 }

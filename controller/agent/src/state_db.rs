@@ -68,10 +68,10 @@ pub struct StateDb {
 #[derive(Debug, Error)]
 pub enum CommitError {
     /// An accepted file could not be written.
-    #[error("write what was accepted")]
+    #[error("write the accepted files")]
     Accepted(#[source] io::Error),
     /// The removals of directories and files could not be made durable.
-    #[error("wait for the removal of what was forgotten")]
+    #[error("make the removal of forgotten objects durable")]
     Forgotten(#[source] io::Error),
     /// A record could not be encoded.
     #[error("encode {key}")]

@@ -150,7 +150,7 @@ impl Telemetry {
     /// Sets the sources. Called once, when the agent has started.
     pub fn attach(&self, sources: Sources) {
         if self.0.sources.set(sources).is_err() {
-            tracing::debug!("metrics have their sources already");
+            tracing::debug!("the sources of the metrics are already set");
         }
     }
 

@@ -308,7 +308,7 @@ where
                 Stage::Retry { store, records, at: Instant::now() + delay }
             }
             Err(error) => {
-                tracing::error!(%error, "a commit was cut off by the end of the async runtime");
+                tracing::error!(%error, "the async runtime ended during a commit");
                 Stage::Lost
             }
         };
@@ -325,7 +325,7 @@ where
             .health
             .send_if_modified(|health| std::mem::replace(health, StoreHealth::Ok) != StoreHealth::Ok)
         {
-            tracing::info!(%index, "the store takes commits again");
+            tracing::info!(%index, "commits succeed again");
         }
         for offered in self.batch.drain(..) {
             self.outlet.release(index, offered);
@@ -344,7 +344,7 @@ where
         self.health.send_modify(|health| {
             let since = match health {
                 StoreHealth::Ok => {
-                    tracing::error!(error, "records cannot be made durable: no starts until they can");
+                    tracing::error!(error, "commits fail or hang; nothing is started until one succeeds");
                     now
                 }
                 StoreHealth::Degraded { since, .. } => *since,

@@ -26,7 +26,7 @@ pub struct Arrivals<E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InboxError {
     /// The runtime is shutting down.
-    #[error("send an event to a runtime which has stopped")]
+    #[error("send an event to a runtime that has stopped")]
     Closed,
     /// The inbox is full; only [`Inbox::try_send`] returns this, the other methods wait.
     #[error("send an event to a full inbox")]

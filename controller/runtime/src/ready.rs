@@ -75,7 +75,7 @@ pub struct GateOpener {
 
 /// The opener was dropped without opening the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("wait for a gate which will never open")]
+#[error("wait for a gate that will never open")]
 pub struct NeverOpens;
 
 impl Gate {

@@ -107,7 +107,7 @@ impl<W: World> Reconciler<W> {
         let caught = catch_unwind(AssertUnwindSafe(|| self.world.begin(now, dirty)));
         if let Err(payload) = caught {
             turn.counts.panics += 1;
-            tracing::error!(panic = message(&*payload), "restored state could not be marked");
+            tracing::error!(panic = message(&*payload), "failed to mark the restored state");
         }
         self.hold(dirty);
     }
@@ -127,7 +127,7 @@ impl<W: World> Reconciler<W> {
                 Some(key) => self.take_out(now, key, &message, turn),
                 None => {
                     turn.counts.panics += 1;
-                    tracing::error!(panic = message, "an event which belongs to no key was lost to a panic");
+                    tracing::error!(panic = message, "a panic lost an event that belongs to no key");
                 }
             }
         }
@@ -171,7 +171,7 @@ impl<W: World> Reconciler<W> {
         if let Err(payload) = caught {
             turn.counts.panics += 1;
             turn.roll_back(extent);
-            tracing::error!(?key, panic = message(&*payload), "quarantine could not be recorded");
+            tracing::error!(?key, panic = message(&*payload), "failed to record a quarantine");
         }
         self.quarantine.insert(key);
     }

@@ -37,7 +37,7 @@ impl Eyes {
     /// Ends all of them. One that is stuck, for example on a disk that hangs, is abandoned.
     pub(super) async fn close(mut self) {
         if tokio::time::timeout(CLOSE_MAX, self.0.shutdown()).await.is_err() {
-            tracing::error!("a part of the agent did not end in time, as on a disk that hangs");
+            tracing::error!("a part of the agent did not end in time; a disk may be hanging");
         }
     }
 }

@@ -108,8 +108,8 @@ impl FolderSource {
     ) -> Self {
         let memory = state.join("folders").join(memory::file_name(&dir));
         let remembered = Memory::read(&memory).unwrap_or_else(|error| {
-            tracing::error!(path = %memory.display(), %error, "failed to read which jobs the folder owned; those whose files \
-                are gone run on until they are deleted by hand");
+            tracing::error!(path = %memory.display(), %error, "failed to read which jobs the folder owned; jobs whose \
+                files are gone keep running until you delete them");
             Memory::default()
         });
         owners.set(&dir, remembered.owned());
@@ -176,7 +176,8 @@ impl FolderSource {
         self.remember(&union(&before, &owned), place)?;
         let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
         if let Some(error) = &refused {
-            let message = format!("the folder as a whole was refused, nothing was changed: {error:#}");
+            let message =
+                format!("the planner refused the folder as a whole, and nothing was changed: {error:#}");
             problems.push(self.problem(message));
         }
         self.tell(problems, warnings);
@@ -209,7 +210,8 @@ impl FolderSource {
         };
         let names: Vec<String> = wanted.gone.iter().take(NAMED_MAX).map(ToString::to_string).collect();
         let message = format!(
-            "{what}; {} jobs are not in it any more, and nothing is removed. {again}; or, if they are to go: herdlet delete {}",
+            "{what}; {} of its jobs are no longer in it, and nothing is removed. {again}, or delete the jobs: herdlet \
+             delete {}",
             wanted.gone.len(),
             names.join(" ")
         );
@@ -236,8 +238,8 @@ impl FolderSource {
             self.first_try_is_over();
             if let Some(why) = wrong.as_ref().filter(|_| wrong != said) {
                 // For example, the disk is full; running tasks keep running.
-                tracing::error!(dir = %self.dir.display(), "failed to {why}; nothing is removed, it is tried again");
-                let message = format!("can't be followed: failed to {why}");
+                tracing::error!(dir = %self.dir.display(), "failed to {why}; no job is removed; retrying");
+                let message = format!("cannot be followed: failed to {why}");
                 self.status.set(vec![self.problem(message)]);
             }
             said = wrong;
@@ -297,7 +299,7 @@ impl FolderSource {
             let why = problems.first().map(|problem| problem.message.as_str()).unwrap_or_default();
             let every = RETRY_PERIOD;
             tracing::error!(
-                "the folder of manifests {} {why}; what it defined stays in force, and it is looked for again every {every:?}",
+                "the folder of manifests {} {why}; the jobs that it defined stay in force; retrying every {every:?}",
                 self.dir.display()
             );
             self.status.set(problems);
@@ -307,7 +309,8 @@ impl FolderSource {
     /// Logs that a read does not return. Its result later replaces this status.
     fn tell_hanging(&mut self) {
         let message = format!(
-            "has been read for {READING_TIME_MAX:?} without an end: a file in it does not answer; what it defined stays in force"
+            "could not be read within {READING_TIME_MAX:?}: a file in it does not respond; the jobs that it defined \
+             stay in force"
         );
         tracing::error!(dir = %self.dir.display(), "the folder of manifests {message}");
         self.status.set(vec![self.problem(message)]);
@@ -338,7 +341,8 @@ impl FolderSource {
         let memory = Memory { files: owned.clone().into_iter().collect(), device, inode };
         if memory != self.remembered || !self.memory.exists() {
             if let Some(parent) = self.memory.parent() {
-                durable::make_dir(parent).with_context(|| format!("make directory {}", parent.display()))?;
+                durable::make_dir(parent)
+                    .with_context(|| format!("create directory {}", parent.display()))?;
             }
             durable::write(&self.memory, &serde_json::to_vec(&memory)?)
                 .with_context(|| format!("write {}", self.memory.display()))?;

@@ -77,7 +77,10 @@ pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
     let count = ended.len();
     choices.extend(ended.into_iter().enumerate().map(|(at, view)| {
         let (due, message) = if at < excess {
-            (Some(Due::Count), format!("{count} have ended, gc_max_allocs is {}", rules.gc_max_allocs))
+            (
+                Some(Due::Count),
+                format!("{count} allocations have ended; gc_max_allocs is {}", rules.gc_max_allocs),
+            )
         } else if let Some((due, message)) = full.clone().filter(|_| at == excess) {
             // One at a time: the disk usage is read again in between.
             (Some(due), message)
@@ -85,7 +88,7 @@ pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
             (
                 None,
                 format!(
-                    "stays until more than gc_max_allocs ({}) have ended, or the disk is full",
+                    "kept until more than gc_max_allocs ({}) allocations have ended or the disk is full",
                     rules.gc_max_allocs
                 ),
             )
@@ -119,9 +122,9 @@ fn over(rules: &Rules, now: UnixNanos, job: &JobView, allocs: &[&AllocView]) -> 
     let left = left(rules, now, ended_at);
     let threshold = rules.job_gc_threshold;
     let (due, message) = if left == Duration::ZERO {
-        (Some(Due::Age), format!("is over for longer than job_gc_threshold ({threshold})"))
+        (Some(Due::Age), format!("ended longer ago than job_gc_threshold ({threshold})"))
     } else {
-        (None, format!("stays for {} more (job_gc_threshold is {threshold})", whole_seconds(left)))
+        (None, format!("kept for {} more (job_gc_threshold is {threshold})", whole_seconds(left)))
     };
     let ended = Ended {
         kind: EndedKind::Job,
@@ -150,7 +153,7 @@ fn whole_seconds(span: Duration) -> Duration {
 /// The reason to remove directories because of disk usage, if there is one.
 fn fullness(rules: &Rules, usage: Usage) -> Option<(Due, String)> {
     let told = |due, used: u8, of: &str, name: &str, threshold: u8| {
-        let message = format!("{used} % of the disk{of} are used, {name} is {threshold}");
+        let message = format!("{used} % of the disk{of} in use; {name} is {threshold}");
         (used > threshold).then_some((due, message))
     };
     let Rules { gc_disk_usage_threshold: disk, gc_inode_usage_threshold: inodes, .. } = *rules;

@@ -36,7 +36,7 @@ impl Change<'_> {
             return self.stopped();
         }
         if was.job_version != is.job_version {
-            return format!("taken over as it is: {}", self.version(is.job_version));
+            return format!("updated in place: {}", self.version(is.job_version));
         }
         if !before.collected && self.after.collected {
             return self.after.loss().unwrap_or_default().to_owned();
@@ -66,7 +66,7 @@ impl Change<'_> {
             return format!("canary: {}", version());
         }
         let Some(previous) = self.previous else { return version() };
-        let place = format!("takes the place of {}", previous.spec.id.short());
+        let place = format!("replaces {}", previous.spec.id.short());
         if spec.rescheduled.last().is_some_and(|event| event.previous == previous.spec.id) {
             return format!("{place}, which failed");
         }
@@ -93,7 +93,7 @@ impl Change<'_> {
     fn arrived(&self, before: &AllocView) -> String {
         let has_checks = !self.after.checks.is_empty();
         if before.verdict != Some(true) && self.after.verdict == Some(true) {
-            return "its roll-out found it healthy".to_owned();
+            return "marked healthy by its deployment".to_owned();
         }
         let started = self.new_events(before).last();
         match started {
@@ -101,7 +101,7 @@ impl Change<'_> {
             None if has_checks && !before.is_healthy() && self.after.is_healthy() => {
                 "its checks pass".to_owned()
             }
-            None => "is as wanted".to_owned(),
+            None => "matches the desired state".to_owned(),
         }
     }
 
@@ -176,8 +176,8 @@ impl Change<'_> {
             return format!("back to version {}, as version {version}", same.version);
         }
         match text.parent_id() {
-            Some(parent) if text.dispatched().is_some() => format!("dispatched of {parent}"),
-            Some(parent) => format!("launched of {parent}"),
+            Some(parent) if text.dispatched().is_some() => format!("dispatched from {parent}"),
+            Some(parent) => format!("launched by {parent}"),
             None => plain(),
         }
     }
@@ -314,7 +314,7 @@ mod tests {
         let told = |after: &AllocView, previous: &AllocView| {
             Change { before: None, after, job: Some(&view), previous: Some(previous) }.cause()
         };
-        assert_eq!(told(&after, &previous), "takes the place of 11111111: stopped by request");
+        assert_eq!(told(&after, &previous), "replaces 11111111: stopped by request");
         let mut followed = after.clone();
         let event = RescheduleEvent {
             time: THEN,
@@ -322,7 +322,7 @@ mod tests {
             delay: Duration::from_secs(1),
         };
         Arc::make_mut(&mut followed.spec).rescheduled.push(event);
-        assert_eq!(told(&followed, &previous), "takes the place of 11111111, which failed");
+        assert_eq!(told(&followed, &previous), "replaces 11111111, which failed");
         Arc::make_mut(&mut previous.spec).job_version = 7;
         assert_eq!(told(&after, &previous), "version 0 was applied");
     }
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(gone(&stopped("collected")), "collected");
         let mut taken = progressing(before.clone(), "health: waits");
         Arc::make_mut(&mut taken.spec).job_version = 4;
-        assert_eq!(cause(Some(&before), &taken, &view), "taken over as it is: version 4 was applied");
+        assert_eq!(cause(Some(&before), &taken, &view), "updated in place: version 4 was applied");
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
             "task t: Task started by client"
         );
         let unjudged = AllocView { verdict: None, ..progressing(before.clone(), "") };
-        assert_eq!(cause(Some(&unjudged), &before, &view), "its roll-out found it healthy");
+        assert_eq!(cause(Some(&unjudged), &before, &view), "marked healthy by its deployment");
         let mut failing = progressing(before.clone(), "health: waits for passing checks");
         failing.healthy = Some(false);
         failing.checks.push(herdlet_api_types::service::CheckResult {
@@ -392,6 +392,9 @@ mod tests {
         passing.checks.clone_from(&failing.checks);
         passing.checks[0].status = CheckStatus::Success;
         assert_eq!(cause(Some(&failing), &passing, &view), "its checks pass");
-        assert_eq!(cause(Some(&progressing(before.clone(), "")), &before, &view), "is as wanted");
+        assert_eq!(
+            cause(Some(&progressing(before.clone(), "")), &before, &view),
+            "matches the desired state"
+        );
     }
 }

@@ -17,7 +17,9 @@ use crate::publish::ReadModel;
 
 /// A command concerns a job that servers have placed here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("job \"{job}\" is the cluster's, whose servers have placed it here: {hint}; nothing was changed")]
+#[error(
+    "job \"{job}\" belongs to the cluster, whose servers have placed it here; nothing was changed: {hint}"
+)]
 pub struct Placed {
     pub job: JobKey,
     /// Where and how the command can be carried out.
@@ -83,9 +85,9 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
     let found = jobs.into_iter().find(|key| model.job(key).is_none() && of_servers(model, key).is_some());
     let Some(job) = found else { return Ok(()) };
     let hint = if verb == "run" {
-        "give yours another name, or run it there: nomad job run FILE".to_owned()
+        "give your job another name, or run it on the cluster: nomad job run FILE".to_owned()
     } else {
-        format!("do it there: nomad job {verb} -namespace={} {}", job.namespace, job.id)
+        format!("use the cluster instead: nomad job {verb} -namespace={} {}", job.namespace, job.id)
     };
     Err(Placed { job, hint })
 }

@@ -68,8 +68,9 @@ pub enum ClaimError {
     Unknown { path: PathBuf, why: Box<LivingError> },
     /// A newer release wrote it; nothing was changed.
     #[error(
-        "read {0}: it has format {found}, this release knows {FORMAT} at most; nothing was changed; if no newer release has run here, \
-         the file is damaged: remove {0}, the database knows as well", path.display()
+        "read {0}: it has format {found}, this release knows {FORMAT} at most; nothing was changed; start the newer \
+         release, or, if none has run here, remove the damaged file {0}, as the database contains the format too",
+        path.display()
     )]
     Newer {
         /// The file with the newer format.
@@ -81,8 +82,9 @@ pub enum ClaimError {
     Exposed(#[from] OwnershipError),
     /// There is state, but its instance is unknown.
     #[error(
-        "find out whose state is in {}: its file `instance` can't be read ({why}) and the database can't tell; restore the \
-         file (16 hexadecimal characters), or start with a new, empty --state-dir", path.display()
+        "find out which instance the state in {} belongs to: its file `instance` cannot be read ({why}), and the \
+         database does not contain it; restore the file (16 hexadecimal characters), or start with a new, empty \
+         --state-dir", path.display()
     )]
     NoInstance {
         path: PathBuf,
@@ -121,7 +123,7 @@ impl StateDir {
         ownership::check_if_there(path)?;
         refuse_newer(&format_path)?;
         // Tasks of other users pass through it to their own directories.
-        durable::make_passage(path).map_err(io_error("make the state directory", path))?;
+        durable::make_passage(path).map_err(io_error("create the state directory", path))?;
         // From here on no other user can prepare it.
         ownership::check(path)?;
         ownership::check_kept(path)?;
@@ -252,7 +254,7 @@ fn parse_instance(text: &str) -> Option<InstanceId> {
 fn draw_instance(dir: &Path) -> Result<InstanceId, ClaimError> {
     let mut bytes = [0; 8];
     aws_lc_rs::rand::fill(&mut bytes)
-        .map_err(|error| io_error("draw an instance id for", dir)(io::Error::other(error.to_string())))?;
+        .map_err(|error| io_error("generate an instance id for", dir)(io::Error::other(error.to_string())))?;
     Ok(InstanceId(format!("{:016x}", u64::from_be_bytes(bytes))))
 }
 

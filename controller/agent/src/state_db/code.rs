@@ -117,7 +117,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
             rmp_serde::from_slice(rest).map_err(|error| Unreadable::Damaged(error.to_string()))
         }
         Some((&newer, _)) if newer > FORMAT => Err(Unreadable::Newer(newer)),
-        Some((&format, _)) => Err(Unreadable::Damaged(format!("there is no format {format}"))),
+        Some((&format, _)) => Err(Unreadable::Damaged(format!("unknown format {format}"))),
     }
 }
 

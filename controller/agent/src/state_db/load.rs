@@ -117,7 +117,7 @@ impl Loaded {
             Some(RecordKey::AllocSpec(id)) => keep(&mut self.specs, id, &bytes, |id, spec| spec.id == *id),
             // The value does not contain its id.
             Some(RecordKey::AllocState(id)) => keep(&mut self.states, id, &bytes, |_, _| true),
-            None => Err(Unreadable::Damaged("there is no such record".to_owned())),
+            None => Err(Unreadable::Damaged("unknown kind of record".to_owned())),
         };
         match read {
             Ok(()) => Ok(()),
@@ -201,7 +201,7 @@ fn keep<K: Ord, V: DeserializeOwned>(
 ) -> Result<(), Unreadable> {
     let value = code::decode(bytes)?;
     if !is_of(&key, &value) {
-        return Err(Unreadable::Damaged("it says that it is something else than its place says".to_owned()));
+        return Err(Unreadable::Damaged("its content belongs to another object than its place".to_owned()));
     }
     into.insert(key, value);
     Ok(())

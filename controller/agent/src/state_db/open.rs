@@ -82,7 +82,7 @@ pub enum OpenError {
         found: u64,
     },
     /// It belongs to another instance; nothing was changed.
-    #[error("use {}: it is of instance {found}, the file `instance` beside it says otherwise", path.display())]
+    #[error("use {}: it belongs to instance {found}, but the file `instance` beside it contains another id", path.display())]
     OtherInstance { path: PathBuf, found: String },
     /// The machine or another process denies access.
     #[error("open {}: {why}", path.display())]
@@ -240,7 +240,7 @@ impl Opening<'_> {
         for key in loaded.put_in_order() {
             let (table, place) = code::place(&key);
             let bytes = bytes.get(&key).cloned().unwrap_or_default();
-            let why = "what it belongs to is missing".to_owned();
+            let why = "the record that it depends on is missing".to_owned();
             mended.aside.push(Aside { table, place, bytes, why });
         }
         mended.anew.extend(keys(loaded).difference(&before).cloned());
@@ -251,7 +251,7 @@ impl Opening<'_> {
     fn keep_aside(&mut self, aside: &[Aside]) -> Result<(), OpenError> {
         let dir = self.paths.state.join("damaged");
         if !aside.is_empty() {
-            durable::make_dir(&dir).map_err(io_error("make", &dir))?;
+            durable::make_dir(&dir).map_err(io_error("create", &dir))?;
         }
         for Aside { table, place, bytes, why } in aside {
             let name = format!("{}.{}.{}", table.name(), herdlet_base::paths::encode(place), self.time());
@@ -281,7 +281,7 @@ impl Opening<'_> {
             let moved = durable::make_dir(&dir).and_then(|()| durable::rename(path, &to));
             let (path, why) = match moved {
                 Ok(()) => (to, why.clone()),
-                Err(error) => (path.clone(), format!("{why}; and it can't be moved away: {error}")),
+                Err(error) => (path.clone(), format!("{why}; and it cannot be moved aside: {error}")),
             };
             self.damaged.push(SetAside { what: "accepted file".to_owned(), path, why });
         }

@@ -45,7 +45,7 @@ impl Reserve {
         }
         self.is_there = false;
         let removed = fs::remove_file(&self.path);
-        tracing::warn!(state = ?self.path.parent(), "the disk is full; what was held in reserve for the state is given up");
+        tracing::warn!(state = ?self.path.parent(), "the disk is full; releasing the space reserved for the state");
         removed.is_ok()
     }
 
@@ -58,7 +58,7 @@ impl Reserve {
             Ok(()) => self.is_there = true,
             Err(error) => {
                 let _ = fs::remove_file(&self.path);
-                tracing::debug!(%error, "no room could be held in reserve for the state");
+                tracing::debug!(%error, "failed to reserve space for the state");
             }
         }
     }

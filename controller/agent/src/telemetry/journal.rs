@@ -58,7 +58,7 @@ impl Journal {
     fn send(&self, priority: u8, line: &str, target: &str, fields: &Fields) {
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let told = format!("{lost} log events were lost while the journal took none");
+            let told = format!("{lost} log events were lost while the journal accepted none");
             if self.datagrams.send(&datagram(&told, WARNING, target, &Fields::default())).is_err() {
                 self.lost.fetch_add(lost, Ordering::Relaxed);
             }
@@ -257,7 +257,8 @@ mod tests {
             let taken = std::iter::from_fn(&mut heard).count();
             assert!(taken < SAID, "its queue is bounded");
             tracing::info!("again");
-            let told = format!("MESSAGE={} log events were lost while the journal took none", SAID - taken);
+            let told =
+                format!("MESSAGE={} log events were lost while the journal accepted none", SAID - taken);
             assert_eq!((heard(), heard()), (Some(told), Some("MESSAGE=again".to_owned())));
         });
     }

@@ -77,7 +77,7 @@ pub fn tell_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let backtrace = std::backtrace::Backtrace::capture();
-        tracing::error!(thread = thread.name(), %backtrace, "a defect: {panic}");
+        tracing::error!(thread = thread.name(), %backtrace, "bug in the agent: {panic}");
     }));
 }
 

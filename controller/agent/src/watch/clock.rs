@@ -27,7 +27,7 @@ const RETRY_PERIOD: Duration = Duration::from_secs(30);
 pub async fn watch(inbox: Inbox<Input>) {
     loop {
         let Err(error) = follow(&inbox).await else { return };
-        tracing::warn!(%error, "failed to follow the wall clock; it is tried again");
+        tracing::warn!(%error, "failed to watch the wall clock; retrying");
         tokio::time::sleep(RETRY_PERIOD).await;
     }
 }

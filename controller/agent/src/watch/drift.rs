@@ -56,7 +56,7 @@ pub const LOOK_PERIOD: Duration = Duration::from_secs(30);
 pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
     loop {
         let Err(error) = follow_mounts(&paths, &model, &inbox).await else { return };
-        tracing::warn!(%error, "failed to follow the mount table; it is tried again");
+        tracing::warn!(%error, "failed to watch the mount table; retrying");
         tokio::time::sleep(LOOK_PERIOD).await;
     }
 }

@@ -82,7 +82,7 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
     /// Releases the stops that have waited for the grace period.
     pub(crate) fn release_stops_ahead(&mut self, now: Instant) {
         while let Some(stops) = self.stops.pop_front_if(|stops| stops.until <= now) {
-            tracing::warn!(stops = stops.actions.len(), "stopping without a commit, which takes too long");
+            tracing::warn!(stops = stops.actions.len(), "stopping before the commit, which takes too long");
             self.metrics.stops_ahead.add(stops.actions.len());
             self.start(stops.actions);
         }
@@ -122,6 +122,6 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
 fn guard(metrics: &Metrics, release: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(release)) {
         metrics.release_panics.add(1);
-        tracing::error!(panic = message(&*payload), "a released turn was not taken");
+        tracing::error!(panic = message(&*payload), "a panic while a turn was released");
     }
 }

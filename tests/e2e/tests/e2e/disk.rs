@@ -94,7 +94,10 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     // The agent accepts the first request before it detects that the disk is full, so its outcome is open.
     let first = agent.cli(&["apply", "-f", &path]);
     assert_eq!(first.code, 3, "{first:?}");
-    assert!(first.stderr.contains("open") && first.stderr.contains("No space left"), "{first:?}");
+    assert!(
+        first.stderr.contains("accepted, but not stored yet") && first.stderr.contains("No space left"),
+        "{first:?}"
+    );
 
     // Further requests are withheld.
     let second = agent.cli(&["delete", "old"]);

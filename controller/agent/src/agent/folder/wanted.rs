@@ -38,8 +38,9 @@ impl Wanted {
                     for loaded in set.jobs {
                         let key = loaded.object.key();
                         if let Some(other) = places.get(&key) {
-                            let message =
-                                format!("job \"{key}\" is defined in {other} already; this one is left out");
+                            let message = format!(
+                                "job \"{key}\" is already defined in {other}; this definition is ignored"
+                            );
                             wanted.problems.push(Problem {
                                 source: loaded.source.to_string(),
                                 line: loaded.position.line,

@@ -42,12 +42,12 @@ fn a_job_stays_for_as_long_as_the_rules_say_and_goes_with_its_allocations() {
     let early = chosen(Rules::default(), &[Arc::clone(&job)], &allocs, 2);
     assert_eq!(told(&early), [("backup", None), ("backup.g[0]", None), ("backup.g[1]", None)]);
     assert_eq!(
-        early[0].message, "stays for 3h0m0s more (job_gc_threshold is 4h0m0s)",
+        early[0].message, "kept for 3h0m0s more (job_gc_threshold is 4h0m0s)",
         "its last task ended at one"
     );
     let late = chosen(Rules::default(), &[job], &allocs, 5);
     assert_eq!(told(&late), [("backup", Some(Due::Age))]);
-    assert_eq!(late[0].message, "is over for longer than job_gc_threshold (4h0m0s)");
+    assert_eq!(late[0].message, "ended longer ago than job_gc_threshold (4h0m0s)");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn the_oldest_directories_go_first_and_failures_last() {
         told(&allocs),
         [("j.g[2]", Some(Due::Count)), ("j.g[1]", Some(Due::Count)), ("j.g[3]", None), ("j.g[0]", None)]
     );
-    assert_eq!(allocs[0].message, "4 have ended, gc_max_allocs is 2");
+    assert_eq!(allocs[0].message, "4 allocations have ended; gc_max_allocs is 2");
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn a_disk_that_fills_takes_one_after_the_other() {
     };
     assert_eq!(due(95, 95), []);
     let told = |message: &str| vec![("j.g[0]".to_owned(), message.to_owned())];
-    assert_eq!(due(96, 99), told("96 % of the disk are used, gc_disk_usage_threshold is 95"));
-    assert_eq!(due(10, 96), told("96 % of the disk's inodes are used, gc_inode_usage_threshold is 95"));
+    assert_eq!(due(96, 99), told("96 % of the disk in use; gc_disk_usage_threshold is 95"));
+    assert_eq!(due(10, 96), told("96 % of the disk's inodes in use; gc_inode_usage_threshold is 95"));
 }
 
 /// Planning the oldest of three had panicked. With the disk full it was chosen each time and never given up, and

@@ -227,7 +227,7 @@ impl Read {
         }
         let why = match serde_json::from_slice(&bytes) {
             Ok(file) if is_of(&file) => return Ok(Some(file)),
-            Ok(_) => "it says that it is something else than its name says".to_owned(),
+            Ok(_) => "its content belongs to another object than its name".to_owned(),
             Err(error) => error.to_string(),
         };
         self.unreadable.push(UnreadableFile { path: path.to_owned(), why, key: key() });

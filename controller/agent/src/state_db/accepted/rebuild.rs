@@ -182,7 +182,7 @@ fn read_alloc(path: &Path, id: AllocId) -> Result<KeptAllocation, String> {
     if kept.allocation.id == id {
         Ok(kept)
     } else {
-        Err(format!("it is of allocation {}", kept.allocation.id))
+        Err(format!("it belongs to allocation {}", kept.allocation.id))
     }
 }
 

@@ -210,7 +210,8 @@ impl Start<'_> {
         }
         tracing::warn!(
             from = %recorded.state.path.display(), to = %self.state.display(), tasks = found.supervisors.len(),
-            "the state directory was moved; tasks that run know only its old path ($NOMAD_TASK_DIR and the like) until each is restarted"
+            "the state directory was moved; running tasks know only its old path ($NOMAD_TASK_DIR and similar) until \
+             they restart"
         );
     }
 }
@@ -286,7 +287,7 @@ impl StateDir {
         if let Err(error) = kept {
             tracing::warn!(
                 path = %file.display(), %error,
-                "failed to store where this instance runs; until the next start a copy of the state directory is not recognized by it"
+                "failed to store where this instance runs; a copy of the state directory is not recognized until the next start"
             );
         }
     }

@@ -125,7 +125,7 @@ async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
     ground.store.send_replace(StoreHealth::Degraded {
         since: herdlet_runtime::Now { boot_ns: 0, wall_ns: 0 },
         failures: 2,
-        error: "write what was accepted: No space left on device (os error 28)".to_owned(),
+        error: "write the accepted files: No space left on device (os error 28)".to_owned(),
     });
     let began = tokio::time::Instant::now();
     let command = Command::Delete { job: JobKey { namespace: "default".into(), id: "web".into() } };

@@ -26,8 +26,8 @@ async fn jobs_of_servers_are_shown_and_refused() {
     let refused = allow(model, &Command::Stop { job: web.key() }).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "job \"web\" is the cluster's, whose servers have placed it here: do it there: nomad job stop -namespace=default web; \
-         nothing was changed"
+        "job \"web\" belongs to the cluster, whose servers have placed it here; nothing was changed: use the cluster \
+         instead: nomad job stop -namespace=default web"
     );
     assert!(allow(model, &Command::Apply { jobs: vec![(*web).clone()], volumes: Vec::new() }).is_err());
     assert_eq!(allow(model, &Command::Stop { job: own.key() }), Ok(()));

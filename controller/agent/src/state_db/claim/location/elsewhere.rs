@@ -78,43 +78,46 @@ impl fmt::Display for Elsewhere {
                 let original = shown(original);
                 write!(
                     f,
-                    "it is a copy of {original}, or the original of it; tasks there belong to the same instance, {}: {running} (records in \
-                     {recorded}{pid}), and this agent would start all of them a second time. Start the agent with --state-dir \
-                     {original}{flag}{first}; to use this directory in its place, stop its jobs there first; {}",
+                    "it is a copy of {original}, or the original of it; tasks there belong to the same instance, \
+                     {}: {running} (records in {recorded}{pid}), and this agent would start all of them a second \
+                     time. Start the agent with --state-dir {original}{flag}{first}; to use this directory in its \
+                     place, stop its jobs there first; {}",
                     instance.0,
                     super::super::OWN_INSTANCE
                 )
             }
             Why::Runtime(runtime) => write!(
                 f,
-                "of its instance, {}, {running} whose records are in the runtime directory {recorded}{pid}; with {} this agent would \
-                 start all of them a second time. Start the agent with{flag} as before{first}; to change the runtime directory, stop all \
-                 jobs first",
+                "for its instance {}, {running} whose records are in the runtime directory {recorded}{pid}; with \
+                 {} this agent would start all of them a second time. Start the agent with{flag} as before{first}; \
+                 to change the runtime directory, stop all jobs first",
                 instance.0,
                 shown(runtime)
             ),
             Why::Unseen { file, cause: Cause::Moved } => write!(
                 f,
-                "of its instance, {}, {running}, but the directory was moved or copied, and {recorded} has no record of them here: this \
-                 agent would end them or start them a second time. Start the agent where the original of this directory and of {recorded} \
-                 can be seen (outside of a container, for instance); if this is the only agent of that instance, remove the file {} and \
-                 start again",
+                "for its instance {}, {running}, but the directory was moved or copied, and {recorded} has no \
+                 record of them here: this agent would end them or start them a second time. Start the agent where \
+                 the originals of this directory and of {recorded} are visible (for example, outside of a \
+                 container); if this is the only agent of that instance, remove the file {} and start again",
                 instance.0,
                 shown(file)
             ),
             Why::Unseen { file, cause: Cause::Namespace } => write!(
                 f,
-                "of its instance, {}, {running}, but its last start was in another PID namespace, whose processes can't be identified \
-                 here: this agent would end them or start them a second time. Start the agent in that namespace (outside of a container, \
-                 for instance), or stop all jobs there first; if that namespace is gone, remove the file {} and start again",
+                "for its instance {}, {running}, but its last start was in another PID namespace, whose processes \
+                 cannot be identified here: this agent would end them or start them a second time. Start the agent \
+                 in that namespace (for example, outside of a container), or stop all jobs there first; if that \
+                 namespace is gone, remove the file {} and start again",
                 instance.0,
                 shown(file)
             ),
             Why::Unseen { file, cause: Cause::Cgroups } => write!(
                 f,
-                "of its instance, {}, {running}, which its last start used; no record in {recorded} names a supervisor of them that \
-                 lives, and with other cgroups this agent would start them a second time. Start the agent with its cgroup parent as \
-                 before, which ends them; if they are not of that instance, remove the file {} and start again",
+                "for its instance {}, {running}, which its last start used; no record in {recorded} names a \
+                 running supervisor of them, and with other cgroups this agent would start them a second time. \
+                 Start the agent with its cgroup parent as before, which ends them; if they do not belong to that \
+                 instance, remove the file {} and start again",
                 instance.0,
                 shown(file)
             ),
@@ -149,7 +152,7 @@ fn first_step(runtime: &Path) -> String {
         Ok(()) | Err(_) => return String::new(),
     };
     match error.restoring() {
-        Some(command) => format!(" (first run `{command}`: others can change the way to it by now)"),
+        Some(command) => format!(" (first run `{command}`, because other users can now change its path)"),
         // That a process has its files in a directory is no reason to trust the directory's owner.
         None => {
             format!(" (once this is repaired: {})", herdlet_base::error::in_full(&error.without_trust()))

@@ -39,7 +39,7 @@ pub enum LivingError {
     #[error("processes can't be inspected: {0}")]
     Processes(io::Error),
     /// Other users could have changed the records.
-    #[error("the runtime directory that its last start used is not trusted any more: {}{}", in_full(.0), restored(.0))]
+    #[error("the runtime directory that its last start used is no longer trusted: {}{}", in_full(.0), restored(.0))]
     Exposed(OwnershipError),
     /// The records cannot be listed.
     #[error("its last start's records can't be read: {}", in_full(.0))]
