@@ -54,37 +54,37 @@ macro_rules! metrics {
 metrics! {
     // Convergence.
     OBJECTS = Gauge Number "objects" ["kind", "state"]
-        "Objects that are wanted or still have to go, by how far they have come (converged, progressing, waiting, failed).";
+        "Desired objects and those still to be removed, by state of convergence (converged, progressing, waiting, failed).";
     UNCONVERGED = Gauge Number "unconverged" ["kind", "reason"]
-        "Objects that are not as wanted, by what they wait for.";
+        "Objects that have not converged, by reason.";
     OVERDUE = Gauge Number "overdue" ["kind"]
-        "Objects that are not as wanted past the deadline that their own plan declared.";
+        "Objects that have not converged by the deadline of their own plan.";
     CONVERGENCE_LAG = Gauge Seconds "convergence_lag_seconds" []
-        "Age of the oldest wanted change that is still being made true; 0 when none is. What failed for good is in objects.";
+        "Age of the oldest change that is not applied yet, or 0. Failed objects do not count; see herdlet_objects.";
     CONVERGENCE_DURATION = Histogram Seconds "convergence_duration_seconds" ["cause"]
-        "Time that jobs took to converge, from durable acceptance, by what made it necessary.";
+        "Time that jobs took to converge, from durable acceptance, by cause.";
     JOB_VERSION = Gauge Number "job_version" ["namespace", "job"]
-        "Version of the job that is wanted.";
+        "Desired version of the job.";
     JOB_CONVERGED_VERSION = Gauge Number "job_converged_version" ["namespace", "job"]
         "Version of the job that last converged while this agent ran; -1 for none.";
     DISRUPTIONS = Counter Number "disruptions_total" ["namespace", "job", "cause"]
-        "Times that the agent stopped an allocation's tasks, by why.";
+        "Times that the agent stopped an allocation's tasks, by cause.";
     QUARANTINED = Gauge Number "quarantined" []
-        "Objects that are left alone because planning them panicked.";
+        "Objects that are no longer planned because planning them panicked.";
 
     // Drift and leaks.
     DRIFT_DETECTED = Counter Number "drift_detected_total" ["kind", "by"]
-        "Differences between what is owned and what exists, by part and by how they were noticed (event, look).";
+        "Detected drifts: parts that differ from what the agent created, by part and by how they were noticed (event, look).";
     DRIFT_REPAIRED = Counter Number "drift_repaired_total" ["kind"]
-        "Differences that were repaired, by part.";
+        "Repaired drifts, by part.";
     DRIFT_REPAIR_DURATION = Histogram Seconds "drift_repair_duration_seconds" ["kind"]
-        "Time from finding a difference until it was repaired, by part; without those that were put right as they were found.";
+        "Time from the detection of a drift until its repair, by part; without drifts that were repaired at once.";
     ORPHANS = Gauge Number "orphans" ["kind"]
-        "Things of this instance that belong to nothing that is known and were left alone.";
+        "Attempts and allocation directories of this instance that belong to no known object and were left alone.";
     ORPHANS_REMOVED = Counter Number "orphans_removed_total" ["kind"]
-        "Things of this instance that belonged to nothing and were removed.";
+        "Attempts and allocation directories of this instance that belonged to no known object and were removed.";
     COLLECTED = Counter Number "collected_total" ["kind", "reason"]
-        "Jobs that were over and allocations that had ended whose data was given up, by why (age, count, disk, inodes, request).";
+        "Collected jobs and allocations, by reason (age, count, disk, inodes, request).";
 
     // Allocations and tasks.
     ALLOCATIONS = Gauge Number "allocations" ["status"]
@@ -92,9 +92,9 @@ metrics! {
     TASKS = Gauge Number "tasks" ["state"]
         "Tasks by state.";
     TASK_RESTARTS = Counter Number "task_restarts_total" ["namespace", "job", "task", "reason"]
-        "Restarts of tasks, by why.";
+        "Restarts of tasks, by reason.";
     TASK_OOM = Counter Number "task_oom_total" ["namespace", "job", "task"]
-        "Tasks that the kernel killed for want of memory.";
+        "Tasks that the kernel killed because they were out of memory.";
     TASK_START = Histogram Seconds "task_start_seconds" ["driver"]
         "Time from the decision to start a task until its process runs.";
     CHECK_STATE = Gauge Number "check_state" ["namespace", "job", "service", "check", "state"]
@@ -102,15 +102,15 @@ metrics! {
 
     // The machine's resources.
     NODE_CPU = Gauge Number "node_cpu_hertz" ["state"]
-        "What this machine's processors do together: allocated to allocations, free for more, reserved by the agent's config.";
+        "Processor capacity of this machine: allocated to allocations, free for more, or reserved by the agent's config.";
     NODE_MEMORY = Gauge Bytes "node_memory_bytes" ["state"]
-        "Memory of this machine: allocated to allocations, free for more, reserved by the agent's config.";
+        "Memory of this machine: allocated to allocations, free for more, or reserved by the agent's config.";
     NODE_DISK = Gauge Bytes "node_disk_bytes" ["state"]
-        "Disk on which state is kept: allocated to allocations, free for more, reserved by the agent's config.";
+        "Disk that holds the state: allocated to allocations, free for more, or reserved by the agent's config.";
 
     // The loop.
     RECONCILE = Counter Number "reconcile_total" ["kind", "result"]
-        "Objects planned, by what came of it (unchanged, changed, waiting).";
+        "Objects planned, by result (unchanged, changed, waiting).";
     TURN_TIMESTAMP = Gauge Seconds "turn_timestamp_seconds" []
         "When the loop last took a turn, in seconds since the Unix epoch.";
     TURNS = Counter Number "turns_total" []
@@ -118,29 +118,29 @@ metrics! {
     TURN_DURATION = Histogram Seconds "turn_duration_seconds" []
         "Time that turns took: applying events and planning.";
     PANICS = Counter Number "panics_total" []
-        "Panics that were caught while planning or releasing what was planned.";
+        "Panics that were caught while planning or releasing decisions.";
     QUEUE_DEPTH = Gauge Number "queue_depth" []
-        "Events that wait for a turn.";
+        "Events that wait for a turn of the loop.";
     QUEUE_WAIT = Histogram Seconds "queue_wait_seconds" []
         "Time that events waited for their turn.";
     QUEUE_WAKES = Gauge Number "queue_wakes" []
         "Objects that will be planned again at a set time.";
     RELEASE_WAIT = Histogram Seconds "release_wait_seconds" []
-        "Time that turns waited for being durable before anything of them began.";
+        "Time that turns waited until they were durable and released.";
 
     // Operations.
     OPERATIONS = Counter Number "operations_total" ["operation", "result"]
-        "Operations that came to an end, by kind and result (done, panicked, cancelled, refused).";
+        "Operations that ended, by kind and result (done, panicked, cancelled, refused).";
     OPERATIONS_OVERDUE = Counter Number "operations_overdue_total" ["operation"]
-        "Operations that went past their deadline; each is counted once more when it ends.";
+        "Operations that exceeded their deadline; operations_total counts each again when it ends.";
     OPERATION_DURATION = Histogram Seconds "operation_duration_seconds" ["operation"]
         "Time that operations ran.";
     OPERATIONS_RUNNING = Gauge Number "operations_running" ["operation"]
-        "Operations under way, those past their deadline included.";
+        "Running operations, including those past their deadline.";
     OPERATIONS_WAITING = Gauge Number "operations_waiting" ["operation"]
         "Operations that wait for a permit, or because the machine is under pressure.";
     OPERATIONS_PACED = Counter Number "operations_paced_total" ["operation"]
-        "Operations that had to wait because the machine was under pressure and others had a higher priority.";
+        "Operations that waited because the machine was under pressure and others had a higher priority.";
     OPERATION_OLDEST = Gauge Seconds "operation_oldest_seconds" ["kind"]
         "Age of the oldest operation that has not ended; 0 when there is none.";
 
@@ -148,49 +148,49 @@ metrics! {
     STATE_WRITE = Histogram Seconds "state_write_seconds" []
         "Time that commits to the state database took.";
     STATE_WRITE_FAILURES = Counter Number "state_write_failures_total" []
-        "Commits to the state database that failed and were tried again.";
+        "Commits to the state database that failed and were retried.";
     STATE_DEGRADED = Gauge Number "state_degraded" []
-        "1 while the state database takes no commits: nothing new is started.";
+        "1 while the state database accepts no commits: nothing new is started.";
     STATE_RECORDS = Counter Number "state_records_total" []
         "Records written to the state database.";
     STATE_BYTES = Gauge Bytes "state_bytes" []
         "Size of the state database file.";
     STOPS_AHEAD = Counter Number "stops_without_commit_total" []
-        "Stops that were carried out although the state database was too slow to take them first.";
+        "Stops that did not wait for their commit, because the state database was too slow.";
 
     // Catalogues.
     SERVICES = Gauge Number "services" ["catalog", "state"]
-        "Services by catalogue: registered as wanted; pending, so wanted and not known to be there; leaving, so not known to be gone.";
+        "Services by catalogue: registered; pending (registration not confirmed); leaving (removal not confirmed).";
     CATALOG_FAILURES = Counter Number "catalog_failures_total" ["catalog", "request"]
-        "Requests that a catalogue refused or did not answer, by what they were for (list, register, deregister, update, watch).";
+        "Requests that a catalogue refused or did not answer, by purpose (list, register, deregister, update, watch).";
 
     // A node's contact with its servers.
     NODE_REGISTERED = Gauge Number "node_registered" []
-        "Whether the cluster's servers know this node, as far as it knows; none where it is no node of a cluster.";
+        "1 if the cluster's servers know this node, as far as it can tell, else 0; absent if it is not part of a cluster.";
     NODE_CONTACT_AGE = Gauge Seconds "node_contact_age_seconds" []
-        "Time since servers answered a registration or heartbeat last; since the agent began, where they have answered none.";
+        "Time since servers last answered a registration or heartbeat, or since the agent started if they never did.";
     NODE_HEARTBEAT_TTL = Gauge Seconds "node_heartbeat_ttl_seconds" []
-        "When the next heartbeat was due after the last answer.";
+        "Time from the last answer until the next heartbeat was due.";
     NODE_SERVERS = Gauge Number "node_servers" []
-        "Servers of the cluster that are known.";
+        "Known servers of the cluster.";
     NODE_HEARTBEAT_FAILURES = Counter Number "node_heartbeat_failures_total" []
-        "Registrations and heartbeats that no server answered, or that were refused.";
+        "Registrations and heartbeats that no server answered or that servers refused.";
     NODE_TTL_MISSED = Counter Number "node_ttl_missed_total" []
-        "Times that servers may have taken this node for dead, since its heartbeat came too late.";
+        "Times that servers may have considered this node down, because its heartbeat was late.";
 
     // APIs.
     AUTHENTICATION_FAILURES = Counter Number "authentication_failures_total" ["reason"]
-        "Requests on TCP whose token was missing where one is needed, or wrong.";
+        "Requests on TCP with a wrong token, or without a required one.";
 
     // Input.
     MANIFEST_ERRORS = Gauge Number "manifest_errors" []
-        "Manifest files that are refused now.";
+        "Manifest files that are currently refused.";
     CERTIFICATE_EXPIRY = Gauge Seconds "tls_certificate_expiry_timestamp_seconds" []
-        "When the certificate of the API on TCP ends, or the first of those behind it; none without TLS.";
+        "Earliest expiry in the certificate chain of the API on TCP; absent without TLS.";
     BUILD_INFO = Gauge Number "build_info" ["version"]
-        "Always 1; the labels say what runs.";
+        "Always 1; the label is the version of the running agent.";
     ISOLATION_INFO = Gauge Number "isolation_info" ["mode"]
-        "Always 1; tasks are held together by a cgroup, or (none) by their process tree only.";
+        "Always 1; the mode is what holds the processes of a task together: a cgroup, or (none) only their process tree.";
 }
 
 #[cfg(test)]

@@ -28,31 +28,37 @@ const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'stati
     Metric { name, help, kind: Kind::Gauge, measure: Measure::Number, labels }
 }
 
-const PENDING: Metric = gauge("nomad_client_allocations_pending", "Allocations that wait to run.", &LABELS);
-const RUNNING: Metric = gauge("nomad_client_allocations_running", "Allocations that run.", &LABELS);
+const PENDING: Metric = gauge("nomad_client_allocations_pending", "Pending allocations.", &LABELS);
+const RUNNING: Metric = gauge("nomad_client_allocations_running", "Running allocations.", &LABELS);
 const TERMINAL: Metric = gauge("nomad_client_allocations_terminal", "Allocations that have ended.", &LABELS);
-const TASKS_PENDING: Metric = gauge("nomad_client_tasks_pending", "Tasks that wait to run.", &LABELS);
-const TASKS_RUNNING: Metric = gauge("nomad_client_tasks_running", "Tasks that run.", &LABELS);
+const TASKS_PENDING: Metric = gauge("nomad_client_tasks_pending", "Pending tasks.", &LABELS);
+const TASKS_RUNNING: Metric = gauge("nomad_client_tasks_running", "Running tasks.", &LABELS);
 const TASKS_DEAD: Metric = gauge("nomad_client_tasks_dead", "Tasks that have ended.", &LABELS);
 const ALLOCATED_CPU: Metric =
-    gauge("nomad_client_allocated_cpu", "MHz that live allocations ask for.", &LABELS);
+    gauge("nomad_client_allocated_cpu", "MHz that live allocations request.", &LABELS);
 const ALLOCATED_MEMORY: Metric =
-    gauge("nomad_client_allocated_memory", "MiB that live allocations ask for.", &LABELS);
+    gauge("nomad_client_allocated_memory", "MiB that live allocations request.", &LABELS);
 const ALLOCATED_DISK: Metric =
-    gauge("nomad_client_allocated_disk", "MiB of disk that live allocations ask for.", &LABELS);
+    gauge("nomad_client_allocated_disk", "MiB of disk that live allocations request.", &LABELS);
 const UNALLOCATED_CPU: Metric =
-    gauge("nomad_client_unallocated_cpu", "MHz that are left for others.", &LABELS);
+    gauge("nomad_client_unallocated_cpu", "MHz that are left for further allocations.", &LABELS);
 const UNALLOCATED_MEMORY: Metric =
-    gauge("nomad_client_unallocated_memory", "MiB that are left for others.", &LABELS);
+    gauge("nomad_client_unallocated_memory", "MiB that are left for further allocations.", &LABELS);
 const UNALLOCATED_DISK: Metric =
-    gauge("nomad_client_unallocated_disk", "MiB of disk that are left for others.", &LABELS);
+    gauge("nomad_client_unallocated_disk", "MiB of disk that are left for further allocations.", &LABELS);
 const UPTIME: Metric = gauge("nomad_client_uptime", "Seconds since this machine was started.", &LABELS);
-const MEMORY_USED: Metric =
-    gauge("nomad_client_host_memory_used", "Bytes of memory that can't be had without swapping.", &LABELS);
-const MEMORY_AVAILABLE: Metric =
-    gauge("nomad_client_host_memory_available", "Bytes of memory that can be had without swapping.", &LABELS);
+const MEMORY_USED: Metric = gauge(
+    "nomad_client_host_memory_used",
+    "Bytes of memory that are not available without swapping.",
+    &LABELS,
+);
+const MEMORY_AVAILABLE: Metric = gauge(
+    "nomad_client_host_memory_available",
+    "Bytes of memory that are available without swapping.",
+    &LABELS,
+);
 const MEMORY_FREE: Metric =
-    gauge("nomad_client_host_memory_free", "Bytes of memory that nobody uses.", &LABELS);
+    gauge("nomad_client_host_memory_free", "Bytes of memory that are unused.", &LABELS);
 
 /// All metrics, except those of processors and of single tasks.
 pub const ALL: &[Metric] = &[

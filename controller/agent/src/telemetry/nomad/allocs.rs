@@ -34,20 +34,17 @@ const CPU_USER: Metric =
 const CPU_SYSTEM: Metric =
     gauge("nomad_client_allocs_cpu_system", "Processor time in the kernel in percent of one core.", &LABELS);
 const CPU_TICKS: Metric = gauge("nomad_client_allocs_cpu_total_ticks", "Processor time in MHz.", &LABELS);
-const CPU_THROTTLED_TIME: Metric = gauge(
-    "nomad_client_allocs_cpu_throttled_time",
-    "Nanoseconds that a limit has held the task back.",
-    &LABELS,
-);
+const CPU_THROTTLED_TIME: Metric =
+    gauge("nomad_client_allocs_cpu_throttled_time", "Nanoseconds that the task was throttled.", &LABELS);
 const CPU_THROTTLED_PERIODS: Metric =
-    gauge("nomad_client_allocs_cpu_throttled_periods", "Times that a limit has held the task back.", &LABELS);
+    gauge("nomad_client_allocs_cpu_throttled_periods", "Times that the task was throttled.", &LABELS);
 const CPU_ALLOCATED: Metric =
-    gauge("nomad_client_allocs_cpu_allocated", "MHz that the task asks for.", &LABELS);
+    gauge("nomad_client_allocs_cpu_allocated", "MHz that the task requests.", &LABELS);
 const MEMORY_USAGE: Metric =
     gauge("nomad_client_allocs_memory_usage", "Bytes that count against the task's limit.", &LABELS);
 const MEMORY_MAX_USAGE: Metric = gauge(
     "nomad_client_allocs_memory_max_usage",
-    "The most bytes that ever counted against the limit.",
+    "The most bytes that ever counted against the task's limit.",
     &LABELS,
 );
 const MEMORY_RSS: Metric = gauge("nomad_client_allocs_memory_rss", "Bytes of anonymous memory.", &LABELS);
@@ -61,11 +58,11 @@ const MEMORY_KERNEL: Metric = gauge(
     &LABELS,
 );
 const MEMORY_ALLOCATED: Metric =
-    gauge("nomad_client_allocs_memory_allocated", "Bytes that the task asks for.", &LABELS);
+    gauge("nomad_client_allocs_memory_allocated", "Bytes that the task requests.", &LABELS);
 const RESTART: Metric = gauge("nomad_client_allocs_restart", "Times that the task was restarted.", &LABELS);
 const OOM_KILLED: Metric = gauge(
     "nomad_client_allocs_oom_killed",
-    "1 where the kernel has killed the task's last attempt for want of memory.",
+    "1 if the kernel killed the task's last attempt because it was out of memory.",
     &LABELS,
 );
 
