@@ -428,7 +428,11 @@ mod tests {
             assert_eq!(follower.read().unwrap().unwrap().bytes, text.as_bytes());
         }
         assert_eq!(follower.read().unwrap(), None);
-        assert_eq!(files(dir.path()).tail(1).unwrap(), Some((1, 4)), "the end of what is read before");
+        assert_eq!(
+            files(dir.path()).tail(1).unwrap(),
+            Some((1, 4)),
+            "the end of the file that is read before"
+        );
     }
 
     // `t.stdout.999999` hid everything written after it was created: the reader moved on to it and stayed there.

@@ -77,7 +77,7 @@ pub fn give_back() {
     }
 }
 
-#[expect(unsafe_code, reason = "advice on memory has no safe interface")]
+#[expect(unsafe_code, reason = "madvise(2) has no safe interface")]
 mod code {
     use std::ops::Range;
 

@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn recent_changes_are_told_again_as_far_as_they_are_known() {
         let model = Arc::new(ReadModel::default());
-        assert_eq!(model.since(0), None, "nothing was shown yet");
+        assert_eq!(model.since(0), None, "nothing was published yet");
         let change = |index: u64| {
             let view = View::VolumeGone(index.to_string());
             model.publisher().offer(CommitIndex(index), vec![view]);

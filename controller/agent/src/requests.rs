@@ -218,7 +218,7 @@ mod tests {
         for part in ["nothing was changed", "/var/lib/x", "No space left on device", "has room"] {
             assert!(said.contains(part), "{said}");
         }
-        assert!(arrivals.take().is_none(), "the planner never hears of it");
+        assert!(arrivals.take().is_none(), "the planner never receives it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -194,7 +194,7 @@ async fn sleep_at_most(delay: Duration) {
     }
 }
 
-#[expect(unsafe_code, reason = "tokio registers a descriptor only on a promise about its ownership")]
+#[expect(unsafe_code, reason = "tokio's registration requires a guarantee about the descriptor's ownership")]
 fn boot_timer() -> std::io::Result<AsyncFd<OwnedFd>> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
     // SAFETY: an `OwnedFd` returns the same descriptor for as long as it lives and owns it, and the `AsyncFd` drops it

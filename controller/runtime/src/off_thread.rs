@@ -48,7 +48,7 @@ pub fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     OffThread { running, begun, delay: FIRST_NUDGE, nudge: None, nudges_seen: 0 }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is what others are to call instead")]
+#[expect(clippy::disallowed_methods, reason = "this is the function that callers use instead")]
 fn give<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     tokio::task::spawn_blocking(work)
 }

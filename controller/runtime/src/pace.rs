@@ -186,7 +186,7 @@ mod tests {
         );
         assert_eq!((high, other, middle, low), (0, 0, 10, 20));
         assert_eq!(pace.held_total(), 2);
-        assert!(machine.asked.load(Ordering::SeqCst) <= 21, "once a second for all that wait");
+        assert!(machine.asked.load(Ordering::SeqCst) <= 21, "once a second for all waiting turns");
     }
 
     #[tokio::test(start_paused = true)]
@@ -199,7 +199,7 @@ mod tests {
         for _ in 0..200 {
             assert_eq!(begins_after(&pace, 50).await, 0);
         }
-        assert_eq!(machine.asked.load(Ordering::SeqCst), 0, "nobody asks where nobody waits");
+        assert_eq!(machine.asked.load(Ordering::SeqCst), 0, "pressure is not queried while nothing waits");
     }
 
     #[tokio::test(start_paused = true)]

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn nothing_may_be_removed_before_the_first_complete_list() {
         let mut ready = Ready::default();
-        assert!(!ready.has_seen_all(), "no source, no knowledge");
+        assert!(!ready.has_seen_all(), "nothing is known without a source");
         ready.register("files");
         ready.register("server");
         ready.complete("files");
@@ -131,7 +131,7 @@ mod tests {
         ready.complete("server");
         assert!(ready.has_seen_all());
         ready.register("files");
-        assert!(!ready.has_seen_all(), "a source that starts over is awaited again");
+        assert!(!ready.has_seen_all(), "a source that starts over is pending again");
         ready.unregister(&"files");
         assert!(ready.has_seen_all());
     }

@@ -177,7 +177,7 @@ where
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the loop never waits; the committer empties it at once and keeps the bound"
+    reason = "the loop never waits; the committer empties the channel at once and bounds its own queue"
 )]
 fn offers<W: World>() -> (mpsc::UnboundedSender<Offer<W>>, mpsc::UnboundedReceiver<Offer<W>>) {
     mpsc::unbounded_channel()

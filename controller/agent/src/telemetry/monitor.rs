@@ -142,7 +142,7 @@ mod tests {
     fn lines_reach_whoever_listens() {
         let subscriber = tracing_subscriber::registry().with(layer());
         tracing::subscriber::with_default(subscriber, || {
-            tracing::info!(target: "monitor-test", "nobody hears this");
+            tracing::info!(target: "monitor-test", "without a listener");
             let mut lines = listen();
             tracing::warn!(target: "monitor-test", alloc = "a1", left = 3, "slow");
             tracing::trace!(target: "monitor-test", "too much");

@@ -123,7 +123,7 @@ async fn a_failing_store_starts_nothing_and_recovers_in_order() {
     assert_eq!(log[..4], ["reconcile 1", "fail 1", "reconcile 2", "fail 1 2"], "later turns join the retry");
     // 0.1, 0.2, 0.4, … 6.4 s, then every 10 s: the delay grows.
     assert_eq!(fails, 12);
-    assert_eq!(log.iter().filter(|line| *line == "stop 1").count(), 1, "stopped all the same");
+    assert_eq!(log.iter().filter(|line| *line == "stop 1").count(), 1, "stopped nevertheless");
     assert!(!log.iter().any(|line| line.starts_with("start")));
     running.store.set(Mode::Panic);
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -149,7 +149,7 @@ async fn an_answer_that_promises_nothing_waits_for_no_commit() {
     let (reply, wondered) = oneshot::channel();
     running.send(Event::Wonder(reply)).await;
     let answered = tokio::time::timeout(Duration::from_secs(1), wondered).await;
-    assert_eq!(answered, Ok(Ok(CommitIndex(100))), "the last commit that did happen");
+    assert_eq!(answered, Ok(Ok(CommitIndex(100))), "the last commit that succeeded");
     assert!(asked.try_recv().is_err());
     running.store.set(Mode::Work);
     assert_eq!(asked.await, Ok(CommitIndex(101)));
@@ -164,7 +164,7 @@ async fn a_committer_that_is_gone_ends_the_loop() {
     running.send(Event::Ask(reply)).await;
     let ended = tokio::time::timeout(Duration::from_secs(60), running.ended).await.unwrap().unwrap();
     assert!(ended.store.is_none());
-    assert!(asked.await.is_err(), "whoever waits hears it");
+    assert!(asked.await.is_err(), "the caller gets an error");
     assert!(running.inbox.is_closed());
 }
 

@@ -82,11 +82,11 @@ fn a_panic_while_planning_quarantines_its_key_alone() {
     let turn =
         reconciler.turn(at(1), [Event::Plan(1, good.clone()), Event::Plan(2, bad), Event::Plan(3, good)]);
     assert_eq!(log.take(), ["reconcile 1", "reconcile 2", "quarantined 2: cannot plan 2", "reconcile 3"]);
-    assert_eq!(turn.records, ["1", "quarantine 2", "3"], "half a decision is none");
+    assert_eq!(turn.records, ["1", "quarantine 2", "3"], "no partial decision remains");
     assert_eq!(turn.actions.iter().map(|deed| deed.1).collect::<Vec<_>>(), [1, 3]);
     assert_eq!((turn.counts.panics, reconciler.next_at()), (1, None));
     reconciler.turn(at(2), [Event::Mark(2)]);
-    assert!(log.take().is_empty(), "left alone");
+    assert!(log.take().is_empty(), "not reconciled");
     let turn = reconciler.turn(at(3), [Event::Release(2)]);
     assert_eq!(log.take(), ["reconcile 2", "reconcile 4"]);
     assert_eq!(turn.records, ["2"]);

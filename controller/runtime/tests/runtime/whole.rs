@@ -44,7 +44,7 @@ async fn a_wake_comes_at_its_time() {
         .send(Event::Plan(2, Planned { wakes: vec![29 * second_ns + 600_000_000], ..Planned::default() }))
         .await;
     tokio::time::sleep(Duration::from_millis(150)).await;
-    assert_eq!(running.log.take(), ["reconcile 2"], "the wake of 29.5 s was taken back");
+    assert_eq!(running.log.take(), ["reconcile 2"], "the wake of 29.5 s was cancelled");
     drop(running.inbox);
     assert_eq!(running.ended.await.unwrap().world.log.take(), Vec::<String>::new(), "no sender, no loop");
 }
@@ -115,7 +115,7 @@ async fn shutdown_takes_what_was_accepted_and_flushes_it() {
     assert_eq!(
         running.log.take(),
         ["reconcile 1", "commit 101 1", "commit 102 asked"],
-        "nothing is started any more"
+        "nothing is started after the shutdown"
     );
 }
 
@@ -131,7 +131,7 @@ async fn shutdown_does_not_wait_for_ever() {
     let (ended, _) = running.shut_down().await;
     assert!(ended.store.is_none());
     assert_eq!(start.elapsed().as_secs(), 10);
-    assert!(replied.await.is_err(), "whoever waits is told that it was not committed");
+    assert!(replied.await.is_err(), "the caller learns that it was not committed");
 }
 
 /// The one test in real time: the machine's clocks, several threads, a commit per turn.

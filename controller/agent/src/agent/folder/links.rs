@@ -78,6 +78,6 @@ mod tests {
         assert_eq!(holders("releases/7/jobs"), Vec::<PathBuf>::new());
         assert_eq!(holders("current/jobs"), [at("")]);
         assert_eq!(holders("releases/newest/../7/jobs").len(), 2);
-        assert_eq!(holders("round").len(), 1, "one that leads nowhere ends");
+        assert_eq!(holders("round").len(), 1, "a circular link ends");
     }
 }

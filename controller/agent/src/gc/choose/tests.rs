@@ -43,7 +43,7 @@ fn a_job_stays_for_as_long_as_the_rules_say_and_goes_with_its_allocations() {
     assert_eq!(told(&early), [("backup", None), ("backup.g[0]", None), ("backup.g[1]", None)]);
     assert_eq!(
         early[0].message, "kept for 3h0m0s more (job_gc_threshold is 4h0m0s)",
-        "its last task ended at one"
+        "its last task ended after one hour"
     );
     let late = chosen(Rules::default(), &[job], &allocs, 5);
     assert_eq!(told(&late), [("backup", Some(Due::Age))]);
@@ -131,7 +131,7 @@ fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
         chosen.iter().map(told).collect::<Vec<_>>()
     };
     let others = [("j.g[1]".to_owned(), Some(Due::Disk)), ("j.g[2]".to_owned(), None)];
-    assert_eq!(due(&job, 4), others, "the job is not over either: it has one that is left alone");
+    assert_eq!(due(&job, 4), others, "the job is not over either: one of its allocations is quarantined");
     assert_eq!(due(&job, 500), others);
     let left_alone = Arc::new(JobView { quarantined: true, ..JobView::clone(&job) });
     Arc::make_mut(&mut allocs[0]).quarantined = false;
@@ -140,7 +140,7 @@ fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
     let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage: Usage::default(), now };
     let chosen = choose(&Rules::default(), &seen);
     assert!(chosen.iter().all(|choice| choice.ended.kind == EndedKind::Alloc), "{chosen:?}");
-    assert_eq!(chosen.len(), 3, "what such a job has left can go");
+    assert_eq!(chosen.len(), 3, "the allocations of such a job can be collected");
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_
             assert!(found == before_jobs || found == after_jobs, "{done}/{step}: {found:?}");
             assert!(
                 !accepted || same(content(&opened.records), &after_content),
-                "{done}/{step}: accepted and not there"
+                "{done}/{step}: accepted and missing"
             );
             drop(opened);
 
@@ -227,9 +227,9 @@ fn after_a_power_cut_the_database_is_right_and_the_files_follow_it() {
     let opened = open(dir.path());
     assert_eq!(jobs(&opened.records), expected);
     assert!(!opened.incomplete && !opened.rebuilt);
-    assert!(opened.damaged.is_empty(), "the job is named as forgotten: {:?}", opened.damaged);
+    assert!(opened.damaged.is_empty(), "the job is listed as forgotten: {:?}", opened.damaged);
     drop(opened);
     assert!(!accepted.join("default.b.json").exists());
     fs::remove_file(paths(dir.path()).database()).unwrap();
-    assert_eq!(jobs(&open(dir.path()).records), expected, "the file of a was written anew");
+    assert_eq!(jobs(&open(dir.path()).records), expected, "the file of a was written again");
 }

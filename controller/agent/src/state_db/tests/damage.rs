@@ -56,7 +56,7 @@ fn a_lost_database_is_rebuilt_and_loses_no_accepted_job() {
     assert!(opened.rebuilt);
     assert!(opened.damaged.is_empty(), "{:?}", opened.damaged);
     assert_eq!(*opened.store.instance(), instance);
-    assert!(opened.store.index() > index, "an index never goes back");
+    assert!(opened.store.index() > index, "an index never decreases");
     assert_eq!(jobs(&opened.records), jobs_before);
     let content_after = content(&opened.records);
     for (place, bytes) in &content_before {
@@ -67,7 +67,7 @@ fn a_lost_database_is_rebuilt_and_loses_no_accepted_job() {
         }
     }
     let states = states(&opened.records);
-    assert_eq!(states[&done], ended(), "work that is done is not done again");
+    assert_eq!(states[&done], ended(), "completed work is not repeated");
     let task = &states[&running.id].tasks[0];
     assert_eq!((task.attempt, &task.run), (4, &Run::Starting { attempt: 4, boot: NOW.boot }));
     // Not behind the barrier that waits until no task runs: the siblings of a running task would never start again.
@@ -157,7 +157,7 @@ fn a_damaged_record_is_set_aside_and_the_rest_loads() {
         let index = opened.store.index();
         drop(opened);
         let again = open(dir.path());
-        assert!(again.damaged.is_empty(), "told once");
+        assert!(again.damaged.is_empty(), "reported once");
         assert_eq!(again.store.index(), index);
         assert_eq!(content(&again.records), after);
     }
@@ -236,7 +236,7 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
 
     let opened = open(dir.path());
     assert!(opened.damaged.is_empty() && !opened.rebuilt, "{:?}", opened.damaged);
-    assert!(opened.incomplete, "allocations of the lost commits may run");
+    assert!(opened.incomplete, "allocations of the lost commits may be running");
     assert!(opened.store.index() > index);
     // It may own things, so it is stopped and forgotten again.
     expected.insert("gone".to_owned(), (0, true));
@@ -307,7 +307,7 @@ fn an_accepted_file_that_cannot_be_read_is_set_aside_and_written_anew() {
         assert!(aside[0].ends_with("damaged/default.a.json.20231114T221320Z"), "{aside:?}");
         drop(opened);
         fs::remove_file(paths(dir.path()).database()).unwrap();
-        assert_eq!(jobs(&open(dir.path()).records).len(), 3, "written anew");
+        assert_eq!(jobs(&open(dir.path()).records).len(), 3, "written again");
     }
 }
 
@@ -410,7 +410,7 @@ fn bytes_changed_at_random_never_panic_and_never_lose_an_accepted_job() {
         }
         fs::write(paths(dir.path()).database(), bytes).unwrap();
         let opened = open(dir.path());
-        *seen.entry(if opened.rebuilt { "rebuilt" } else { "as it was" }).or_default() += 1;
+        *seen.entry(if opened.rebuilt { "rebuilt" } else { "intact" }).or_default() += 1;
         assert_eq!(jobs(&opened.records), expected, "run {run}");
         let mut life = Life::of(opened);
         life.apply(vec![job("after", 1, "x")], vec![]);

@@ -60,7 +60,7 @@ fn an_older_copy_names_only_what_was_forgotten_before_it_was_made() {
         }
         let opened = open(dir.path());
         assert_eq!(opened.incomplete, !mark_too);
-        assert_eq!(opened.forgotten.iter().copied().collect::<Vec<_>>(), a, "b is known, c is not named");
+        assert_eq!(opened.forgotten.iter().copied().collect::<Vec<_>>(), a, "b is known, c is not listed");
         assert!(allocs(&opened.records).iter().any(|spec| b.contains(&spec.id)));
     }
 }

@@ -37,7 +37,7 @@ fn the_instance_is_drawn_once_and_outlives_its_file() {
     assert_eq!(instance.0.len(), 16);
     life.apply(vec![job("a", 1, "x")], vec![]);
     drop(life);
-    for damage in [None, Some("not hex at all\n")] {
+    for damage in [None, Some("not hexadecimal\n")] {
         match damage {
             None => fs::remove_file(&file).unwrap(),
             Some(text) => fs::write(&file, text).unwrap(),
@@ -48,7 +48,7 @@ fn the_instance_is_drawn_once_and_outlives_its_file() {
     fs::remove_file(paths(dir.path()).database()).unwrap();
     let error = StateDir::claim(&paths(dir.path()).state).unwrap_err();
     assert!(matches!(error, ClaimError::NoInstance { .. }), "{error}");
-    assert!(!file.exists(), "a new id would leave all that runs without an owner");
+    assert!(!file.exists(), "a new id would leave all running tasks without an owner");
 }
 
 fn set_format(path: &std::path::Path, format: u64) {

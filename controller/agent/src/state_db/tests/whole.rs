@@ -50,7 +50,7 @@ fn the_commit_number_grows_over_restarts_and_is_never_below_the_planners() {
     assert_eq!(opened.store.index(), CommitIndex(12));
     assert!(
         opened.records.iter().any(|(_, value)| matches!(value, RecordValue::Meta(Meta { index: 12 }))),
-        "what is numbered next is newer than what was shown"
+        "the next number is newer than everything published"
     );
 }
 
@@ -95,7 +95,7 @@ fn accepted_files_follow_versions_deletion_and_purging() {
     assert_eq!((said("version"), said("deleting"), said("format")), (0.into(), false.into(), 1.into()));
     life.apply(vec![job("web", 2, "y")], vec![]);
     assert_eq!(said("version"), 1);
-    assert_eq!(said("older")[0]["version"], 0, "allocations are still made from it");
+    assert_eq!(said("older")[0]["version"], 0, "allocations still use it");
     life.delete("web");
     assert_eq!(said("deleting"), true);
     life.delete_volume("v");
