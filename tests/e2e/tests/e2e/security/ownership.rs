@@ -527,7 +527,7 @@ fn a_state_directory_that_was_moved_keeps_its_tasks() {
     let mut log = String::new();
     std::io::Read::read_to_string(started.stderr.as_mut().unwrap(), &mut log).unwrap();
     assert!(started.wait().unwrap().success(), "{log}");
-    assert!(log.contains("tasks that run know only its old path"), "{log}");
+    assert!(log.contains("running tasks know only its old path"), "{log}");
     assert_eq!(host::members(&instance), members);
     fs::rename(&moved, agent.home.state()).unwrap();
     agent.launch();
