@@ -69,7 +69,7 @@ struct Span {
 }
 
 impl History {
-    /// Creates a history that keeps at most so many changes of verdicts, up to [`TRANSITIONS_MAX`].
+    /// Creates a history that keeps `transitions` changes of verdicts, at most [`TRANSITIONS_MAX`].
     pub fn with_room_for(transitions: usize) -> Self {
         let transitions_max = transitions.min(TRANSITIONS_MAX);
         Self(Mutex::new(Inner { transitions_max, ..Inner::default() }))
@@ -282,7 +282,7 @@ mod tests {
         history.job(&view);
         view.convergence = at(ConvergenceState::Converged, began + 10 * SECOND_NS);
         history.job(&view);
-        // Since 90 seconds, and still open.
+        // Open for 90 seconds.
         view.convergence = at(ConvergenceState::Waiting, now_ns - 90 * SECOND_NS);
         history.job(&view);
         let lag = history.lag(now_ns);

@@ -17,7 +17,7 @@ use rustix::process::DumpableBehavior;
 
 use crate::publish::ReadModel;
 
-/// How long nothing must have changed before free memory is returned; often the next change needs it again.
+/// The time without changes after which free memory is returned; the next change often needs it again.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// After this time free memory is returned even if changes continue, so that what a burst has left is not kept
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes the model every second for so long; returns how long memory was kept after the first change.
+    /// Changes the model every second for `seconds`; returns how long memory was kept after the first change.
     async fn kept_while_busy_for(seconds: u64) -> Duration {
         let model = Arc::new(ReadModel::default());
         let mut publisher = model.publisher();

@@ -87,7 +87,7 @@ pub enum CommitError {
 /// A change that a commit makes to the database.
 enum Write {
     Put(Vec<u8>),
-    /// Immutable: written only if it is not there yet.
+    /// Immutable: not written again if the same bytes are stored.
     PutOnce(Vec<u8>),
     Delete,
 }

@@ -305,8 +305,8 @@ fn stream_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// The process that has locked a file, as far as `/proc/locks` shows it (proc(5)): `1: FLOCK ADVISORY WRITE 42
-/// 00:1b:77 0 EOF`.
+/// The process that has locked a file, as far as `/proc/locks` shows it (proc(5)):
+/// `1: FLOCK ADVISORY WRITE 42 00:1b:77 0 EOF`.
 fn lock_holder(file: &File) -> Option<u32> {
     let found = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
