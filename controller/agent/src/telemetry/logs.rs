@@ -65,6 +65,7 @@ pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
 /// Like [`init`], for commands, which have no config and whose own output matters more. It uses `HERDLET_LOG_FORMAT`
 /// and [`directives_from_env`], and logs only warnings and errors by default. Invalid values are ignored.
 ///
+/// # Errors
 /// When the process has a subscriber already.
 pub fn init_for_command() -> Result<(), LogError> {
     let directives = directives_from_env(variable).filter(|text| check_directives(text).is_ok());
