@@ -160,7 +160,7 @@ mod tests {
 
         standin.lead(None);
         let led = found(&[here], on).await;
-        let says = format!("{here} says: No cluster leader");
+        let says = format!("{here} answers with an error: No cluster leader");
         assert_eq!(led, [("servers", Verdict::Failure, says)]);
     }
 
