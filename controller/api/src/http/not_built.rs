@@ -6,7 +6,7 @@ use super::{error::ApiError, routes};
 
 pub(super) async fn answer(uri: Uri) -> ApiError {
     match routes::missing_feature(uri.path()) {
-        Some(feature) => ApiError::NotBuilt(format!("{feature}: this part of Nomad's API is not built")),
+        Some(feature) => ApiError::not_built(feature),
         None => ApiError::NotFound("resource not found".to_owned()),
     }
 }

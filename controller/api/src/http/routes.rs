@@ -31,7 +31,7 @@ pub use self::{
     call::{AnswerPart, Call, CallBody, FieldSource, JobUse, RequestRule, ResponseRule},
     pattern::{PathParam, PathParams, percent_decoded},
 };
-use super::Shared;
+use super::{Shared, error::ApiError};
 
 #[derive(Debug)]
 pub struct Route {
@@ -66,8 +66,6 @@ enum Local {
     Served(LocalHandler),
     /// 501: this part of Nomad is not built.
     NotBuilt(&'static str),
-    /// 405 if the path has another verb, otherwise 404.
-    Nobody,
 }
 
 /// What answers on the API of a node.
@@ -222,15 +220,19 @@ pub(super) fn missing_feature(path: &str) -> Option<&'static str> {
     let path = path.strip_prefix("/v1/")?;
     let covering = all().filter_map(|route| match route.local {
         Local::NotBuilt(feature) if pattern::covers(route.path, path) => Some((route.path.len(), feature)),
-        Local::NotBuilt(_) | Local::Served(_) | Local::Nobody => None,
+        Local::NotBuilt(_) | Local::Served(_) => None,
     });
     covering.max_by_key(|(length, _)| *length).map(|(_, feature)| feature)
 }
 
-/// The routes of the rows with a local handler.
+/// The routes of the rows. Rows for whole subtrees have none: [`missing_feature`] finds them.
 pub(super) fn router() -> Router<Arc<Shared>> {
     all().fold(Router::new(), |router, route| match route.local {
         Local::Served(handler) => router.route(&pattern::axum_path(route.path), handler(route.verb)),
-        Local::NotBuilt(_) | Local::Nobody => router,
+        Local::NotBuilt(_) if route.verb == Verb::Any => router,
+        Local::NotBuilt(feature) => {
+            let answer = move || async move { ApiError::not_built(feature) };
+            router.route(&pattern::axum_path(route.path), route.verb.serve(answer))
+        }
     })
 }

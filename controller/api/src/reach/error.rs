@@ -52,6 +52,11 @@ impl ApiError {
         Self::BadRequest(message.into())
     }
 
+    /// For a part of Nomad's API that is not built.
+    pub fn not_built(feature: &str) -> Self {
+        Self::NotBuilt(format!("{feature}: this part of Nomad's API is not built"))
+    }
+
     /// The HTTP status code.
     pub fn code(&self) -> u16 {
         match self {

@@ -24,7 +24,7 @@ use super::{
     CallBody::{self, All, Fields, Ignored, In, Job, OneNamed, OneOf, Raw, Renamed},
     FieldSource::{self, Constant, Flag, Number, Presence, Text},
     JobUse,
-    Local::{self, Nobody, NotBuilt, Served},
+    Local::{self, NotBuilt, Served},
     NodeAnswer::{Agent, Health, KnownServers, Metrics, ParsedJob, SetServers, Snapshot},
     OnNode::{self, Either, Itself, Servers, ServersOnly, Stream},
     RequestRule::{self, Claim, Secrets, VersionTag},

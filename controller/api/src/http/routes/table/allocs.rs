@@ -1,7 +1,7 @@
 //! Results of jobs: allocations, evaluations, deployments and services.
 
 use super::{
-    CallBody, Either, Field, FieldSource, Fields, Flag, Found, Ignored, KnownAlloc, List, Nobody, NotBuilt,
+    CallBody, Either, Field, FieldSource, Fields, Flag, Found, Ignored, KnownAlloc, List, NotBuilt,
     OMIT_OF_ALLOCS, OmitIdentities, Route, Servers, Text, Whole, delete, get, put, read, remove, write,
 };
 use crate::http::{allocs, deployments, evaluations, services};
@@ -17,7 +17,7 @@ const HEALTH: CallBody = Fields(&["HealthyAllocationIDs", "UnhealthyAllocationID
 pub(super) const ROUTES: &[Route] = &[
     get(
         "allocation/{AllocID}/checks",
-        Nobody,
+        NotBuilt("results of checks by allocation"),
         Either("Allocations.Checks", read("ClientAllocations.Checks", Field("Results"))),
     ),
     get(
@@ -48,7 +48,11 @@ pub(super) const ROUTES: &[Route] = &[
                 .with(&[("FilterEvalStatus", Text("status")), ("FilterJobID", Text("job"))]),
         ),
     ),
-    delete("evaluations", Nobody, Servers(write("Eval.Delete", Fields(&["EvalIDs", "Filter"])))),
+    delete(
+        "evaluations",
+        NotBuilt("deletion of evaluations"),
+        Servers(write("Eval.Delete", Fields(&["EvalIDs", "Filter"]))),
+    ),
     get("evaluations/count", NotBuilt("counting evaluations"), Servers(read("Eval.Count", Whole))),
     get(
         "evaluation/{EvalID}",
@@ -84,7 +88,11 @@ pub(super) const ROUTES: &[Route] = &[
         served!(deployments::pause),
         Servers(write("Deployment.Pause", Fields(&["Pause"]))),
     ),
-    put("deployment/unblock/{DeploymentID}", Nobody, Servers(write("Deployment.Unblock", Ignored))),
+    put(
+        "deployment/unblock/{DeploymentID}",
+        NotBuilt("multiregion deployments"),
+        Servers(write("Deployment.Unblock", Ignored)),
+    ),
     put(
         "deployment/allocation-health/{DeploymentID}",
         served!(deployments::set_health),

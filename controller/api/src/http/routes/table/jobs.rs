@@ -2,8 +2,8 @@
 
 use super::{
     Action, CallBody, FIELDS_OF_JOBS, Field, FieldSource, Fields, Flag, Found, Ignored, Itself, Job, JobUse,
-    List, Nobody, NotBuilt, Number, OMIT_OF_ALLOCS, OMIT_OF_JOBS, ParsedJob, Raw, Renamed, Route, Servers,
-    Stream, Submission, Text, VersionTag, Versions, Whole, below, delete, get, put, read, remove, write,
+    List, NotBuilt, Number, OMIT_OF_ALLOCS, OMIT_OF_JOBS, ParsedJob, Raw, Renamed, Route, Servers, Stream,
+    Submission, Text, VersionTag, Versions, Whole, below, delete, get, put, read, remove, write,
 };
 use crate::http::{deployments, dispatch, evaluations, jobs, register, scale, services, versions};
 
@@ -133,7 +133,11 @@ pub(super) const ROUTES: &[Route] = &[
         Servers(write("Job.Evaluate", Fields(&["EvalOptions"]))),
     ),
     put("job/{JobID*}/dispatch", served!(dispatch::dispatch), Servers(write("Job.Dispatch", DISPATCH))),
-    put("job/{JobID*}/dispatch/payload", Nobody, Servers(write("Job.Dispatch", Raw("Payload")))),
+    put(
+        "job/{JobID*}/dispatch/payload",
+        NotBuilt("dispatch with a body as payload"),
+        Servers(write("Job.Dispatch", Raw("Payload"))),
+    ),
     put("job/{JobID*}/revert", served!(versions::revert), Servers(write("Job.Revert", REVERSION))),
     put(
         "job/{JobID*}/stable",

@@ -1,13 +1,14 @@
 //! Namespaces and quotas, variables, scaling policies, search.
 
 use super::{
-    Field, Fields, Found, In, List, Nobody, NotBuilt, Nothing, OneNamed, OneOf, RequestRule, ResponseRule,
-    Route, Servers, Text, below, delete, get, put, read, remove, write,
+    Field, Fields, Found, In, List, NotBuilt, Nothing, OneNamed, OneOf, RequestRule, ResponseRule, Route,
+    Servers, Text, below, delete, get, put, read, remove, write,
 };
 use crate::http::{namespaces, search};
 
 const QUOTAS: &str = "quotas";
 const SCALING: &str = "scaling policies";
+const NAMESPACES: &str = "changes of namespaces";
 const VARIABLES: &str = "variables";
 
 pub(super) const ROUTES: &[Route] = &[
@@ -18,7 +19,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     put(
         "namespace",
-        Nobody,
+        NotBuilt(NAMESPACES),
         Servers(write("Namespace.UpsertNamespaces", OneOf("Namespaces")).shows(Nothing)),
     ),
     get(
@@ -28,13 +29,13 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     put(
         "namespace/{Name}",
-        Nobody,
+        NotBuilt(NAMESPACES),
         Servers(
             write("Namespace.UpsertNamespaces", OneNamed("Namespaces", "Name", "Namespace name"))
                 .shows(Nothing),
         ),
     ),
-    delete("namespace/{Namespaces[]}", Nobody, Servers(remove("Namespace.DeleteNamespaces"))),
+    delete("namespace/{Namespaces[]}", NotBuilt(NAMESPACES), Servers(remove("Namespace.DeleteNamespaces"))),
     get("vars", NotBuilt(VARIABLES), Servers(read("Variables.List", List("Data")))),
     get(
         "var/{Path*}",

@@ -1,7 +1,7 @@
 //! Nodes and their pools.
 
 use super::{
-    CallBody, FIELDS_OF_JOBS, FieldSource, Fields, Flag, Found, Ignored, List, Nobody, NotBuilt, Nothing,
+    CallBody, FIELDS_OF_JOBS, FieldSource, Fields, Flag, Found, Ignored, List, NotBuilt, Nothing,
     OMIT_OF_JOBS, OmitEmpty, OmitIdentities, OneNamed, OneOf, Renamed, ResponseRule, Route, Servers, below,
     delete, get, put, read, remove, write,
 };
@@ -24,9 +24,12 @@ pub(super) const ROUTES: &[Route] = &[
         served!(nodes::list),
         Servers(read("Node.List", List("Nodes")).with(FIELDS_OF_NODES).shown_as(OMIT_OF_NODES)),
     ),
-    // The local API treats `pools` as the id of a node.
-    get("node/pools", Nobody, Servers(read("NodePool.List", List("NodePools")))),
-    put("node/pools", Nobody, Servers(write("NodePool.UpsertNodePools", OneOf("NodePools")).shows(Nothing))),
+    get("node/pools", NotBuilt(POOLS), Servers(read("NodePool.List", List("NodePools")))),
+    put(
+        "node/pools",
+        NotBuilt(POOLS),
+        Servers(write("NodePool.UpsertNodePools", OneOf("NodePools")).shows(Nothing)),
+    ),
     get(
         "node/pool/{Name}/nodes",
         NotBuilt(POOLS),

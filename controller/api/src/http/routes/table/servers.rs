@@ -3,7 +3,7 @@
 use axum::routing;
 
 use super::{
-    Discovery, Events, FORCE, FieldSource, Ignored, In, List, Nobody, NotBuilt, Nothing, Number, Presence,
+    Discovery, Events, FORCE, FieldSource, Ignored, In, List, NotBuilt, Nothing, Number, Presence,
     PublicKeys, Route, Served, ServerHealth, Servers, Stream, Text, Whole, below, delete, get, put, read,
     remove, write,
 };
@@ -72,7 +72,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     get(
         ".well-known/openid-configuration",
-        Nobody,
+        NotBuilt("OpenID Connect discovery"),
         Servers(read("Keyring.GetConfig", Whole).shown_as(Discovery)),
     ),
     put(
