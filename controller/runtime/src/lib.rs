@@ -54,7 +54,7 @@ pub use operation::{Operations, Outcome, Report, Request};
 pub use pace::Pace;
 pub use permit::{Limit, Permit, Permits, Rate};
 pub use queue::{Wake, WakeQueue};
-pub use ready::{Gate, GateOpener, Ready};
+pub use ready::{Gate, GateOpener};
 pub use run::{Ended, Handle, Runtime, Shell};
 pub use settings::Settings;
 pub use turn::Reconciler;

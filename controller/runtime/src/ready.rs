@@ -1,65 +1,6 @@
-//! Gates: "nothing is removed before the first complete list was received", and "the agent is ready".
-//!
-//! [`Ready`] is a plain value for worlds (pure, no waiting); the shell awaits [`Gate`]. Neither knows the content of
-//! the lists.
-
-use std::collections::BTreeMap;
+//! Gates: the first commit was made, the agent is ready.
 
 use tokio::sync::watch;
-
-/// Tracks which sources of desired state have delivered their first complete list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ready<S> {
-    sources: BTreeMap<S, FirstList>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FirstList {
-    Awaited,
-    Seen,
-}
-
-impl<S: Ord> Default for Ready<S> {
-    fn default() -> Self {
-        Self { sources: BTreeMap::new() }
-    }
-}
-
-impl<S: Ord> Ready<S> {
-    /// Registers a source whose first complete list is pending, even if an earlier one was received (a source that
-    /// starts over, such as after its database was rebuilt).
-    pub fn register(&mut self, source: S) {
-        self.sources.insert(source, FirstList::Awaited);
-    }
-
-    /// Records that `source` has delivered a complete list, even if it was never registered.
-    pub fn complete(&mut self, source: S) {
-        self.sources.insert(source, FirstList::Seen);
-    }
-
-    /// Forgets a source that will deliver no more lists.
-    pub fn unregister(&mut self, source: &S) {
-        self.sources.remove(source);
-    }
-
-    /// Whether `source` has delivered its first complete list. Only then may objects that it does not list be
-    /// removed.
-    #[must_use]
-    pub fn has_seen(&self, source: &S) -> bool {
-        self.sources.get(source) == Some(&FirstList::Seen)
-    }
-
-    /// Whether every registered source has delivered its list; `false` without any source.
-    #[must_use]
-    pub fn has_seen_all(&self) -> bool {
-        !self.sources.is_empty() && self.missing().next().is_none()
-    }
-
-    /// The sources whose list is pending, in order.
-    pub fn missing(&self) -> impl Iterator<Item = &S> {
-        self.sources.iter().filter(|(_, list)| **list == FirstList::Awaited).map(|(source, _)| source)
-    }
-}
 
 /// A gate that opens once and can be awaited by any number of clones.
 #[derive(Debug, Clone)]
@@ -118,23 +59,6 @@ impl GateOpener {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_may_be_removed_before_the_first_complete_list() {
-        let mut ready = Ready::default();
-        assert!(!ready.has_seen_all(), "nothing is known without a source");
-        ready.register("files");
-        ready.register("server");
-        ready.complete("files");
-        assert!(ready.has_seen(&"files") && !ready.has_seen(&"server") && !ready.has_seen_all());
-        assert_eq!(ready.missing().collect::<Vec<_>>(), [&"server"]);
-        ready.complete("server");
-        assert!(ready.has_seen_all());
-        ready.register("files");
-        assert!(!ready.has_seen_all(), "a source that starts over is pending again");
-        ready.unregister(&"files");
-        assert!(ready.has_seen_all());
-    }
 
     #[tokio::test]
     async fn a_gate_opens_once_for_all() {

@@ -194,6 +194,45 @@ fn being_a_node_needs_only_the_rpc() {
     nowhere(&code.collect::<Vec<_>>(), &words, why);
 }
 
+/// Statics that change, with the reason that none of them is the state of one agent: a process may hold many.
+const STATICS: [(&str, &str, &str); 11] = [
+    ("controller/agent/src/telemetry/monitor.rs", "LINES", "the log of the process"),
+    ("controller/base/src/directory.rs", "SAID", "one warning per process"),
+    ("controller/base/src/directory/hub.rs", "HUB", "the kernel limits inotify queues per user"),
+    ("controller/base/src/mounts/table.rs", "KNOWN", "the mount table of the process"),
+    ("controller/base/src/mounts/table.rs", "MADE", "mounts made by the process"),
+    ("controller/cli/src/stdout.rs", "FAILED", "the standard output of the process"),
+    ("controller/cli/src/stdout.rs", "FAULT", "the standard output of the process"),
+    ("controller/nomad/src/wire/job/shared.rs", "JOBS", "equal jobs share memory, across nodes too"),
+    ("controller/runtime/src/off_thread.rs", "NUDGES", "signals to threads of the process"),
+    ("controller/storage/src/access.rs", "DEVICES", "file systems without access control lists"),
+    ("controller/storage/src/access.rs", "WARNED", "one warning per process"),
+];
+
+#[test]
+fn no_static_is_the_state_of_an_agent() {
+    let mut found = BTreeSet::new();
+    for (name, text) in sources("controller") {
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        if name.contains("/tests/") || name.ends_with("tests.rs") || name.starts_with("controller/shim/") {
+            continue;
+        }
+        for line in code(text) {
+            let is_static = line.split(' ').find(|word| !word.starts_with("pub")) == Some("static");
+            let declared = line.split_once("static ").filter(|_| is_static);
+            let Some((variable, kind)) = declared.and_then(|(_, rest)| rest.split_once(": ")) else {
+                continue;
+            };
+            let changes = ["Mutex", "RwLock", "OnceLock", "Once ", "Atomic", "Notify", "Sender", "OnceCell"];
+            if changes.iter().any(|word| kind.contains(word)) {
+                found.insert((name.clone(), variable.to_owned()));
+            }
+        }
+    }
+    let known = STATICS.iter().map(|(file, name, _)| ((*file).to_owned(), (*name).to_owned()));
+    assert_eq!(found, known.collect(), "make it a field of what it belongs to, or give the reason here");
+}
+
 #[test]
 fn no_test_of_processes_is_judged_by_how_long_it_takes() {
     let mut files = sources("tests/e2e/tests/e2e");
