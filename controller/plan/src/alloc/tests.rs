@@ -1,4 +1,5 @@
-//! Plans by example; this page has what all of them share: states, and a bench on which an allocation is planned and written to.
+//! Plans by example. This page has the shared fixtures: states, and a bench that plans an allocation and applies
+//! changes to it.
 
 mod artifacts;
 mod attempts;
@@ -52,7 +53,7 @@ fn context() -> Context {
     World::new(settings()).ctx
 }
 
-/// Plans an allocation as a source gives it.
+/// Plans an allocation as received from its source.
 fn plan(now: Now, ctx: &Context, spec: &Arc<Allocation>, state: &AllocState) -> Plan {
     super::plan(now, ctx, &AllocSpec::read(spec.clone()), state)
 }
@@ -70,7 +71,7 @@ fn up(all: &[Part]) -> Parts {
     parts
 }
 
-/// The changes of a plan, a line each.
+/// The changes of a plan, one per line.
 fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
     let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = desired;
@@ -95,7 +96,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
         .collect()
 }
 
-/// A task that fetches something first.
+/// A task with an artifact.
 fn fetching(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
     task.artifacts.push(herdlet_api_types::fixture::artifact("https://example.test/a.tgz"));
     task
@@ -166,7 +167,7 @@ fn plans_by_example() {
     }
 }
 
-/// The cause was in `status` alone; `explain` and the task's history said "Exit Code: 137, Signal: 9".
+/// Only `status` showed the cause; `explain` and the task's history showed "Exit Code: 137, Signal: 9".
 #[test]
 fn a_task_that_was_out_of_memory_says_so() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -217,14 +218,14 @@ impl<'a> Bench<'a> {
         result
     }
 
-    /// As after a crash: what is stored, and nothing else.
+    /// Keeps only the stored state, as after a crash.
     fn crash(&mut self) {
         let durable = Durable::clone(&self.state.durable);
         self.state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
         self.issued.clear();
     }
 
-    /// Plans until nothing changes; the rounds it took.
+    /// Plans until nothing changes. Returns the number of rounds.
     fn settle(&mut self) -> usize {
         for round in 0..64 {
             let plan = plan(self.now, &self.ctx, self.spec, &self.state);

@@ -1,4 +1,4 @@
-//! The coordinator's traces, and who dies with whom.
+//! The coordinator's traces, and which tasks end together.
 
 use std_alloc::{string::ToString, vec, vec::Vec};
 
@@ -89,7 +89,7 @@ fn a_restart_of_all_waits_until_all_are_pending() {
     let tasks = [task("pe", L::Prestart), task("m", L::Main)];
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), running()]), Stage::Init);
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), pending()]), Stage::Prestart);
-    // A life in which main was just being started ran its prestart task again beside it.
+    // In a simulated life, a main task that was being started ran its prestart task again beside it.
     let starting = TaskState { run: Run::Starting { attempt: 1, boot: BootId(1) }, ..pending() };
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), starting]), Stage::Init);
 }
