@@ -36,7 +36,7 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
         let why = if any(&|task| matches!(task.run, Run::Stopping { .. })) {
             "Tasks are being stopped"
         } else if any(&|task| task.status() == TaskStatus::Pending && task.attempt > 0) {
-            "Tasks wait to be started again"
+            "Tasks are waiting to restart"
         } else {
             "No tasks have started"
         };
@@ -48,12 +48,12 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
 
 /// The message for a failed allocation that will be replaced.
 pub(crate) fn rescheduled_after(due: &Deadline) -> String {
-    format!("another allocation takes its place {} after that", due.length)
+    format!("a replacement starts {} later", due.length)
 }
 
 /// The message for an object that is left alone because planning it panicked.
 pub(crate) fn quarantined(why: &str) -> String {
-    format!("planning it failed, it is left alone: {why}")
+    format!("planning it failed with an internal error, so it is left alone: {why}")
 }
 
 /// Whether an allocation has converged, according to its own plan: if the plan waits for nothing, it has.
@@ -211,7 +211,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
                     (Reason::Operation, Some(*since_ns), None)
                 }
                 PartState::Failed { doing, attempt, retry_at_ns, why } => {
-                    say(&name, format_args!("{} failed {attempt} times: {why}", Work(*part, *doing)));
+                    say(&name, format_args!("{} failed (try {attempt}): {why}", Work(*part, *doing)));
                     (Reason::Error, None, Some(*retry_at_ns))
                 }
                 PartState::Pending { on, since_ns, .. } => {
@@ -219,7 +219,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
                     (Reason::Dependency, Some(*since_ns), None)
                 }
                 PartState::Unknown | PartState::Suspect(_) => {
-                    say(&name, format_args!("not looked at yet"));
+                    say(&name, format_args!("not inspected yet"));
                     (Reason::Operation, None, None)
                 }
                 PartState::Absent | PartState::Up => {
@@ -237,17 +237,17 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             (Reason::Dependency, None, None)
         }
         Waiting::Contact(index) => {
-            let why = "waits for word from the servers, as another may run in its place by now";
+            let why = "waits for the servers: this allocation may have been replaced on another node";
             say(&task(index), format_args!("{why}"));
             (Reason::Dependency, None, None)
         }
         Waiting::Previous(index, awaited) => {
             let why = if spec.previous == Some(*awaited) {
-                "whose place it takes"
+                "which it replaces"
             } else {
-                "which makes room for it"
+                "which was preempted for it"
             };
-            say(&task(index), format_args!("waits for the end of allocation {awaited}, {why}"));
+            say(&task(index), format_args!("waits for allocation {awaited} to end, {why}"));
             (Reason::Dependency, None, None)
         }
         Waiting::Volume(Some(index), volume) => {
@@ -260,7 +260,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         }
         Waiting::Backoff(index, until) => {
             let last = LastExit(state, *index);
-            say(&task(index), format_args!("waits before it starts again{last}"));
+            say(&task(index), format_args!("restarts after a delay{last}"));
             (Reason::Backoff, None, due(until))
         }
         Waiting::Proof(index, at_ns) => {
@@ -270,7 +270,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             let length = length.rounded();
             say(
                 &task(index),
-                format_args!("has failed before and counts as running once it has lived for {length}"),
+                format_args!("has failed before; counts as running after {length} without a failure"),
             );
             (Reason::Backoff, None, Some(*at_ns))
         }
@@ -281,7 +281,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         Waiting::Delay(None, until) => {
             let what = match (&state.durable.stop, &state.durable.restart) {
                 (None, Some(restart)) if restart.unhealthy => {
-                    " before its tasks restart, as a check asks for"
+                    " before its tasks restart because of a failing check"
                 }
                 (None, Some(_)) => " before its tasks restart",
                 (Some(_), _) | (None, None) => "",
@@ -296,9 +296,9 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         Waiting::Exit(index, until) => {
             let known = state.durable.tasks.get(usize::from(*index));
             let why = known.and_then(why_restarted).unwrap_or_default();
-            let colon = if why.is_empty() { "" } else { ": " };
+            let colon = if why.is_empty() { "" } else { "; reason: " };
             let length = until.length;
-            say(&task(index), format_args!("has been asked to end and has {length} for it{colon}{why}"));
+            say(&task(index), format_args!("was asked to end and will be killed after {length}{colon}{why}"));
             (Reason::Operation, None, due(until))
         }
         Waiting::Task(index, status) => {
@@ -341,7 +341,9 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         Waiting::Judgement(id) => {
             say(
                 &"health",
-                format_args!("waits for somebody's word at /v1/deployment/allocation-health/{id}"),
+                format_args!(
+                    "waits for a manual health decision: POST /v1/deployment/allocation-health/{id}"
+                ),
             );
             (Reason::Promotion, None, None)
         }
@@ -409,7 +411,7 @@ impl Display for Checks<'_> {
         };
         let failing = not_as_required(CheckStatus::Failure).map(|result| (result, "fails", ""));
         let warning = || {
-            let advice = "; `on_update: ignore_warnings` would let it";
+            let advice = "; set `on_update: ignore_warnings` to accept warnings";
             not_as_required(CheckStatus::Warning).map(|result| (result, "warns", advice))
         };
         failing.or_else(warning).map_or(Ok(()), |(result, how, advice)| {
@@ -455,7 +457,7 @@ impl Display for Work {
             Doing::Up => write!(f, "{up} {them}"),
             Doing::Down => write!(f, "{down} {them}"),
             Doing::Renew => write!(f, "renewing {them}"),
-            Doing::Look(_) => write!(f, "looking at {them}"),
+            Doing::Look(_) => write!(f, "inspecting {them}"),
         }
     }
 }

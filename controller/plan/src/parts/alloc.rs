@@ -51,7 +51,7 @@ pub const DIR: AllocPartRow = AllocPartRow {
         if_lost: IfLost::FailUsers("allocation directory is gone"),
         if_fatal: IfFatal::FailUsers { kind: TaskEventKind::SetupFailure, prefix: "failed to set up" },
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "directory", them: "it", up: "making", down: "removing" },
+        words: Words { name: "directory", them: "it", up: "creating", down: "removing" },
     },
 };
 
@@ -95,5 +95,5 @@ pub(super) const CHECKS_ROW: PartRow = PartRow {
     if_lost: IfLost::Restore,
     if_fatal: IfFatal::Ignore,
     timeout: Timeout::same(OPERATION_TIMEOUT),
-    words: Words { name: "checks", them: "them", up: "beginning", down: "ending" },
+    words: Words { name: "checks", them: "them", up: "starting", down: "stopping" },
 };

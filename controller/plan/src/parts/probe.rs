@@ -42,7 +42,7 @@ pub(super) const PROBE: TaskPartRow = TaskPartRow {
         if_lost: IfLost::Restore,
         if_fatal: IfFatal::Ignore,
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "probe", them: "it", up: "making", down: "removing" },
+        words: Words { name: "probe", them: "it", up: "creating", down: "removing" },
     },
 };
 
@@ -67,7 +67,7 @@ pub(super) const PROBE_READER: TaskPartRow = TaskPartRow {
         if_lost: IfLost::FailUsers("the probe's reader is gone"),
         if_fatal: IfFatal::RestartPolicy,
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "probe's reader", them: "it", up: "making", down: "removing" },
+        words: Words { name: "probe's reader", them: "it", up: "creating", down: "removing" },
     },
 };
 

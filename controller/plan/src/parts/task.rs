@@ -94,7 +94,7 @@ const DIR: TaskPartRow = TaskPartRow {
         if_lost: IfLost::FailUsers("task directory is gone"),
         if_fatal: fails_with("task_dir"),
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "directory", them: "it", up: "making", down: "removing" },
+        words: Words { name: "directory", them: "it", up: "creating", down: "removing" },
     },
 };
 
@@ -226,7 +226,7 @@ const PRESTOP: TaskPartRow = TaskPartRow {
         if_lost: IfLost::Restore,
         if_fatal: IfFatal::GoOn,
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "prestop", them: "it", up: "running", down: "ending" },
+        words: Words { name: "prestop", them: "it", up: "running", down: "stopping" },
     },
 };
 

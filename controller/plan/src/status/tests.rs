@@ -91,10 +91,10 @@ fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
     let broken = ExitResult { error: "failed to execute the program".to_string(), ..exit(0) };
     let hungry = ExitResult { oom_killed: true, ..exit(137) };
     for (exit, expected) in [
-        (None, "waits before it starts again"),
-        (Some(exit(3)), "waits before it starts again; last exit code 3"),
-        (Some(hungry), "waits before it starts again; last: out of memory"),
-        (Some(broken), "waits before it starts again; last: failed to execute the program"),
+        (None, "restarts after a delay"),
+        (Some(exit(3)), "restarts after a delay; last exit code 3"),
+        (Some(hungry), "restarts after a delay; last: out of memory"),
+        (Some(broken), "restarts after a delay; last: failed to execute the program"),
     ] {
         let tasks = vec![TaskState { exit, ..backing_off() }];
         let durable = Durable { tasks, ..Durable::default() };
@@ -158,7 +158,7 @@ fn a_part_is_named_with_its_task() {
         [(Part::Dir, "directory"), (Part::Task(0, crate::op::TaskPart::Process), "task main: process")]
     {
         let told = describe(at(1), &spec, &state, &Waiting::Part(part));
-        assert_eq!((&*told.part, &*told.message), (name, "not looked at yet"));
+        assert_eq!((&*told.part, &*told.message), (name, "not inspected yet"));
     }
 }
 

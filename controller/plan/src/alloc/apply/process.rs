@@ -133,7 +133,7 @@ impl Writer<'_> {
                 Run::Stopping { step: StopStep::Kill { .. }, .. },
                 Outcome::Recovered(Recovered::Running),
             ) => {
-                let why = String::from("the process is still there");
+                let why = String::from("the process is still running");
                 self.part_failed(part, Doing::Down, FailureClass::Retry, why);
             }
             (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),

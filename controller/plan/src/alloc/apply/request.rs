@@ -25,7 +25,7 @@ impl Writer<'_> {
         let is_ending = self.spec.desired != Desired::Run || durable.stop.is_some();
         if durable.status.is_terminal() || is_ending || durable.stage == Stage::Poststop {
             return Err(format!(
-                "allocation {} has ended or is being stopped; nothing of it can be restarted",
+                "allocation {} can't be restarted: it has ended or is being stopped",
                 self.spec.name()
             ));
         }

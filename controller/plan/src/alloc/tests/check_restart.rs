@@ -217,7 +217,7 @@ fn the_restart_policy_counts_each_such_restart() {
         }
         let Run::BackingOff { until } = &main.run else { panic!("{:?}", main.run) };
         let told = describe(life.now, &spec, &life.state, &Waiting::Backoff(0, *until)).message;
-        assert_eq!(told, "waits before it starts again; healthcheck: check \"alive\" unhealthy: http 503");
+        assert_eq!(told, "restarts after a delay; healthcheck: check \"alive\" unhealthy: http 503");
         assert!(!main.restart_requested && !main.unhealthy);
         second += 20;
         // The next attempt runs, and started before its checks fail.
