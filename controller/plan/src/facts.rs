@@ -214,7 +214,7 @@ mod tests {
         let mut state = AllocState::default();
         assert_eq!(state.fact(PART), Fact::Unknown);
         state.parts.learn(PART, PartState::Up);
-        assert_eq!(state.fact(PART), Fact::NONE, "it is up and has said nothing");
+        assert_eq!(state.fact(PART), Fact::NONE, "it is up and has produced none");
         state.parts.learn(PART, PartState::Suspect(Noticed::Event));
         assert_eq!(state.fact(PART), Fact::Unknown);
     }

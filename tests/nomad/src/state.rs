@@ -142,7 +142,9 @@ impl State {
             return missing("node secret ID");
         }
         if let Some(core) = core_without_place(&node) {
-            return Err(format!("core {core} is not at its place: servers before 1.10.1 would crash"));
+            return Err(format!(
+                "core {core} is not at the position of its number: servers before 1.10.1 would crash"
+            ));
         }
         match node.status {
             NodeStatus::Unsaid => node.status = NodeStatus::Initializing,

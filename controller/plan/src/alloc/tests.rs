@@ -111,8 +111,8 @@ fn plans_by_example() {
     let fresh = AllocState { parts: Parts::absent(), ..AllocState::default() };
     let adopted = |tasks, stage, parts| known(tasks, stage, parts);
     let table: Vec<(&str, Desired, AllocState, Vec<&str>)> = vec![
-        ("nothing is done in its name before that is written", Desired::Run, fresh.clone(), vec!["Adopt"]),
-        ("what was never adopted is simply forgotten", Desired::Gone, fresh, vec!["Forget"]),
+        ("nothing is done for it before that is stored", Desired::Run, fresh.clone(), vec!["Adopt"]),
+        ("an allocation that was never adopted is forgotten", Desired::Gone, fresh, vec!["Forget"]),
         (
             "the directory comes first",
             Desired::Run,
@@ -138,7 +138,7 @@ fn plans_by_example() {
             vec![],
         ),
         (
-            "running, after a start of the agent: a look",
+            "running, after a start of the agent: an inspection",
             Desired::Run,
             adopted(vec![running(), pending()], Stage::WaitAlloc, Parts::unknown()),
             vec!["Dir Look", "Task(0, Process) Recover { attempt: 1 }", "Task(0, Dir) Look"],
@@ -156,7 +156,7 @@ fn plans_by_example() {
             vec![],
         ),
         (
-            "dead, after a start of the agent: looked at, not started",
+            "dead, after a start of the agent: inspected, not started",
             Desired::Run,
             adopted(vec![dead(), dead()], Stage::Poststop, Parts::unknown()),
             vec!["Task(0, Process) Recover { attempt: 1 }", "Task(1, Process) Recover { attempt: 1 }"],

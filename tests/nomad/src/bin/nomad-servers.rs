@@ -84,7 +84,7 @@ fn command(cluster: &Cluster, line: &str) {
         }),
         "status" => print!("{}", cluster.read(shown)),
         "" => {}
-        other => println!("{other:?} is none of {WORDS}"),
+        other => println!("unknown command {other:?}; known: {WORDS}"),
     }
 }
 

@@ -328,7 +328,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
 
     let ended = recovered(Recovered::Exited(exit(1)));
     assert!(is_backing_off(ended.main()), "{:?}", ended.main().run);
-    assert_eq!((ended.main().attempt, ended.main().counted), (1, 1), "it counts as any other");
+    assert_eq!((ended.main().attempt, ended.main().counted), (1, 1), "it counts like any other");
 
     let never = recovered(Recovered::NotStarted);
     assert_eq!((&never.main().run, never.main().attempt), (&Run::Waiting, 0));
@@ -337,7 +337,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
 
     let lost = recovered(Recovered::Lost { why: "its record is gone".to_owned() });
     assert_eq!((&lost.main().run, lost.main().attempt, lost.main().used), (&Run::Waiting, 0, 1));
-    assert_eq!((lost.main().counted, lost.main().exit.clone()), (0, None), "it counts for nothing");
+    assert_eq!((lost.main().counted, lost.main().exit.clone()), (0, None), "it does not count");
     assert_eq!(*lost.state.parts.get(PROCESS), PartState::Up, "what it left is removed");
 }
 

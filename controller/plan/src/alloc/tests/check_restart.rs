@@ -76,9 +76,9 @@ fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
     let main = |status| said(Some("main"), status);
     for (name, told, stops_at) in [
         ("it passes", vec![(100, main(Success))], None),
-        ("it was not made yet", vec![(100, main(Pending))], None),
+        ("it has not run yet", vec![(100, main(Pending))], None),
         ("it fails", vec![(101, main(Failure))], Some(121)),
-        ("it says something else meanwhile", vec![(101, main(Failure)), (110, main(Failure))], Some(121)),
+        ("its output changes meanwhile", vec![(101, main(Failure)), (110, main(Failure))], Some(121)),
         ("it passed once", vec![(101, main(Failure)), (110, main(Success)), (112, main(Failure))], Some(132)),
         ("a warning is a failure", vec![(101, main(Warning)), (110, main(Failure))], Some(121)),
         ("unless it is ignored", vec![(101, lenient(Warning))], None),
@@ -88,7 +88,7 @@ fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
             Some(130),
         ),
         (
-            "what an agent before this one heard is no news",
+            "results from a previous agent are stale",
             vec![(101, CheckResult { stale: true, ..main(Failure) })],
             None,
         ),
@@ -247,7 +247,7 @@ fn what_is_waited_for_is_told() {
     life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
     let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
-    let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is told");
+    let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is explained");
     assert_eq!(
         (&*wait.part, &*wait.message, wait.until),
         ("task main", "restarts unless check alive of service web passes", Some(at(120).wall))

@@ -365,7 +365,7 @@ fn results_outlive_the_agent_as_hearsay() {
     next.settle();
     next.now = at(202);
     next.settle();
-    assert_eq!(next.state.durable.health, None, "nobody has made the check anew");
+    assert_eq!(next.state.durable.health, None, "the check has not run again");
     next.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     next.settle();
     assert_eq!(next.state.durable.health.map(|verdict| verdict.healthy), Some(true));
@@ -403,6 +403,6 @@ fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
     let same = CheckResult { restarts: restarts(), ..said("1", "same", CheckStatus::Success) };
     let edited =
         CheckResult { restarts: restarts(), stale: true, ..said("22", "edited", CheckStatus::Success) };
-    assert_eq!(known, [same, edited, of_task], "each says what it is good for now");
+    assert_eq!(known, [same, edited, of_task], "each keeps only what is valid now");
     assert_eq!(life.state.durable.checks.keys().collect::<Vec<_>>(), ["1", "22", "5"]);
 }

@@ -97,7 +97,7 @@ fn an_overdue_operation_keeps_its_part() {
     }
     assert_eq!(life.issued, ["Up"]);
     life.outcome(Part::Dir, Outcome::Done(None));
-    assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part's turn has come");
+    assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part begins");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     bench.write(|writer| writer.outcome(process, again, Outcome::Done(None)));
     bench.write(|writer| writer.outcome(process, signal, Outcome::Done(None)));
     bench.crash();
-    assert_eq!(look(&mut bench), 0, "it was told");
+    assert_eq!(look(&mut bench), 0, "it was notified");
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn a_start_waits_for_a_part_that_waits_and_no_operation_runs_meanwhile() {
     let wait = Outcome::Pending { on: "a key".to_string(), ask_in: Duration::from_secs(30) };
     life.outcome(PROBE, wait);
     assert!(matches!(life.state.parts.get(PROBE), PartState::Pending { .. }));
-    assert_eq!(*life.state.parts.get(READER), PartState::Absent, "it is not made of what is not there");
+    assert_eq!(*life.state.parts.get(READER), PartState::Absent, "it is not created without its source");
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
     assert!(plan.waits.contains(&Waiting::Part(PROBE)) && plan.wake_ns == Some(at(130).boot_ns));
     life.now = at(130);
@@ -67,7 +67,11 @@ fn each_part_is_brought_up_with_what_it_reads_and_the_attempt_remembers_that() {
     life.outcome(PROBE, made(4));
     assert!(life.state.parts.get(READER).is_busy());
     life.outcome(READER, made(4));
-    assert_eq!(life.state.durable.facts.keys().collect::<Vec<_>>(), [&READER], "the other is found again");
+    assert_eq!(
+        life.state.durable.facts.keys().collect::<Vec<_>>(),
+        [&READER],
+        "an inspection finds the other"
+    );
     let launch = life.state.launch(PROCESS).expect("it begins");
     assert_eq!(launch.revisions, [(PROBE, Revision(4)), (READER, Revision(4))].into());
 }

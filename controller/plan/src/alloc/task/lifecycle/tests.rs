@@ -115,7 +115,7 @@ fn who_dies_with_whom() {
     assert_eq!(reason([failed(), running(), running(), pending()]), sibling("l"));
     assert_eq!(stop_reason(&tasks[1..], &[dead(), running(), pending()]), Some(StopReason::MainDead));
     assert_eq!(reason([running(), dead(), running(), pending()]), None);
-    assert_eq!(reason([dead(), dead(), dead(), failed()]), None, "a poststop task takes nobody with it");
+    assert_eq!(reason([dead(), dead(), dead(), failed()]), None, "a poststop task ends no other task");
 }
 
 #[test]
