@@ -94,7 +94,7 @@ pub const UP: [AllocStep; 5] =
 pub const DOWN: [AllocStep; 5] =
     [AllocStep::Services, AllocStep::Checks, AllocStep::Tasks, AllocStep::Volumes, AllocStep::Dir];
 
-/// How far a step, or all steps before it together, has come towards its goal: up or down.
+/// The progress of a step, or of all steps before it together, towards its goal: up or down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It has arrived.

@@ -72,7 +72,7 @@ pub struct Durable {
     /// this state was rebuilt.
     #[serde(default)]
     pub boot: Option<BootId>,
-    /// How far the lifecycle has come.
+    /// The stage of the lifecycle.
     pub stage: Stage,
     /// Tasks in the group's order.
     pub tasks: Vec<TaskState>,
@@ -380,7 +380,7 @@ pub enum Run {
         /// started because of it.
         #[serde(default)]
         ran: bool,
-        /// How far the stop has come.
+        /// The current step of the stop.
         step: StopStep,
         /// What follows.
         then: AfterStop,

@@ -22,7 +22,7 @@ pub struct PartRow {
     pub while_running: WhileRunning,
     /// The parts whose facts it reads.
     pub reads: &'static [Read],
-    /// What is stored of it.
+    /// The part of its state that is stored.
     pub memory: Memory,
     /// When it is taken down.
     pub down: Down,

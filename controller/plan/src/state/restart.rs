@@ -17,12 +17,12 @@ pub struct GroupRestart {
     /// A check asked for it: each task's restart policy counts it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub unhealthy: bool,
-    /// How far it has come. The services are down until it is over.
+    /// The current phase. The services are down until the restart is over.
     #[serde(default, skip_serializing_if = "RestartPhase::is_delay")]
     pub phase: RestartPhase,
 }
 
-/// How far a restart of the whole group has come.
+/// The phases of a restart of the whole group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartPhase {
