@@ -6,7 +6,7 @@
 //! To add a target: a function here with a line in [`TARGETS`] and seeds, and a `[[bin]]` of the same name in
 //! `tests/fuzz/Cargo.toml`.
 
-#![expect(clippy::unwrap_used, reason = "a broken promise is told by a panic")]
+#![expect(clippy::unwrap_used, reason = "a broken invariant is reported by a panic")]
 
 mod consul;
 mod dns;
@@ -91,7 +91,7 @@ mod tests {
         for (file, data) in seeds.chain(files) {
             let begun = Instant::now();
             let fed = std::panic::catch_unwind(|| (target.feed)(&data));
-            assert!(fed.is_ok(), "{file} breaks a promise (above)");
+            assert!(fed.is_ok(), "{file} breaks an invariant (above)");
             assert!(begun.elapsed() < HANG, "{file} takes {:?}", begun.elapsed());
         }
         assert!(known >= 10, "the corpus of {name} has {known} files");
@@ -167,7 +167,7 @@ mod tests {
                 let fed = std::panic::catch_unwind(|| (target.feed)(&data));
                 assert!(
                     fed.is_ok(),
-                    "{name}, damaged {time} times, breaks a promise: {}",
+                    "{name}, damaged {time} times, breaks an invariant: {}",
                     data.escape_ascii()
                 );
                 assert!(
@@ -208,7 +208,10 @@ mod tests {
         let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap();
         let page = include_str!("fuzz.rs");
         for Target { name, .. } in TARGETS {
-            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is no program of tests/fuzz");
+            assert!(
+                manifest.contains(&format!("name = \"{name}\"")),
+                "{name} is not a program of tests/fuzz"
+            );
             assert!(page.contains(&format!("replay(\"{name}\")")), "{name} is not replayed");
         }
     }

@@ -1,6 +1,6 @@
-//! Planning one allocation: the pipeline.
+//! Plans one allocation: the pipeline.
 //!
-//! Goes in: what is wanted and what is remembered. Comes out: a [`Plan`]. The tables in [`crate::parts`] give the order.
+//! In: the specification and the state. Out: a [`Plan`]. The tables in [`crate::parts`] give the order.
 
 pub mod apply;
 mod check_restart;
@@ -32,7 +32,7 @@ pub fn plan(now: Now, ctx: &Context, spec: &AllocSpec, state: &AllocState) -> Pl
     plan_on(Plan::default(), now, ctx, spec, state)
 }
 
-/// Does so in the memory of an earlier plan.
+/// Like [`plan`], reusing the memory of an earlier plan.
 pub(crate) fn plan_on(mut plan: Plan, now: Now, ctx: &Context, spec: &AllocSpec, state: &AllocState) -> Plan {
     plan.clear();
     let Some(group) = spec.group() else { return plan };
@@ -68,7 +68,7 @@ pub(crate) fn plan_on(mut plan: Plan, now: Now, ctx: &Context, spec: &AllocSpec,
     pass.plan
 }
 
-/// Brings one step nearer to being up; `above` is how far the steps before it have come.
+/// Brings one step nearer to being up; `above` is the progress of the steps before it.
 fn up(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
     match step {
         AllocStep::Dir => dir::up(pass),
@@ -79,7 +79,7 @@ fn up(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
     }
 }
 
-/// Brings one step nearer to being gone; `above` is how far the steps before it have come.
+/// Brings one step nearer to being gone; `above` is the progress of the steps before it.
 fn down(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
     match step {
         AllocStep::Dir => dir::down(pass, above),
@@ -91,7 +91,7 @@ fn down(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
     }
 }
 
-/// Its time to be there may be limited, from when it was made.
+/// Returns the reason to stop if `max_run_duration` has passed since its creation and a task lives.
 fn outlived(pass: &mut Pass<'_>) -> Option<StopReason> {
     let longest = pass.spec.policy().run_for?;
     let lives = pass.state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead);
@@ -103,7 +103,7 @@ fn outlived(pass: &mut Pass<'_>) -> Option<StopReason> {
     pass.due(pass.now.boot_ns.saturating_add(left.unsigned_abs())).then_some(StopReason::Outlived)
 }
 
-/// Decisions about the allocation as a whole. `true` if one was made: then the rest is planned on its result.
+/// Decides about the allocation as a whole. Returns `true` if it made a change: the rest is then planned on the result.
 fn decide(pass: &mut Pass<'_>) -> bool {
     let durable = &*pass.state.durable;
     let stage = lifecycle::advance(durable.stage, &pass.group.tasks, &durable.tasks);
@@ -119,7 +119,7 @@ fn decide(pass: &mut Pass<'_>) -> bool {
             Desired::Stop | Desired::Gone => Some(StopReason::Desired),
         };
         if let Some(reason) = reason {
-            // Nobody was sent here before the first start, so nobody has to be given time to go elsewhere.
+            // No client was routed here before the first start, so none needs time to move elsewhere.
             let never_ran = durable.tasks.iter().all(|task| task.attempt == 0) && !pass.state.first_is_open();
             let none = never_ran || durable.no_shutdown_delay;
             let delay = if none { Default::default() } else { pass.group.shutdown_delay };
@@ -137,7 +137,8 @@ fn decide(pass: &mut Pass<'_>) -> bool {
     false
 }
 
-/// Moves a restart of the group on: its services are down for the `shutdown_delay`, then all that it is about is stopped.
+/// Advances a restart of the group: its services are down for the `shutdown_delay`, then the affected tasks are
+/// stopped.
 fn go_on_restarting(pass: &mut Pass<'_>, restart: GroupRestart) -> bool {
     match restart.phase {
         RestartPhase::Delay if pass.passed(&restart.delay) => {

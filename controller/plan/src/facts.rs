@@ -1,7 +1,8 @@
-//! What parts have produced, for the parts that read it.
+//! The facts that parts have produced, for the parts that read them.
 //!
-//! In: the outcome of an operation. Out: facts of each part, beside its state and never inside it: they are the last good value while the part
-//! is looked at, renewed or failing. No fact is a secret: a secret is a file, and its path is the fact.
+//! In: the outcome of an operation. Out: the facts of each part, kept beside its state, not in it: they are the last
+//! good value while the part is inspected, renewed or failing. No fact is a secret: a secret is a file, and its path is
+//! the fact.
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -18,11 +19,11 @@ use crate::{
     time::{Deadline, Now},
 };
 
-/// What one part has produced. A release that knows more fields adds them, each with a default.
+/// The facts that one part has produced. Newer releases add fields, each with a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// Which of the part's values this is.
+    /// Identifies this value of the part.
     pub revision: Revision,
     /// Environment variables.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -30,13 +31,13 @@ pub struct Facts {
     /// Files with environment variables that are secret.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env_files: Vec<EnvFile>,
-    /// What the driver has to mount.
+    /// Mounts that the driver must make.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// Device nodes that the driver has to make.
+    /// Device nodes that the driver must make.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
-    /// A directory that others build on: a root file system, or the data of a volume.
+    /// A directory for other parts to use: a root file system, or the data of a volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// The network that the allocation's tasks share.
@@ -47,45 +48,45 @@ pub struct Facts {
     pub renew_at: Option<Deadline>,
 }
 
-/// Which value of a part this is. Only equality means anything. Parts that can't tell by what they hold say [`Revision::COUNTED`]: then the planner
-/// counts how often they were renewed, from what the task's launch record says.
+/// Identifies one value of a part. Only equality is meaningful. A part that can't derive it from its content reports
+/// [`Revision::COUNTED`]; the planner then counts its renewals, starting from the task's launch record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// Of a part that leaves it to the planner.
+    /// Reported by a part that leaves it to the planner.
     pub const COUNTED: Self = Self(0);
 
-    /// The next one that the planner counts.
+    /// The next revision that the planner counts.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1).max(1))
     }
 }
 
-/// What a running task is owed where facts have changed that concern it.
+/// How a running task is notified of a change of facts that concerns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeAction {
-    /// It is restarted, for this reason.
+    /// Restart it, for this reason.
     Restart(String),
-    /// It is sent each of these signals.
+    /// Send it each of these signals.
     Signal(BTreeSet<String>),
 }
 
-/// A change that a running task is still owed. Stored before anything is done about it, and cleared by the outcome.
+/// A change that a running task must still be notified of. Stored before the notification, and cleared by its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owed {
-    /// What is to be done.
+    /// The notification.
     pub action: ChangeAction,
-    /// The value that the task will have read then.
+    /// The value that the task has then read.
     pub revision: Revision,
-    /// When it is to be done.
+    /// When it is due.
     pub due: Deadline,
 }
 
-/// A file with environment variables, one `NAME=value` a line.
+/// A file with environment variables, one `NAME=value` per line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvFile {
     /// Absolute path on the machine.
@@ -114,20 +115,20 @@ pub struct Device {
     pub permissions: String,
 }
 
-/// What is known of a part's facts. A part that has none is known to have none.
+/// What is known of a part's facts. A part without facts is known to have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact<'a> {
-    /// Its last good value.
+    /// The last good value.
     Known(&'a Facts),
-    /// Nothing, since the agent's start.
+    /// Nothing since the agent's start.
     Unknown,
 }
 
-/// Facts by part. A handful at most: most parts have none.
+/// Facts by part. Few entries: most parts have none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllFacts(BTreeMap<Part, Arc<Facts>>);
 
-/// The facts of a part that has none.
+/// The facts of a part that produces none.
 static NONE: Facts = Facts::none();
 
 impl Facts {
@@ -145,12 +146,12 @@ impl Facts {
         }
     }
 
-    /// Those of a part that offers a directory.
+    /// The facts of a part that offers a directory.
     pub fn rooted(root: String) -> Arc<Self> {
         Arc::new(Self { root: Some(root), ..Self::none() })
     }
 
-    /// Those of a part that is to be renewed at that time, if ever.
+    /// The facts of a part that is due for renewal at that time, if ever.
     pub fn renewed_at(renew_at: Option<Deadline>) -> Arc<Self> {
         Arc::new(Self { renew_at, ..Self::none() })
     }
@@ -162,7 +163,7 @@ impl Fact<'static> {
 }
 
 impl AllFacts {
-    /// Those that an agent before this one has stored.
+    /// The facts that a previous agent has stored, with deadlines moved to this boot.
     pub(crate) fn stored(known: &BTreeMap<Part, Arc<Facts>>, now: Now) -> Self {
         let rebased = |facts: &Arc<Facts>| match facts.renew_at {
             Some(renew_at) if renew_at.boot != now.boot => {
@@ -178,12 +179,12 @@ impl AllFacts {
         self.0.get(&part)
     }
 
-    /// The part has produced this.
+    /// Stores the facts that a part has produced.
     pub(crate) fn learn(&mut self, part: Part, facts: Arc<Facts>) {
         self.0.insert(part, facts);
     }
 
-    /// The part is gone, and with it what it had produced.
+    /// Drops the facts of a part that is gone.
     pub(crate) fn forget(&mut self, part: Part) {
         self.0.remove(&part);
     }
@@ -192,9 +193,9 @@ impl AllFacts {
 /// Facts of another part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Which part.
+    /// The part.
     pub part: Part,
-    /// What it has produced.
+    /// The facts it has produced.
     pub facts: Arc<Facts>,
 }
 
@@ -213,7 +214,7 @@ mod tests {
         let mut state = AllocState::default();
         assert_eq!(state.fact(PART), Fact::Unknown);
         state.parts.learn(PART, PartState::Up);
-        assert_eq!(state.fact(PART), Fact::NONE, "it is up and has said nothing");
+        assert_eq!(state.fact(PART), Fact::NONE, "it is up and has produced none");
         state.parts.learn(PART, PartState::Suspect(Noticed::Event));
         assert_eq!(state.fact(PART), Fact::Unknown);
     }

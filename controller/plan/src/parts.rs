@@ -1,16 +1,16 @@
-//! THE TABLES: what an allocation and a task consist of, in the order to bring up and in the order to take down.
+//! The tables: the parts of an allocation and of a task, in the order to bring up and in the order to take down.
 //!
-//! Read this page first. A part is a row of properties ([`alloc`], [`task`]; the columns are in [`column`]), which all else looks up:
-//! planning, reactions to what happens, texts for people. Parts never wait: an operation's end is an event, after which the tables are
-//! walked again.
+//! Read this page first. A part is a row of properties ([`alloc`], [`task`]; the columns are in [`column`]). Planning,
+//! reactions to events and texts for people look them up there. Parts never wait: an operation's end is an event, after
+//! which the tables are walked again.
 //!
 //! ```text
 //!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► artifacts ─► identity, mounts ─► process ─► services, checks
 //!   down   services ─► checks ─► tasks ─► dir                   task:  services, checks ─► process ─► mounts
 //! ```
 //!
-//! The orders are mirror images but for one thing: registration is *issued* before tasks start and not waited for, while
-//! deregistration comes *first* on the way down, before `shutdown_delay` and the kill.
+//! The orders are mirror images, with one exception: registration is *issued* before tasks start and not waited for,
+//! while deregistration comes *first* on the way down, before `shutdown_delay` and the kill.
 
 pub mod alloc;
 pub mod column;
@@ -33,7 +33,7 @@ pub use self::{
 use crate::op::{Part, TaskIndex, TaskPart};
 
 impl Part {
-    /// What holds for operations on it.
+    /// The properties of operations on it.
     pub const fn row(self) -> &'static PartRow {
         match self {
             Self::Dir => &alloc::DIR.row,
@@ -43,7 +43,7 @@ impl Part {
         }
     }
 
-    /// The task that has it; none where it is the allocation's own.
+    /// The task that owns it; `None` for an allocation's own part.
     pub const fn task(self) -> Option<TaskIndex> {
         match self {
             Self::Task(index, _) => Some(index),
@@ -51,7 +51,7 @@ impl Part {
         }
     }
 
-    /// Whether it lies in a directory that is another part.
+    /// Whether it lies in the directory `dir`, which is another part.
     pub fn lies_in(self, dir: Self) -> bool {
         match self.row().inside {
             Inside::Nothing => false,
@@ -63,7 +63,7 @@ impl Part {
     }
 }
 
-/// Whether any of these services has a check that the agent itself makes. A Consul agent makes the others.
+/// Whether any of these services has a check that the agent itself runs. A Consul agent runs the others.
 pub(crate) fn has_own_checks(services: &[Service]) -> bool {
     let is_ours = |service: &Service, check: &Check| {
         service.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
@@ -94,7 +94,7 @@ pub const UP: [AllocStep; 5] =
 pub const DOWN: [AllocStep; 5] =
     [AllocStep::Services, AllocStep::Checks, AllocStep::Tasks, AllocStep::Volumes, AllocStep::Dir];
 
-/// How far a step has come towards its goal, up or down, or all steps before it together.
+/// The progress of a step, or of all steps before it together, towards its goal: up or down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It has arrived.
@@ -104,12 +104,12 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// Arrived where the condition holds.
+    /// `Arrived` if the condition holds.
     pub(crate) fn when(arrived: bool) -> Self {
         if arrived { Self::Arrived } else { Self::Pending }
     }
 
-    /// Arrived where both are.
+    /// `Arrived` if both are.
     pub(crate) fn and(self, other: Self) -> Self {
         Self::when(self.has_arrived() && other.has_arrived())
     }

@@ -1,7 +1,7 @@
-//! What is remembered of an allocation.
+//! The state of an allocation.
 //!
-//! [`Durable`] is written to the state database; [`Parts`] is not: what a look can tell is not stored, so after a start
-//! every part is [`PartState::Unknown`] and the plan is to look.
+//! [`Durable`] is written to the state database. [`Parts`] is not: an inspection recovers it, so after a start every
+//! part is [`PartState::Unknown`] and the plan is to inspect it.
 
 mod checks;
 mod first;
@@ -43,85 +43,86 @@ use crate::{
     time::{BootId, Deadline, Now},
 };
 
-/// All that is remembered of one allocation.
+/// The state of one allocation.
 #[derive(Debug, Clone, Default)]
 pub struct AllocState {
-    /// What is stored.
+    /// The stored state.
     pub durable: Tracked<Durable>,
-    /// What is not.
+    /// The state of its parts, which is not stored.
     pub parts: Parts,
-    /// What is known of its checks.
+    /// The results of its checks.
     pub checks: ChecksMemory,
-    /// Since when the allocation is healthy without a break, by `CLOCK_BOOTTIME`.
+    /// Since when the allocation has been healthy without interruption, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
-    /// Signals under way that tell tasks of changes, by operation.
+    /// Signals in flight that notify tasks of changes, by operation.
     pub telling: BTreeMap<u64, Told>,
-    /// What parts have produced.
+    /// The facts that its parts have produced.
     pub facts: AllFacts,
-    /// Tasks whose first attempt an agent before this one may have begun in this boot.
+    /// Tasks whose first attempt a previous agent may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }
 
 /// The stored part of an allocation's state. Fields are only ever added.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durable {
-    /// From now on we may own things in its name. Written before the first effect, gone when the last part is seen gone.
+    /// The agent may own resources of this allocation. Stored before the first effect, removed once the last part is
+    /// confirmed gone.
     pub adopted: bool,
-    /// Boot in which it was adopted. None where an agent adopted it that stored first attempts before they began, and where
-    /// this was rebuilt.
+    /// The boot in which it was adopted. `None` if the adopting agent stored first attempts before they began, or if
+    /// this state was rebuilt.
     #[serde(default)]
     pub boot: Option<BootId>,
-    /// How far the lifecycle has come.
+    /// The stage of the lifecycle.
     pub stage: Stage,
     /// Tasks in the group's order.
     pub tasks: Vec<TaskState>,
-    /// Its tasks are being stopped, or were.
+    /// Why its tasks are being stopped, or were.
     pub stop: Option<Stop>,
     /// A group-wide restart whose tasks have not all been stopped yet.
     pub restart: Option<GroupRestart>,
-    /// What was last reported.
+    /// The status last reported.
     pub status: ClientStatus,
-    /// Why, in a sentence.
+    /// The reason for it, in one sentence.
     pub description: Cow<'static, str>,
     /// When `status` or a task last changed.
     pub modify_time: UnixNanos,
-    /// Commit in which it last changed.
+    /// The commit in which it last changed.
     pub modify_index: u64,
-    /// Verdict of the roll-out's health watch; none while undecided or where there is no `update`.
+    /// Verdict of the roll-out's health watch; `None` while undecided or without `update`.
     pub health: Option<Health>,
-    /// Until when the allocation may take to become healthy; once it was judged healthy, to become so again.
+    /// The deadline to become healthy, or, once judged healthy, to become healthy again.
     pub healthy_by: Option<Deadline>,
-    /// What follows it, once it has failed and that was decided.
+    /// What follows the failed allocation; `None` until decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<Followed>,
-    /// It has ended, and its directory was given up to make room.
+    /// It has ended, and its directory was removed to free disk space.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub collected: bool,
-    /// Somebody asked that what ends of it does so without a `shutdown_delay`.
+    /// A request asked that what ends of it does so without a `shutdown_delay`.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub no_shutdown_delay: bool,
-    /// Somebody asked that poststop tasks end, and that none begins.
+    /// A request asked that poststop tasks end, and that none begins.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub no_poststop: bool,
-    /// Services of an older version of the job, where this one has none: they are taken back.
+    /// Services of an older version of the job that the current version does not have: they are deregistered.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired: BTreeSet<Part>,
-    /// Services that a Consul may hold: one that has answered, before they were sent. None where an agent adopted it that did not
-    /// store this, and where this was rebuilt: it may hold them all.
+    /// Parts that a catalogue may hold, added before they are sent; services in Consul only once a Consul has answered.
+    /// `None` if the adopting agent did not store this, or if this state was rebuilt: then a catalogue may hold all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered: Option<BTreeSet<Part>>,
-    /// What the checks said when their status last changed, by check id: until they are made again it holds.
+    /// Check results as of their last change of status, by check id. They are valid until the checks run again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checks: BTreeMap<String, CheckResult>,
-    /// What parts have produced that no look finds again.
+    /// The facts of parts that no inspection recovers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
     pub facts: BTreeMap<Part, Arc<Facts>>,
-    /// Planning it panicked; it is left alone until an operator acts.
+    /// Why planning it panicked. It is left alone until an operator acts.
     pub quarantine: Option<String>,
 }
 
 impl AllocState {
-    /// What is known of a part's facts. One that is up and has told none has none.
+    /// What is known of a part's facts. A part that is up and has produced none has none.
     pub fn fact(&self, part: Part) -> Fact<'_> {
         match (self.facts.get(part), self.parts.get(part)) {
             (Some(facts), _) => Fact::Known(facts),
@@ -138,7 +139,7 @@ impl AllocState {
         }
     }
 
-    /// What a part reads, as far as it is known.
+    /// The facts that a part reads, as far as they are known.
     pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
         let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
         sources.filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() })).collect()
@@ -155,29 +156,29 @@ impl AllocState {
         }
     }
 
-    /// When a part falls due for renewal.
+    /// When a part is due for renewal.
     pub(crate) fn renewal(&self, part: Part) -> Option<Deadline> {
         self.facts.get(part)?.renew_at
     }
 }
 
-/// What follows an allocation that has failed. Decided once for each version of its job, by what its slot had been through then.
+/// What follows a failed allocation. Decided once per version of its job, from the history of its slot at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Followed {
-    /// Another one, at that time.
+    /// A replacement, at that time.
     At(Deadline),
     /// Nothing.
     Never,
 }
 
-/// Until when the allocation may take to become healthy, from now on.
+/// The deadline to become healthy, counted from now.
 pub(crate) fn healthy_by(now: Now, spec: &Allocation) -> Option<Deadline> {
     HealthTerms::of(spec).map(|terms| Deadline::after(now, terms.healthy_deadline))
 }
 
 impl Durable {
-    /// When another allocation takes its place, since it has failed; none where none does.
+    /// When a replacement is due, if it has failed and one follows.
     pub fn reschedule(&self) -> Option<Deadline> {
         match self.followed {
             Some(Followed::At(due)) => Some(due),
@@ -190,14 +191,14 @@ impl Durable {
         self.stop.as_ref().is_some_and(|stop| stop.reason == StopReason::Outlived)
     }
 
-    /// Whether the roll-out's health watch has found it healthy. It may not be any more.
+    /// Whether the roll-out's health watch has found it healthy. It may no longer be.
     pub fn is_judged_healthy(&self) -> bool {
         self.health.is_some_and(|verdict| verdict.healthy)
     }
 
-    /// What is remembered of an allocation whose memory is lost: of each task, by its index, the newest attempt that has a record,
-    /// of which the plan will be to see what became. It has its time to become healthy anew: without an end of that a roll-out
-    /// would wait for ever.
+    /// Rebuilds the state of an allocation whose stored state is lost, from the newest attempt of each task (by index)
+    /// that has a record. The plan then finds out what became of these attempts. The time to become healthy starts
+    /// again: without that deadline, a roll-out would wait forever.
     pub fn rebuilt(spec: &Allocation, newest: impl Fn(usize, &Task) -> Option<u32>, now: Now) -> Self {
         let task = |(index, task): (usize, &Task)| {
             let attempt = newest(index, task);
@@ -219,11 +220,11 @@ impl Durable {
 /// Why and since when the tasks of an allocation are being stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    /// Why.
+    /// The reason.
     pub reason: StopReason,
     /// When it was decided.
     pub decided_at: UnixNanos,
-    /// End of the group's `shutdown_delay`, counted from the decision: a catalogue that is down doesn't stretch it.
+    /// End of the group's `shutdown_delay`, counted from the decision: an unreachable catalogue doesn't extend it.
     pub delay: Deadline,
 }
 
@@ -239,32 +240,32 @@ pub enum StopReason {
     SiblingFailed(String),
     /// Only sidecars are left.
     MainDead,
-    /// It was made too long ago (`max_run_duration`).
+    /// Its `max_run_duration` has passed since its creation.
     Outlived,
 }
 
 /// Verdict of the roll-out's health watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// Healthy, or not within its deadline.
+    /// Healthy; otherwise not healthy within its deadline.
     pub healthy: bool,
     /// When it was decided.
     pub at: UnixNanos,
 }
 
-/// What is remembered of a task.
+/// The state of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskState {
     /// Task name.
     pub name: Arc<str>,
-    /// Where its machine stands.
+    /// The state of its machine.
     pub run: Run,
-    /// The last attempt that is known to have begun; 0 before the first.
+    /// The last attempt known to have begun; 0 before the first.
     pub attempt: u32,
     /// Boot in which it began.
     #[serde(default)]
     pub begun_in: Option<BootId>,
-    /// Attempt numbers up to this one are not given out any more, though none of them may ever have begun.
+    /// Attempt numbers up to this one are not assigned again, even if none of these attempts ever began.
     #[serde(default)]
     pub used: u32,
     /// It failed for good in this incarnation.
@@ -275,7 +276,7 @@ pub struct TaskState {
     pub last_restart: UnixNanos,
     /// When its process last started.
     pub started_at: UnixNanos,
-    /// The same by the `CLOCK_BOOTTIME` of that boot.
+    /// The same, by the `CLOCK_BOOTTIME` of that boot.
     #[serde(default)]
     pub started_ns: u64,
     /// When it ended for good.
@@ -284,7 +285,8 @@ pub struct TaskState {
     pub window: Option<Deadline>,
     /// Restart policy: attempts counted in the current window.
     pub counted: u32,
-    /// How long the last attempt lived that the restart policy has counted, where one has. The next one counts once it has lived longer.
+    /// How long the last attempt lived that the restart policy counted, if any. The next attempt counts once it has
+    /// lived longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_after: Option<Duration>,
     /// How the last attempt ended.
@@ -293,33 +295,33 @@ pub struct TaskState {
     pub events: History,
     /// An accepted restart of this task that has not been carried out.
     pub restart_requested: bool,
-    /// A check asked for it: the restart policy counts it.
+    /// A check asked for the restart: the restart policy counts it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub unhealthy: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
     pub doom: Option<Doom>,
-    /// What is to be known of its newest attempt beside its number.
+    /// The launch record of its newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Arc<Launch>>,
     /// An agent that did not store [`TaskState::changing`] was renewing its tokens.
     #[serde(default)]
     pub token_news: bool,
-    /// Parts that are being renewed where it may be owed something then. Stored before the renewal begins.
+    /// Parts whose renewal in progress may require a notification. Stored before the renewal begins.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub changing: BTreeSet<TaskPart>,
-    /// What it is owed, by the part that has changed.
+    /// Notifications that it must still get, by the part that has changed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
     pub owed: BTreeMap<TaskPart, Owed>,
 }
 
-/// What a task is told of by a signal under way.
+/// The change of which a signal in flight notifies a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
-    /// Which task.
+    /// The task.
     pub task: TaskIndex,
-    /// Which of its parts has changed.
+    /// The part that has changed.
     pub part: TaskPart,
-    /// What the part's value is.
+    /// The revision of the part.
     pub revision: Revision,
 }
 
@@ -328,7 +330,7 @@ pub struct Told {
 pub struct Doom {
     /// Nomad's event for it.
     pub kind: TaskEventKind,
-    /// A sentence.
+    /// The reason, in one sentence.
     pub message: String,
 }
 
@@ -354,35 +356,36 @@ pub enum Run {
         /// Until when.
         until: Deadline,
     },
-    /// The attempt is committed, unless it is the first; the planner starts it, again after a crash.
+    /// The attempt is committed, unless it is the first. The planner starts it, again after a crash.
     Starting {
         /// Attempt number.
         attempt: u32,
         /// Boot in which it was begun.
         boot: BootId,
     },
-    /// The planner keeps it, and looks where it doesn't know.
+    /// The planner keeps it running, and inspects it if its state is unknown.
     Running {
         /// Attempt number.
         attempt: u32,
         /// Boot in which it was begun.
         boot: BootId,
     },
-    /// The planner goes on with the step.
+    /// The planner carries out the step.
     Stopping {
         /// Attempt number.
         attempt: u32,
         /// Boot in which it was begun.
         boot: BootId,
-        /// It was seen to run; else its start is only being fenced, and nobody was ever started because of it.
+        /// The process was observed running. Otherwise only its start is being fenced, and no dependent task was
+        /// started because of it.
         #[serde(default)]
         ran: bool,
-        /// How far the stop has come.
+        /// The current step of the stop.
         step: StopStep,
         /// What follows.
         then: AfterStop,
     },
-    /// The planner does nothing but remove what is left of it.
+    /// The planner only removes what is left of it.
     Dead,
 }
 
@@ -407,7 +410,7 @@ pub enum StopStep {
     },
 }
 
-/// What follows when a stopped task has ended.
+/// What happens once a stopped task has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterStop {
@@ -415,12 +418,12 @@ pub enum AfterStop {
     Dead,
     /// It starts again at once; not counted as an attempt.
     Restart,
-    /// A check asked for it: what follows is for the restart policy to say, as if it had failed.
+    /// A check asked for it: the restart policy decides, as if the task had failed.
     RestartUnhealthy,
 }
 
 impl TaskState {
-    /// It is to be stopped, or is being stopped, in order to start again.
+    /// Whether it is to be stopped, or is being stopped, in order to start again.
     pub fn is_restarting(&self) -> bool {
         match &self.run {
             Run::Starting { .. } | Run::Running { .. } => self.restart_requested,
@@ -429,7 +432,7 @@ impl TaskState {
         }
     }
 
-    /// How long the attempt has lived that runs or is being stopped; nothing where none does that began in this boot.
+    /// How long the attempt that runs or is being stopped has lived; zero unless it began in this boot.
     pub(crate) fn lived(&self, now: Now) -> Duration {
         match self.run {
             Run::Running { boot, .. } | Run::Stopping { boot, ran: true, .. } if boot == now.boot => {
@@ -445,7 +448,7 @@ impl TaskState {
         }
     }
 
-    /// No restart is asked for any more.
+    /// Cancels a requested restart.
     pub fn withdraw_restart(&mut self) {
         self.restart_requested = false;
         self.unhealthy = false;
@@ -466,12 +469,12 @@ impl TaskState {
         }
     }
 
-    /// It is not dead.
+    /// Whether it is not dead.
     pub fn status_live(&self) -> bool {
         self.status() != TaskStatus::Dead
     }
 
-    /// The newest attempt of which anything can be left; 0 where there never was one.
+    /// The newest attempt that can have left anything; 0 if there never was one.
     pub fn newest(&self) -> u32 {
         self.attempt.max(self.used)
     }
@@ -486,7 +489,7 @@ impl TaskState {
         }
     }
 
-    /// It starts with what is there, or never again: nothing is owed to it.
+    /// It starts with the current facts, or never again: drops all pending notifications.
     pub(crate) fn forget_owed(&mut self) {
         self.changing.clear();
         self.owed.clear();
@@ -497,7 +500,7 @@ impl TaskState {
         self.launch.as_ref().filter(|launch| launch.attempt == attempt)
     }
 
-    /// The attempt whose process gets signals: one that runs and was not asked to end yet.
+    /// The attempt whose process gets signals: it runs, and has not been asked to end.
     pub fn signalled_attempt(&self) -> Option<u32> {
         match &self.run {
             Run::Running { attempt, .. }
@@ -512,13 +515,13 @@ impl TaskState {
         }
     }
 
-    /// Remembers an event; the oldest of more than ten goes.
+    /// Records an event; keeps at most ten, dropping the oldest.
     pub fn remember(&mut self, event: TaskEvent) {
         self.events.remember(event, EVENTS_MAX);
     }
 }
 
-/// A value that remembers being changed, so that a turn writes exactly what it changed.
+/// A value that records that it was changed, so that a turn writes exactly what it changed.
 #[derive(Debug, Clone, Default)]
 pub struct Tracked<T> {
     value: T,
@@ -531,7 +534,7 @@ impl<T> Tracked<T> {
         Self { value, touched: true }
     }
 
-    /// A value as it was read back.
+    /// A value as read from the database.
     pub fn stored(value: T) -> Self {
         Self { value, touched: false }
     }
@@ -541,12 +544,12 @@ impl<T> Tracked<T> {
         core::mem::take(&mut self.touched)
     }
 
-    /// For a change that needs no writing of its own: it is written with the next that does.
+    /// Returns the value for a change that need not be written by itself: it is written with the next tracked change.
     pub fn unnoticed(&mut self) -> &mut T {
         &mut self.value
     }
 
-    /// Whether it changed and was not taken.
+    /// Whether it changed and the change was not taken.
     pub fn is_touched(&self) -> bool {
         self.touched
     }

@@ -1,4 +1,4 @@
-//! From fine states to coarse ones, and the one verdict whether something has converged.
+//! Derives coarse states from fine ones, and the verdict whether an allocation has converged.
 
 use core::fmt::{self, Arguments, Display, Formatter, Write};
 use std_alloc::{format, string::String, vec::Vec};
@@ -21,10 +21,10 @@ use crate::{
     time::{Deadline, Now},
 };
 
-/// What is said of an allocation that was stopped because of its `max_run_duration`. Nomad's text.
+/// The description of an allocation that was stopped because of its `max_run_duration`. Nomad's text.
 pub(crate) const OUTLIVED: &str = "allocation exceeded max_run_duration";
 
-/// Nomad's client status of an allocation, first match wins, poststop tasks included.
+/// Nomad's client status of an allocation: the first match wins, poststop tasks included.
 pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     let any = |holds: &dyn Fn(&TaskState) -> bool| tasks.iter().any(holds);
     if any(&|task| task.status() == TaskStatus::Dead && task.failed) {
@@ -32,11 +32,11 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     } else if any(&|task| task.status() == TaskStatus::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if tasks.is_empty() || any(&|task| task.status() == TaskStatus::Pending) {
-        // As in Nomad a task is pending as well while its `shutdown_delay` runs.
+        // As in Nomad, a task is also pending while its `shutdown_delay` runs.
         let why = if any(&|task| matches!(task.run, Run::Stopping { .. })) {
             "Tasks are being stopped"
         } else if any(&|task| task.status() == TaskStatus::Pending && task.attempt > 0) {
-            "Tasks wait to be started again"
+            "Tasks are waiting to restart"
         } else {
             "No tasks have started"
         };
@@ -46,17 +46,17 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     }
 }
 
-/// What is said of an allocation that another one will follow.
+/// The message for a failed allocation that will be replaced.
 pub(crate) fn rescheduled_after(due: &Deadline) -> String {
-    format!("another allocation takes its place {} after that", due.length)
+    format!("a replacement starts {} later", due.length)
 }
 
-/// What is said of an object that is left alone because planning it panicked.
+/// The message for an object that is left alone because planning it panicked.
 pub(crate) fn quarantined(why: &str) -> String {
-    format!("planning it failed, it is left alone: {why}")
+    format!("planning it failed with an internal error, so it is left alone: {why}")
 }
 
-/// Whether an allocation has converged, by its own plan: a plan that waits for nothing has arrived.
+/// Whether an allocation has converged, according to its own plan: if the plan waits for nothing, it has.
 pub fn convergence(
     now: Now,
     spec: &Allocation,
@@ -66,8 +66,8 @@ pub fn convergence(
 ) -> Convergence {
     if state.durable.status == ClientStatus::Failed && spec.desired == Desired::Run {
         let why = state.durable.tasks.iter().find(|task| task.failed).map_or_else(String::new, |task| {
-            // That it is not restarted is the policy's word; why is what was told before. One that was made to end did not fail by how
-            // it ended.
+            // The restart policy's event explains only why the task is not restarted; the event before it gives the
+            // cause. If the task was made to restart, the way it ended is not the cause.
             let (policy, causes): (Vec<_>, Vec<_>) =
                 task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
             let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
@@ -147,7 +147,7 @@ pub fn convergence(
     }
 }
 
-/// One thing that is waited for, in words.
+/// One wait of a plan, in words.
 pub fn describe(
     now: Now,
     spec: &Allocation,
@@ -167,22 +167,22 @@ pub fn describe(
     }
 }
 
-/// Room for most sentences about what is waited for.
+/// Capacity for most messages about a wait.
 const SENTENCE: usize = 80;
 
-/// Between the part and what is said of it.
+/// Separates the part from the message.
 const SEPARATOR: &str = ": ";
 
-/// What belongs to a sentence.
+/// The properties of a written message.
 struct Told {
-    /// Length of the part's name, with which it begins.
+    /// Length of the part's name, which precedes the message.
     part: usize,
     reason: Reason,
     since_ns: Option<u64>,
     until_ns: Option<u64>,
 }
 
-/// What its roll-out holds against an allocation that runs.
+/// Why the roll-out judged the running allocation as unhealthy.
 fn unhealthy_why(spec: &Allocation) -> String {
     match HealthTerms::of(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
         Some(terms) => format!("not healthy by the healthy_deadline of {}", terms.healthy_deadline),
@@ -190,7 +190,7 @@ fn unhealthy_why(spec: &Allocation) -> String {
     }
 }
 
-/// Writes what is waited for, the part first, in one go: this is made for each change of each allocation.
+/// Writes one wait, the part first, without intermediate strings: this happens on each change of each allocation.
 fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, waiting: &Waiting) -> Told {
     let mut part = 0;
     let mut say = |name: &dyn Display, message: Arguments<'_>| {
@@ -211,7 +211,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
                     (Reason::Operation, Some(*since_ns), None)
                 }
                 PartState::Failed { doing, attempt, retry_at_ns, why } => {
-                    say(&name, format_args!("{} failed {attempt} times: {why}", Work(*part, *doing)));
+                    say(&name, format_args!("{} failed (try {attempt}): {why}", Work(*part, *doing)));
                     (Reason::Error, None, Some(*retry_at_ns))
                 }
                 PartState::Pending { on, since_ns, .. } => {
@@ -219,7 +219,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
                     (Reason::Dependency, Some(*since_ns), None)
                 }
                 PartState::Unknown | PartState::Suspect(_) => {
-                    say(&name, format_args!("not looked at yet"));
+                    say(&name, format_args!("not inspected yet"));
                     (Reason::Operation, None, None)
                 }
                 PartState::Absent | PartState::Up => {
@@ -237,17 +237,17 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             (Reason::Dependency, None, None)
         }
         Waiting::Contact(index) => {
-            let why = "waits for word from the servers, as another may run in its place by now";
+            let why = "waits for the servers: this allocation may have been replaced on another node";
             say(&task(index), format_args!("{why}"));
             (Reason::Dependency, None, None)
         }
         Waiting::Previous(index, awaited) => {
             let why = if spec.previous == Some(*awaited) {
-                "whose place it takes"
+                "which it replaces"
             } else {
-                "which makes room for it"
+                "which was preempted for it"
             };
-            say(&task(index), format_args!("waits for the end of allocation {awaited}, {why}"));
+            say(&task(index), format_args!("waits for allocation {awaited} to end, {why}"));
             (Reason::Dependency, None, None)
         }
         Waiting::Volume(Some(index), volume) => {
@@ -260,7 +260,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         }
         Waiting::Backoff(index, until) => {
             let last = LastExit(state, *index);
-            say(&task(index), format_args!("waits before it starts again{last}"));
+            say(&task(index), format_args!("restarts after a delay{last}"));
             (Reason::Backoff, None, due(until))
         }
         Waiting::Proof(index, at_ns) => {
@@ -270,7 +270,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             let length = length.rounded();
             say(
                 &task(index),
-                format_args!("has failed before and counts as running once it has lived for {length}"),
+                format_args!("has failed before; counts as running after {length} without a failure"),
             );
             (Reason::Backoff, None, Some(*at_ns))
         }
@@ -281,7 +281,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         Waiting::Delay(None, until) => {
             let what = match (&state.durable.stop, &state.durable.restart) {
                 (None, Some(restart)) if restart.unhealthy => {
-                    " before its tasks restart, as a check asks for"
+                    " before its tasks restart because of a failing check"
                 }
                 (None, Some(_)) => " before its tasks restart",
                 (Some(_), _) | (None, None) => "",
@@ -296,9 +296,9 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         Waiting::Exit(index, until) => {
             let known = state.durable.tasks.get(usize::from(*index));
             let why = known.and_then(why_restarted).unwrap_or_default();
-            let colon = if why.is_empty() { "" } else { ": " };
+            let colon = if why.is_empty() { "" } else { "; reason: " };
             let length = until.length;
-            say(&task(index), format_args!("has been asked to end and has {length} for it{colon}{why}"));
+            say(&task(index), format_args!("was asked to end and will be killed after {length}{colon}{why}"));
             (Reason::Operation, None, due(until))
         }
         Waiting::Task(index, status) => {
@@ -341,7 +341,9 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         Waiting::Judgement(id) => {
             say(
                 &"health",
-                format_args!("waits for somebody's word at /v1/deployment/allocation-health/{id}"),
+                format_args!(
+                    "waits for a manual health decision: POST /v1/deployment/allocation-health/{id}"
+                ),
             );
             (Reason::Promotion, None, None)
         }
@@ -349,7 +351,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
     Told { part, reason, since_ns, until_ns }
 }
 
-/// How a part is called in output.
+/// The name of a part in output.
 struct PartName<'a>(&'a Allocation, Part);
 
 impl Display for PartName<'_> {
@@ -362,7 +364,7 @@ impl Display for PartName<'_> {
     }
 }
 
-/// How a task is called in output.
+/// The name of a task in output.
 struct TaskName<'a>(&'a Allocation, TaskIndex);
 
 impl Display for TaskName<'_> {
@@ -375,7 +377,7 @@ impl Display for TaskName<'_> {
     }
 }
 
-/// What the roll-out's verdict waits for.
+/// What is missing for the roll-out's verdict.
 struct Lacking<'a>(&'a Allocation, &'a AllocState);
 
 impl Display for Lacking<'_> {
@@ -394,10 +396,10 @@ impl Display for Lacking<'_> {
     }
 }
 
-/// That checks have to pass, and the one that fails with what it said.
+/// That checks must pass, with the failing check and its output.
 struct Checks<'a>(&'a AllocState);
 
-/// So much is told of what a check said.
+/// The maximum length of a check's output in a message.
 const SAID_CHARS_MAX: usize = 120;
 
 impl Display for Checks<'_> {
@@ -409,7 +411,7 @@ impl Display for Checks<'_> {
         };
         let failing = not_as_required(CheckStatus::Failure).map(|result| (result, "fails", ""));
         let warning = || {
-            let advice = "; `on_update: ignore_warnings` would let it";
+            let advice = "; set `on_update: ignore_warnings` to accept warnings";
             not_as_required(CheckStatus::Warning).map(|result| (result, "warns", advice))
         };
         failing.or_else(warning).map_or(Ok(()), |(result, how, advice)| {
@@ -420,7 +422,7 @@ impl Display for Checks<'_> {
     }
 }
 
-/// How the task's last attempt ended, where one has; of one that was made to restart, why.
+/// How the task's last attempt ended, if any; if it was made to restart, why.
 struct LastExit<'a>(&'a AllocState, TaskIndex);
 
 impl Display for LastExit<'_> {
@@ -438,14 +440,14 @@ impl Display for LastExit<'_> {
     }
 }
 
-/// Why it was made to restart, where its newest attempt was.
+/// Why the newest attempt was made to restart, if it was.
 fn why_restarted(task: &TaskState) -> Option<&str> {
     let of_attempt = task.events.iter().rev().take_while(|event| event.kind != TaskEventKind::Started);
     let mut signals = of_attempt.filter(|event| event.kind == TaskEventKind::RestartSignaled);
     signals.next().map(|event| &*event.message)
 }
 
-/// What is done with a part.
+/// What an operation does with a part.
 struct Work(Part, Doing);
 
 impl Display for Work {
@@ -455,12 +457,12 @@ impl Display for Work {
             Doing::Up => write!(f, "{up} {them}"),
             Doing::Down => write!(f, "{down} {them}"),
             Doing::Renew => write!(f, "renewing {them}"),
-            Doing::Look(_) => write!(f, "looking at {them}"),
+            Doing::Look(_) => write!(f, "inspecting {them}"),
         }
     }
 }
 
-/// What a person wants to hear first: failures, then what is waited for, then what is under way.
+/// The priority of a wait in messages: failures first, then unmet needs, then work in progress.
 fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
     match waiting {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Failed { .. }) => 9,

@@ -35,7 +35,7 @@ fn feed_as(name: &str, data: &[u8]) {
 /// Accepted jobs are written as manifests and read again, stored in the database and read again, and planned.
 fn accepted(set: Set) {
     for warning in &set.warnings {
-        assert!(warning.line > 0 && warning.column > 0, "a warning without a place: {warning:?}");
+        assert!(warning.line > 0 && warning.column > 0, "a warning without a position: {warning:?}");
     }
     let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
     let volumes: Vec<Volume> = set.volumes.into_iter().map(|loaded| loaded.object).collect();
@@ -63,7 +63,7 @@ fn accepted(set: Set) {
 
 fn only(written: &str) -> (Vec<Job>, Vec<Volume>) {
     let set = parse("written.yaml", written.as_bytes(), &DRIVERS)
-        .unwrap_or_else(|problems| panic!("what was written is refused: {problems}\n{written}"));
+        .unwrap_or_else(|problems| panic!("the written manifest is refused: {problems}\n{written}"));
     (
         set.jobs.into_iter().map(|loaded| loaded.object).collect(),
         set.volumes.into_iter().map(|loaded| loaded.object).collect(),
@@ -88,7 +88,7 @@ pub(super) fn placed(name: &str, data: &[u8], problems: &Problems) {
         assert!(last <= (line, column), "out of order: {problems}");
         last = (line, column);
         for text in [&problem.path, &problem.message] {
-            assert!(!text.chars().any(char::is_control), "a terminal would obey this: {text:?}");
+            assert!(!text.chars().any(char::is_control), "a control sequence for the terminal: {text:?}");
         }
         assert!(!problem.message.is_empty() && problem.message.len() < 10_000, "{problem:?}");
         if line == 0 {

@@ -90,7 +90,7 @@ pub(super) fn feed(data: &[u8]) {
     }
     loaded.put_in_order();
     let (mut world, unusable) = World::restore(settings(), NOW, loaded.into_records());
-    assert!(unusable.is_empty(), "put in order, and yet: {unusable:?}");
+    assert!(unusable.is_empty(), "unusable after the repair: {unusable:?}");
     let (mut dirty, mut turn) = (world.keys(), Turn::default());
     world.apply(NOW, Event::Desired(DesiredChange::Complete), &mut dirty, &mut turn);
     plan_all(&mut world, dirty);
@@ -142,7 +142,7 @@ fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
 /// The value after a round trip through the database.
 pub(super) fn stored<T: Serialize + DeserializeOwned>(value: &T) -> T {
     let bytes = code::encode(value).unwrap();
-    code::decode(&bytes).unwrap_or_else(|error| panic!("what was stored can't be read: {error:?}"))
+    code::decode(&bytes).unwrap_or_else(|error| panic!("the stored value can't be read: {error:?}"))
 }
 
 /// An accepted file is the same when written again. Its content is loaded as at a start.

@@ -1,4 +1,4 @@
-//! Several servers over one state, and what a test may do to them.
+//! Several servers over one state, and the controls of a test.
 
 use std::{
     collections::BTreeMap,
@@ -24,28 +24,28 @@ use crate::{
     state::{State, job},
 };
 
-/// What kind of servers they are.
+/// The kind of servers.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How many.
+    /// Their number.
     pub servers: usize,
-    /// Heartbeats are wanted after this time, and up to as much again.
+    /// Nodes get a heartbeat TTL between this time and twice as much.
     pub ttl_min: Duration,
-    /// How much later they may come.
+    /// How late heartbeats may arrive.
     pub grace: Duration,
-    /// Allocations outlive that their node is out of reach (`disconnect`).
+    /// Allocations outlive the loss of contact with their node (`disconnect`).
     pub outlive: bool,
-    /// Tokens are asked for as from 1.11 on; else as up to 1.4.
+    /// Servers require tokens as from 1.11 on; otherwise as up to 1.4.
     pub tokens: bool,
-    /// Nodes and allocations get identities that servers have signed, as from 1.11 on.
+    /// Nodes and allocations get identities signed by servers, as from 1.11 on.
     pub signs: bool,
-    /// How long identities last that are asked for; zero: for ever.
+    /// How long requested identities are valid; zero: forever.
     pub identity_ttl: Duration,
-    /// Only nodes that show this may join; empty: all.
+    /// Only nodes that present this may join; empty: all.
     pub introduction: Secret,
-    /// Which fields answers have.
+    /// The fields of answers.
     pub fields: Fields,
-    /// How long updates are gathered.
+    /// How long updates are batched.
     pub gather: Duration,
     /// How long a call waits for a leader.
     pub hold: Duration,
@@ -70,10 +70,10 @@ impl Default for Settings {
     }
 }
 
-/// How long a leader that is new waits for nodes.
+/// How long a new leader waits for nodes.
 const FAILOVER: Duration = Duration::from_secs(300);
 
-/// A call that came.
+/// A received call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// When.
@@ -84,7 +84,7 @@ pub struct Seen {
     pub method: String,
 }
 
-/// The servers. Clones are one and the same.
+/// The servers. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Cluster(pub(crate) Arc<Inner>);
 
@@ -92,16 +92,16 @@ pub struct Cluster(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) state: Mutex<State>,
-    /// Of the state: whoever waits for a change looks at it.
+    /// The index of the state, for those that wait for a change.
     pub(crate) index: watch::Sender<u64>,
     pub(crate) leader: watch::Sender<Option<usize>>,
     pub(crate) addresses: Mutex<Vec<String>>,
     pub(crate) frozen: Mutex<BTreeMap<usize, State>>,
     pub(crate) down: watch::Sender<Vec<bool>>,
     pub(crate) hung: watch::Sender<Vec<bool>>,
-    /// Over which connection each node can be called.
+    /// The connection over which each node can be called.
     pub(crate) connections: Mutex<BTreeMap<NodeId, Mux>>,
-    /// What is answered to calls of methods that have no meaning here.
+    /// Answers to methods that are not implemented here.
     pub(crate) answers: Mutex<BTreeMap<String, Vec<u8>>>,
     pub(crate) asked: Mutex<BTreeMap<String, Vec<Value>>>,
     faults: Mutex<Faults>,
@@ -110,7 +110,7 @@ pub(crate) struct Inner {
 }
 
 impl Cluster {
-    /// Starts them, on the present runtime. The first one leads.
+    /// Starts them on the current runtime. The first one leads.
     #[must_use]
     pub fn start(settings: Settings) -> Self {
         let inner = Arc::new(Inner {
@@ -133,18 +133,18 @@ impl Cluster {
         Self(inner)
     }
 
-    /// One of the servers, to be called.
+    /// One of the servers, to call it.
     #[must_use]
     pub fn server(&self, number: usize) -> Arc<Server> {
         Arc::new(Server { number, cluster: Arc::clone(&self.0) })
     }
 
-    /// What the servers tell of their addresses.
+    /// Sets the addresses that the servers report.
     pub fn set_addresses(&self, addresses: Vec<String>) {
         *lock(&self.0.addresses) = addresses;
     }
 
-    /// Another server leads, or none. A new leader waits for all nodes anew.
+    /// Makes another server the leader, or none. A new leader waits for all nodes again.
     pub fn lead(&self, server: Option<usize>) {
         if server.is_some() {
             self.0.write(|state| state.wait_for_nodes(Instant::now() + FAILOVER));
@@ -152,81 +152,81 @@ impl Cluster {
         self.0.leader.send_replace(server);
     }
 
-    /// A server stays behind with what it knows now.
+    /// A server stops following the state and keeps its present copy.
     pub fn freeze(&self, server: usize) {
         let state = lock(&self.0.state).clone();
         lock(&self.0.frozen).insert(server, state);
     }
 
-    /// It knows all again.
+    /// The server follows the state again.
     pub fn thaw(&self, server: usize) {
         lock(&self.0.frozen).remove(&server);
         self.0.index.send_modify(|_| {});
     }
 
-    /// A server is not in reach, or is again. Connections to it break.
+    /// A server becomes unreachable, or reachable again. Connections to it break.
     pub fn set_down(&self, server: usize, is_down: bool) {
         self.0.down.send_modify(|down| down[server] = is_down);
     }
 
-    /// A server takes calls and answers none, or answers again: also those that wait.
+    /// A server takes calls and answers none, or answers again, including the calls that wait.
     pub fn set_hung(&self, server: usize, is_hung: bool) {
         self.0.hung.send_modify(|hung| hung[server] = is_hung);
     }
 
-    /// The next calls of a method go wrong.
+    /// The next `times` calls of a method fail.
     pub fn fault(&self, method: &str, times: usize, fault: &Fault) {
         lock(&self.0.faults).add(method, times, fault);
     }
 
-    /// Calls of a method are answered so, whatever they ask: for `ACL.ResolveToken`, `ACL.GetPolicies`, `CSIVolume.Claim` and such.
+    /// Sets the answer to all calls of a method, for `ACL.ResolveToken`, `ACL.GetPolicies`, `CSIVolume.Claim` and such.
     ///
     /// # Errors
-    /// When it is no message.
+    /// When it can't be encoded.
     pub fn set_answer(&self, method: &str, reply: &(impl serde::Serialize + ?Sized)) -> Result<(), String> {
         let bytes = codec::encode(reply).map_err(|error| format!("failed to {error}"))?;
         lock(&self.0.answers).insert(method.to_owned(), bytes);
         Ok(())
     }
 
-    /// What was asked by calls that are answered so, and by those of `ServiceRegistration`.
+    /// The arguments of calls that are answered this way, and of those of `ServiceRegistration`.
     #[must_use]
     pub fn asked(&self, method: &str) -> Vec<Value> {
         lock(&self.0.asked).get(method).cloned().unwrap_or_default()
     }
 
-    /// Everything goes well again.
+    /// Removes all faults.
     pub fn no_faults(&self) {
         lock(&self.0.faults).clear();
     }
 
-    /// Gives a node an allocation of a job with this id.
+    /// Places an allocation of a job with this id on a node.
     #[must_use]
     pub fn place(&self, node: &NodeId, job_id: &str) -> AllocId {
         self.0.write(|state| state.place(node, &job(job_id), "group"))
     }
 
-    /// Gives a node many of them, in one change.
+    /// Places many of them, in one change.
     #[must_use]
     pub fn place_many(&self, node: &NodeId, job_id: &str, count: usize) -> Vec<AllocId> {
         let job = job(job_id);
         self.0.write(|state| (0..count).map(|_| state.place(node, &job, "group")).collect())
     }
 
-    /// Takes a job, as `nomad job run` does: of JSON, or a value that was recorded.
+    /// Submits a job, as `nomad job run` does: JSON, or a recorded value.
     ///
     /// # Errors
-    /// When it is no job.
+    /// When it is not a job.
     pub fn submit(&self, job: &(impl serde::Serialize + ?Sized)) -> Result<Key, String> {
         self.0.write(|state| state.submit(job))
     }
 
-    /// Stops a job, and forgets it with `purge`.
+    /// Stops a job. With `purge` it is removed.
     pub fn stop_job(&self, key: &Key, purge: bool) {
         self.0.write(|state| state.stop_job(key, purge));
     }
 
-    /// Allocations of a job, in the order in which they were made.
+    /// Allocations of a job, in the order of their creation.
     #[must_use]
     pub fn allocs_of(&self, key: &Key) -> Vec<Allocation> {
         let is_of = |alloc: &&Allocation| alloc.job_id == key.1 && alloc.namespace == key.0;
@@ -235,7 +235,7 @@ impl Cluster {
         allocs
     }
 
-    /// How the last deployment of a job goes; empty: there is none.
+    /// The status of a job's last deployment; empty if there is none.
     #[must_use]
     pub fn deployment(&self, key: &Key) -> String {
         self.read(|state| state.deployments.get(key).map(|it| it.status.clone()).unwrap_or_default())
@@ -251,12 +251,12 @@ impl Cluster {
         self.0.write(change)
     }
 
-    /// Looks at the state.
+    /// Reads the state.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&lock(&self.0.state))
     }
 
-    /// How a node is; none: it isn't known.
+    /// The status of a node; `None` if it is unknown.
     #[must_use]
     pub fn status(&self, node: &NodeId) -> Option<NodeStatus> {
         self.read(|state| state.nodes.get(node).map(|stored| stored.node.status.clone()))
@@ -268,19 +268,19 @@ impl Cluster {
         self.read(|state| state.allocs.get(id).cloned())
     }
 
-    /// How an allocation is, as far as servers know.
+    /// The client status of an allocation, as far as servers know.
     #[must_use]
     pub fn client_status(&self, id: &AllocId) -> ClientStatus {
         self.alloc(id).map(|alloc| alloc.client_status).unwrap_or_default()
     }
 
-    /// All reports on an allocation that were taken.
+    /// All accepted reports on an allocation.
     #[must_use]
     pub fn reports(&self, id: &AllocId) -> Vec<ClientStatus> {
         self.read(|state| state.reports.get(id).cloned().unwrap_or_default())
     }
 
-    /// Waits until the state is as wanted.
+    /// Waits until the state satisfies `wanted`.
     pub async fn until(&self, wanted: impl Fn(&State) -> bool) {
         let mut index = self.0.index.subscribe();
         while !wanted(&lock(&self.0.state)) {
@@ -290,13 +290,13 @@ impl Cluster {
         }
     }
 
-    /// Calls of a method that came, with those that failed.
+    /// Received calls of a method, including failed ones.
     #[must_use]
     pub fn seen(&self, method: &str) -> Vec<Seen> {
         lock(&self.0.seen).iter().filter(|seen| seen.method == method).cloned().collect()
     }
 
-    /// Remembers no calls from now on.
+    /// Records no more calls from now on.
     pub fn forget_calls(&self) {
         self.0.is_quiet.store(true, Ordering::Relaxed);
         lock(&self.0.seen).clear();
@@ -309,7 +309,7 @@ impl Inner {
             let mut state = lock(&self.state);
             let before = state.index;
             let done = change(&mut state);
-            // Without a leader nothing is decided, and most heartbeats change nothing.
+            // Without a leader there are no decisions, and most heartbeats change nothing.
             if state.index != before && self.leader.borrow().is_some() {
                 state.evaluate(Instant::now());
             }
@@ -328,7 +328,7 @@ impl Inner {
     }
 }
 
-/// The leader looks at nodes twice a second, as long as there is a cluster.
+/// The leader checks nodes twice a second, as long as the cluster exists.
 async fn miss_heartbeats(cluster: Weak<Inner>) {
     while let Some(cluster) = cluster.upgrade() {
         let is_led = cluster.leader.borrow().is_some();

@@ -1,4 +1,4 @@
-//! What can be wrong with an answer.
+//! Faults of answers.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,46 +7,46 @@ use std::{
 
 use herdlet_nomad::wire::AllocId;
 
-/// What goes wrong.
+/// What goes wrong with a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// The answer is an error with this text, and nothing is done.
+    /// The answer is an error with this text, and the call has no effect.
     Error(String),
-    /// What was asked is done, and the answer is an error with this text.
+    /// The call takes effect, and the answer is an error with this text.
     Late(String),
-    /// The answer comes so much later. What was asked is done at once.
+    /// The call takes effect at once, and the answer is delayed.
     Slow(Duration),
-    /// What was asked is done, and the connection breaks before the answer.
+    /// The call takes effect, and the connection breaks before the answer.
     Drop,
     /// There is no answer.
     Hang,
-    /// A list comes at once, with this index and nothing in it.
+    /// An empty list is returned at once, with this index.
     EmptyList(u64),
-    /// What was asked is done, and each field of the answer is a list.
+    /// The call takes effect, and each field of the answer is a list.
     WrongTypes,
-    /// The answer is just these bytes.
+    /// The answer consists of these bytes.
     Raw(Vec<u8>),
-    /// These allocations are missing from what is fetched.
+    /// These allocations are missing from the answer.
     Missing(Vec<AllocId>),
 }
 
-/// Faults that wait for calls.
+/// Faults for the next calls, by method.
 #[derive(Debug, Default)]
 pub struct Faults(BTreeMap<String, VecDeque<Fault>>);
 
 impl Faults {
-    /// The next `times` calls of a method fail so.
+    /// The next `times` calls of a method fail in this way.
     pub fn add(&mut self, method: &str, times: usize, fault: &Fault) {
         let waiting = self.0.entry(method.to_owned()).or_default();
         waiting.extend(std::iter::repeat_n(fault.clone(), times));
     }
 
-    /// What goes wrong with a call that comes now.
+    /// The fault of a call that arrives now.
     pub fn next(&mut self, method: &str) -> Option<Fault> {
         self.0.get_mut(method)?.pop_front()
     }
 
-    /// Everything is well again.
+    /// Removes all faults.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -2,19 +2,19 @@
 
 use herdlet_rpc::codec::{self, Value};
 
-/// Which fields answers have.
+/// The fields of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fields {
-    /// All that are known here.
+    /// All fields known here.
     #[default]
     Known,
-    /// Those that servers of a release have: its two numbers.
+    /// The fields of a release, given by its two numbers.
     Of(u8, u8),
-    /// More than anybody knows, in every struct.
+    /// An unknown field in every struct.
     New,
 }
 
-/// What later releases than 1.1 have added to what a node reads, and which.
+/// Fields that a node reads and that were added after 1.1, with their release.
 const LATER: [(&str, (u8, u8)); 15] = [
     ("AddressIPv6", (1, 9)),
     ("CNI", (1, 8)),
@@ -34,7 +34,7 @@ const LATER: [(&str, (u8, u8)); 15] = [
 ];
 
 impl Fields {
-    /// An answer with these fields.
+    /// Encodes an answer again with these fields.
     #[must_use]
     pub fn of(self, answer: Vec<u8>) -> Vec<u8> {
         if self == Self::Known {
@@ -50,7 +50,7 @@ impl Fields {
     }
 }
 
-/// What a release does not have yet is left out.
+/// Removes the fields that a release does not have yet.
 fn without(value: Value, release: (u8, u8)) -> Value {
     match value {
         Value::Map(entries) => {
@@ -70,7 +70,8 @@ fn without(value: Value, release: (u8, u8)) -> Value {
     }
 }
 
-/// A struct is told from a map by a field's name: such begin with a capital letter.
+/// Adds an unknown field to each struct. Structs differ from maps by the names of their fields, which begin with a
+/// capital letter.
 fn with_more(value: Value) -> Value {
     let text = |text: &str| Value::Text(text.to_owned());
     match value {

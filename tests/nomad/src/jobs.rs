@@ -1,7 +1,7 @@
-//! Jobs as users submit them: what of them servers look at.
+//! Submitted jobs, and the fields that servers read.
 //!
-//! In: a job as a value, such as one that was recorded, or JSON. Out: the same with its version, and a [`Spec`]: what is needed to place its
-//! allocations. Nothing is canonicalised: what is left out has the simplest meaning.
+//! In: a job as a value, for example a recorded one, or JSON. Out: the same with its version, and a [`Spec`] with the
+//! data to place its allocations. Nothing is canonicalised: an absent field has the simplest meaning.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use herdlet_nomad::wire::{Allocation, Job, resources::NetworkResource};
 use herdlet_rpc::codec::{self, Value};
 use serde::{Deserialize, Serialize};
 
-/// A job that was submitted.
+/// A submitted job.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// As allocations get it.
+    /// The job as allocations get it.
     pub job: Job,
-    /// What servers look at.
+    /// The fields that servers read.
     pub spec: Spec,
-    /// 0 at first.
+    /// The version, from 0.
     pub version: u64,
-    /// Nothing of it is to run.
+    /// It is stopped: nothing of it should run.
     pub is_stopped: bool,
-    /// What it was before: for `auto_revert`.
+    /// The previous version, for `auto_revert`.
     pub before: Option<Value>,
 }
 
-/// What servers look at.
+/// The fields of a job that servers read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Spec {
@@ -36,7 +36,7 @@ pub struct Spec {
     /// `service`, `batch`, `system` or `sysbatch`; empty: `service`.
     #[serde(rename = "Type")]
     pub kind: String,
-    /// None at all, or one that is `*`: any.
+    /// Empty, or with an entry `*`: any.
     pub datacenters: Vec<String>,
     /// Groups.
     pub task_groups: Vec<Group>,
@@ -48,7 +48,7 @@ pub struct Spec {
 pub struct Group {
     /// Its name.
     pub name: String,
-    /// How many allocations; none: one.
+    /// Number of allocations; `None`: one.
     pub count: Option<i64>,
     /// Its networks.
     pub networks: Vec<NetworkResource>,
@@ -56,13 +56,13 @@ pub struct Group {
     pub tasks: Vec<Task>,
     /// Its disk.
     pub ephemeral_disk: Option<Disk>,
-    /// How it is updated; none: all at once, without a deployment.
+    /// How it is updated; `None`: all at once, without a deployment.
     pub update: Option<Update>,
-    /// How what has failed is replaced.
+    /// How failed allocations are replaced.
     pub reschedule_policy: Option<Reschedule>,
-    /// Nanoseconds for which it outlives that its node is out of reach (1.3 to 1.9).
+    /// How long it outlives the loss of contact with its node, in nanoseconds (1.3 to 1.9).
     pub max_client_disconnect: Option<i64>,
-    /// Likewise, and more (1.8 and later).
+    /// The same, and more (1.8 and later).
     pub disconnect: Option<Disconnect>,
 }
 
@@ -74,13 +74,13 @@ pub struct Task {
     pub name: String,
     /// Its driver.
     pub driver: String,
-    /// What it needs.
+    /// The resources that it needs.
     pub resources: Option<Needs>,
     /// When it runs.
     pub lifecycle: Option<herdlet_nomad::wire::assigned::TaskLifecycle>,
 }
 
-/// What a task needs.
+/// The resources that a task needs.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Needs {
@@ -93,7 +93,7 @@ pub struct Needs {
     /// MiB.
     #[serde(rename = "MemoryMaxMB")]
     pub memory_max_mb: i64,
-    /// Its own networks, as jobs of before 0.12 have them.
+    /// Its own networks, as in jobs from before 0.12.
     pub networks: Vec<NetworkResource>,
 }
 
@@ -101,9 +101,9 @@ pub struct Needs {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Disk {
-    /// It goes along to the next allocation.
+    /// Its data is moved to the next allocation.
     pub sticky: bool,
-    /// Also to another node.
+    /// The same, also to another node.
     pub migrate: bool,
     /// MiB.
     #[serde(rename = "SizeMB")]
@@ -114,44 +114,44 @@ pub struct Disk {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Update {
-    /// As many at a time; zero: all, without a deployment.
+    /// Number of allocations updated at a time; zero: all, without a deployment.
     pub max_parallel: i64,
-    /// A deployment that fails brings the version before it back.
+    /// A failed deployment restores the previous version.
     pub auto_revert: bool,
 }
 
-/// How what has failed is replaced.
+/// How failed allocations are replaced.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Reschedule {
-    /// As often.
+    /// Number of replacements.
     pub attempts: i64,
-    /// Nanoseconds before.
+    /// Delay before each, in nanoseconds.
     pub delay: i64,
-    /// Any number of times.
+    /// The number of replacements is unlimited.
     pub unlimited: bool,
 }
 
-/// What becomes of an allocation whose node is out of reach.
+/// What happens to an allocation whose node lost contact.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Disconnect {
     /// Nanoseconds after which it is lost; zero: at once.
     pub lost_after: i64,
-    /// Another one runs meanwhile; none: yes.
+    /// A replacement runs meanwhile; `None`: yes.
     pub replace: Option<bool>,
-    /// Which of both stays: `keep_replacement`, or else the original.
+    /// Which of both is kept: `keep_replacement`, or else the original.
     pub reconcile: String,
 }
 
-/// What of a group may change under what runs.
+/// Fields of a group that may change without a replacement of its allocations.
 const IGNORED: [&str; 2] = ["Count", "Update"];
 
 impl Spec {
-    /// What servers look at in a job.
+    /// Reads the fields that servers use.
     ///
     /// # Errors
-    /// When it is no job.
+    /// When it is not a job.
     pub fn of(job: &Value) -> Result<Self, codec::DecodeError> {
         let bytes = codec::encode(job).unwrap_or_default();
         let mut spec: Self = codec::decode(&bytes)?;
@@ -171,13 +171,13 @@ impl Spec {
 }
 
 impl Group {
-    /// How many there are to be.
+    /// The wanted number of allocations.
     #[must_use]
     pub fn count(&self) -> usize {
         usize::try_from(self.count.unwrap_or(1)).unwrap_or(0)
     }
 
-    /// For how long it outlives that its node is out of reach.
+    /// How long it outlives the loss of contact with its node.
     #[must_use]
     pub fn lost_after(&self) -> Duration {
         let told = self.disconnect.as_ref().map(|disconnect| disconnect.lost_after);
@@ -185,26 +185,27 @@ impl Group {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
-    /// Whether another one runs while its node is out of reach.
+    /// Whether a replacement runs while its node has lost contact.
     #[must_use]
     pub fn is_replaced(&self) -> bool {
         self.disconnect.as_ref().and_then(|disconnect| disconnect.replace).unwrap_or(true)
     }
 
-    /// Whether of both the other one stays.
+    /// Whether the replacement is kept after a reconnect.
     #[must_use]
     pub fn keeps_replacement(&self) -> bool {
         self.disconnect.as_ref().is_some_and(|disconnect| disconnect.reconcile == "keep_replacement")
     }
 
-    /// How many change at a time in a deployment; none: there is none.
+    /// The number of allocations that a deployment changes at a time; `None` without a deployment.
     #[must_use]
     pub fn max_parallel(&self) -> Option<usize> {
         let update = self.update.as_ref()?;
         usize::try_from(update.max_parallel).ok().filter(|max| *max > 0)
     }
 
-    /// How long after a failure it is replaced; none: not any more. `times`: how often it was.
+    /// The delay of a replacement after a failure; `None` if there is none any more. `times`: the number of previous
+    /// replacements.
     #[must_use]
     pub fn reschedules_after(&self, kind: &str, times: usize) -> Option<Duration> {
         let unsaid = match kind {
@@ -219,10 +220,10 @@ impl Group {
     }
 }
 
-/// Any job as a value: of JSON, or of whatever can be written.
+/// A job as a value, from JSON or anything else that can be encoded.
 ///
 /// # Errors
-/// When it is no message.
+/// When it can't be encoded.
 pub fn value(job: &(impl Serialize + ?Sized)) -> Result<Value, String> {
     let bytes = codec::encode(job).map_err(|error| format!("failed to {error}"))?;
     codec::decode(&bytes).map_err(|error| format!("failed to {error}"))
@@ -237,7 +238,7 @@ pub fn with(job: Value, name: &str, value: Value) -> Value {
     Value::Map(entries)
 }
 
-/// Whether what runs of a group may go on, changed in place: only its count, or how it is updated, is another one.
+/// Whether allocations of a group can be updated in place: only its count or its update strategy differs.
 #[must_use]
 pub fn is_in_place(old: &Job, new: &Job, group: &str) -> bool {
     let rest = |job: &Job| {

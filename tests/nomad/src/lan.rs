@@ -1,4 +1,4 @@
-//! How nodes reach the servers: in memory, for time that doesn't pass, or over loopback.
+//! How nodes reach the servers: in memory, for paused time, or over loopback.
 
 use std::{
     collections::VecDeque,
@@ -23,10 +23,11 @@ use tokio::{
 
 use crate::{Cluster, cluster::lock};
 
-/// Bytes that a connection in memory holds each way.
+/// Capacity of a connection in memory, for each direction.
 const BUFFER: usize = 16 * 1024;
 
-/// The network of a cluster, in memory. Servers are called `s0:4647`, `s1:4647`, …; other names are unknown. Clones are one and the same.
+/// The network of a cluster, in memory. Servers are named `s0:4647`, `s1:4647`, …; other names are unknown. Clones
+/// share the network.
 #[derive(Debug, Clone)]
 pub struct Lan {
     cluster: Cluster,
@@ -40,7 +41,7 @@ impl Lan {
         Self { cluster: cluster.clone(), cuts: Arc::default() }
     }
 
-    /// The next connection breaks once so many bytes have passed, both ways together.
+    /// The next connection breaks after this many bytes, counted in both directions.
     pub fn cut_after(&self, bytes: usize) {
         lock(&self.cuts).push_back(bytes);
     }
@@ -70,10 +71,10 @@ impl Dial for Lan {
     }
 }
 
-/// Bytes that break off.
+/// A connection that breaks after some bytes.
 struct Cut<T> {
     io: T,
-    /// How many may pass still; the largest number: any.
+    /// The number of bytes left; `usize::MAX`: unlimited.
     left: usize,
 }
 
@@ -121,10 +122,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Cut<T> {
     }
 }
 
-/// A server that listens, until this is dropped. Connections that it has live on.
+/// A listening server, until this is dropped. Its open connections continue.
 #[derive(Debug)]
 pub struct Listener {
-    /// Where.
+    /// Its address.
     pub address: String,
     task: AbortHandle,
 }
@@ -136,10 +137,10 @@ impl Drop for Listener {
 }
 
 impl Cluster {
-    /// Lets all servers listen on loopback, and tells nodes of these addresses.
+    /// Lets all servers listen on loopback, and report these addresses to nodes.
     ///
     /// # Errors
-    /// When the kernel does not do it.
+    /// When the kernel refuses.
     pub async fn listen(&self) -> io::Result<Vec<Listener>> {
         let mut listeners = Vec::new();
         for number in 0..self.0.settings.servers {
@@ -149,18 +150,18 @@ impl Cluster {
         Ok(listeners)
     }
 
-    /// Lets the first server listen on this port of loopback, and tells nodes so.
+    /// Lets the first server listen on this port of loopback, and report the address to nodes.
     ///
     /// # Errors
-    /// When the kernel does not do it.
+    /// When the kernel refuses.
     pub async fn listen_at(&self, port: u16) -> io::Result<Listener> {
         self.listen_on(Ipv4Addr::LOCALHOST, port).await
     }
 
-    /// Lets the first server listen there, and tells nodes so.
+    /// Lets the first server listen on this address, and report it to nodes.
     ///
     /// # Errors
-    /// When the kernel does not do it.
+    /// When the kernel refuses.
     pub async fn listen_on(&self, address: Ipv4Addr, port: u16) -> io::Result<Listener> {
         let listener = self.open(0, address, port).await?;
         self.set_addresses(vec![listener.address.clone()]);

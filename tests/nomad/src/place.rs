@@ -1,7 +1,7 @@
-//! Where an allocation goes, and what it gets there: a node, ports, resources.
+//! Placement of an allocation: its node, ports and resources.
 //!
-//! In: what servers know, a job and one of its groups. Out: a node that has room, and an allocation for it. Of all that fit the node with
-//! the fewest allocations is taken: so that tests see more than one.
+//! In: the servers' state, a job and one of its groups. Out: a node with enough room, and an allocation for it. Of all
+//! fitting nodes the one with the fewest allocations is chosen, so that tests use more than one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,27 +18,27 @@ use crate::{
     state::{State, is_over},
 };
 
-/// Where dynamic ports are, unless a node says otherwise.
+/// The default range of dynamic ports.
 const PORTS: (i64, i64) = (20_000, 32_000);
 
-/// What is known of an allocation before it is placed.
+/// The properties of an allocation to place.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// Its number among the group's.
+    /// Its index in the group.
     pub(crate) index: usize,
-    /// The one that it replaces.
+    /// The allocation that it replaces.
     pub(crate) previous: Option<AllocId>,
-    /// The deployment that it is part of.
+    /// Its deployment.
     pub(crate) deployment: String,
-    /// Only this node.
+    /// The only permitted node, if set.
     pub(crate) node: Option<NodeId>,
 }
 
-/// By task.
+/// Networks by task.
 type TaskNetworks = BTreeMap<String, Vec<NetworkResource>>;
 
 impl State {
-    /// Places an allocation. None: there is no room now.
+    /// Places an allocation. `None` if there is no room now.
     pub(crate) fn place_one(&mut self, job: &Stored, group: &Group, wanted: Wanted) -> Option<AllocId> {
         let node = match &wanted.node {
             Some(node) => node.clone(),
@@ -95,7 +95,7 @@ impl State {
         Some(id)
     }
 
-    /// Nodes that may get an allocation of this group, whether or not they have room.
+    /// Nodes that may get an allocation of this group, regardless of their room.
     pub(crate) fn feasible(&self, spec: &Spec, group: &Group) -> impl Iterator<Item = &Node> {
         let is_named = |node: &Node| {
             let dcs = &spec.datacenters;
@@ -107,11 +107,11 @@ impl State {
                 let value = node.attributes.get(&format!("driver.{name}"));
                 value.is_some_and(|value| matches!(&value[..], "1" | "true"))
             };
-            // Nodes of tests that know nothing of drivers take anything.
+            // Nodes of tests that report no drivers accept anything.
             let is_bare = node.drivers.is_empty();
             group.tasks.iter().all(|task| is_bare || healthy(&task.driver) || attribute(&task.driver))
         };
-        // Servers' `NetworkChecker`: a group that says nothing of networks wants the host's.
+        // Servers' `NetworkChecker`: a group without networks requires the host's.
         let has_network = |node: &Node| {
             let networks = node.node_resources.iter().flat_map(|all| &all.networks);
             node.drivers.is_empty()
@@ -134,7 +134,7 @@ impl State {
         roomy.min_by_key(|node| live(node)).map(|node| node.id.clone())
     }
 
-    /// Whether a node has the memory and the processors. One that says nothing of them has.
+    /// Whether a node has the memory and the processors. A node that reports none has unlimited resources.
     pub(crate) fn has_room(&self, node: &Node, group: &Group) -> bool {
         let Some(all) = &node.node_resources else { return true };
         let mut free = (all.cpu.cpu_shares, all.memory.memory_mb);
@@ -152,7 +152,8 @@ impl State {
         (all.cpu.cpu_shares == 0 || free.0 >= 0) && (all.memory.memory_mb == 0 || free.1 >= 0)
     }
 
-    /// What the tasks of an allocation share there, and the networks of single tasks. None: a port isn't free.
+    /// The resources that the tasks of an allocation share, and the networks of single tasks. `None` if a port is
+    /// taken.
     fn network(&self, node: &Node, group: &Group) -> Option<(SharedResources, TaskNetworks)> {
         let live = self.of(&node.id).filter(|alloc| !is_over(alloc));
         let given = live.filter_map(|alloc| alloc.allocated_resources.as_ref());

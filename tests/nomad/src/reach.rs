@@ -1,7 +1,8 @@
-//! Servers that call a node, over the connection that it has dialled.
+//! Calls from servers to a node, over the connection that it has dialled.
 //!
-//! In: a node, a method, arguments. Out: its answer, or a stream. As stock servers do it: a node can be called once it has registered, sent a
-//! heartbeat or asked for its allocations over a connection; the newest connection counts; each call has a stream of its own.
+//! In: a node, a method, arguments. Out: its answer, or a stream. As with stock servers, a node can be called once it
+//! has registered, sent a heartbeat or requested its allocations over a connection; the newest connection is used; each
+//! call has its own stream.
 
 use std::time::Duration;
 
@@ -17,14 +18,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Cluster, cluster::lock};
 
-/// How long a node is given.
+/// The time limit of a call.
 const WITHIN: Duration = Duration::from_secs(60);
 
 impl Cluster {
     /// Calls a node, such as `Allocations.Restart`.
     ///
     /// # Errors
-    /// See [`CallError`]; a node that can't be called is an error in the words of stock servers.
+    /// See [`CallError`]. An unreachable node is an error with the text of stock servers.
     pub async fn call_node<T: Serialize + ?Sized, R: DeserializeOwned>(
         &self,
         node: &NodeId,

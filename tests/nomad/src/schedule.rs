@@ -1,8 +1,8 @@
-//! What servers decide of jobs: what is missing is placed, what is too much is stopped, what is old is replaced, at the pace of a deployment.
+//! The scheduler: places missing allocations, stops surplus ones, and replaces old ones at the pace of a deployment.
 //!
-//! In: jobs, nodes, allocations, and the moment. Out: the same, changed as far as it can be now. Called after every change and twice a second:
-//! so it decides by what there is, not by what has happened. Without canaries, preemption, spread and affinities; constraints are ignored, but
-//! for datacenters and drivers.
+//! In: jobs, nodes, allocations, and the time. Out: the same, changed as far as possible now. It is called after every
+//! change and twice a second, so it decides by the present state, not by events. It has no canaries, preemption, spread
+//! or affinities, and ignores all constraints except datacenters and drivers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::{
 /// A job's namespace and id.
 pub type Key = (String, String);
 
-/// Why an allocation is stopped, in the words of stock servers.
+/// Reasons for stopping an allocation, in the texts of stock servers.
 const NOT_NEEDED: &str = "alloc not needed due to job update";
 const UPDATED: &str = "alloc is being updated due to job update";
 const MIGRATES: &str = "alloc is being migrated";
@@ -27,22 +27,22 @@ const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 const RECONNECTED: &str = "alloc not needed due to disconnected client reconnect";
 const LOST: &str = "alloc is lost since its node is down";
 
-/// How a version of a job is brought out.
+/// The roll-out of a version of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
     /// A UUID.
     pub id: String,
-    /// Of the job.
+    /// The version of the job.
     pub version: u64,
     /// `running`, `successful` or `failed`.
     pub status: String,
 }
 
 impl State {
-    /// Takes a job, as `nomad job run` does. The same one once more changes nothing.
+    /// Submits a job, as `nomad job run` does. Submitting the same job again changes nothing.
     ///
     /// # Errors
-    /// When it is no job.
+    /// When it is not a job.
     pub fn submit(&mut self, job: &(impl serde::Serialize + ?Sized)) -> Result<Key, String> {
         let job = value(job)?;
         let spec = Spec::of(&job).map_err(|error| format!("failed to {error}"))?;
@@ -79,7 +79,7 @@ impl State {
         Ok(key)
     }
 
-    /// Stops a job. With `purge` it is forgotten, once what runs of it was told to stop.
+    /// Stops a job. With `purge` it is removed after its allocations have been told to stop.
     pub fn stop_job(&mut self, key: &Key, purge: bool) {
         self.next();
         if let Some(job) = self.jobs.get_mut(key) {
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Decides what can be decided now.
+    /// Makes all decisions that are possible now.
     pub fn evaluate(&mut self, now: Instant) {
         if !self.unknown_since.is_empty() {
             self.lose_late(now);
@@ -114,7 +114,7 @@ impl State {
         self.end_drains();
     }
 
-    /// Of allocations that are wanted, those of a job for which `is_so`.
+    /// The job's wanted allocations for which `is_so` holds.
     fn running(&self, key: &Key, is_so: impl Fn(&Allocation) -> bool) -> Vec<AllocId> {
         self.wanted(key).filter(|alloc| is_so(alloc)).map(|alloc| alloc.id.clone()).collect()
     }
@@ -126,7 +126,7 @@ impl State {
         });
     }
 
-    /// A service or a batch: so many.
+    /// Reconciles a service or batch group with its count.
     fn counted(&mut self, key: &Key, job: &Stored, group: &Group, now: Instant) {
         let count = if job.is_stopped { 0 } else { group.count() };
         let of_group = |alloc: &Allocation| alloc.task_group == group.name;
@@ -172,7 +172,7 @@ impl State {
                 taken.insert(index);
             }
         }
-        // What replaces another one has its number too.
+        // A replacement takes the index of the allocation that it replaces.
         for id in self.running(key, |alloc| of_group(alloc) && !is_over(alloc)) {
             taken.extend(self.allocs.get(&id).map(index_of));
         }
@@ -191,7 +191,7 @@ impl State {
         Wanted { deployment: deployment.map(|it| it.id.clone()).unwrap_or_default(), ..Wanted::default() }
     }
 
-    /// The last one that had this number, where nothing has replaced it.
+    /// The last allocation with this index, if nothing has replaced it.
     fn last_of(&self, key: &Key, group: &Group, index: usize) -> Option<AllocId> {
         let is_of = |alloc: &&Allocation| {
             alloc.job_id == key.1 && alloc.namespace == key.0 && alloc.task_group == group.name
@@ -201,7 +201,7 @@ impl State {
         last.next_allocation.is_empty().then(|| last.id.clone())
     }
 
-    /// Whether one that has failed is to be replaced now.
+    /// Whether a failed allocation must be replaced now.
     fn is_due(&self, alloc: &Allocation, job: &Stored, group: &Group, now: Instant) -> bool {
         let mut times = 0;
         let mut at = alloc;
@@ -213,7 +213,7 @@ impl State {
         after.is_some_and(|after| since + after <= now)
     }
 
-    /// Of two with one number, since a node has come back, one stays.
+    /// Keeps one of two allocations with the same index, after a node has reconnected.
     fn settle(&mut self, key: &Key, group: &Group) {
         let live = self.running(key, |alloc| {
             alloc.task_group == group.name && !is_over(alloc) && alloc.client_status != ClientStatus::Unknown
@@ -235,7 +235,8 @@ impl State {
         }
     }
 
-    /// What runs by an older version is changed in place, or makes room for what replaces it, as many at a time as the job wants.
+    /// Updates allocations of an older version in place, or stops them for a replacement, as many at a time as the job
+    /// permits.
     fn renew(&mut self, key: &Key, job: &Stored, group: &Group) {
         let deployment = self.new_one(key, job).deployment;
         let live = self.running(key, |alloc| alloc.task_group == group.name && !is_over(alloc));
@@ -247,7 +248,7 @@ impl State {
         let unproven = live.iter().filter(|alloc| !is_old(alloc) && !is_healthy(alloc)).count();
         let mut room = match group.max_parallel() {
             Some(max) if job.spec.kind == "service" => {
-                // After a deployment that has failed nothing is changed any more.
+                // After a failed deployment nothing is changed any more.
                 if deployment.is_empty() { 0 } else { max.saturating_sub(unproven) }
             }
             Some(_) | None => usize::MAX,
@@ -268,7 +269,7 @@ impl State {
         }
     }
 
-    /// A system job: on each node one.
+    /// Reconciles a system job: one allocation on each node.
     fn everywhere(&mut self, key: &Key, job: &Stored, group: &Group) {
         let of_group = |alloc: &Allocation| alloc.task_group == group.name;
         let mut had: BTreeSet<NodeId> = BTreeSet::new();
@@ -278,7 +279,7 @@ impl State {
             let is_in_place = is_in_place(&alloc.job, &job.job, &group.name);
             let drains = self.drains_system(&alloc.node_id);
             if is_over(&alloc) {
-                // What has failed stays so until the job changes; what was complete too.
+                // Failed and complete allocations stay until the job changes.
                 if !is_old {
                     had.insert(alloc.node_id);
                 }
@@ -301,7 +302,7 @@ impl State {
         }
     }
 
-    /// Whether a node's drain has come to system jobs: all else has gone.
+    /// Whether a node's drain has reached system jobs, that is, all other allocations have ended.
     fn drains_system(&self, node: &NodeId) -> bool {
         let drain = self.nodes.get(node).and_then(|stored| stored.node.drain_strategy.as_ref());
         drain.is_some_and(|drain| !drain.ignore_system_jobs)
@@ -335,7 +336,7 @@ impl State {
         }
     }
 
-    /// How a deployment goes.
+    /// Updates the status of a deployment.
     fn judge(&mut self, key: &Key, job: &Stored) {
         let Some(deployment) = self.deployments.get(key).filter(|it| it.status == "running").cloned() else {
             return;
@@ -365,12 +366,12 @@ impl State {
             && let Some(before) = &job.before
             && job.spec.task_groups.iter().any(reverts)
         {
-            // It was a job before, and is one still.
+            // It was accepted as a job before, so this can't fail.
             let _ = self.submit(before);
         }
     }
 
-    /// What was out of reach for longer than its job outlives is lost.
+    /// Allocations whose node lost contact for longer than their job outlives are lost.
     fn lose_late(&mut self, now: Instant) {
         let is_late = |alloc: &&Allocation| {
             let since = self.unknown_since.get(&alloc.id);
@@ -407,7 +408,7 @@ impl Stored {
     }
 }
 
-/// A job as its user wrote it: without what servers have added, in any order.
+/// A job as submitted: without the fields that servers add, and sorted.
 fn spec_value(job: &Value) -> Vec<(Value, Value)> {
     let added = ["Namespace", "Type", "Version", "JobModifyIndex", "ModifyIndex", "CreateIndex"];
     let Value::Map(entries) = job else { return Vec::new() };

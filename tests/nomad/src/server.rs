@@ -1,4 +1,4 @@
-//! One server: its methods, whom they are for, and how long a question waits.
+//! One server: its methods, their permissions, and blocking queries.
 
 mod allocs;
 mod nodes;
@@ -27,7 +27,7 @@ use crate::{
     state::State,
 };
 
-/// For how long a question waits at most.
+/// The maximum duration of a blocking query.
 const BLOCK_MAX: Duration = Duration::from_secs(300);
 
 /// A server of a cluster.
@@ -55,7 +55,7 @@ impl Service for Server {
     }
 
     fn limits(&self) -> Limits {
-        // Nodes report on all their allocations at a time.
+        // A node reports all its allocations in one call.
         Limits::BODY
     }
 
@@ -146,7 +146,7 @@ impl Server {
         }
     }
 
-    /// Looks until what is found has a greater index than was asked for, or the time is over.
+    /// Waits until the result has a greater index than requested, or until the time is over.
     async fn blocking<T>(
         &self,
         options: &QueryOptions,
@@ -189,7 +189,7 @@ impl Server {
         jitter(self.cluster.settings.ttl_min, &mut Chance::new())
     }
 
-    /// Whether a token is one of this node, or of any: its secret, or the identity that it was given.
+    /// Whether a token belongs to this node, or to any: its secret, or the identity that it was given.
     fn is_token(&self, token: &Secret, of: Option<&NodeId>) -> bool {
         let state = lock(&self.cluster.state);
         let is_signed = |id: &NodeId| state.signed.get(id) == Some(token);
@@ -226,7 +226,7 @@ async fn hang_up(peer: &Peer) -> Answer {
     std::future::pending().await
 }
 
-/// Lists where other things were.
+/// Replaces each field with a list.
 fn wrong_types(answer: &[u8]) -> Vec<u8> {
     let Ok(Value::Map(entries)) = codec::decode(answer) else { return vec![0xc3] };
     let wrong = |(key, _)| (key, Value::List(vec![Value::Bool(true)]));

@@ -1,4 +1,4 @@
-//! What servers know: nodes, allocations, and the index at which each was changed.
+//! The servers' state: nodes, allocations, and the index of each one's last change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,63 +17,63 @@ use crate::{
     schedule::{Deployment, Key},
 };
 
-/// All of it. A clone is what a server knows that lags behind.
+/// The whole state. A server that lags behind has a clone.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// Of the last change.
+    /// The index of the last change.
     pub index: u64,
-    /// Of the last change of any allocation.
+    /// The index of the last change of any allocation.
     pub alloc_index: u64,
     /// All nodes.
     pub nodes: BTreeMap<NodeId, Stored>,
     /// All allocations.
     pub allocs: BTreeMap<AllocId, Allocation>,
-    /// How often each allocation was reported on, in a call that counted.
+    /// The accepted reports on each allocation.
     pub reports: BTreeMap<AllocId, Vec<ClientStatus>>,
-    /// Allocations that are sent with something in them that nobody can read.
+    /// Allocations that are sent with an invalid field.
     pub unreadable: BTreeSet<AllocId>,
     /// Allocations that are too large for any message.
     pub huge: BTreeSet<AllocId>,
-    /// More of them are too large for one.
+    /// The number of allocations that fit in one message.
     pub most: usize,
-    /// Jobs that were submitted.
+    /// Submitted jobs.
     pub jobs: BTreeMap<Key, jobs::Stored>,
-    /// The last one of each job.
+    /// The last deployment of each job.
     pub deployments: BTreeMap<Key, Deployment>,
     /// Allocations get an identity for each task.
     pub signs: bool,
-    /// With what a node gets the directory of an allocation's predecessor.
+    /// Tokens with which a node fetches the directory of an allocation's predecessor.
     pub migrate_tokens: BTreeMap<AllocId, Secret>,
-    /// When allocations have failed.
+    /// When allocations failed.
     pub(crate) failed_at: BTreeMap<AllocId, Instant>,
-    /// Since when allocations are out of reach, and how long they outlive that.
+    /// Since when allocations have been out of contact, and how long they outlive that.
     pub(crate) unknown_since: BTreeMap<AllocId, (Instant, Duration)>,
     /// Nodes that are being drained.
     pub(crate) draining: BTreeSet<NodeId>,
-    /// Identities that nodes were given, the newest of each (1.11 and later). Where they are taken away nodes have to get others.
+    /// The newest identity of each node (1.11 and later). A node whose identity is removed has to get another.
     pub signed: BTreeMap<NodeId, Secret>,
     /// The allocation of each service, by namespace and id.
     pub services: BTreeMap<(String, String), AllocId>,
     by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
-    /// Of each job those that are to run.
+    /// The allocations of each job that should run.
     wanted: BTreeMap<Key, BTreeSet<AllocId>>,
-    /// When an allocation of a node was forgotten last.
+    /// The index at which an allocation of a node was last removed.
     collected: BTreeMap<NodeId, u64>,
     made: u64,
 }
 
-/// A node as it is stored.
+/// A stored node.
 #[derive(Debug, Clone)]
 pub struct Stored {
     /// The node.
     pub node: Node,
-    /// When it counts as lost.
+    /// When its heartbeat counts as missed.
     pub deadline: Instant,
-    /// What it has told of.
+    /// The events that it has reported.
     pub events: Vec<NodeEvent>,
 }
 
-/// A core that may be given to a task, and is not found by its number: servers of 1.7 to 1.10.0 look for it there.
+/// A core that a task may get and that is not at the position of its number, where servers of 1.7 to 1.10.0 look it up.
 fn core_without_place(node: &Node) -> Option<u16> {
     let topology = node.node_resources.as_ref()?.processors.topology.as_ref()?;
     let found = |id: u16| topology.cores.get(usize::from(id)).map(|core| core.id);
@@ -109,7 +109,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Of servers that know nothing yet. `signs`: allocations get identities.
+    /// The state of new servers. `signs`: allocations get identities.
     #[must_use]
     pub fn new(signs: bool) -> Self {
         Self { signs, ..Self::default() }
@@ -123,7 +123,7 @@ impl State {
     /// `Node.Register`.
     ///
     /// # Errors
-    /// In the words of stock servers.
+    /// In the texts of stock servers, except for a core that is not at its position.
     pub fn register(&mut self, mut node: Node, deadline: Instant) -> Result<u64, String> {
         let missing = |what: &str| Err(format!("missing {what} for client registration"));
         if node.id.as_str().is_empty() {
@@ -142,7 +142,9 @@ impl State {
             return missing("node secret ID");
         }
         if let Some(core) = core_without_place(&node) {
-            return Err(format!("core {core} is not at its place: servers before 1.10.1 would crash"));
+            return Err(format!(
+                "core {core} is not at the position of its number: servers before 1.10.1 would crash"
+            ));
         }
         match node.status {
             NodeStatus::Unsaid => node.status = NodeStatus::Initializing,
@@ -174,10 +176,10 @@ impl State {
         Ok(index)
     }
 
-    /// `Node.UpdateStatus` with `ready`: the index, zero where the status stays as it is.
+    /// `Node.UpdateStatus` with `ready`. Returns the index, or zero if the status does not change.
     ///
     /// # Errors
-    /// In the words of stock servers.
+    /// In the texts of stock servers.
     pub fn heartbeat(&mut self, id: &NodeId, deadline: Instant) -> Result<u64, String> {
         let lives = self.of(id).any(|alloc| !is_over(alloc));
         let Some(stored) = self.nodes.get_mut(id) else { return Err("node not found".to_owned()) };
@@ -205,7 +207,8 @@ impl State {
         Ok(index)
     }
 
-    /// Nodes whose heartbeats have not come. Their allocations are lost, or unknown where they `outlive` that. True: there were some.
+    /// Handles nodes whose heartbeats are missing. Their allocations are lost, or unknown if they outlive the loss of
+    /// contact (`outlive`: all do). Returns whether there were any.
     pub fn expire(&mut self, now: Instant, outlive: bool) -> bool {
         let is_late = |stored: &&Stored| match stored.node.status {
             NodeStatus::Ready | NodeStatus::Initializing => stored.deadline <= now,
@@ -235,7 +238,7 @@ impl State {
         !late.is_empty()
     }
 
-    /// Allocations of a job that are to run.
+    /// Allocations of a job that should run.
     pub(crate) fn wanted(&self, key: &Key) -> impl Iterator<Item = &Allocation> {
         self.wanted.get(key).into_iter().flatten().filter_map(|id| self.allocs.get(id))
     }
@@ -246,14 +249,14 @@ impl State {
         ids.filter_map(|id| self.allocs.get(id))
     }
 
-    /// When anything of a node's allocations has changed last.
+    /// The index of the last change of any of a node's allocations.
     #[must_use]
     pub fn index_of(&self, node: &NodeId) -> u64 {
         let changed = self.of(node).map(|alloc| alloc.modify_index).max();
         changed.map_or(self.alloc_index, |index| index.max(self.collected.get(node).copied().unwrap_or(0)))
     }
 
-    /// `Node.UpdateAlloc`, from a node that may.
+    /// `Node.UpdateAlloc`, from an authorized node.
     pub fn update(&mut self, node: &NodeId, reports: Vec<AllocReport>, now: Instant) -> u64 {
         let index = self.next();
         self.alloc_index = index;
@@ -297,7 +300,7 @@ impl State {
         self.allocs.insert(alloc.id.clone(), alloc);
     }
 
-    /// Gives a node a new allocation of a job, which need not have been submitted.
+    /// Places a new allocation of a job, which need not be submitted, on a node.
     pub fn place(&mut self, node: &NodeId, job: &Job, group: &str) -> AllocId {
         let (index, id) = self.next_alloc();
         let alloc = Allocation {
@@ -319,7 +322,7 @@ impl State {
         id
     }
 
-    /// Changes an allocation, as servers do.
+    /// Changes an allocation on the servers' side.
     pub fn change(&mut self, id: &AllocId, change: impl FnOnce(&mut Allocation)) {
         let index = self.next();
         self.alloc_index = index;
@@ -335,7 +338,7 @@ impl State {
         }
     }
 
-    /// Forgets an allocation.
+    /// Removes an allocation.
     pub fn collect(&mut self, id: &AllocId) {
         self.alloc_index = self.next();
         if let Some(alloc) = self.allocs.remove(id)
@@ -347,7 +350,7 @@ impl State {
         }
     }
 
-    /// Forgets an allocation while its node does not ask, so that no question is answered for it: the index of the node's allocations is
+    /// Removes an allocation without answering its node's blocking query: the index of the node's allocations becomes
     /// that of the others.
     pub fn collect_quietly(&mut self, id: &AllocId) {
         self.next();
@@ -359,24 +362,24 @@ impl State {
         }
     }
 
-    /// What is known becomes what was known once, as when servers are restored from a snapshot.
+    /// Replaces the state with an older one, as when servers are restored from a snapshot.
     pub fn restore(&mut self, snapshot: Self) {
         *self = Self { made: self.made, ..snapshot };
     }
 
-    /// Another leader begins: it gives every node so much time.
+    /// A new leader gives every node this time for its heartbeat.
     pub fn wait_for_nodes(&mut self, until: Instant) {
         self.nodes.values_mut().for_each(|stored| stored.deadline = until);
     }
 
-    /// Forgets a node. Its allocations are lost.
+    /// Removes a node. Its allocations are lost.
     pub fn purge(&mut self, id: &NodeId) {
         self.next();
         self.nodes.remove(id);
         self.lose(id);
     }
 
-    /// A node's allocations are lost.
+    /// Marks a node's allocations as lost.
     fn lose(&mut self, node: &NodeId) {
         let ids: Vec<_> =
             self.of(node).filter(|alloc| !is_over(alloc)).map(|alloc| alloc.id.clone()).collect();
@@ -390,7 +393,7 @@ impl State {
         });
     }
 
-    /// Drains a node: it gets nothing new, and what is there goes elsewhere.
+    /// Drains a node: it gets no new allocations, and its own move elsewhere.
     pub fn drain(&mut self, id: &NodeId, strategy: Option<DrainStrategy>) {
         let index = self.next();
         if let Some(Stored { node, .. }) = self.nodes.get_mut(id) {
@@ -407,7 +410,7 @@ impl State {
         }
     }
 
-    /// Whether a node may get new work.
+    /// Sets whether a node may get new allocations.
     pub fn set_eligible(&mut self, id: &NodeId, is_eligible: bool) {
         let index = self.next();
         if let Some(Stored { node, .. }) = self.nodes.get_mut(id) {
@@ -422,7 +425,8 @@ fn key_of(alloc: &Allocation) -> Key {
     (alloc.namespace.clone(), alloc.job_id.clone())
 }
 
-/// For how long an allocation outlives that its node is out of reach; none: it doesn't. `any`: of whatever job, for a day.
+/// How long an allocation outlives the loss of contact with its node; `None` if it doesn't. `any`: every job outlives
+/// it, for a day.
 fn outlives(alloc: &Allocation, any: bool) -> Option<Duration> {
     if any {
         return Some(Duration::from_secs(86_400));
@@ -431,13 +435,13 @@ fn outlives(alloc: &Allocation, any: bool) -> Option<Duration> {
     spec.group(&alloc.task_group).map(jobs::Group::lost_after).filter(|after| !after.is_zero())
 }
 
-/// Whether an allocation is over, for its node or for the servers.
+/// Whether an allocation has ended, for its node or for the servers.
 #[must_use]
 pub fn is_over(alloc: &Allocation) -> bool {
     alloc.client_status.is_terminal() || alloc.desired_status.is_terminal()
 }
 
-/// A job with a task.
+/// A job with one task.
 #[must_use]
 pub fn job(id: &str) -> Job {
     let text = |text: &str| Value::Text(text.to_owned());
@@ -454,7 +458,7 @@ pub fn job(id: &str) -> Job {
     ]))
 }
 
-/// The time after which a heartbeat is missed: what the node was told, and the servers' patience.
+/// When a heartbeat counts as missed: after the TTL given to the node, and the servers' grace.
 #[must_use]
 pub fn deadline(now: Instant, ttl: Duration, grace: Duration) -> Instant {
     now + ttl + grace

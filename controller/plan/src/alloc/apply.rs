@@ -1,10 +1,11 @@
-//! Carrying out changes and taking in what happened: the only place where an allocation's state is written.
+//! Applies changes of plans and events: the only place that changes the states of an allocation's tasks and parts.
 //!
-//! Goes in: a change of a plan, the end of an operation, something that was seen. Comes out: the new state, operations to
-//! start, notes for the metrics. It decides nothing that a plan can decide.
+//! In: a change of a plan, the end of an operation, an observation. Out: the new state, operations to start, notes for
+//! the metrics. It decides only what follows an event at once: the end of an attempt, a failed part. Plans decide
+//! everything else.
 //!
-//! - [`artifacts`]: downloads that fail, which a task's restart policy counts.
-//! - [`facts`]: what parts have produced, for those that read it.
+//! - [`artifacts`]: failed downloads, which a task's restart policy counts.
+//! - [`facts`]: the facts that parts have produced, for the parts that read them.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
 //! - [`history`]: the events that people read.
@@ -48,41 +49,41 @@ use crate::{
     turn::{Drifted, Note},
 };
 
-/// Why a task fails that a server has left out. Nomad's text.
+/// The message of a task that fails because a server no longer lists it. Nomad's text.
 const MISSING_TASK: &str = "update missing task";
 
-/// What writing an allocation's state needs and produces.
+/// The inputs and outputs of changes to an allocation's state.
 pub struct Writer<'a> {
     /// The present.
     pub now: Now,
     /// The agent's settings.
     pub settings: &'a Settings,
-    /// What is wanted.
+    /// The allocation's specification.
     pub spec: &'a AllocSpec,
-    /// What is remembered.
+    /// Its state.
     pub state: &'a mut AllocState,
     /// Number of the last operation.
     pub generation: &'a mut u64,
     /// Operations to start.
     pub issued: &'a mut Vec<Issued>,
-    /// For the metrics.
+    /// Notes for the metrics.
     pub notes: &'a mut Vec<Note>,
 }
 
 /// An operation to start.
 #[derive(Debug, Clone)]
 pub struct Issued {
-    /// On which part.
+    /// The part.
     pub part: Part,
     /// Its number.
     pub generation: u64,
     /// What to do.
     pub verb: Verb,
-    /// After this it is overdue.
+    /// It is overdue after this time.
     pub timeout: Duration,
 }
 
-/// A deployment takes the allocation over: the verdict on its health is open again, with all of its time.
+/// A deployment takes the allocation over: the verdict on its health is open again, with a new deadline.
 pub fn judge_anew(now: Now, spec: &Allocation, state: &mut AllocState) {
     if state.durable.adopted {
         state.durable.health = None;
@@ -90,8 +91,8 @@ pub fn judge_anew(now: Now, spec: &Allocation, state: &mut AllocState) {
     }
 }
 
-/// The allocation stands for another version of its job from now on. Where that has other services, they are registered anew; where
-/// these are checked otherwise, so are the checks. What is known of them holds until they are: see [`AllocState::expect_checks`].
+/// Moves the allocation to another version of its job. Services that differ are registered again, and checks that
+/// differ begin again. Known results stay valid until then: see [`AllocState::expect_checks`].
 pub fn serve_anew(old: &Group, new: &Group, state: &mut AllocState) {
     if old.services != new.services {
         serve_owner_anew(&old.services, &new.services, None, [Part::Services, Part::Checks], state);
@@ -128,7 +129,8 @@ fn serve_owner_anew(
     }
 }
 
-/// The allocation is a canary no more: services that tell so are registered as the others are. Their checks are the same.
+/// The allocation is no longer a canary: services that are registered differently for canaries are registered again.
+/// Their checks are the same.
 pub fn serve_as_promoted(group: &Group, state: &mut AllocState) {
     let tells = |services: &[Service]| services.iter().any(Service::differs_in_canaries);
     if tells(&group.services) {
@@ -139,14 +141,14 @@ pub fn serve_as_promoted(group: &Group, state: &mut AllocState) {
     }
 }
 
-/// What is there of services or checks is compared with what should be.
+/// Causes an inspection of the part, services or checks, that compares it with the specification.
 fn look_at(part: Part, state: &mut AllocState) {
     state.parts.overtake(part);
     state.parts.learn(part, PartState::Unknown);
 }
 
 impl Writer<'_> {
-    /// Carries out one change of a plan. [`Change::Forget`] is the world's.
+    /// Carries out one change of a plan. The world carries out [`Change::Forget`].
     pub fn change(&mut self, change: Change) {
         match change {
             Change::Adopt => self.adopt(),
@@ -175,7 +177,7 @@ impl Writer<'_> {
         self.refresh_status();
     }
 
-    /// Takes in the end of an operation on one of the allocation's parts, or that its time is over. Only the operation that
+    /// Applies the end of an operation on one of the allocation's parts, or that it is overdue. Only the operation that
     /// runs on the part counts.
     pub fn outcome(&mut self, part: Part, generation: u64, outcome: Outcome) {
         if outcome == Outcome::Overdue {
@@ -187,7 +189,7 @@ impl Writer<'_> {
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
-            // Somebody removed the directory; what has just ended may have made it anew.
+            // The directory was removed from outside; the operation that just ended may have recreated it.
             self.state.parts.learn(Part::Dir, PartState::Unknown);
         }
         match (part, ended) {
@@ -198,7 +200,8 @@ impl Writer<'_> {
         self.refresh_status();
     }
 
-    /// A server wants the allocation without some of its tasks: those fail, as by stock clients, and with them the allocation.
+    /// A server no longer wants some tasks of the allocation: those fail, as in stock clients, and with them the
+    /// allocation.
     pub fn keep_only(&mut self, wanted: &[String]) {
         for index in 0..self.task_count() {
             let is_wanted = |known: &TaskState| wanted.iter().any(|name| **name == *known.name);
@@ -208,13 +211,13 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes in a check's result.
+    /// Applies a check's result.
     pub fn checked(&mut self, result: CheckResult) {
         self.state.learn_check(result, self.now.boot_ns);
         self.refresh_status();
     }
 
-    /// Something suggests that a part is not as it should be; then what lies in it may not be either.
+    /// Something suggests that a part is not as it should be. Then the parts that lie in it may not be either.
     pub fn drift(&mut self, part: Part, noticed: Noticed) {
         self.suspect(part, noticed);
         let inside: Vec<Part> =
@@ -233,7 +236,7 @@ impl Writer<'_> {
                 };
                 self.state.parts.learn(part, known);
             }
-            // Whatever the operation finds may be older than this. What becomes of processes is told by their exits.
+            // The operation's findings may predate this. Processes are exempt: their exits report what became of them.
             PartState::Busy { .. } if !matches!(part, Part::Task(_, TaskPart::Process)) => {
                 self.state.parts.overtake(part);
             }
@@ -242,7 +245,7 @@ impl Writer<'_> {
             | PartState::Suspect(_)
             | PartState::Absent
             | PartState::Failed { .. } => {}
-            // What it waits for may be there now.
+            // What it waits for may exist now.
             PartState::Pending { .. } => self.state.parts.learn(part, PartState::Unknown),
         }
     }
@@ -276,7 +279,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Once all tasks have ended there is nothing left to restart.
+    /// Once all tasks have ended, there is nothing left to restart.
     fn enter(&mut self, stage: Stage) {
         self.state.durable.stage = stage;
         if stage == Stage::Poststop {
@@ -317,7 +320,7 @@ impl Writer<'_> {
         part.services(self.spec).is_some_and(in_consul)
     }
 
-    /// From now on a Consul may hold these services.
+    /// Records that a Consul may hold these services from now on.
     fn offer(&mut self, part: Part) {
         if self.is_in_consul(part) {
             self.remember_offer(part);
@@ -354,7 +357,7 @@ impl Writer<'_> {
         }
     }
 
-    /// It is up, and has produced this.
+    /// Marks the part as up, with the facts that it has produced.
     fn part_is_up_with(&mut self, part: Part, doing: Doing, facts: Option<Arc<Facts>>) {
         self.learn_facts(part, doing, facts);
         self.part_is_up(part);
@@ -365,7 +368,7 @@ impl Writer<'_> {
         if let Some(since_ns) = self.state.parts.clear_drifted(part) {
             let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
-            // Where `secrets` had to be mounted anew, no token lies in it any more.
+            // If `secrets` had to be mounted again, it no longer contains any token.
             if let Part::Task(index, TaskPart::Dir) = part {
                 self.drift(Part::Task(index, TaskPart::Identity), Noticed::Event);
             }
@@ -378,7 +381,8 @@ impl Writer<'_> {
         Drifted { alloc, job, name, task, kind: part.row().name }
     }
 
-    /// Something is in its place that is not as wanted: brought up it is repaired, and taken down there is something to do.
+    /// Something exists in its place that is not as specified: bringing the part up repairs it, and taking it down
+    /// removes it.
     fn part_is_damaged(&mut self, part: Part, doing: Doing, why: String) {
         let by = match doing {
             Doing::Look(Some(by)) => by,
@@ -392,7 +396,7 @@ impl Writer<'_> {
             .learn(part, PartState::Failed { doing, attempt: 1, retry_at_ns: self.now.boot_ns, why });
     }
 
-    /// It was taken down: whatever it told is no longer so.
+    /// It was taken down: what it reported is no longer valid.
     fn part_is_gone(&mut self, part: Part) {
         self.state.parts.learn(part, PartState::Absent);
         self.forget_facts(part);
@@ -418,10 +422,10 @@ impl Writer<'_> {
         self.task(index).map(|task| task.name.clone())
     }
 
-    /// A look did not find it, or found something else in its place.
+    /// An inspection did not find it.
     fn part_is_missing(&mut self, part: Part, doing: Doing) {
         self.state.parts.learn(part, PartState::Absent);
-        // Who was only asked has answered: now they are sent.
+        // A catalogue that was only asked has answered: the services can be sent now.
         self.offer(part);
         if let Doing::Look(Some(by)) = doing {
             self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
@@ -432,7 +436,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A part that its users can't do without is not made anew, empty, under them.
+    /// A part that its users can't do without is not recreated, empty, while they run.
     fn doom_users(&mut self, part: Part, why: &str) {
         if part.row().if_lost == IfLost::Restore {
             return;
@@ -442,12 +446,12 @@ impl Writer<'_> {
         }
     }
 
-    /// The tasks that use a part: its own, or all.
+    /// The tasks that use a part: its owner, or all tasks.
     fn users(&self, part: Part) -> Range<TaskIndex> {
         part.task().map_or(0..self.task_count(), |index| index..index.saturating_add(1))
     }
 
-    /// What can't be brought up as specified, in whatever way it was tried.
+    /// A part that can't be brought up as specified.
     fn part_failed_for_good(&mut self, part: Part, doing: Doing, class: FailureClass, why: String) {
         match (part.row().if_fatal, part.task()) {
             // It ran, or never can.
@@ -480,8 +484,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A task that has begun can't go on without what is gone. What began before the machine was started again starts anew in any
-    /// case: what a power cut took away is made again.
+    /// A task that has begun can't go on without this part. A task that began in an earlier boot starts again in any
+    /// case: what a power cut removed is created again.
     fn doom_if_begun(&mut self, index: TaskIndex, why: &str) {
         let boot = self.now.boot;
         let has_used = |known: &TaskState| {
@@ -493,19 +497,19 @@ impl Writer<'_> {
         }
     }
 
-    /// What can't be set up keeps a task from starting; one that runs is left alone.
+    /// A part that can't be set up keeps a task from starting; a running task is left alone.
     fn doom_if_waiting(&mut self, index: TaskIndex, kind: TaskEventKind, why: String) {
         if self.known(index).is_some_and(|known| matches!(known.run, Run::Waiting | Run::BackingOff { .. })) {
             self.doom(index, kind, why);
         }
     }
 
-    /// Brings the reported status up to date. A terminal status is never taken back.
+    /// Updates the reported status. A terminal status never changes.
     fn refresh_status(&mut self) {
         let durable = &self.state.durable;
         let (mut status, mut description) = status::client_status(&durable.tasks);
         if durable.is_outlived() && status.is_terminal() {
-            // However its tasks have taken that.
+            // Regardless of how its tasks ended.
             (status, description) = (ClientStatus::Complete, status::OUTLIVED);
         }
         if durable.status != status && !durable.status.is_terminal() {
@@ -518,8 +522,8 @@ impl Writer<'_> {
         }
     }
 
-    /// One that was judged healthy has the same time to become so again whenever it has proved healthy and is not any more. Not
-    /// stored: each agent gives it anew.
+    /// An allocation that was judged healthy, has been healthy for `min_healthy_time` and no longer is gets a new
+    /// deadline to become healthy again. The deadline is not stored by itself: each agent sets it again.
     fn health_changed(&mut self, healthy: bool) {
         let since_ns =
             core::mem::replace(&mut self.state.healthy_since_ns, healthy.then_some(self.now.boot_ns));
@@ -544,7 +548,7 @@ impl Writer<'_> {
         self.state.durable.tasks.get(usize::from(index))
     }
 
-    /// For writing: from now on the state counts as changed.
+    /// Returns the task's state for a change, and marks the allocation's state as changed.
     fn known_mut(&mut self, index: TaskIndex) -> Option<&mut TaskState> {
         self.state.durable.tasks.get_mut(usize::from(index))
     }

@@ -1,10 +1,11 @@
-//! `check_restart`: a check that goes on failing restarts what it checks.
+//! `check_restart`: a check that keeps failing restarts the tasks that it checks.
 //!
-//! Goes in: a pass. Comes out: the restart that is due; if none is, the plan is made again when the next will be. A failure counts
-//! from its first result on, but not before the `grace` after the last start of what is checked is over, and only while that runs: a check can't
-//! kill what the checked task still waits for. `limit` failures in a row have then taken `limit - 1` intervals. A check of a task's service is
-//! about that task and restarts it; one of the group's services is about the task that it names, else about all main tasks, and restarts
-//! all tasks that run. It knows nothing of restart policies: those count the restart.
+//! In: a pass. Out: the restart that is due; otherwise a wake-up for when the next one will be. A failure counts from
+//! its first result on, but not before the `grace` after the last start of the checked tasks is over, and only while
+//! they run: a check can't kill a task because of something that the task still waits for. `limit` failures in a row
+//! have then taken `limit - 1` intervals. A check of a task's service is about that task and restarts it. A check of
+//! one of the group's services is about the task that it names, or else about all main tasks, and restarts all running
+//! tasks. This module knows nothing of restart policies, which count the restart.
 
 use std_alloc::string::String;
 
@@ -20,7 +21,7 @@ use crate::{
     state::{Run, TaskState},
 };
 
-/// The restart that is due.
+/// The restart that is due, if any.
 pub(super) fn due(pass: &mut Pass<'_>) -> Option<Change> {
     if pass.state.checks.failing_since_ns.is_empty() || pass.state.durable.stop.is_some() {
         return None;
@@ -41,7 +42,7 @@ pub(super) fn due(pass: &mut Pass<'_>) -> Option<Change> {
     None
 }
 
-/// As much of what a check said as an event tells.
+/// The maximum length of a check's output in an event.
 const SAID_BYTES_MAX: usize = 200;
 
 fn restart_at_ns(since_ns: u64, started_ns: u64, when: &RestartsWhen) -> u64 {
@@ -50,15 +51,15 @@ fn restart_at_ns(since_ns: u64, started_ns: u64, when: &RestartsWhen) -> u64 {
     counted_from_ns.saturating_add(nanos(when.failing_for))
 }
 
-/// What a check is about.
+/// The tasks that a check is about.
 struct Checked {
-    /// The task that it restarts; none for all that run.
+    /// The task that it restarts; `None` for all running tasks.
     task: Option<TaskIndex>,
-    /// When the last task that it is about started.
+    /// When the last of these tasks started.
     started_ns: u64,
 }
 
-/// None unless all that it is about runs undisturbed, but for what has ended.
+/// `None` unless all of these tasks that have not ended run undisturbed.
 fn checked(pass: &Pass<'_>, result: &CheckResult) -> Option<Checked> {
     let named = result.task.as_deref().or_else(|| result.restarts.as_ref()?.task.as_deref());
     let is_about = |task: &Task| match named {
@@ -76,7 +77,7 @@ fn checked(pass: &Pass<'_>, result: &CheckResult) -> Option<Checked> {
     Some(Checked { task: restarted, started_ns: last? })
 }
 
-/// When it started, while it runs undisturbed. After a reboot that was never.
+/// When the task started, if it runs undisturbed. After a reboot it does not run.
 fn runs_since(pass: &Pass<'_>, known: &TaskState) -> Option<u64> {
     match known.run {
         Run::Running { boot, .. } if boot == pass.now.boot && known.doom.is_none() => {

@@ -1,4 +1,5 @@
-//! Checks of services in the built-in catalogue, and commands. A Consul agent makes its other checks itself.
+//! Checks of services in the built-in catalogue, and checks that run commands. A Consul agent runs its other checks
+//! itself.
 
 use herdlet_api_types::job::Service;
 
@@ -21,7 +22,7 @@ pub fn down(pass: &mut Pass<'_>) -> Progress {
     end(pass, Part::Checks)
 }
 
-/// Runs checks; those of a process that has ended end first.
+/// Runs checks. Those for a process that has ended are ended first.
 pub(crate) fn run(pass: &mut Pass<'_>, part: Part) -> Progress {
     let begin_anew =
         part == Part::Checks && pass.state.checks.recheck && *pass.state.parts.get(part) != PartState::Absent;
@@ -43,13 +44,14 @@ pub(crate) fn end(pass: &mut Pass<'_>, part: Part) -> Progress {
     pass.want_down(part)
 }
 
-/// Whether they run for a version of the job that had checks, where this one has none, or for a process that has ended.
+/// Whether these checks run for an older version of the job that had checks, while the current one has none, or for a
+/// process that has ended.
 pub(crate) fn is_outdated(pass: &Pass<'_>, part: Part) -> bool {
     pass.state.checks.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
 }
 
-/// Whether every check of these services that counts is as the allocation's health asks for. `is_theirs` tells the owner of a
-/// result: its task, none for the group.
+/// Whether every check of these services that counts has the result that the allocation's health requires. `is_theirs`
+/// decides by the owner of a result: its task, or `None` for the group.
 pub(crate) fn are_as_required(
     services: &[Service],
     state: &AllocState,

@@ -1,5 +1,5 @@
-//! The allocation directory: first to come, last to go. It stays after the tasks ended, with their logs, until the
-//! allocation is collected or forgotten.
+//! The allocation directory: created first, removed last. It stays after the tasks have ended, with their logs, until
+//! the allocation is collected or forgotten.
 
 use herdlet_api_types::alloc::Desired;
 
@@ -11,8 +11,8 @@ use crate::{
     state::{PartState, Run, TaskState},
 };
 
-/// Makes it; once somebody has deleted it, only when those who used it have ended. With it comes what is taken over of the disk of the
-/// allocation before it, so it waits for that one's end; its tasks say so.
+/// Creates it. If it was deleted from outside, it is recreated only once the tasks that used it have ended. The disk of
+/// the predecessor is migrated with it, so it waits for the predecessor's end; the tasks report that wait.
 pub fn up(pass: &mut Pass<'_>) -> Progress {
     if pass.spec.predecessor().is_some() && pass.ctx.awaits(pass.spec).is_some() {
         return Progress::Pending;
@@ -24,8 +24,8 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
     pass.want_up(Part::Dir)
 }
 
-/// Removes it with all that is mounted below, once nothing of the allocation is left that could use it, and nobody is to take over what
-/// is in it.
+/// Removes it with everything mounted below, once nothing of the allocation can use it and no successor is to take over
+/// its content.
 pub fn down(pass: &mut Pass<'_>, above: Progress) -> Progress {
     match pass.spec.desired {
         Desired::Run | Desired::Stop if !pass.state.durable.collected => Progress::Arrived,
@@ -42,9 +42,9 @@ pub fn down(pass: &mut Pass<'_>, above: Progress) -> Progress {
     }
 }
 
-/// Whether no operation is left that could make something in the directory while it is removed.
+/// Whether no operation is left that could create something in the directory during its removal.
 fn nothing_under_way(pass: &mut Pass<'_>) -> bool {
-    // What is asked of a catalogue makes nothing here, and may be under way for as long as the catalogue hangs.
+    // An operation on a catalogue creates nothing here, and may last as long as the catalogue hangs.
     let elsewhere = |part: Part| part == Part::Dir || part.row().medium == Medium::Catalogue;
     let busy = pass.state.parts.iter().find(|(part, state)| !elsewhere(*part) && state.is_busy());
     match busy {

@@ -1,8 +1,9 @@
 //! Whether an allocation is healthy, and the roll-out's verdict on it.
 //!
-//! Healthy: all tasks run as they should and, unless `health_check` says that this is enough, all checks pass. The verdict: healthy
-//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where there are [`HealthTerms`]; given once. With
-//! `health_check: manual` the verdict in a deployment is somebody's word.
+//! In: a pass. Out: changes of health, and the verdict. Healthy: all tasks run as they should and, unless
+//! `health_check` makes that sufficient, all checks pass. The verdict: healthy for `min_healthy_time` without
+//! interruption before `healthy_deadline`, or not. It is watched only if there are [`HealthTerms`], and given once.
+//! With `health_check: manual`, an operator gives the verdict in a deployment.
 
 use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
@@ -61,7 +62,7 @@ pub fn watch(pass: &mut Pass<'_>) {
     }
 }
 
-/// What keeps a task from being healthy, where anything of it does. Facts: `client/allochealth/tracker.go` (`event`).
+/// What keeps a task from being healthy, if anything. Source: Nomad's `client/allochealth/tracker.go` (`event`).
 pub(crate) fn why_unhealthy(
     task: &Task,
     known: &TaskState,
@@ -103,13 +104,13 @@ fn failing_services(task: &Task, state: &AllocState) -> Option<String> {
     (!names.is_empty()).then(|| format!("Services not healthy by deadline: {}", names.join(", ")))
 }
 
-/// The deployment for which somebody judges it. What is made outside one has nobody to judge it.
+/// The deployment in which an operator judges it. Outside a deployment, nobody can.
 fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
     pass.spec.policy().health.filter(|terms| terms.health_check == HealthCheck::Manual)?;
     pass.spec.deployment.map(|of| of.id)
 }
 
-/// Whether it is healthy now, as it is shown: its work goes on well, or is done. None of what is to end.
+/// Whether it is healthy now, for display: its work goes well, or is done. `None` if it is to end.
 pub fn now(spec: &AllocSpec, state: &AllocState) -> Option<bool> {
     let wanted = spec.desired == Desired::Run && spec.group().is_some();
     wanted.then(|| state.durable.status == ClientStatus::Complete || is_healthy(spec, state))
@@ -135,14 +136,14 @@ fn task_is_well(lifecycle: Lifecycle, known: &TaskState) -> bool {
     }
 }
 
-/// Every check of the group and of its tasks that counts. What an agent before this one has heard still holds.
+/// Whether every check of the group and of its tasks that counts passes. Results from a previous agent are still valid.
 fn checks_pass(group: &Group, state: &AllocState) -> bool {
     let are_well = |services, owner: Option<&str>| checks::are_as_required(services, state, |of| of == owner);
     are_well(&group.services, None)
         && group.tasks.iter().all(|task| are_well(&task.services, Some(&task.name)))
 }
 
-/// Whether it is healthy only by what checks told an agent before this one.
+/// Whether its health rests on check results from a previous agent.
 fn is_hearsay(state: &AllocState) -> bool {
     state.checks.results.values().any(|result| result.stale && result.counts())
 }

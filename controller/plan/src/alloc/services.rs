@@ -1,6 +1,6 @@
-//! Registrations of the group's services. Issued before tasks start, taken back first on stop. A catalogue that is down
-//! holds nothing back: what it should hold is remembered here and made true when it is back. To a Consul that has never answered
-//! nothing was sent, and nothing is taken back from it.
+//! Registrations of the group's services. They are issued before tasks start, and withdrawn first on a stop. An
+//! unreachable catalogue delays nothing: what it should hold is stored here and reconciled once it is back. Nothing is
+//! sent to a Consul that has never answered, and so nothing is withdrawn from it.
 
 use herdlet_api_types::job::{Provider, Service};
 
@@ -33,15 +33,16 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
     }
 }
 
-/// Takes them back; retried until the catalogue confirms. Neither stopping the tasks nor removing what they left waits for
-/// it, as a catalogue may refuse for ever; only being forgotten does: see [`withdrawn`].
+/// Deregisters them; retried until the catalogue confirms. Neither stopping the tasks nor removing their leftovers
+/// waits for it, because a catalogue may refuse forever. Only forgetting the allocation does: see [`withdrawn`].
 pub fn down(pass: &mut Pass<'_>) -> Progress {
     let services = &pass.group.services;
     withdraw(pass, Part::Services, services);
     Progress::Arrived
 }
 
-/// Makes the catalogues hold these services. Checks of a version that had some, where this one has none, are ended before.
+/// Makes the catalogues hold these services. If this version has no checks but an older one had some, those are ended
+/// first.
 pub(crate) fn register(pass: &mut Pass<'_>, part: Part, services: &[Service], checks: Part) {
     if services.is_empty() {
         withdraw(pass, part, services);
@@ -53,8 +54,8 @@ pub(crate) fn register(pass: &mut Pass<'_>, part: Part, services: &[Service], ch
     }
 }
 
-/// Sees whether there is a Consul that answers. Before one did, nothing is sent: many a job written for Nomad means one by saying
-/// nothing, on a machine that never has any.
+/// Asks whether there is a Consul that answers. Nothing is sent before one did: many a job written for Nomad implies
+/// Consul by its default, on a machine that never has one.
 fn ask(pass: &mut Pass<'_>, part: Part) {
     let due = match pass.state.parts.get(part) {
         PartState::Unknown | PartState::Suspect(_) | PartState::Absent | PartState::Up => true,
@@ -70,19 +71,19 @@ fn ask(pass: &mut Pass<'_>, part: Part) {
     pass.wait(Waiting::Part(part));
 }
 
-/// Whether a Consul is to hold any of these services.
+/// Whether any of these services belongs in a Consul.
 pub(crate) fn in_consul(services: &[Service]) -> bool {
     services.iter().any(|service| service.provider == Provider::Consul)
 }
 
-/// Makes the catalogues hold nothing of these services.
+/// Removes these services from the catalogues.
 pub(crate) fn withdraw(pass: &mut Pass<'_>, part: Part, services: &[Service]) {
     if has_any(pass, part, services) {
         pass.want_down(part);
     }
 }
 
-/// Whether the catalogues have confirmed that they hold nothing of the allocation.
+/// Whether the catalogues have confirmed that they hold no services of the allocation.
 pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
     let gone = |part, services: &[Service]| {
         !has_any(pass, part, services) || matches!(pass.state.parts.get(part), PartState::Absent)
@@ -92,7 +93,7 @@ pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
         && tasks.all(|(index, task)| gone(Part::Task(index, TaskPart::Services), &task.services))
 }
 
-/// Whether the catalogues may hold any, also some of an older version of the job where this one has none.
+/// Whether the catalogues may hold any of these services, or some of an older version of the job.
 fn has_any(pass: &Pass<'_>, part: Part, services: &[Service]) -> bool {
     let durable = &pass.state.durable;
     let built_in = !services.is_empty() && !in_consul(services);

@@ -1,4 +1,4 @@
-//! An allocation as people see it.
+//! An allocation as shown to people.
 
 use std_alloc::{
     format,

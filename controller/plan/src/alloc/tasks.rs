@@ -1,4 +1,4 @@
-//! The tasks of an allocation, each a small machine of its own.
+//! The tasks of an allocation, each a small state machine.
 
 use herdlet_api_types::job::Lifecycle;
 
@@ -9,7 +9,7 @@ use crate::{
     pass::Pass,
 };
 
-/// Moves every task on. Running tasks are watched whether or not what is above them in the table is ready.
+/// Advances every task. Running tasks are watched even if the steps before them are not ready.
 pub fn up(pass: &mut Pass<'_>, above: Progress) -> Progress {
     for index in indexes(pass) {
         machine::plan(pass, index, above);
@@ -17,7 +17,7 @@ pub fn up(pass: &mut Pass<'_>, above: Progress) -> Progress {
     Progress::Arrived
 }
 
-/// Moves every task towards its end, poststop tasks through their run. It has arrived once none has anything left.
+/// Advances every task towards its end, and poststop tasks through their run. Arrived once nothing of any task is left.
 pub fn down(pass: &mut Pass<'_>) -> Progress {
     let poststop_due = pass
         .state

@@ -1,4 +1,5 @@
-//! Plans by example; this page has what all of them share: states, and a bench on which an allocation is planned and written to.
+//! Plans by example. This page has the shared fixtures: states, and a bench that plans an allocation and applies
+//! changes to it.
 
 mod artifacts;
 mod attempts;
@@ -52,7 +53,7 @@ fn context() -> Context {
     World::new(settings()).ctx
 }
 
-/// Plans an allocation as a source gives it.
+/// Plans an allocation as received from its source.
 fn plan(now: Now, ctx: &Context, spec: &Arc<Allocation>, state: &AllocState) -> Plan {
     super::plan(now, ctx, &AllocSpec::read(spec.clone()), state)
 }
@@ -70,7 +71,7 @@ fn up(all: &[Part]) -> Parts {
     parts
 }
 
-/// The changes of a plan, a line each.
+/// The changes of a plan, one per line.
 fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
     let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = desired;
@@ -95,7 +96,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
         .collect()
 }
 
-/// A task that fetches something first.
+/// A task with an artifact.
 fn fetching(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
     task.artifacts.push(herdlet_api_types::fixture::artifact("https://example.test/a.tgz"));
     task
@@ -110,8 +111,8 @@ fn plans_by_example() {
     let fresh = AllocState { parts: Parts::absent(), ..AllocState::default() };
     let adopted = |tasks, stage, parts| known(tasks, stage, parts);
     let table: Vec<(&str, Desired, AllocState, Vec<&str>)> = vec![
-        ("nothing is done in its name before that is written", Desired::Run, fresh.clone(), vec!["Adopt"]),
-        ("what was never adopted is simply forgotten", Desired::Gone, fresh, vec!["Forget"]),
+        ("nothing is done for it before that is stored", Desired::Run, fresh.clone(), vec!["Adopt"]),
+        ("an allocation that was never adopted is forgotten", Desired::Gone, fresh, vec!["Forget"]),
         (
             "the directory comes first",
             Desired::Run,
@@ -137,7 +138,7 @@ fn plans_by_example() {
             vec![],
         ),
         (
-            "running, after a start of the agent: a look",
+            "running, after a start of the agent: an inspection",
             Desired::Run,
             adopted(vec![running(), pending()], Stage::WaitAlloc, Parts::unknown()),
             vec!["Dir Look", "Task(0, Process) Recover { attempt: 1 }", "Task(0, Dir) Look"],
@@ -155,7 +156,7 @@ fn plans_by_example() {
             vec![],
         ),
         (
-            "dead, after a start of the agent: looked at, not started",
+            "dead, after a start of the agent: inspected, not started",
             Desired::Run,
             adopted(vec![dead(), dead()], Stage::Poststop, Parts::unknown()),
             vec!["Task(0, Process) Recover { attempt: 1 }", "Task(1, Process) Recover { attempt: 1 }"],
@@ -166,7 +167,7 @@ fn plans_by_example() {
     }
 }
 
-/// The cause was in `status` alone; `explain` and the task's history said "Exit Code: 137, Signal: 9".
+/// Only `status` showed the cause; `explain` and the task's history showed "Exit Code: 137, Signal: 9".
 #[test]
 fn a_task_that_was_out_of_memory_says_so() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -217,14 +218,14 @@ impl<'a> Bench<'a> {
         result
     }
 
-    /// As after a crash: what is stored, and nothing else.
+    /// Keeps only the stored state, as after a crash.
     fn crash(&mut self) {
         let durable = Durable::clone(&self.state.durable);
         self.state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
         self.issued.clear();
     }
 
-    /// Plans until nothing changes; the rounds it took.
+    /// Plans until nothing changes. Returns the number of rounds.
     fn settle(&mut self) -> usize {
         for round in 0..64 {
             let plan = plan(self.now, &self.ctx, self.spec, &self.state);

@@ -1,6 +1,7 @@
-//! The allocation's claims on volumes. A claim is the fact that a wanted allocation names the volume: nothing is stored and
-//! nothing is done here but to wait until every claimed volume is ready. Where a server has placed the allocation, it has chosen a machine
-//! that says it has the volume: one that isn't here any more fails the allocation, as by Nomad's client, unless something of it has begun.
+//! The allocation's claims on volumes. A claim is the fact that a wanted allocation names the volume: nothing is
+//! stored, and this step only waits until every claimed volume is ready. A server places an allocation here because the
+//! node reported the volume. If the volume no longer exists, such an allocation fails, as in Nomad's client, unless
+//! something of it has begun.
 
 use std_alloc::{format, vec::Vec};
 
@@ -15,7 +16,7 @@ use crate::{
     state::{Run, TaskState},
 };
 
-/// Waits for the group's volumes, whether a task mounts them or not: the group has asked for a machine that has them, as in Nomad.
+/// Waits for the group's volumes, even if no task mounts them: as in Nomad, the group requires a machine that has them.
 pub fn up(pass: &mut Pass<'_>) -> Progress {
     let (mut ready, mut missing) = (Progress::Arrived, Vec::new());
     for (volume, request) in &pass.group.volumes {
@@ -46,8 +47,9 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
     ready
 }
 
-/// Whether tasks would start, if they could, and none lives. Beside one that does, another that fails would have the allocation told as failed
-/// while it runs, or stop it: a poststop task waits all along, a sibling may be between two attempts.
+/// Whether no task lives, and some task would start if it could. If one lived, the failure of another would report the
+/// allocation as failed while it runs, or stop it: a poststop task waits all along, and a sibling may be between two
+/// attempts.
 fn nothing_lives(pass: &Pass<'_>) -> bool {
     let tasks = &pass.state.durable.tasks;
     let waits =

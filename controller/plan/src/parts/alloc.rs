@@ -14,13 +14,13 @@ use crate::limits::{CATALOG_TIMEOUT, OPERATION_TIMEOUT};
 /// One part of an allocation.
 #[derive(Debug, Clone, Copy)]
 pub struct AllocPartRow {
-    /// Whether the group asks for it.
+    /// Whether the group needs it.
     pub needed: fn(&Group) -> Need,
-    /// What holds for operations on it.
+    /// The properties of operations on it.
     pub row: PartRow,
 }
 
-/// Which of its own parts an allocation needs.
+/// Which of the allocation's own parts a group needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AllocNeeds {
     pub dir: Need,
@@ -51,7 +51,7 @@ pub const DIR: AllocPartRow = AllocPartRow {
         if_lost: IfLost::FailUsers("allocation directory is gone"),
         if_fatal: IfFatal::FailUsers { kind: TaskEventKind::SetupFailure, prefix: "failed to set up" },
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "directory", them: "it", up: "making", down: "removing" },
+        words: Words { name: "directory", them: "it", up: "creating", down: "removing" },
     },
 };
 
@@ -63,7 +63,7 @@ pub const SERVICES: AllocPartRow =
 pub const CHECKS: AllocPartRow =
     AllocPartRow { needed: |group| Need::when(has_own_checks(&group.services)), row: CHECKS_ROW };
 
-/// What holds for registrations, whoever has them.
+/// Registrations, of groups and of tasks.
 pub(super) const SERVICES_ROW: PartRow = PartRow {
     name: "service",
     medium: Medium::Catalogue,
@@ -81,7 +81,7 @@ pub(super) const SERVICES_ROW: PartRow = PartRow {
     words: Words { name: "services", them: "them", up: "registering", down: "deregistering" },
 };
 
-/// What holds for checks, whoever has them.
+/// Checks, of groups and of tasks.
 pub(super) const CHECKS_ROW: PartRow = PartRow {
     name: "check",
     medium: Medium::Agent,
@@ -95,5 +95,5 @@ pub(super) const CHECKS_ROW: PartRow = PartRow {
     if_lost: IfLost::Restore,
     if_fatal: IfFatal::Ignore,
     timeout: Timeout::same(OPERATION_TIMEOUT),
-    words: Words { name: "checks", them: "them", up: "beginning", down: "ending" },
+    words: Words { name: "checks", them: "them", up: "starting", down: "stopping" },
 };

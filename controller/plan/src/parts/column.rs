@@ -1,4 +1,4 @@
-//! The columns of the tables: what can be said of a part.
+//! The columns of the tables: the properties of a part.
 
 use herdlet_api_types::{Duration, task::TaskEventKind};
 
@@ -7,38 +7,38 @@ use crate::{
     state::Doing,
 };
 
-/// What holds for operations on a part, an allocation's or a task's.
+/// The properties of operations on a part, an allocation's or a task's.
 #[derive(Debug, Clone, Copy)]
 pub struct PartRow {
     /// For metrics and events; never renamed.
     pub name: &'static str,
     /// What it consists of.
     pub medium: Medium,
-    /// What is done with it after a start of the agent.
+    /// How the agent treats it after its own start.
     pub trust: Trust,
-    /// Which directory's drift makes it suspect.
+    /// The directory whose drift makes it suspect.
     pub inside: Inside,
-    /// What its drift means for a task that runs.
+    /// What its drift means for a running task.
     pub while_running: WhileRunning,
-    /// Whose facts it reads.
+    /// The parts whose facts it reads.
     pub reads: &'static [Read],
-    /// What is stored of it.
+    /// The part of its state that is stored.
     pub memory: Memory,
     /// When it is taken down.
     pub down: Down,
-    /// Whether bringing it up is taken back.
+    /// Whether a stop cancels bringing it up.
     pub withdraw: Withdraw,
-    /// What follows where a look does not find it.
+    /// What happens if an inspection does not find it.
     pub if_lost: IfLost,
-    /// What follows where it can never be brought up.
+    /// What happens if it can never be brought up.
     pub if_fatal: IfFatal,
-    /// After which time an operation on it is overdue.
+    /// The time after which an operation on it is overdue.
     pub timeout: Timeout,
-    /// How people speak of it.
+    /// How texts for people name it.
     pub words: Words,
 }
 
-/// Whether a specification asks for a part.
+/// Whether a specification needs a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// It does.
@@ -53,40 +53,40 @@ impl Need {
     }
 }
 
-/// What a part consists of, and so what else ends it than its own operations.
+/// What a part consists of. This determines what else ends it, apart from its own operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// Files: they need room on a disk and go with their directory.
+    /// Files: they need disk space and are removed with their directory.
     Files,
-    /// Mounts: they go with a reboot.
+    /// Mounts: a reboot removes them.
     Mounts,
-    /// Processes: they go with a reboot.
+    /// Processes: a reboot ends them.
     Processes,
-    /// Entries of a catalogue: it may be out of reach, and forgets nothing.
+    /// Entries of a catalogue: it may be unreachable, and forgets nothing.
     Catalogue,
-    /// Work of the agent itself: it goes with the agent.
+    /// Work of the agent itself: it ends with the agent.
     Agent,
 }
 
-/// How a part is brought up of which nothing is known.
+/// How a part of unknown state is brought up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// It is looked for before anything is done.
+    /// It is inspected first.
     LookFirst,
-    /// Bringing it up compares by itself and changes only what differs.
+    /// Bringing it up compares, and changes only what differs.
     Assert,
 }
 
 /// Facts that a part reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Read {
-    /// Whose.
+    /// The part that produced them.
     pub source: Source,
-    /// What the reader asks of them.
+    /// When the reader uses them.
     pub when: ReadWhen,
 }
 
-/// A part whose facts are read. Where it is not needed there is nothing to read.
+/// A part whose facts are read. If it is not needed, there are no facts to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// A part of the same task.
@@ -96,7 +96,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The part, for a reader of this task; none where the allocation itself reads a task's part.
+    /// The part, for a reader of this task; `None` if the allocation itself reads a task's part.
     pub fn part(self, task: Option<TaskIndex>) -> Option<Part> {
         match self {
             Self::Own(part) => task.map(|index| Part::Task(index, part)),
@@ -105,65 +105,65 @@ impl Source {
     }
 }
 
-/// What a reader asks of facts. None is brought up, nor started, while they are unknown.
+/// When a reader uses facts. While they are unknown, no reader is brought up or started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadWhen {
-    /// They are read once, when it is brought up or started.
+    /// Once, when the reader is brought up or started.
     AtStart,
-    /// It is looked at again whenever they change.
+    /// Whenever they change: the reader is then inspected again.
     Live,
-    /// The source is up: what it was asked is confirmed.
+    /// Once the source is up, that is, the catalogue has confirmed it.
     Confirmed,
 }
 
 /// What is stored of a part, and so what is known of it after a start of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    /// Nothing: its facts are found again by looking.
+    /// Nothing: an inspection recovers its facts.
     Inspected,
     /// Its facts.
     Stored,
-    /// That it may exist, before it is brought up for the first time: whoever holds it can't always be asked.
+    /// That it may exist, before it is first brought up: its catalogue can't always be asked.
     MayExist,
 }
 
-/// The directory that a part lies in: where that drifts, this may have too.
+/// The directory that a part lies in. If that drifts, the part may have drifted too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inside {
-    /// It lies in none.
+    /// None.
     Nothing,
     /// The allocation's directory.
     AllocDir,
-    /// The task's directory, and with it the allocation's.
+    /// The task's directory, and so the allocation's.
     TaskDir,
 }
 
-/// What a start of the task asks of the part.
+/// What a start of the task requires of the part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BeforeStart {
-    /// Nothing: it comes with the process or after it.
+    /// Nothing: it comes up with the process or after it.
     Nothing,
-    /// It is up before later parts are begun. The task may change it afterwards.
+    /// It is up before later parts begin. The task may change it afterwards.
     Once,
     /// It is up.
     Verify,
 }
 
-/// What becomes of a part that drifts while the task runs.
+/// What happens to a part that drifts while the task runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhileRunning {
     /// It is brought up again.
     Keep,
-    /// It is looked for before the next start.
+    /// It is inspected before the next start.
     Leave,
 }
 
 /// When a part is taken down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Down {
-    /// Before the kill, also where the decision to stop can't be stored.
+    /// Before the kill, even if the decision to stop can't be stored.
     First,
-    /// Once the task has ended for good and nothing of its process is left.
+    /// Once the task has ended for good and its process is removed.
     AfterProcess,
     /// With each attempt.
     EachAttempt,
@@ -171,46 +171,46 @@ pub enum Down {
     WithDir,
 }
 
-/// Whether an operation that brings a part up is taken back once its task is to end.
+/// Whether an operation that brings a part up is cancelled when its task is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withdraw {
-    /// It runs to its end.
+    /// It is not.
     Never,
-    /// It may wait or take long.
+    /// It is, because it may wait or take long.
     WhileStarting,
 }
 
-/// What follows where a look does not find a part.
+/// What happens if an inspection does not find a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfLost {
-    /// It is made again.
+    /// It is created again.
     Restore,
-    /// Tasks that have used it fail, for this reason: it is not made again, empty, under them.
+    /// Tasks that have used it fail, for this reason: it is not recreated, empty, while they run.
     FailUsers(&'static str),
 }
 
-/// What follows where a part can never be brought up as specified.
+/// What happens if a part can never be brought up as specified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfFatal {
-    /// It is tried again as after any other failure.
+    /// It is retried as after any other failure.
     Ignore,
-    /// Tasks that wait to start fail, with this event; its message begins with the prefix.
+    /// Tasks that wait to start fail, with this event. Its message begins with the prefix.
     FailUsers {
         /// Nomad's event.
         kind: TaskEventKind,
-        /// Before the reason.
+        /// Precedes the reason.
         prefix: &'static str,
     },
     /// The restart policy counts it as a failed start.
     RestartPolicy,
-    /// Its turn is over.
+    /// The stop goes on without it.
     GoOn,
 }
 
-/// After which time an operation is overdue.
+/// The time after which an operation is overdue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeout {
-    /// For looking.
+    /// For an inspection.
     pub look: Duration,
     /// For bringing it up or renewing it.
     pub up: Duration,
@@ -232,15 +232,15 @@ impl Timeout {
     }
 }
 
-/// How people speak of a part.
+/// How texts for people name a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words {
     /// Its name.
     pub name: &'static str,
     /// Its pronoun.
     pub them: &'static str,
-    /// What bringing it up is called.
+    /// The verb for bringing it up.
     pub up: &'static str,
-    /// What taking it down is called.
+    /// The verb for taking it down.
     pub down: &'static str,
 }

@@ -1,7 +1,8 @@
-//! Parts that only tests have, so that every column of the table has a user before the part that will need it.
+//! Parts for tests only, so that every column of the table has a user before the real part that needs it.
 //!
-//! In: a task with `probe: true` in its driver's config. Out: two parts of it. The probe is made elsewhere, may be out of reach, and is changed under a
-//! running task, which gets a signal. Its reader is made of it: a running task restarts with it. No driver takes such a config.
+//! In: a task with `probe: true` in its driver's config. Out: two parts of it. The probe exists outside the agent, may
+//! be unreachable, and changes under a running task, which then gets a signal. Its reader is made from it: when the
+//! reader changes, a running task restarts. No driver accepts such a config.
 
 use std_alloc::string::String;
 
@@ -20,7 +21,7 @@ use crate::{
     op::{Part, TaskPart},
 };
 
-/// What is made elsewhere.
+/// A part that exists outside the agent.
 pub(super) const PROBE: TaskPartRow = TaskPartRow {
     part: TaskPart::Probe,
     needed: needed_by,
@@ -41,11 +42,11 @@ pub(super) const PROBE: TaskPartRow = TaskPartRow {
         if_lost: IfLost::Restore,
         if_fatal: IfFatal::Ignore,
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "probe", them: "it", up: "making", down: "removing" },
+        words: Words { name: "probe", them: "it", up: "creating", down: "removing" },
     },
 };
 
-/// What is made of it.
+/// A part made from the probe.
 pub(super) const PROBE_READER: TaskPartRow = TaskPartRow {
     part: TaskPart::ProbeReader,
     needed: needed_by,
@@ -66,7 +67,7 @@ pub(super) const PROBE_READER: TaskPartRow = TaskPartRow {
         if_lost: IfLost::FailUsers("the probe's reader is gone"),
         if_fatal: IfFatal::RestartPolicy,
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "probe's reader", them: "it", up: "making", down: "removing" },
+        words: Words { name: "probe's reader", them: "it", up: "creating", down: "removing" },
     },
 };
 
@@ -96,7 +97,7 @@ mod tests {
         own.into_iter().chain(TASK_PARTS.into_iter().map(|row| &row.row)).collect()
     }
 
-    /// The name of a value, without what it holds.
+    /// The name of a value, without its content.
     fn name(value: impl Debug) -> String {
         let text = format!("{value:?}");
         text.split([' ', '(']).next().map(String::from).unwrap_or_default()
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(((PROBE.needed)(&task), (PROBE_READER.needed)(&task)), (Need::Needed, Need::Needed));
     }
 
-    /// A value of a column that no part has is one that nothing tests.
+    /// No test covers a column's value that no part has.
     #[test]
     fn every_value_of_every_column_has_a_part() {
         let rows = rows();

@@ -1,4 +1,5 @@
-//! Sets of a task's parts. Which parts a specification needs is found once for each specification, and read in each plan.
+//! Sets of a task's parts. The parts that a specification needs are computed once per specification, and read by each
+//! plan.
 
 use herdlet_api_types::job::Task;
 
@@ -12,7 +13,7 @@ use crate::op::TaskPart;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PartSet(u16);
 
-/// Parts that are up before a start.
+/// Parts that must be up before a start.
 pub(crate) const BEFORE_START: PartSet = before_start();
 
 /// Parts that are kept up beside a process. Services and checks have rules of their own.
@@ -93,7 +94,7 @@ const fn after_process() -> PartSet {
     set
 }
 
-// Bits are places in the table.
+// Bits are positions in the table.
 const _: () = {
     let mut at = 0;
     while at < TASK_PARTS.len() {

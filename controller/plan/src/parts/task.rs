@@ -28,17 +28,17 @@ use crate::{
 pub struct TaskPartRow {
     /// Which part.
     pub part: TaskPart,
-    /// Whether the task asks for it.
+    /// Whether the task needs it.
     pub needed: fn(&Task) -> Need,
-    /// What a start asks of it.
+    /// What a start requires of it.
     pub before_start: BeforeStart,
-    /// What a running task is owed where its facts, the first, are replaced by the second.
+    /// What a running task must be notified of when the first facts are replaced by the second.
     pub on_change: fn(&Task, &Facts, &Facts) -> Option<ChangeAction>,
-    /// What holds for operations on it.
+    /// The properties of operations on it.
     pub row: PartRow,
 }
 
-/// The order to bring up; that of [`TaskPart`].
+/// The order to bring up, which is also the order of [`TaskPart`].
 pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &DIR,
     &ARTIFACTS,
@@ -94,7 +94,7 @@ const DIR: TaskPartRow = TaskPartRow {
         if_lost: IfLost::FailUsers("task directory is gone"),
         if_fatal: fails_with("task_dir"),
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "directory", them: "it", up: "making", down: "removing" },
+        words: Words { name: "directory", them: "it", up: "creating", down: "removing" },
     },
 };
 
@@ -226,14 +226,14 @@ const PRESTOP: TaskPartRow = TaskPartRow {
         if_lost: IfLost::Restore,
         if_fatal: IfFatal::GoOn,
         timeout: Timeout::same(OPERATION_TIMEOUT),
-        words: Words { name: "prestop", them: "it", up: "running", down: "ending" },
+        words: Words { name: "prestop", them: "it", up: "running", down: "stopping" },
     },
 };
 
-/// What concerns nobody who runs.
+/// The change does not concern a running task.
 const NOTHING: fn(&Task, &Facts, &Facts) -> Option<ChangeAction> = |_, _, _| None;
 
-/// Tokens that don't expire are never renewed. One restart is enough for all, and needs no signal beside it.
+/// Tokens that don't expire are never renewed. One restart is enough for all tokens, and makes signals unnecessary.
 fn tell_of_tokens(task: &Task, _: &Facts, _: &Facts) -> Option<ChangeAction> {
     let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
     let mut restarting = expiring().filter(|identity| identity.change_mode == ChangeMode::Restart);
@@ -248,7 +248,7 @@ fn tell_of_tokens(task: &Task, _: &Facts, _: &Facts) -> Option<ChangeAction> {
     (!signals.is_empty()).then_some(ChangeAction::Signal(signals))
 }
 
-/// The task fails with Nomad's event for its hooks.
+/// The task fails with Nomad's event for hooks.
 const fn fails_with(prefix: &'static str) -> IfFatal {
     IfFatal::FailUsers { kind: TaskEventKind::HookFailed, prefix }
 }

@@ -1,6 +1,7 @@
-//! The memory of checks: what they have said, and which of them run for something that is gone.
+//! The state of checks: their results, and which of them run for an outdated version or process.
 //!
-//! In: results, the checks that are wanted. Out: what holds of them now. What a new agent has to know is in [`Durable::checks`](super::Durable::checks).
+//! In: results, and the checks that are wanted. Out: the results that are valid now. What the next agent needs is in
+//! [`Durable::checks`](super::Durable::checks).
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -12,22 +13,23 @@ use herdlet_api_types::service::CheckResult;
 
 use crate::{op::Part, state::AllocState};
 
-/// What is known of an allocation's checks, and not stored.
+/// The state of an allocation's checks that is not stored.
 #[derive(Debug, Clone, Default)]
 pub struct ChecksMemory {
-    /// Last results, by check id. Of those in [`Durable::checks`](super::Durable::checks) the output may be newer.
+    /// Last results, by check id. Their output may be newer than in [`Durable::checks`](super::Durable::checks).
     pub results: BTreeMap<String, CheckResult>,
-    /// Since when the checks fail that restart what they check, by check id and `CLOCK_BOOTTIME`.
+    /// Since when checks with `check_restart` have been failing, by check id, in `CLOCK_BOOTTIME`.
     pub failing_since_ns: BTreeMap<String, u64>,
     /// Checks that run for an older version of the job, which had other services, or for a process that has ended.
     pub outdated: BTreeSet<Part>,
-    /// The group's checks speak of a process that has ended: they begin anew.
+    /// The results of the group's checks are about an ended process: the checks begin again.
     pub recheck: bool,
 }
 
 impl AllocState {
-    /// A check was made. Stored is what a new agent has to know: the status, and what was said when it changed. What is stale is about
-    /// a time before: it counts where nothing else is known, else what is known is no news any more.
+    /// Records the result of a check. The durable copy is for the next agent: the status, and the output when it last
+    /// changed. A stale result is about an earlier time: it is used only if nothing else is known; otherwise the known
+    /// result is marked stale.
     pub fn learn_check(&mut self, mut result: CheckResult, boot_ns: u64) {
         match self.checks.results.get(&result.id) {
             Some(known) if result.stale => result = CheckResult { stale: true, ..known.clone() },
@@ -44,8 +46,9 @@ impl AllocState {
         self.checks.results.insert(result.id.clone(), result);
     }
 
-    /// These are the checks of an owner from now on, a task or the group. What is known of one holds on, also where it is made otherwise
-    /// now and so bears another id: until it is made, it is hearsay. Of others nothing is known any more.
+    /// Sets the checks of an owner, a task or the group. Known results are kept, also of a check that is now run
+    /// differently and so has another id: until it has run, its result is stale. Results of other checks of the owner
+    /// are dropped.
     pub fn expect_checks(&mut self, task: Option<&str>, wanted: &[CheckResult], boot_ns: u64) {
         let is_theirs = |result: &CheckResult| result.task.as_deref() == task;
         let is_wanted = |id: &str| wanted.iter().any(|wanted| wanted.id == id);
@@ -78,7 +81,7 @@ impl AllocState {
         }
     }
 
-    /// What these checks have said tells nothing any more.
+    /// Drops the results of these checks, which are no longer valid.
     pub fn forget_checks(&mut self, forgotten: impl Fn(&CheckResult) -> bool) {
         self.checks.results.retain(|_, result| !forgotten(result));
         self.checks.failing_since_ns.retain(|id, _| self.checks.results.contains_key(id));

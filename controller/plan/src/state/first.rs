@@ -1,10 +1,10 @@
 //! First attempts, which are not stored before they begin.
 //!
-//! Every other attempt is committed before it is started, so that the next agent knows what to look for. Of the first that is known
-//! anyway, by the allocation itself: its number is 1, and where the lifecycle has come as far as its task it may have begun. So
-//! the way to a task's first act waits for the disk once, not twice. This holds in the boot in which the allocation was adopted:
-//! later nobody can tell any more whether there was a first attempt. Its number is used up then, and nothing else follows from it:
-//! a task that may never have begun has lost nothing.
+//! Every other attempt is committed before it is started, so that the next agent knows what to look for. A first
+//! attempt is implied by the allocation: its number is 1, and it may have begun if the lifecycle has reached its task.
+//! So a task's first start waits for one disk write instead of two. This holds only in the boot in which the allocation
+//! was adopted: later nothing shows whether there was a first attempt. Its number then counts as used, without other
+//! consequences: a task that may never have begun has lost nothing.
 
 use std_alloc::{collections::BTreeSet, string::String};
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl AllocState {
-    /// What an agent knows that finds this stored: nothing of any part.
+    /// The state of an agent that reads this from the database: it knows nothing of any part.
     pub fn restored(spec: &Allocation, mut durable: Durable, now: Now) -> Self {
         let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
         if durable.is_judged_healthy() {
@@ -53,12 +53,12 @@ impl AllocState {
         Self { durable: Tracked::stored(durable), parts, facts, checks, maybe_begun, ..Self::default() }
     }
 
-    /// Whether a first attempt that begins now is left unstored.
+    /// Whether a first attempt that begins now is not stored.
     pub fn leaves_first_unstored(&self, now: Now) -> bool {
         self.durable.boot == Some(now.boot)
     }
 
-    /// Whether it is not known yet of every first attempt that may have begun what became of it.
+    /// Whether the fate of a first attempt that may have begun is still unknown.
     pub fn first_is_open(&self) -> bool {
         let process = |index: &u16| self.parts.get(Part::Task(*index, TaskPart::Process));
         self.maybe_begun.iter().map(process).any(|state| *state != PartState::Absent)

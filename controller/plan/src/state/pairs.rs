@@ -1,6 +1,6 @@
-//! How maps are stored whose keys are parts: as a list of pairs, which every format can hold.
+//! Maps with parts as keys, stored as lists of pairs, which every format supports.
 //!
-//! A pair whose key is of a newer release is skipped: a record outlives a downgrade.
+//! A pair whose key only a newer release knows is skipped: a record survives a downgrade.
 
 use std_alloc::{collections::BTreeMap, vec::Vec};
 

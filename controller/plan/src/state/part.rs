@@ -1,56 +1,56 @@
-//! What is known of one part, and whether an operation runs on it.
+//! The state of one part, and whether an operation runs on it.
 //!
-//! While an operation runs nothing else is known of its part and no other may begin: its slot is taken until it has truly
-//! ended, also past its time. That rule is kept here, by [`PartState::learn`], so that no caller has to think of it.
+//! While an operation runs, nothing else is known of its part and no other operation may begin: its slot is taken until
+//! it has really ended, even when it is overdue. [`PartState::learn`] enforces this, so that callers need not.
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use crate::op::Part;
 
-/// What is known of one part.
+/// The state of one part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PartState {
-    /// Nothing is known: the planner looks.
+    /// Nothing is known: the planner inspects it.
     #[default]
     Unknown,
-    /// It was up and something suggests that it no longer is: the planner looks, and counts drift if so.
+    /// It was up, and something suggests that it no longer is: the planner inspects it, and counts drift if so.
     Suspect(Noticed),
-    /// It is not there: the planner brings it up if it is wanted.
+    /// It does not exist: the planner brings it up if it is wanted.
     Absent,
-    /// It is there: the planner takes it down if it is not wanted.
+    /// It exists: the planner takes it down if it is not wanted.
     Up,
     /// An operation runs: the planner waits for its outcome.
     Busy {
-        /// The operation.
+        /// The operation's number.
         generation: u64,
         /// What it does.
         doing: Doing,
         /// Since when, by `CLOCK_BOOTTIME`.
         since_ns: u64,
-        /// What it was about has changed meanwhile: its outcome tells nothing but that it has ended.
+        /// Its subject has changed meanwhile: its outcome means only that it has ended.
         overtaken: bool,
-        /// Its time is over.
+        /// It has exceeded its timeout.
         overdue: bool,
     },
-    /// The last operation found that something is not there yet that the part needs, maybe for days: the planner asks again at `ask_at_ns`,
-    /// or when it hears of a change. Meanwhile no operation runs, and none holds a permit.
+    /// The last operation found that something the part needs does not exist yet, perhaps for days. The planner asks
+    /// again at `ask_at_ns`, or when an event reports a change. Meanwhile no operation runs, and none holds a permit.
     Pending {
-        /// What it waits for, for people: reads after "waits for".
+        /// What it waits for, in texts for people: follows "waits for".
         on: String,
-        /// Since when, by `CLOCK_BOOTTIME`, whatever it has waited for meanwhile.
+        /// Since when it has been pending, by `CLOCK_BOOTTIME`, whatever it has waited for meanwhile.
         since_ns: u64,
         /// When to ask again, by `CLOCK_BOOTTIME`.
         ask_at_ns: u64,
     },
     /// The last operation failed: the planner tries again at `retry_at_ns`.
     Failed {
-        /// What it did.
+        /// What the operation did.
         doing: Doing,
-        /// How often in a row.
+        /// Number of failures in a row.
         attempt: u32,
         /// When to try again, by `CLOCK_BOOTTIME`.
         retry_at_ns: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -64,7 +64,7 @@ pub enum Doing {
     Renew,
     /// Taking it down.
     Down,
-    /// Looking; after it was up, because of what was noticed.
+    /// Inspecting it; with the kind of notice, if it was up before.
     Look(Option<Noticed>),
 }
 
@@ -73,12 +73,12 @@ pub enum Doing {
 pub enum Noticed {
     /// By an event, at once.
     Event,
-    /// By a periodic look.
+    /// By a periodic inspection.
     Look,
 }
 
 impl Noticed {
-    /// The word for it.
+    /// Its name in metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Event => "event",
@@ -87,25 +87,25 @@ impl Noticed {
     }
 }
 
-/// The operation that has ended on a part.
+/// How an operation on a part has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It did this, and its outcome holds.
+    /// Its outcome is valid. This is what it did.
     Fresh(Doing),
-    /// What it was about has changed meanwhile.
+    /// Its subject has changed meanwhile.
     Overtaken,
 }
 
-/// States of all parts that an allocation may have.
+/// The states of all parts that an allocation may have.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// In the order of parts: a few dozen at most, looked up many times in each plan.
+    /// Sorted by part: a few dozen at most, looked up many times in each plan.
     known: Vec<(Part, PartState)>,
     unseen: PartState,
-    /// With the time when it was found, by `CLOCK_BOOTTIME`.
+    /// Drifted parts, with the time of detection by `CLOCK_BOOTTIME`.
     drifted: BTreeMap<Part, u64>,
     failures: BTreeMap<Part, u32>,
-    /// Since when parts are pending, also while they are asked again.
+    /// Since when parts have been pending, kept while they are asked again.
     pending: BTreeMap<Part, u64>,
 }
 
@@ -115,12 +115,13 @@ impl PartState {
         matches!(self, Self::Busy { .. })
     }
 
-    /// An operation begins.
+    /// Marks it as busy with an operation.
     pub fn begin(&mut self, generation: u64, doing: Doing, since_ns: u64) {
         *self = Self::Busy { generation, doing, since_ns, overtaken: false, overdue: false };
     }
 
-    /// The awaited operation has ended: nothing is known until its outcome is taken in. None where another is awaited.
+    /// Ends the awaited operation: the state is unknown until its outcome is applied. `None` if another operation is
+    /// awaited.
     pub fn end(&mut self, ended: u64) -> Option<Ended> {
         let Self::Busy { generation, doing, overtaken, .. } = *self else { return None };
         if generation != ended {
@@ -130,7 +131,7 @@ impl PartState {
         Some(if overtaken { Ended::Overtaken } else { Ended::Fresh(doing) })
     }
 
-    /// The operation's time is over; it keeps its slot.
+    /// Marks the operation as overdue. It keeps its slot.
     pub fn run_over(&mut self, late: u64) {
         if let Self::Busy { generation, overdue, .. } = self
             && *generation == late
@@ -139,14 +140,14 @@ impl PartState {
         }
     }
 
-    /// What an operation in flight is about has changed.
+    /// Marks the operation in flight as overtaken: its subject has changed.
     pub fn overtake(&mut self) {
         if let Self::Busy { overtaken, .. } = self {
             *overtaken = true;
         }
     }
 
-    /// Remembers what is known, unless an operation runs: then its outcome will tell.
+    /// Sets the state, unless an operation runs: then its outcome will determine it.
     pub fn learn(&mut self, known: Self) {
         if !self.is_busy() {
             *self = known;
@@ -155,22 +156,22 @@ impl PartState {
 }
 
 impl Parts {
-    /// Parts of an allocation that has never had any: nothing to look for.
+    /// The parts of an allocation that never had any: there is nothing to inspect.
     pub fn absent() -> Self {
         Self::all(PartState::Absent)
     }
 
-    /// Parts of an allocation that this agent process knows nothing of yet.
+    /// The parts of an allocation of which this agent process knows nothing yet.
     pub fn unknown() -> Self {
         Self::all(PartState::Unknown)
     }
 
-    /// What is known of a part.
+    /// The state of a part.
     pub fn get(&self, part: Part) -> &PartState {
         self.place(part).ok().and_then(|at| self.known.get(at)).map_or(&self.unseen, |(_, state)| state)
     }
 
-    /// See [`PartState::learn`]. Once a part is up or gone its failures are forgotten.
+    /// See [`PartState::learn`]. Once a part is up or gone, its failures are forgotten.
     pub fn learn(&mut self, part: Part, known: PartState) {
         if matches!(known, PartState::Up | PartState::Absent) {
             self.failures.remove(&part);
@@ -179,7 +180,7 @@ impl Parts {
         self.get_mut(part).learn(known);
     }
 
-    /// The part needs something that is not there yet.
+    /// Marks the part as pending: something it needs does not exist yet.
     pub fn await_need(&mut self, part: Part, on: String, now_ns: u64, ask_at_ns: u64) {
         let since_ns = *self.pending.entry(part).or_insert(now_ns);
         self.learn(part, PartState::Pending { on, since_ns, ask_at_ns });
@@ -205,24 +206,24 @@ impl Parts {
         self.get_mut(part).overtake();
     }
 
-    /// One more operation on the part has failed: how many in a row.
+    /// Counts one more failed operation on the part. Returns the number of failures in a row.
     pub fn count_failure(&mut self, part: Part) -> u32 {
         let failures = self.failures.entry(part).or_default();
         *failures = failures.saturating_add(1);
         *failures
     }
 
-    /// The part's drift was seen and is not repaired yet.
+    /// Records that the part has drifted and is not repaired yet.
     pub fn mark_drifted(&mut self, part: Part, at_ns: u64) {
         self.drifted.entry(part).or_insert(at_ns);
     }
 
-    /// The part is up again: since when it had drifted.
+    /// The part is up again. Returns since when it had drifted.
     pub fn clear_drifted(&mut self, part: Part) -> Option<u64> {
         self.drifted.remove(&part)
     }
 
-    /// All parts of which something is known.
+    /// All parts with a known state.
     pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
         self.known.iter().map(|(part, state)| (*part, state))
     }
@@ -248,7 +249,7 @@ impl Parts {
         &mut self.known[at].1
     }
 
-    /// Where the part stands, or belongs.
+    /// The part's index, or where to insert it.
     fn place(&self, part: Part) -> Result<usize, usize> {
         self.known.binary_search_by(|(known, _)| known.cmp(&part))
     }

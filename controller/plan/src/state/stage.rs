@@ -1,9 +1,9 @@
-//! How far an allocation's lifecycle has come, and which tasks may start then.
+//! The stages of an allocation's lifecycle, and which tasks each admits.
 
 use herdlet_api_types::job::Lifecycle;
 use serde::{Deserialize, Serialize};
 
-/// How far an allocation's lifecycle has come. Only ever moves forward, except for a restart of all tasks.
+/// The stage of an allocation's lifecycle. It only moves forward, except for a restart of all tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -16,16 +16,17 @@ pub enum Stage {
     Main,
     /// Poststart tasks may start.
     Poststart,
-    /// Nothing new starts but restarts of main tasks and sidecars.
+    /// Only restarts of main tasks and sidecars start.
     WaitAlloc,
     /// Poststop tasks may start.
     Poststop,
 }
 
 impl Stage {
-    /// Where the lifecycle goes on of which nobody knows how far it had come, as Nomad's does after a restore. `Init` is the
-    /// barrier of a restart of all and waits until every task is pending, which one that runs never becomes: its siblings would
-    /// wait for ever. A closed gate keeps none from being watched; prestart tasks whose end was forgotten run once more.
+    /// Where a lifecycle continues whose stage is unknown, as Nomad's does after a restore. `Init` would be wrong: it
+    /// is the barrier of a restart of all tasks and waits until every task is pending, which a running task never
+    /// becomes, so its siblings would wait forever. A closed gate does not keep a task from being watched. Prestart
+    /// tasks whose end was forgotten run once more.
     pub const UNTOLD: Self = Self::Prestart;
 
     /// Whether a task of this kind may start.

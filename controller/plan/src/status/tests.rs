@@ -1,4 +1,5 @@
-//! Nomad's client status over all task states; when an allocation has converged, and what is said while it hasn't.
+//! Tests of Nomad's client status over all task states, of convergence, and of the messages while an allocation has not
+//! converged.
 
 use std_alloc::{string::ToString, sync::Arc, vec};
 
@@ -76,7 +77,7 @@ fn a_plan_that_waits_for_nothing_has_arrived() {
         ),
         (Some(true), vec![], ConvergenceState::Converged, None, ""),
         (Some(false), vec![], ConvergenceState::Failed, Some(Reason::Health), "judged as unhealthy"),
-        // Whatever it still waits for: it had its time.
+        // Regardless of what it still waits for: its time is over.
         (Some(false), gate(), ConvergenceState::Failed, Some(Reason::Dependency), unhealthy),
     ] {
         assert_eq!(verdict(health, waiting), (expected, reason, said.to_string()), "{health:?}");
@@ -90,10 +91,10 @@ fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
     let broken = ExitResult { error: "failed to execute the program".to_string(), ..exit(0) };
     let hungry = ExitResult { oom_killed: true, ..exit(137) };
     for (exit, expected) in [
-        (None, "waits before it starts again"),
-        (Some(exit(3)), "waits before it starts again; last exit code 3"),
-        (Some(hungry), "waits before it starts again; last: out of memory"),
-        (Some(broken), "waits before it starts again; last: failed to execute the program"),
+        (None, "restarts after a delay"),
+        (Some(exit(3)), "restarts after a delay; last exit code 3"),
+        (Some(hungry), "restarts after a delay; last: out of memory"),
+        (Some(broken), "restarts after a delay; last: failed to execute the program"),
     ] {
         let tasks = vec![TaskState { exit, ..backing_off() }];
         let durable = Durable { tasks, ..Durable::default() };
@@ -104,7 +105,7 @@ fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
     }
 }
 
-/// What the roll-out's verdict waits for is told as it is now: what is there already is not waited for.
+/// Only what is missing now is named, not what exists already.
 #[test]
 fn what_health_waits_for_is_told_as_it_is() {
     let check = herdlet_api_types::fixture::check("alive");
@@ -157,7 +158,7 @@ fn a_part_is_named_with_its_task() {
         [(Part::Dir, "directory"), (Part::Task(0, crate::op::TaskPart::Process), "task main: process")]
     {
         let told = describe(at(1), &spec, &state, &Waiting::Part(part));
-        assert_eq!((&*told.part, &*told.message), (name, "not looked at yet"));
+        assert_eq!((&*told.part, &*told.message), (name, "not inspected yet"));
     }
 }
 

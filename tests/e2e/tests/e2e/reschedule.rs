@@ -27,7 +27,7 @@ fn a_failed_allocation_is_followed_by_another_one() {
         allocs(&agent).into_iter().find(|alloc| alloc["ClientStatus"] == "failed")
     });
     let told = agent.cli(&["explain", "flaky"]).stdout;
-    assert!(told.contains("another allocation takes its place 30s after that"), "{told}");
+    assert!(told.contains("a replacement starts 30s later"), "{told}");
     let path = format!("/v1/allocation/{}", failed["ID"].as_str().unwrap());
     let failed_now = http::get(&agent.peer(), &path).unwrap().json();
     let path = format!("/v1/evaluation/{}", failed_now["FollowupEvalID"].as_str().unwrap());

@@ -1,7 +1,9 @@
-//! Stand-in servers to try a node with, where there is no cluster: `cargo run -p herdlet-nomad-server --bin nomad-servers -- [PORT] [JOB.json…]`.
+//! Stand-in servers to try a node without a cluster: `cargo run -p herdlet-nomad-server --bin nomad-servers -- [PORT]
+//! [JOB.json…]`.
 //!
-//! In: a port of loopback, jobs in the JSON of Nomad's API, and lines: `run JOB.json`, `stop JOB`, `purge JOB`, `drain`, `collect`,
-//! `status`. Out: what becomes of them. They hold their state in memory, and place jobs simply.
+//! In: a port of loopback, jobs in the JSON of Nomad's API, and lines: `run JOB.json`, `stop JOB`, `purge JOB`,
+//! `drain`, `collect`, `status`. Out: the state of nodes and allocations, on each change. The servers keep their state
+//! in memory, and place jobs simply.
 
 use std::{io::BufRead as _, process::ExitCode, time::Duration};
 
@@ -82,7 +84,7 @@ fn command(cluster: &Cluster, line: &str) {
         }),
         "status" => print!("{}", cluster.read(shown)),
         "" => {}
-        other => println!("{other:?} is none of {WORDS}"),
+        other => println!("unknown command {other:?}; known: {WORDS}"),
     }
 }
 

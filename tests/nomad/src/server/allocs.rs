@@ -1,4 +1,4 @@
-//! Allocations: given out, reported on, waited for, and their identities.
+//! Methods for allocations: lists, reports, blocking queries, and identities.
 
 use std::time::SystemTime;
 
@@ -29,7 +29,7 @@ impl Server {
             let found = |id| state.allocs.get(id).filter(|alloc| !missing.contains(&alloc.id));
             let allocs: Vec<_> = request.alloc_ids.iter().filter_map(found).collect();
             let is_new = allocs.iter().any(|alloc| alloc.modify_index > min);
-            // Only all of them are an answer.
+            // An incomplete list is not an answer.
             let is_whole = allocs.len() == request.alloc_ids.len() && is_new;
             is_whole.then(|| allocs.into_iter().cloned().collect())
         };
@@ -50,11 +50,11 @@ impl Server {
             (state.unreadable.clone(), is_huge)
         };
         if is_huge {
-            // A list of so many that nobody reads on.
+            // The header of a list too long to be read.
             return Ok(vec![0xdd, 0xff, 0xff, 0xff, 0xff]);
         }
         if allocs.iter().any(|alloc| unreadable.contains(&alloc.id)) {
-            // A list where there should be an index.
+            // A list in place of an index.
             let text = |text: &str| Value::Text(text.to_owned());
             let alloc = Value::Map(vec![(text("CreateIndex"), Value::List(vec![Value::Bool(true)]))]);
             return answer(&Value::Map(vec![(text("Allocs"), Value::List(vec![alloc]))]));
@@ -111,7 +111,7 @@ impl Server {
         let (meta, ()) = self.blocking(&request.options, index, |_| ()).await?;
         let ttl = self.cluster.settings.identity_ttl;
         let expiration = if ttl.is_zero() { Time::ZERO } else { Time::from(SystemTime::now() + ttl) };
-        // Each is another one.
+        // Each call gets another number, so that identities differ.
         let number = self.cluster.write(State::next);
         let sign = |wanted: &herdlet_nomad::wire::queries::IdentityRequest| SignedIdentity {
             alloc_id: wanted.alloc_id.clone(),

@@ -1,4 +1,4 @@
-//! What nodes say of themselves, and what they are told of what they are to run.
+//! Methods for nodes: registration, heartbeats, and their lists of allocations.
 
 use std::{
     collections::BTreeMap,
@@ -68,7 +68,7 @@ impl Server {
             return refuse("missing node secret ID for client status update");
         }
         self.allow(self.is_token(&request.options.auth_token, Some(&request.node_id)))?;
-        // From 2.0.5 on the first look goes by the index of all allocations, so that nothing that was collected before is missed.
+        // From 2.0.5 on, the first check uses the index of all allocations, so that no earlier removal is missed.
         let looked = AtomicBool::new(!self.cluster.settings.tokens);
         let index = |state: &State| {
             let is_first = !looked.swap(true, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Server {
         };
         let reply = self.blocking(&request.options, index, |state| {
             let Some(stored) = state.nodes.get(&request.node_id) else {
-                // No error: a node that isn't known has no allocations.
+                // Not an error: an unknown node has no allocations.
                 let allocs = Some(BTreeMap::new());
                 return Some(ClientAllocsResponse { allocs, ..Default::default() });
             };
@@ -164,7 +164,7 @@ impl Server {
         }
     }
 
-    /// Over this connection the node can be called from now on.
+    /// From now on, the node can be called over this connection.
     fn bind(&self, peer: &Peer, node: &NodeId) {
         if let Some(mux) = &peer.mux {
             lock(&self.cluster.connections).insert(node.clone(), mux.clone());

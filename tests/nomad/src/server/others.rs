@@ -1,4 +1,4 @@
-//! What is only taken, or answered as a test has said.
+//! Methods that only record their arguments, or return the answer set by a test.
 
 use herdlet_nomad::wire::{AllocId, NodeId, Secret, registration::GenericResponse};
 use herdlet_rpc::{
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::{Answer, Server, refuse};
 use crate::cluster::lock;
 
-/// Services to be told of, or one to be removed.
+/// Services to register, or one to remove.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "PascalCase")]
 struct ServiceRequest {
@@ -36,18 +36,19 @@ struct Registered {
     address: String,
 }
 
-/// As many requests of a method are kept.
+/// The number of recorded requests for each method.
 const KEPT: usize = 1_000;
 
 impl Server {
-    /// What a test has said, if it has.
+    /// The answer set by a test, if any.
     pub(super) fn said(&self, call: &Call) -> Option<Answer> {
         let said = lock(&self.cluster.answers).get(&call.method).cloned()?;
         self.keep(call);
         Some(Ok(said))
     }
 
-    /// `ServiceRegistration.Upsert` and `DeleteByID`, as far as a node may; a test may look at what was asked.
+    /// `ServiceRegistration.Upsert` and `DeleteByID`, as far as a node may call them. The requests are recorded for
+    /// tests.
     pub(super) async fn service(&self, call: &Call) -> Answer {
         let request: ServiceRequest = call.arguments()?;
         self.led(&request.region).await?;
@@ -61,7 +62,7 @@ impl Server {
         }
         let key = (request.namespace, request.id);
         if is_removed && !lock(&self.cluster.state).services.contains_key(&key) {
-            // From 2.0 on, where there are ACLs.
+            // From 2.0 on, if ACLs are enabled.
             self.allow(false)?;
             return refuse("service registration not found");
         }

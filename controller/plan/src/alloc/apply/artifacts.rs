@@ -1,4 +1,4 @@
-//! Artifacts of a task that can't be had: as in Nomad a failed start, which its restart policy counts.
+//! Artifacts of a task that can't be fetched: as in Nomad, a failed start, which its restart policy counts.
 
 use std_alloc::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Writer<'_> {
-    /// Something is about to be brought up: of artifacts their task tells it.
+    /// Records the event of a download, if the part to bring up is a task's artifacts.
     pub(super) fn note_download(&mut self, part: Part) {
         if let Part::Task(index, TaskPart::Artifacts) = part {
             let message = String::from("Client is downloading artifacts");
@@ -27,7 +27,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The next try is as far off as the next start.
+    /// A failed download is retried with the delay of a restart.
     pub(super) fn download_failed(&mut self, part: Part, class: FailureClass, why: String) {
         let Some(index) = part.task() else { return };
         self.state.parts.learn(part, PartState::Absent);
@@ -50,7 +50,7 @@ impl Writer<'_> {
         let seed = seed(&spec, index, known.newest());
         match restart::decide(now, &task.restart, on_success, ended, known, seed) {
             Decision::Restart { delay, reason } => self.back_off(index, delay, &reason, "failed_start"),
-            // Nothing has ended well.
+            // Not possible: nothing has ended with success.
             Decision::Done => {}
             Decision::Fail { reason } => self.doom(index, TaskEventKind::NotRestarting, reason),
         }

@@ -1,5 +1,5 @@
-//! What parts have produced: taken in, stored where the table says so, and passed on to those who read it. What a running task is owed
-//! because of that.
+//! Applies the facts that parts have produced: stores them where the table demands it, passes them on to their readers,
+//! and notifies a running task of changes that concern it.
 
 use std_alloc::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Writer<'_> {
-    /// What a part has produced takes the place of what it had, and concerns the task if it runs.
+    /// Replaces the facts of a part with new ones, which concern the task if it runs.
     pub(super) fn learn_facts(&mut self, part: Part, doing: Doing, told: Option<Arc<Facts>>) {
         let is_renewed = doing == Doing::Renew || self.is_changing(part);
         if told.is_none() && !is_renewed {
@@ -43,7 +43,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A renewal begins: should the agent die meanwhile, the next one knows that the task may be owed something.
+    /// A renewal begins: if the agent dies during it, the next agent knows that the task may have to be notified.
     pub(super) fn expect_change(&mut self, part: Part) {
         let Part::Task(index, own) = part else { return };
         let before = self.state.facts.get(part).cloned().unwrap_or_default();
@@ -55,7 +55,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Does what the task is owed. A restart is stored with that; a signal is owed until it has arrived.
+    /// Notifies the task of a change. A restart is stored with the notification; a signal stays due until it has
+    /// arrived.
     pub(super) fn settle(&mut self, index: TaskIndex, part: TaskPart) {
         let Some(known) = self.known(index) else { return };
         let (name, Some(owed)) = (known.name.clone(), known.owed.get(&part).cloned()) else { return };
@@ -79,7 +80,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A signal has arrived, or there was nobody any more to get it.
+    /// A signal has arrived, or there was no process left to receive it.
     pub(super) fn told(&mut self, told: Told) {
         let Told { task, part, revision } = told;
         if self.state.telling.values().any(|other| *other == told) {
@@ -98,13 +99,13 @@ impl Writer<'_> {
         }
     }
 
-    /// What the change of a part's facts means for its task, if that runs.
+    /// How a change of a part's facts concerns its task, if that runs.
     fn concern(&self, part: Part, before: Option<&Facts>, after: &Facts) -> Option<ChangeAction> {
         let Part::Task(index, own) = part else { return None };
         (own.row().on_change)(self.task(index)?, before.unwrap_or(&Facts::none()), after)
     }
 
-    /// One that does not run reads it when it starts.
+    /// Records a notification for a running task. A task that does not run reads the facts when it starts.
     fn owe(&mut self, part: Part, action: Option<ChangeAction>, revision: Revision) {
         let Part::Task(index, own) = part else { return };
         let Some(known) = self.known(index) else { return };
@@ -124,7 +125,8 @@ impl Writer<'_> {
         self.known(index).is_some_and(|known| known.changing.contains(&own))
     }
 
-    /// The newest value of which an agent has stored anything: what the running attempt is owed, or else has read.
+    /// The newest stored revision: the one that the running attempt must still be notified of, or else the one it has
+    /// read.
     fn stored_revision(&self, part: Part) -> Option<Revision> {
         let Part::Task(index, own) = part else { return None };
         let known = self.known(index)?;
@@ -132,7 +134,7 @@ impl Writer<'_> {
         known.owed.get(&own).map(|owed| owed.revision).or_else(launched)
     }
 
-    /// The part is gone, and what it had produced.
+    /// Drops the facts of a part that is gone.
     pub(super) fn forget_facts(&mut self, part: Part) {
         self.state.facts.forget(part);
         if self.state.durable.facts.contains_key(&part) {
@@ -140,21 +142,21 @@ impl Writer<'_> {
         }
     }
 
-    /// It is about to be brought up: whoever holds it can't always be asked.
+    /// The part is about to be brought up: records that it may exist, because its catalogue can't always be asked.
     pub(super) fn expect_part(&mut self, part: Part) {
         if part.row().memory == Memory::MayExist && part.services(self.spec).is_none() {
             self.remember_offer(part);
         }
     }
 
-    /// From now on the part may exist.
+    /// Records that the part may exist.
     pub(super) fn remember_offer(&mut self, part: Part) {
         if !self.state.durable.may_be_held(part) {
             self.state.durable.offer(part);
         }
     }
 
-    /// Parts that read these facts as they are now may be other than they should be.
+    /// Causes an inspection of the parts that read these facts live.
     fn look_at_readers(&mut self, source: Part) {
         let tasks: core::ops::Range<TaskIndex> = 0..self.task_count();
         let own = [Part::Services, Part::Checks].into_iter();
@@ -170,7 +172,7 @@ impl Writer<'_> {
     }
 }
 
-/// Facts under their own revision, or else under the one that was counted.
+/// Keeps the facts' own revision, or sets the counted one.
 fn as_revision(told: Arc<Facts>, counted: Revision) -> Arc<Facts> {
     if told.revision != Revision::COUNTED {
         return told;

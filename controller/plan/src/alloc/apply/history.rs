@@ -1,4 +1,4 @@
-//! The history of a task: Nomad's events, as people and tools read them.
+//! The history of a task: Nomad's events, for people and tools.
 
 use std_alloc::{
     collections::BTreeMap,
@@ -23,21 +23,22 @@ use crate::{
 };
 
 impl Writer<'_> {
-    /// A driver says something about a task.
+    /// Records a driver's message about a task.
     pub fn driver_message(&mut self, task: &str, message: String) {
         if let Some(index) = self.index_of(task) {
             self.note(index, TaskEventKind::Driver, message);
         }
     }
 
-    /// Servers have heard from the node again.
+    /// Records that the servers have contact with the node again.
     pub fn reconnected(&mut self) {
         for index in 0..self.task_count() {
             self.note(index, TaskEventKind::Reconnected, String::from("Client reconnected"));
         }
     }
 
-    /// The task's directory is about to be made, for the first time. Servers hear of it, as from stock clients.
+    /// Records that the task's directory is about to be created for the first time, for servers only, as stock clients
+    /// do.
     pub(super) fn note_setup(&mut self, part: Part) {
         let Part::Task(index, TaskPart::Dir) = part else { return };
         let is_first = |known: &TaskState| {
@@ -96,7 +97,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What has ended, but for poststop tasks.
+    /// Records an event for all tasks that have ended, except poststop tasks.
     pub(super) fn note_dead_tasks(&mut self, kind: TaskEventKind, message: &str) {
         for index in 0..self.task_count() {
             let poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
@@ -120,7 +121,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Its time is over, and at each try the machine lacked something.
+    /// Records that the `prestop` command did not run: at each try the machine lacked something, until its time was
+    /// over.
     pub(super) fn note_prestop_not_run(&mut self, index: TaskIndex) {
         let is_step =
             |known: &TaskState| matches!(known.run, Run::Stopping { step: StopStep::Prestop { .. }, .. });
@@ -132,14 +134,16 @@ impl Writer<'_> {
         }
     }
 
-    /// A task is made to end for good. Servers get this event at the decision, as from stock clients: before a `shutdown_delay`.
+    /// Records that a task is ended for good. Servers get this event at the decision, before a `shutdown_delay`, as
+    /// from stock clients.
     pub(super) fn note_decided_kill(&mut self, index: TaskIndex) {
         if self.spec.policy().events == EventTexts::Nomad {
             self.note_killing(index);
         }
     }
 
-    /// The kill signal of a task is decided. Without servers the event is recorded now, unless the task is to start again.
+    /// Records that a task's kill signal is due. Without servers this is the kill event, unless the task is to start
+    /// again.
     fn note_kill_signal(&mut self, index: TaskIndex) {
         let Some(known) = self.known(index) else { return };
         let is_poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
@@ -161,8 +165,8 @@ impl Writer<'_> {
         self.note_with(index, TaskEventKind::Killing, message, details);
     }
 
-    /// The same for a task that has no process, as it waits for its first start or its next one. Servers get the same event as from stock clients;
-    /// without servers it says why the task does not start.
+    /// The kill event of a task without a process, which waits for its first or next start. Servers get the same event
+    /// as from stock clients; without servers the event explains why the task does not start.
     pub(super) fn note_killing_unstarted(&mut self, index: TaskIndex) {
         let Some(known) = self.known(index) else { return };
         let waits = matches!(known.run, Run::Waiting | Run::BackingOff { .. });
@@ -183,7 +187,8 @@ impl Writer<'_> {
         self.note(index, TaskEventKind::Killing, format!("{what}: {why}"));
     }
 
-    /// The event of [`Self::note_decided_kill`] for tasks that were being stopped to start again; without servers for those that have got the signal.
+    /// The event of [`Self::note_decided_kill`] for tasks that were being stopped to start again; without servers only
+    /// for those that have got the signal.
     pub(super) fn note_killing_restarted(&mut self) {
         for index in 0..self.task_count() {
             let tells_decisions = self.spec.policy().events == EventTexts::Nomad;
@@ -204,8 +209,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The allocation is not healthy. Deployments of servers hear of each task what keeps it from that, in Nomad's texts; where it is none of
-    /// them (the checks of the group), of all that live what is told otherwise.
+    /// Records that the allocation is not healthy. In deployments of servers, each task gets its own reason, in Nomad's
+    /// texts. If no task has one (the group's checks do), all living tasks get the general message.
     pub(super) fn note_unhealthy(&mut self, message: &str) {
         let spec = self.spec;
         if spec.policy().events == EventTexts::Own {

@@ -29,11 +29,11 @@ use crate::{
 /// Exit code of a task whose program does not exist, as shells have it.
 const NO_PROGRAM: i32 = 127;
 
-/// Why a task restarts, where nothing else is to be said. Nomad's text.
+/// The reason for a restart if there is no other. Nomad's text.
 const WITHIN_POLICY: &str = "Restart within policy";
 
 impl Writer<'_> {
-    /// Takes in the end of a task's process. Only the live attempt's end counts; later words about it change nothing.
+    /// Applies the end of a task's process. Only the live attempt's end counts; later reports about it change nothing.
     pub fn exited(&mut self, task: &str, attempt: u32, result: ExitResult) {
         let Some(index) = self.index_of(task) else { return };
         if attempt == 1 && self.state.maybe_begun.contains(&index) {
@@ -43,12 +43,12 @@ impl Writer<'_> {
         self.refresh_status();
     }
 
-    /// A record or cgroup of this attempt exists although its state may be lost.
+    /// A record or cgroup of this attempt exists, although its state may be lost.
     pub fn found(&mut self, task: &str, attempt: u32) {
         let Some(index) = self.index_of(task) else { return };
         if !self.state.durable.adopted {
             self.adopt();
-            // Whoever began it may have sent its services too.
+            // The agent that began it may have sent its services too.
             self.state.durable.lose_offers();
         }
         if self.known(index).is_none_or(|known| known.attempt >= attempt) {
@@ -56,7 +56,7 @@ impl Writer<'_> {
         }
         let boot = self.now.boot;
         if self.state.durable.stage == Stage::Init {
-            // An attempt that is newer than what is remembered: the state was lost.
+            // An attempt newer than the stored state: the state was lost.
             self.state.durable.stage = Stage::UNTOLD;
         }
         self.state.maybe_begun.remove(&index);
@@ -105,7 +105,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A start that is under way may wait for others, a download may take long: nobody waits for that who wants its task to end.
+    /// Cancels operations that a task waits for before it starts: a start may wait for others, a download may take
+    /// long, and a task that is to end must not wait for either.
     pub(super) fn withdraw_start(&mut self, index: TaskIndex) {
         let withdrawn =
             TASK_PARTS.into_iter().rev().filter(|row| row.row.withdraw == Withdraw::WhileStarting);
@@ -126,13 +127,13 @@ impl Writer<'_> {
             state::Ended::Fresh(doing) => doing,
         };
         match (doing, &run, outcome) {
-            // It was stopped, and a look was due because of that.
+            // It was stopped, and so an inspection was due.
             (
                 Doing::Look(Some(_)),
                 Run::Stopping { step: StopStep::Kill { .. }, .. },
                 Outcome::Recovered(Recovered::Running),
             ) => {
-                let why = String::from("the process is still there");
+                let why = String::from("the process is still running");
                 self.part_failed(part, Doing::Down, FailureClass::Retry, why);
             }
             (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),
@@ -143,14 +144,15 @@ impl Writer<'_> {
                     known.launch = launch.into_record();
                 }
             }
-            // The machine lacks something just now: no fault of the task's, which is looked for and started again.
+            // The machine lacks something at the moment, which is not the task's fault: the process is inspected and
+            // started again.
             (Doing::Up, Run::Starting { .. }, Outcome::Failed { class: FailureClass::Retry, why }) => {
                 self.part_failed(part, Doing::Up, FailureClass::Retry, why);
             }
             (Doing::Up, Run::Starting { attempt, .. }, Outcome::Failed { class, why }) => {
                 self.start_failed(index, *attempt, class, &why);
             }
-            // How it ended is told by its exit, or by a look if that got lost.
+            // Its exit reports how it ended, or an inspection if that got lost.
             (Doing::Down, Run::Stopping { .. }, Outcome::Done(_)) => {
                 self.state.parts.learn(part, PartState::Suspect(Noticed::Event));
             }
@@ -233,7 +235,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What became of a first attempt that an agent before this one may have begun.
+    /// Applies what became of a first attempt that a previous agent may have begun.
     fn first_recovered(&mut self, index: TaskIndex, recovered: Recovered) {
         let part = Part::Task(index, TaskPart::Process);
         match recovered {
@@ -247,7 +249,7 @@ impl Writer<'_> {
                 self.begin(index);
                 self.attempt_ended(index, 1, result);
             }
-            // It never ran, or nobody knows whether there was one. Nothing of it is to stay, and it counts for nothing.
+            // It never ran, or whether it did is unknown. It is removed, and does not count.
             Recovered::Lost { .. } => {
                 self.state.maybe_begun.remove(&index);
                 if let Some(known) = self.known_mut(index) {
@@ -258,7 +260,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A process lives that should not: it is stopped as any other.
+    /// A process lives that should not: it is stopped like any other.
     fn stop_stray(&mut self, index: TaskIndex) {
         let boot = self.now.boot;
         let Some(known) = self.known_mut(index) else { return };
@@ -268,7 +270,7 @@ impl Writer<'_> {
         self.kill(index, then);
     }
 
-    /// Begins to stop what was begun, with its kill signal at once.
+    /// Begins to stop an attempt, with its kill signal at once.
     pub(super) fn kill(&mut self, index: TaskIndex, then: AfterStop) {
         let until = Deadline::after(self.now, self.kill_timeout(index));
         self.begin_stop(index, StopStep::Kill { until }, then);
@@ -291,7 +293,7 @@ impl Writer<'_> {
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
         }
-        // A look in flight was about what was before.
+        // An inspection in flight was about the state before.
         self.state.parts.overtake(Part::Task(index, TaskPart::Process));
         self.state.parts.learn(Part::Task(index, TaskPart::Process), PartState::Absent);
         self.state.parts.learn(Part::Task(index, TaskPart::Prestop), PartState::Absent);
@@ -308,8 +310,8 @@ impl Writer<'_> {
         self.check_anew(index);
     }
 
-    /// What the group's checks said while another process ran, or none, tells nothing now; as in Kubernetes a group is healthy with
-    /// all that lasts in it, sidecars too. Checks that have said nothing yet go on.
+    /// Results of the group's checks from before this start or end of a process are no longer valid: as in Kubernetes,
+    /// a group is healthy together with all its lasting tasks, sidecars included. Checks without a result go on.
     fn check_anew(&mut self, index: TaskIndex) {
         let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
         let known = self.state.checks.results.len();
@@ -319,13 +321,14 @@ impl Writer<'_> {
         if self.state.checks.results.len() < known {
             self.state.checks.recheck = true;
             if self.is_in_consul(Part::Services) {
-                // Consul's checks go on: what they say is told once more.
+                // Consul's checks go on: their results are reported once more.
                 look_at(Part::Services, self.state);
             }
         }
     }
 
-    /// A task's own checks end with its process. Those of the next begin anew, also where these have not ended by then.
+    /// A task's own checks end with its process. The next attempt's checks begin from scratch, even if these have not
+    /// ended by then.
     fn end_own_checks(&mut self, index: TaskIndex) {
         let Some(task) = self.task(index) else { return };
         let name = Some(task.name.clone());
@@ -351,13 +354,13 @@ impl Writer<'_> {
         self.after_end(index, attempt, ended, "failed_start");
     }
 
-    /// The attempt is gone without a result. After a reboot that does not count against the restart policy.
+    /// The attempt is gone without a result. After a reboot, that does not count against the restart policy.
     fn lost(&mut self, index: TaskIndex, attempt: u32, boot: BootId, why: String) {
         let rebooted = boot != self.now.boot;
         if let Some(known) = self.known_mut(index)
             && matches!(known.run, Run::Stopping { ran: false, .. })
         {
-            // It was only fenced: its number is used up, and it never began.
+            // It was only fenced: its number is used, and it never began.
             (known.attempt, known.used) = (attempt.saturating_sub(1), attempt);
         }
         let stopping = self.known(index).is_some_and(|known| matches!(known.run, Run::Stopping { .. }));
@@ -392,14 +395,14 @@ impl Writer<'_> {
         self.after_end(index, attempt, Ended::Exit(&result), "exit");
     }
 
-    /// Of the attempt only leftovers can be there; what an operation in flight finds out about it is old.
+    /// Only leftovers of the attempt can exist; the outcome of an operation in flight on it is outdated.
     fn forget_process(&mut self, index: TaskIndex) {
         let part = Part::Task(index, TaskPart::Process);
         self.state.parts.overtake(part);
         self.state.parts.learn(part, PartState::Up);
     }
 
-    /// The attempt is over: what the task does next.
+    /// The attempt is over: decides what the task does next.
     fn after_end(&mut self, index: TaskIndex, attempt: u32, ended: Ended<'_>, cause: &'static str) {
         let (mut ended, mut cause) = (ended, cause);
         let Some(known) = self.known(index) else { return };
@@ -505,7 +508,7 @@ impl Writer<'_> {
     }
 }
 
-/// How a task ends.
+/// Whether a task that ends has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failed {
     Yes,

@@ -1,4 +1,4 @@
-//! Restarts and signals: requests of people, and of checks.
+//! Restarts and signals, requested by people and by checks.
 
 use std_alloc::{
     format,
@@ -19,13 +19,13 @@ use crate::{
 };
 
 impl Writer<'_> {
-    /// Accepts a restart, or says why it can't be.
+    /// Accepts a restart, or returns why it can't.
     pub fn restart(&mut self, scope: &RestartScope) -> Result<(), String> {
         let durable = &self.state.durable;
         let is_ending = self.spec.desired != Desired::Run || durable.stop.is_some();
         if durable.status.is_terminal() || is_ending || durable.stage == Stage::Poststop {
             return Err(format!(
-                "allocation {} has ended or is being stopped; nothing of it can be restarted",
+                "allocation {} can't be restarted: it has ended or is being stopped",
                 self.spec.name()
             ));
         }
@@ -45,10 +45,10 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A check has failed for too long: the task that it checks is restarted, or all that run, after the `shutdown_delay` in which
-    /// the group's services are down.
+    /// A check has failed for too long: restarts the task that it checks, or all running tasks after the
+    /// `shutdown_delay`, during which the group's services are down.
     pub(super) fn restart_unhealthy(&mut self, task: Option<TaskIndex>, check: &str, said: &str) {
-        // Nomad's text, and what the check said.
+        // Nomad's text, and the check's output.
         let colon = if said.is_empty() { "" } else { ": " };
         let reason = format!("healthcheck: check {check:?} unhealthy{colon}{said}");
         match task {
@@ -69,7 +69,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Poststop tasks are ended from now on, and none begins.
+    /// Ends poststop tasks, and lets none begin.
     pub fn end_poststop(&mut self) {
         self.state.durable.no_poststop = true;
         for index in 0..self.task_count() {
@@ -79,7 +79,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Accepts a signal to one task, or to all running ones.
+    /// Accepts a signal to one task, or to all running tasks.
     pub fn signal(&mut self, task: Option<&str>, signal: &str) -> Result<(), String> {
         let name = self.spec.name();
         let mut sent = false;
@@ -91,7 +91,7 @@ impl Writer<'_> {
             let Some(attempt) = known.signalled_attempt() else { continue };
             sent = true;
             let details = [(String::from("signal"), signal.to_string())].into();
-            // Nomad's text leaves it to the details to say which one.
+            // Nomad's text leaves the signal's name to the details.
             let message = match self.spec.policy().events {
                 EventTexts::Nomad => String::from("Task being sent a signal"),
                 EventTexts::Own => format!("Task being sent signal {signal}"),
@@ -112,7 +112,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The services of a group-wide restart have been down long enough: its tasks are restarted, each in its place in the stop order.
+    /// The services of a group-wide restart have been down long enough: restarts its tasks, each in its place in the
+    /// stop order.
     pub(super) fn restart_tasks(&mut self, restart: GroupRestart) {
         self.state.durable.restart = Some(GroupRestart { phase: RestartPhase::Stopping, ..restart.clone() });
         if restart.all {
@@ -123,14 +124,14 @@ impl Writer<'_> {
                 continue;
             }
             if restart.all && self.state.maybe_begun.contains(&index) {
-                // Its gate closes, and then nothing says any more that its first attempt may have begun.
+                // Its gate closes, after which nothing else shows that its first attempt may have begun.
                 self.begin(index);
                 self.kill(index, AfterStop::Restart);
                 continue;
             }
             let Some(known) = self.known_mut(index) else { continue };
             match &known.run {
-                // No check is about what has not started.
+                // No check is about a task that has not started.
                 Run::Starting { .. } if restart.unhealthy => {}
                 Run::Running { .. } | Run::Starting { .. } => {
                     known.restart_requested = true;

@@ -1,4 +1,4 @@
-//! What writing to an allocation's state comes to, word by word: ends of attempts, requests, histories.
+//! Tests of single changes to an allocation's state: ends of attempts, requests, histories.
 
 use std_alloc::{borrow::ToOwned, vec, vec::Vec};
 
@@ -13,7 +13,7 @@ use crate::{
     time::{BootId, Deadline},
 };
 
-/// An allocation of a main, a sidecar and a poststop task, and what writing to it produced.
+/// An allocation of a main, a sidecar and a poststop task, and the output of its changes.
 struct Desk {
     spec: Arc<Allocation>,
     settings: Settings,
@@ -63,7 +63,7 @@ impl Desk {
         })
     }
 
-    /// The operation on the main task's process ends.
+    /// Runs an operation on the main task's process to its end.
     fn process(&mut self, doing: Doing, verb: Verb, outcome: Outcome) {
         self.write(|writer| {
             writer.change(Change::Issue { part: PROCESS, doing, verb, timeout: Duration::from_secs(1) });
@@ -76,7 +76,7 @@ impl Desk {
         &self.state.durable.tasks[0]
     }
 
-    /// What the history of a task tells.
+    /// The kinds of a task's events.
     fn told(&self, index: usize) -> Vec<&'static str> {
         self.state.durable.tasks[index].events.iter().map(|event| event.kind.as_str()).collect()
     }
@@ -122,7 +122,8 @@ fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
     }
 }
 
-/// A machine was short of descriptors, and a batch task with `attempts: 0` failed for good though nothing was wrong with it.
+/// The machine lacked file descriptors, and a batch task with `attempts: 0` failed for good, although nothing was wrong
+/// with it.
 #[test]
 fn a_start_that_the_machine_could_not_make_counts_for_nothing() {
     let mut desk = Desk::new(starting());
@@ -304,7 +305,7 @@ fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
     }
 }
 
-/// A desk whose main task's first attempt may have been begun by an agent that is dead.
+/// A desk whose main task's first attempt may have been begun by a dead agent.
 fn maybe_begun() -> Desk {
     let mut desk = Desk::new(pending());
     desk.state.durable.unnoticed().boot = Some(BootId(1));
@@ -327,7 +328,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
 
     let ended = recovered(Recovered::Exited(exit(1)));
     assert!(is_backing_off(ended.main()), "{:?}", ended.main().run);
-    assert_eq!((ended.main().attempt, ended.main().counted), (1, 1), "it counts as any other");
+    assert_eq!((ended.main().attempt, ended.main().counted), (1, 1), "it counts like any other");
 
     let never = recovered(Recovered::NotStarted);
     assert_eq!((&never.main().run, never.main().attempt), (&Run::Waiting, 0));
@@ -336,7 +337,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
 
     let lost = recovered(Recovered::Lost { why: "its record is gone".to_owned() });
     assert_eq!((&lost.main().run, lost.main().attempt, lost.main().used), (&Run::Waiting, 0, 1));
-    assert_eq!((lost.main().counted, lost.main().exit.clone()), (0, None), "it counts for nothing");
+    assert_eq!((lost.main().counted, lost.main().exit.clone()), (0, None), "it does not count");
     assert_eq!(*lost.state.parts.get(PROCESS), PartState::Up, "what it left is removed");
 }
 
@@ -349,7 +350,7 @@ fn an_exit_may_be_told_before_the_look_has_ended() {
     });
     desk.write(|writer| writer.exited("main", 1, exit(1)));
     assert!(is_backing_off(desk.main()), "{:?}", desk.main().run);
-    // What the look has seen is old.
+    // The inspection's observation is outdated.
     let generation = desk.generation;
     desk.write(|writer| writer.outcome(PROCESS, generation, Outcome::Recovered(Recovered::Running)));
     assert!(is_backing_off(desk.main()), "{:?}", desk.main().run);
@@ -386,7 +387,7 @@ fn a_restart_of_all_ends_what_may_have_begun_first() {
         "{:?}",
         desk.main().run
     );
-    // It was only fenced: nothing is known to have begun, and its number is used up.
+    // It was only fenced: nothing is known to have begun, and its number is used.
     let lost = Recovered::Lost { why: "it was cancelled".to_owned() };
     desk.process(Doing::Look(None), Verb::Recover { attempt: 1 }, Outcome::Recovered(lost));
     assert_eq!((&desk.main().run, desk.main().attempt, desk.main().used), (&Run::Waiting, 0, 1));
@@ -413,7 +414,7 @@ fn what_a_directory_that_is_gone_means_for_whoever_used_it() {
     }
 }
 
-/// A part that knows its value by what it holds: what a task has read is in its launch record.
+/// A part that derives its revision from its content: the launch record holds the revision that the task has read.
 #[test]
 fn what_changed_while_no_agent_ran_is_owed() {
     use herdlet_api_types::job::{ChangeMode, Identity};

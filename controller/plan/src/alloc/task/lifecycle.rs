@@ -1,8 +1,8 @@
 //! When the tasks of a group may start, and when they end together: Nomad's coordinator as pure functions.
 //!
-//! Goes in: how far the allocation has come and the state of its tasks. Comes out: the next stage, why all must end. Which gates a
-//! stage opens: [`Stage::admits`]. A closed gate keeps a task from starting; it never touches a running one, and nothing here keeps
-//! a running task from being watched.
+//! In: the stage of the allocation and the states of its tasks. Out: the next stage, and why all tasks must end.
+//! [`Stage::admits`] lists the gates that a stage opens. A closed gate keeps a task from starting; it never affects a
+//! running task, and nothing here keeps a running task from being watched.
 
 use std_alloc::string::ToString;
 
@@ -25,7 +25,7 @@ pub fn advance(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
     }
 }
 
-/// Why all tasks must end, if they must. Poststop tasks neither cause it nor suffer it.
+/// Why all tasks must end, if they must. Poststop tasks neither cause this nor are affected by it.
 pub fn stop_reason(tasks: &[Task], states: &[TaskState]) -> Option<StopReason> {
     let members = || tasks.iter().zip(states).filter(|(task, _)| task.lifecycle != Lifecycle::Poststop);
     let dead = |state: &TaskState| state.status() == TaskStatus::Dead;
@@ -46,21 +46,21 @@ pub fn stop_reason(tasks: &[Task], states: &[TaskState]) -> Option<StopReason> {
     (others && !others_live).then_some(StopReason::MainDead)
 }
 
-/// Whether a task may be stopped now, as all that is stopped before it has ended.
+/// Whether a task may be stopped now: all tasks before it in the stop order have ended.
 pub fn may_stop(index: usize, tasks: &[Task], states: &[TaskState]) -> bool {
     tasks.get(index).is_some_and(|task| {
         !others(index, tasks, states).any(|(other, state)| state.status_live() && stops_before(other, task))
     })
 }
 
-/// Whether a task may be stopped now in order to start again, as all that restarts too and is stopped before it has been.
+/// Whether a task may be stopped now for a restart: all restarting tasks before it in the stop order have been stopped.
 pub fn may_restart(index: usize, tasks: &[Task], states: &[TaskState]) -> bool {
     tasks.get(index).is_some_and(|task| {
         !others(index, tasks, states).any(|(other, state)| state.is_restarting() && stops_before(other, task))
     })
 }
 
-/// The first of the tasks that restart and are stopped after this one: until it has been, this one does not start again.
+/// The first restarting task that is stopped after this one: until it has been stopped, this one does not start again.
 pub fn restarts_after<'t>(index: usize, tasks: &'t [Task], states: &[TaskState]) -> Option<&'t Task> {
     let task = tasks.get(index)?;
     let mut later = others(index, tasks, states)
@@ -68,7 +68,8 @@ pub fn restarts_after<'t>(index: usize, tasks: &'t [Task], states: &[TaskState])
     later.next().map(|(other, _)| other)
 }
 
-/// The stop order: the leader, then the others, sidecars last; within these a task goes before all that it depends on.
+/// The stop order: the leader, then the others, sidecars last; among equals, a task precedes the tasks that it depends
+/// on.
 fn stops_before(first: &Task, then: &Task) -> bool {
     let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
     rank(first) < rank(then)
@@ -76,7 +77,7 @@ fn stops_before(first: &Task, then: &Task) -> bool {
             && first.depends_on.iter().any(|dependency| dependency.task == then.name))
 }
 
-/// All but this one and poststop tasks.
+/// All tasks except this one and poststop tasks.
 fn others<'t, 's>(
     index: usize,
     tasks: &'t [Task],
@@ -87,7 +88,7 @@ fn others<'t, 's>(
         .map(|(_, known)| known)
 }
 
-/// Whether any task but poststop ones was ever begun, or there are none.
+/// Whether any task except poststop tasks has begun, or there are none.
 pub fn any_began(tasks: &[Task], states: &[TaskState]) -> bool {
     let mut members =
         tasks.iter().zip(states).filter(|(task, _)| task.lifecycle != Lifecycle::Poststop).peekable();
@@ -108,8 +109,8 @@ fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
         return Stage::Poststop;
     }
     let passed = match stage {
-        // One that is being started is pending too, but its process may live before this is known. A poststop task has had its
-        // turn only where this was made anew of a damaged state, and is not waited for.
+        // A task that is being started is pending too, but its process may live before this is known. Poststop tasks
+        // are not waited for: one can be other than pending only if this stage was rebuilt from a damaged state.
         Stage::Init => {
             all(&|kind| kind != L::Poststop, &|state| pending(state) && state.live_attempt().is_none())
         }

@@ -1,7 +1,7 @@
-//! One task's machine: from waiting over its process to its end. See [`crate::state::Run`] for the drawing.
+//! One task's state machine, from waiting through its process to its end. [`crate::state::Run`] has a diagram.
 //!
-//! Goes in: a pass and the task's index. Comes out: changes of the pass's plan, and whether nothing of the task is left.
-//! Exits don't come through here: they are applied when they happen (see [`crate::alloc::apply`]).
+//! In: a pass and the task's index. Out: changes of the pass's plan, and whether nothing of the task is left. Exits
+//! don't pass through here: they are applied when they happen (see [`crate::alloc::apply`]).
 
 use herdlet_api_types::{
     Duration,
@@ -33,8 +33,8 @@ use crate::{
     time::Deadline,
 };
 
-/// Plans one task; it has arrived once nothing of it is left. `shared` is how far that has come which all tasks share: it only holds
-/// back a start.
+/// Plans one task. Arrived once nothing of it is left. `shared` is the progress of the steps that all tasks share: it
+/// only holds back a start.
 pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, shared: Progress) -> Progress {
     let (group, state) = (pass.group, pass.state);
     let at = usize::from(index);
@@ -53,8 +53,8 @@ pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, shared: Progress) -> Progress
     Progress::Pending
 }
 
-/// The first step of a stop. A `shutdown_delay` counts unless somebody asked for none, also where the task starts again: as in Nomad from 2.0
-/// on. Clients before it kill a task at once that is to restart.
+/// The first step of a stop. A `shutdown_delay` applies unless a request waived it, also if the task starts again, as
+/// in Nomad from 2.0 on. Earlier clients kill a restarting task at once.
 pub fn first_stop_step(pass: &Pass<'_>, task: &Task) -> StopStep {
     if task.shutdown_delay > Duration::ZERO && !pass.state.durable.no_shutdown_delay {
         return StopStep::Delay { until: Deadline::after(pass.now, task.shutdown_delay) };
@@ -95,7 +95,7 @@ impl Me<'_> {
             return self.end_unstarted(pass);
         }
         if !pass.state.durable.stage.admits(self.task.lifecycle) {
-            // A poststop task's turn is not awaited: it comes with the others' end.
+            // A poststop task does not report a wait for its turn, which comes with the others' end.
             if self.task.lifecycle != Lifecycle::Poststop {
                 pass.wait(Waiting::Gate(self.index));
             }
@@ -134,7 +134,7 @@ impl Me<'_> {
         }
     }
 
-    /// A start by a dead agent may still be on its way: it is begun, so that it is fenced.
+    /// A start by a dead agent may still be in progress: the attempt is begun, so that it gets fenced.
     fn end_unstarted(self, pass: &mut Pass<'_>) {
         let maybe_begun = pass.state.maybe_begun.contains(&self.index);
         pass.change(self.index, if maybe_begun { TaskChange::Begin } else { TaskChange::Die });
@@ -144,7 +144,7 @@ impl Me<'_> {
         let part = self.part(TaskPart::Process);
         match pass.state.parts.get(part) {
             PartState::Busy { .. } => {}
-            // Nothing runs, but a start may still be on its way: stopping it leaves a record that no start gets past.
+            // Nothing runs, but a start may still be in progress: stopping it leaves a record that blocks any start.
             PartState::Absent if self.is_over(pass) => {
                 let step = kill_step(pass, self.task);
                 pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
@@ -161,7 +161,7 @@ impl Me<'_> {
         pass.wait(Waiting::Part(part));
     }
 
-    /// Starts the attempt, once all is known that it reads: an agent that has begun since may have to look.
+    /// Starts the attempt, once all facts that it reads are known: an agent that began since may have to inspect them.
     fn start(self, pass: &mut Pass<'_>, attempt: u32) {
         let part = self.part(TaskPart::Process);
         if pass.inputs(part).has_arrived() {
@@ -189,7 +189,7 @@ impl Me<'_> {
         }
         self.keep_parts(pass);
         self.await_proof(pass);
-        // Where an exit with code 0 is the goal, running is not there yet.
+        // A task whose goal is an exit with code 0 has not converged while it runs.
         if !restarts_on_success(pass.spec.job.kind, self.task.lifecycle) {
             pass.wait(match (self.task.lifecycle, pass.spec.desired) {
                 (Lifecycle::Poststop, Desired::Stop | Desired::Gone) => Waiting::Poststop(self.index),
@@ -227,7 +227,7 @@ impl Me<'_> {
                         end = until.extended(PRESTOP_REPORT);
                         false
                     }
-                    // The machine lacked something: it did not run.
+                    // The machine lacked something: the command did not run.
                     PartState::Failed { retry_at_ns: due_ns, .. }
                     | PartState::Pending { ask_at_ns: due_ns, .. } => {
                         let due_ns = *due_ns;
@@ -259,7 +259,7 @@ impl Me<'_> {
         unchecked.and(gone)
     }
 
-    /// What the task is owed is done once it is due and the part is there as it was told.
+    /// Notifies the task of changes that are due, once the part is up with the new value.
     fn settle_owed(self, pass: &mut Pass<'_>) {
         for (part, owed) in &self.known.owed {
             let told = |told: &Told| (told.task, told.part) == (self.index, *part);
@@ -270,7 +270,8 @@ impl Me<'_> {
         }
     }
 
-    /// An attempt that follows a failed one counts once it has lived longer: till then the task may be failing again and again.
+    /// An attempt that follows a failed one counts once it has lived longer: until then the task may be failing
+    /// repeatedly.
     fn await_proof(self, pass: &mut Pass<'_>) {
         let min_healthy_time = pass.spec.policy().health.map(|terms| terms.min_healthy_time);
         let Some(at_ns) = proof_ends_ns(&self.task.restart, min_healthy_time, self.known) else { return };
@@ -281,7 +282,7 @@ impl Me<'_> {
         }
     }
 
-    /// Knows whether the process lives, and looks where it doesn't.
+    /// Ensures that the process's state is known, and inspects it if not.
     fn watch(self, pass: &mut Pass<'_>, attempt: u32) {
         let part = self.part(TaskPart::Process);
         match pass.state.parts.get(part) {
@@ -304,7 +305,7 @@ impl Me<'_> {
         }
     }
 
-    /// Asks the process to end, then looks what became of it.
+    /// Asks the process to end, then inspects what became of it.
     fn kill(self, pass: &mut Pass<'_>, attempt: u32, until: &Deadline) {
         let part = self.part(TaskPart::Process);
         let grace = until.remaining(pass.now);
@@ -312,7 +313,7 @@ impl Me<'_> {
         let timeout = Duration(grace.as_nanos().saturating_add(STOP_MARGIN.as_nanos()));
         match pass.state.parts.get(part) {
             PartState::Busy { .. } => {}
-            // A stop that is done without an exit having been seen: the look tells which.
+            // A stop is done without an observed exit: the inspection shows how it ended.
             PartState::Suspect(noticed) => {
                 let noticed = *noticed;
                 self.recover(pass, attempt, Some(noticed));
@@ -335,7 +336,7 @@ impl Me<'_> {
         pass.wait(Waiting::Exit(self.index, *until));
     }
 
-    /// Everything that one start needs, in the table's order.
+    /// Brings up everything that a start needs, in the table's order.
     fn parts_up(self, pass: &mut Pass<'_>) -> Progress {
         let mut all = Progress::Arrived;
         for row in self.needed.and(BEFORE_START).rows() {
@@ -352,10 +353,10 @@ impl Me<'_> {
         all
     }
 
-    /// Keeps the parts of a running task as they should be, without touching its process.
+    /// Keeps the parts of a running task up, without touching its process.
     fn keep_parts(self, pass: &mut Pass<'_>) {
         for row in self.needed.and(KEPT).rows() {
-            // What it has mounted stays while a volume is not ready.
+            // The task's mounts stay while a volume is not ready.
             if row.part != TaskPart::Mounts || self.volumes_ready(pass) {
                 self.part_up(pass, row.part);
             }
@@ -365,7 +366,7 @@ impl Me<'_> {
         checks::run(pass, checks);
     }
 
-    /// A part that is there, and not due for renewal.
+    /// Brings up a part, or renews it if that is due.
     fn part_up(self, pass: &mut Pass<'_>, part: TaskPart) -> Progress {
         let part = self.part(part);
         if let Some(renew_at) = pass.state.renewal(part)
@@ -378,13 +379,14 @@ impl Me<'_> {
         pass.want_up(part)
     }
 
-    /// Takes back what says that the task is there. A catalogue is not waited for, checks are.
+    /// Withdraws the task's services and checks. It waits for the checks to end, but not for a catalogue.
     fn withdraw(self, pass: &mut Pass<'_>) -> Progress {
         services::withdraw(pass, self.part(TaskPart::Services), &self.task.services);
         checks::end(pass, self.part(TaskPart::Checks))
     }
 
-    /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.
+    /// Removes what an ended attempt left. After a restart of the agent it inspects first: a live process is stopped,
+    /// not removed.
     fn clean_process(self, pass: &mut Pass<'_>) -> Progress {
         let part = self.part(TaskPart::Process);
         let attempt = self.known.newest();
@@ -414,7 +416,7 @@ impl Me<'_> {
         Progress::Pending
     }
 
-    /// Whether it is known what became of a first attempt that an agent before this one may have begun.
+    /// Whether the fate of a first attempt that a previous agent may have begun is known.
     fn first_is_known(self, pass: &mut Pass<'_>) -> bool {
         let part = self.part(TaskPart::Process);
         match pass.state.parts.get(part) {
@@ -432,7 +434,7 @@ impl Me<'_> {
         false
     }
 
-    /// A `prestop` command of an ended attempt may take its time to end.
+    /// The `prestop` command of an ended attempt may take time to end.
     fn clean_prestop(self, pass: &mut Pass<'_>) -> Progress {
         let part = self.part(TaskPart::Prestop);
         if !pass.state.parts.get(part).is_busy() {
@@ -450,7 +452,8 @@ impl Me<'_> {
     fn is_over(self, pass: &Pass<'_>) -> bool {
         self.known.doom.is_some()
             || match self.task.lifecycle {
-                // There is nothing to tidy up after where nothing ever ran, and no time for it where all of it was used up.
+                // If nothing ever ran, there is nothing to clean up after; if `max_run_duration` is used up, there is
+                // no time for it.
                 Lifecycle::Poststop if pass.state.durable.is_outlived() || pass.state.durable.no_poststop => {
                     true
                 }
@@ -495,7 +498,7 @@ impl Me<'_> {
         Some(if self.known.unhealthy { AfterStop::RestartUnhealthy } else { AfterStop::Restart })
     }
 
-    /// Whether all has ended that is stopped before it; where only some tasks restart, of those.
+    /// Whether all tasks before it in the stop order have ended; if only some tasks restart, only those count.
     fn is_next_to_stop(self, pass: &Pass<'_>) -> bool {
         let may_stop = if self.known.doom.is_some() || self.task.lifecycle == Lifecycle::Poststop {
             return true;
@@ -550,11 +553,11 @@ fn is_met(pass: &Pass<'_>, dependency: &herdlet_api_types::job::Dependency) -> b
     else {
         return false;
     };
-    // One that did its work and ended well holds nobody back that starts later.
+    // A task that ended well satisfies its dependents that start later.
     if state.status() == TaskStatus::Dead {
         return !state.failed;
     }
-    // One that is being stopped is no reason to start, and may never have run: its start may only be fenced.
+    // A task that is being stopped does not, and may never have run: possibly only its start is fenced.
     let running = matches!(state.run, Run::Running { .. });
     match dependency.condition {
         DependencyCondition::Started => running,

@@ -14,16 +14,16 @@ use crate::{
     time::{Deadline, Now},
 };
 
-/// Why a decision is due.
+/// What a decision is about.
 #[derive(Debug, Clone, Copy)]
 pub enum Ended<'a> {
     /// The process ended.
     Exit(&'a ExitResult),
-    /// It could not be started, but another try may work.
+    /// It could not be started, but a retry may succeed.
     StartFailed,
     /// It can't be started as specified.
     StartImpossible,
-    /// It was stopped because a check went on failing, however it ended then.
+    /// It was stopped because a check kept failing, regardless of how it ended then.
     Unhealthy,
 }
 
@@ -34,10 +34,10 @@ pub enum Decision {
     Restart {
         /// How long to wait.
         delay: Duration,
-        /// Nomad's sentence; empty where the policy simply allows it.
+        /// Nomad's sentence; empty if the policy simply allows it.
         reason: String,
     },
-    /// It did its work.
+    /// It has completed its work.
     Done,
     /// It failed for good.
     Fail {
@@ -55,9 +55,9 @@ pub fn restarts_on_success(kind: JobType, lifecycle: Lifecycle) -> bool {
     }
 }
 
-/// Until when a running attempt has to live before it counts, by the `CLOCK_BOOTTIME` of its boot; none unless the one before it failed. That is
-/// as long as a task that fails again and again needs to show it: the longest of the job's own times and of twice what the failed attempt
-/// lived, but no longer than the policy counts failures for.
+/// How long a running attempt has to live before it counts, as a `CLOCK_BOOTTIME` of its boot; `None` unless the
+/// attempt before it failed. A task that fails repeatedly takes that long to show it: the longest of the job's own
+/// times and of twice the lifetime of the failed attempt, but no longer than the interval of the restart policy.
 pub fn proof_ends_ns(
     policy: &RestartPolicy,
     min_healthy_time: Option<Duration>,
@@ -69,7 +69,7 @@ pub fn proof_ends_ns(
     Some(state.started_ns.saturating_add(length))
 }
 
-/// Decides and counts. `seed` makes the jitter, up to a quarter of the delay, differ between tasks.
+/// Decides and counts. `seed` varies the jitter, up to a quarter of the delay, between tasks.
 pub fn decide(
     now: Now,
     policy: &RestartPolicy,

@@ -1,4 +1,4 @@
-//! What a task has fetched before its first start, and what follows where it can't be had.
+//! Tests of artifacts: the fetch before a task's first start, and failures.
 
 use super::*;
 use crate::{plan::Waiting, state::Doom as Why};
@@ -9,7 +9,7 @@ fn refused(class: FailureClass) -> Outcome {
     Outcome::Failed { class, why: "fetch https://example.test/a.tgz: 404 Not Found".to_string() }
 }
 
-/// What was said of the task, a line each.
+/// The task's events, one per line.
 fn told(life: &Bench<'_>) -> Vec<String> {
     life.state.durable.tasks[0]
         .events
@@ -53,7 +53,7 @@ fn they_are_looked_for_by_a_new_agent_and_not_fetched_twice() {
         assert_eq!(life.issued.contains(&"Up".to_string()), fetched);
         assert_eq!(life.issued.contains(&"Start { attempt: 2 }".to_string()), !fetched);
     }
-    // A task that runs has had them.
+    // A running task has fetched them.
     let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, parts()));
     life.state.parts.learn(PROCESS, PartState::Up);
     life.settle();
@@ -98,7 +98,7 @@ fn what_can_never_be_had_is_not_tried_again() {
     assert_eq!(told(&life).pop().unwrap(), "Not Restarting: Error was unrecoverable");
 }
 
-/// The machine lacks something: that is no fault of the task's.
+/// The machine lacks something, which is not the task's fault.
 #[test]
 fn what_could_not_be_tried_counts_for_nothing() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
@@ -132,7 +132,8 @@ fn a_stop_ends_a_download_and_the_task_with_it() {
     assert_eq!(life.issued, ["Withdraw", "Down"], "the directory goes");
 }
 
-/// An agent died that may have started the first attempt; then its successor could not have the artifacts any more, and died too.
+/// An agent died that may have started the first attempt. Its successor could not fetch the artifacts any more, and
+/// died too.
 #[test]
 fn a_start_that_may_be_on_its_way_is_fenced_whatever_could_not_be_had_since() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);

@@ -1,4 +1,4 @@
-//! Attempts: how they begin, are restarted, stopped and lost.
+//! Tests of attempts: how they begin, are restarted, stopped and lost.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn a_user_restart_takes_no_attempt() {
     assert_eq!((main.counted, main.restarts, &main.run), (0, 1, &Run::Waiting));
 }
 
-/// A restart lost the requests under way: the task was asked to end at once, although it has a `shutdown_delay`.
+/// A restart dropped the requests in progress: the task was asked to end at once, although it has a `shutdown_delay`.
 #[test]
 fn every_restart_waits_for_the_tasks_shutdown_delay() {
     let mut slow = task("main", Lifecycle::Main);
@@ -63,7 +63,7 @@ fn every_restart_waits_for_the_tasks_shutdown_delay() {
     }
 }
 
-/// What the tasks of an allocation do, by their names: those that are asked to end, then those that have.
+/// Lets tasks end one by one. Returns, for each round, the names of the tasks that are asked to end.
 fn restart_order(life: &mut Bench<'_>) -> Vec<String> {
     let mut order = Vec::new();
     for _ in 0..8 {
@@ -80,7 +80,7 @@ fn restart_order(life: &mut Bench<'_>) -> Vec<String> {
     order
 }
 
-/// All were asked to end at once, the database before what depends on it.
+/// All tasks were asked to end at once, the database before the tasks that depend on it.
 #[test]
 fn a_restart_keeps_the_stop_order_and_starts_nothing_that_has_to_wait() {
     let mut app = task("app", Lifecycle::Main);
@@ -112,7 +112,7 @@ fn a_restart_keeps_the_stop_order_and_starts_nothing_that_has_to_wait() {
     }
 }
 
-/// One task alone does not wait for those that go on.
+/// A restart of one task does not wait for tasks that keep running.
 #[test]
 fn one_task_restarts_without_the_others() {
     let mut app = task("app", Lifecycle::Main);
@@ -143,7 +143,7 @@ fn what_can_not_be_restarted_says_so() {
     assert!(refused(vec![dead(), dead()], ClientStatus::Complete, RestartScope::All));
     assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::All));
     assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::Running));
-    // What is to end is not, though nothing of that was planned yet.
+    // Nothing of an allocation that is to end can be restarted, even before its stop is planned.
     let mut unwanted = spec.clone();
     std_alloc::sync::Arc::make_mut(&mut unwanted).desired = Desired::Stop;
     let mut life =
@@ -151,7 +151,7 @@ fn what_can_not_be_restarted_says_so() {
     assert!(life.write(|writer| writer.restart(&RestartScope::All)).is_err());
 }
 
-/// A start may wait for those of higher priority: whoever ends its task does not wait with it.
+/// A start may wait for starts of higher priority. Ending its task does not wait for it.
 #[test]
 fn a_start_under_way_is_taken_back_when_its_task_is_to_end() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -173,7 +173,7 @@ fn a_start_under_way_is_taken_back_when_its_task_is_to_end() {
     assert_eq!(life.state.durable.tasks[0].restarts, 0);
 }
 
-/// A life in which a task ended while it was being stopped had two operations on its process at once.
+/// In a simulated life, a task that ended while it was being stopped had two operations on its process at once.
 #[test]
 fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -190,7 +190,7 @@ fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
     assert_eq!(life.issued[2..], ["Start { attempt: 2 }"]);
 }
 
-/// A life in which a process ended before the word of its start came forgot that it had run.
+/// In a simulated life, a process that ended before the outcome of its start arrived was forgotten.
 #[test]
 fn an_exit_may_come_before_the_word_of_the_start() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -207,7 +207,7 @@ fn an_exit_may_come_before_the_word_of_the_start() {
     assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"]);
 }
 
-/// What becomes of a process is told by its exit: word of it during its start is not a reason to look once more.
+/// A process's exit reports its end: drift noticed during its start does not cause another inspection.
 #[test]
 fn drift_noticed_during_a_start_changes_nothing() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -260,7 +260,7 @@ fn every_task_that_is_stopped_gives_others_time_to_go_elsewhere() {
     }
 }
 
-/// Two starts, the first of which ends after so many seconds; the second runs from 120 s on.
+/// Two starts. The first attempt ends after `lived` seconds; the second runs from 120 s on.
 fn restarted<'a>(spec: &'a Arc<Allocation>, lived: u64) -> Bench<'a> {
     let first = TaskState { started_ns: at(100 - lived).boot_ns, ..running() };
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
@@ -274,14 +274,14 @@ fn restarted<'a>(spec: &'a Arc<Allocation>, lived: u64) -> Bench<'a> {
     life
 }
 
-/// Whether it is shown as converged.
+/// Whether its status is converged.
 fn converged(life: &Bench<'_>) -> bool {
     let plan = plan(life.now, &life.ctx, life.spec, &life.state);
     let shown = crate::status::convergence(life.now, life.spec, &life.state, &plan, at(0).moment());
     shown.state == herdlet_api_types::view::ConvergenceState::Converged
 }
 
-/// A task that crashed every few seconds was shown as converged whenever it ran for a moment, and `--wait` believed it.
+/// A task that crashed every few seconds was shown as converged during each short run, and `--wait` returned.
 #[test]
 fn an_attempt_after_a_failed_one_counts_once_it_has_lived_longer() {
     // The policy's delay is 10 s, its interval 60 s.
@@ -319,7 +319,7 @@ fn an_attempt_counts_at_once_after_a_restart_that_was_asked_for() {
     }
 }
 
-/// Nothing runs yet, but the start may be on its way: it is fenced, not made.
+/// Nothing runs yet, but the start may be in progress: it is fenced instead of carried out.
 #[test]
 fn a_start_that_is_not_wanted_any_more_is_fenced() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -332,7 +332,7 @@ fn a_start_that_is_not_wanted_any_more_is_fenced() {
     assert!(life.issued[0].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
 }
 
-/// The `prestop` command of an attempt that has ended still runs: the next attempt waits for its end.
+/// The `prestop` command of an ended attempt still runs: the next attempt waits for its end.
 #[test]
 fn an_attempt_begins_when_nothing_of_the_last_one_runs() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -357,7 +357,7 @@ fn messages<'a>(life: &'a Bench<'_>) -> Vec<&'a str> {
     life.state.durable.tasks[0].events.iter().map(|event| event.message.as_str()).collect()
 }
 
-/// A command that the machine had no descriptor for was taken for one that had run: the task was killed without it.
+/// A command that lacked a file descriptor was treated as one that had run: the task was killed without it.
 #[test]
 fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over() {
     let mut spec = alloc(vec![with_prestop()]);
@@ -381,7 +381,7 @@ fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over(
     assert!(life.issued[tries].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
     assert_eq!(life.state.durable.tasks[0].attempt, 1);
     assert!(messages(&life).contains(&"prestop did not run: too many open files"), "{:?}", messages(&life));
-    // Once there is enough it runs, and the signal follows at once.
+    // Once the machine has enough, the command runs, and the signal follows at once.
     let mut life =
         Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
     life.settle();
@@ -390,7 +390,7 @@ fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over(
     assert!(!messages(&life).iter().any(|message| message.contains("did not run")), "{:?}", messages(&life));
 }
 
-/// The signal came at the same moment, and the command's end by the signal was reported instead of its limit.
+/// The signal came at the same moment, and the command's death by the signal was reported instead of its time limit.
 #[test]
 fn a_prestop_command_at_its_limit_can_report_it_before_the_task_is_killed() {
     let mut spec = alloc(vec![with_prestop()]);
@@ -404,7 +404,7 @@ fn a_prestop_command_at_its_limit_can_report_it_before_the_task_is_killed() {
     let failed = Outcome::Failed { class: FailureClass::Fatal, why: "end a command within 20s".to_string() };
     life.outcome(Part::Task(0, TaskPart::Prestop), failed);
     assert!(life.issued[1].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
-    // One that reports nothing holds up the signal no longer than that.
+    // A command that reports nothing delays the signal no longer than that.
     let mut life =
         Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
     life.settle();
@@ -443,7 +443,8 @@ fn a_process_that_should_not_live_gets_its_time_to_end() {
     }
 }
 
-/// A life in which an attempt of an earlier boot, whose record went with it, was started again under its number.
+/// In a simulated life, an attempt of an earlier boot whose record was lost in the reboot was started again under its
+/// number.
 #[test]
 fn an_attempt_of_an_earlier_boot_is_never_started_again() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -459,7 +460,7 @@ fn an_attempt_of_an_earlier_boot_is_never_started_again() {
     assert_eq!(life.state.durable.tasks[0].counted, 0);
 }
 
-/// A life in which an allocation was deleted before it ran started its poststop task.
+/// In a simulated life, an allocation that was deleted before it ran started its poststop task.
 #[test]
 fn a_poststop_task_does_not_run_where_nothing_ran() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
@@ -470,7 +471,8 @@ fn a_poststop_task_does_not_run_where_nothing_ran() {
     assert_eq!(life.state.durable.status, ClientStatus::Complete);
 }
 
-/// A life in which a driver said that a process was stopped while it lived asked again without a pause.
+/// In a simulated life, a driver reported that a living process was stopped, and the planner asked again without a
+/// pause.
 #[test]
 fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -484,8 +486,8 @@ fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
     assert!(matches!(life.state.parts.get(PROCESS), PartState::Failed { doing: Doing::Down, .. }));
 }
 
-/// Of a first attempt that an agent before this one may have begun it is found out first what became of it; where the task is not
-/// wanted any more its start is fenced.
+/// The fate of a first attempt that a previous agent may have begun is inspected first. If the task is no longer
+/// wanted, the start is fenced.
 #[test]
 fn a_first_attempt_that_may_have_begun_is_looked_for_before_anything_else() {
     let process = Part::Task(0, TaskPart::Process);
@@ -504,7 +506,7 @@ fn a_first_attempt_that_may_have_begun_is_looked_for_before_anything_else() {
     assert_eq!(changes(Desired::Stop, &state)[..1], ["0 Die"]);
 }
 
-/// Nobody was sent there before the first start, so nobody has to be given time to go elsewhere.
+/// No client was routed there before the first start, so none needs time to move elsewhere.
 #[test]
 fn the_groups_shutdown_delay_runs_only_where_something_may_have_run() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main)]);

@@ -1,4 +1,4 @@
-//! `check_restart`: which failures restart what, and when.
+//! Tests of `check_restart`: which failures restart which tasks, and when.
 
 use super::*;
 use crate::{
@@ -20,7 +20,7 @@ fn said(task: Option<&str>, status: CheckStatus) -> CheckResult {
     CheckResult { task: task.map(ToString::to_string), restarts: Some(WHEN), output, ..base }
 }
 
-/// Two tasks that started at 95 s, and one for the end.
+/// Two tasks that started at 95 s, and one poststop task.
 fn life(spec: &std_alloc::sync::Arc<Allocation>) -> Bench<'_> {
     let started = || TaskState { started_ns: at(95).boot_ns, ..running() };
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
@@ -39,7 +39,7 @@ fn spec() -> std_alloc::sync::Arc<Allocation> {
     ])
 }
 
-/// What is being stopped, and for what.
+/// The tasks that are being stopped, and what follows.
 fn stopping(life: &Bench<'_>) -> Vec<(usize, AfterStop)> {
     let tasks = life.state.durable.tasks.iter().enumerate();
     tasks
@@ -54,7 +54,7 @@ fn stopping(life: &Bench<'_>) -> Vec<(usize, AfterStop)> {
         .collect()
 }
 
-/// Tells the results, each at its time, and returns when something was first stopped.
+/// Applies the results, each at its time. Returns when the first task was stopped.
 fn first_stop(life: &mut Bench<'_>, told: &[(u64, CheckResult)]) -> Option<u64> {
     (100..200).find(|second| {
         life.now = at(*second);
@@ -76,9 +76,9 @@ fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
     let main = |status| said(Some("main"), status);
     for (name, told, stops_at) in [
         ("it passes", vec![(100, main(Success))], None),
-        ("it was not made yet", vec![(100, main(Pending))], None),
+        ("it has not run yet", vec![(100, main(Pending))], None),
         ("it fails", vec![(101, main(Failure))], Some(121)),
-        ("it says something else meanwhile", vec![(101, main(Failure)), (110, main(Failure))], Some(121)),
+        ("its output changes meanwhile", vec![(101, main(Failure)), (110, main(Failure))], Some(121)),
         ("it passed once", vec![(101, main(Failure)), (110, main(Success)), (112, main(Failure))], Some(132)),
         ("a warning is a failure", vec![(101, main(Warning)), (110, main(Failure))], Some(121)),
         ("unless it is ignored", vec![(101, lenient(Warning))], None),
@@ -88,7 +88,7 @@ fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
             Some(130),
         ),
         (
-            "what an agent before this one heard is no news",
+            "results from a previous agent are stale",
             vec![(101, CheckResult { stale: true, ..main(Failure) })],
             None,
         ),
@@ -131,7 +131,7 @@ fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
     }
 }
 
-/// A migration took longer than the grace of the service that waits for it: it was killed, again and again.
+/// A migration took longer than the grace of the service that waits for it, and was killed again and again.
 #[test]
 fn a_groups_check_counts_nothing_before_what_it_is_about_has_started() {
     let all = || {
@@ -166,7 +166,7 @@ fn a_groups_check_counts_nothing_before_what_it_is_about_has_started() {
     }
 }
 
-/// A second main task is just being started when a restart is due that a check asked for.
+/// A second main task is being started when a check's restart is due.
 #[test]
 fn a_check_kills_no_start() {
     let spec = spec();
@@ -177,7 +177,7 @@ fn a_check_kills_no_start() {
     assert!(!life.state.durable.tasks[1].restart_requested);
 }
 
-/// A load balancer hears of it before anything ends.
+/// A load balancer learns of it before any task ends.
 #[test]
 fn the_groups_services_are_down_for_its_shutdown_delay_before_all_restart() {
     let mut spec = spec();
@@ -187,7 +187,7 @@ fn the_groups_services_are_down_for_its_shutdown_delay_before_all_restart() {
     assert_eq!(first_stop(&mut life, &[(100, said(None, CheckStatus::Failure))]), Some(127));
 }
 
-/// However it ended when it was asked to: it did not fulfil its purpose.
+/// Regardless of how the task ended when it was asked to: it did not fulfil its purpose.
 #[test]
 fn the_restart_policy_counts_each_such_restart() {
     let spec = spec();
@@ -217,10 +217,10 @@ fn the_restart_policy_counts_each_such_restart() {
         }
         let Run::BackingOff { until } = &main.run else { panic!("{:?}", main.run) };
         let told = describe(life.now, &spec, &life.state, &Waiting::Backoff(0, *until)).message;
-        assert_eq!(told, "waits before it starts again; healthcheck: check \"alive\" unhealthy: http 503");
+        assert_eq!(told, "restarts after a delay; healthcheck: check \"alive\" unhealthy: http 503");
         assert!(!main.restart_requested && !main.unhealthy);
         second += 20;
-        // The next one runs, since before its checks fail.
+        // The next attempt runs, and started before its checks fail.
         let main = &mut life.state.durable.tasks[0];
         (main.attempt, main.started_ns) = (attempt + 1, at(second - 10).boot_ns);
         main.run = Run::Running { attempt: attempt + 1, boot: at(0).boot };
@@ -228,7 +228,7 @@ fn the_restart_policy_counts_each_such_restart() {
     }
 }
 
-/// A second check of the same task, and a task that is being restarted already, change nothing.
+/// A second check of the same task changes nothing while the task is being restarted.
 #[test]
 fn one_restart_at_a_time() {
     let spec = spec();
@@ -247,14 +247,14 @@ fn what_is_waited_for_is_told() {
     life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
     let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
-    let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is told");
+    let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is explained");
     assert_eq!(
         (&*wait.part, &*wait.message, wait.until),
         ("task main", "restarts unless check alive of service web passes", Some(at(120).wall))
     );
 }
 
-/// A Consul that is down must not go on restarting what it last saw failing.
+/// A Consul that is down must not cause restarts because of results from before.
 #[test]
 fn what_was_heard_of_a_process_ends_with_it() {
     let spec = spec();
@@ -270,7 +270,7 @@ fn what_was_heard_of_a_process_ends_with_it() {
     assert_eq!(life.state.checks.failing_since_ns.keys().collect::<Vec<_>>(), ["other"]);
 }
 
-/// Who made the check does not answer any more, or a new agent says what holds until it makes it: neither changes what is known.
+/// Neither a check that can't be reached any more nor a new agent's stored results change what is known.
 #[test]
 fn what_is_stale_counts_only_where_nothing_else_is_known() {
     let spec = spec();

@@ -1,4 +1,4 @@
-//! Health and checks: when an allocation is healthy, who waits for it, who makes the checks.
+//! Tests of health and checks: when an allocation is healthy, what waits for it, who runs the checks.
 
 use super::*;
 
@@ -20,7 +20,8 @@ fn live_tasks_are_told_that_the_allocation_is_unhealthy() {
     }
 }
 
-/// What the tasks of a server's allocation tell when it is not healthy by its deadline, 100 s; whether it is of a deployment.
+/// The events of a server's allocation that is not healthy by its deadline, 100 s; `is_deployed`: it belongs to a
+/// deployment.
 fn told_to_servers(
     is_deployed: bool,
     tasks: Vec<(Lifecycle, TaskState)>,
@@ -49,13 +50,13 @@ fn told_to_servers(
         .collect()
 }
 
-/// Deployments of servers hear what stock clients say: of each task what keeps it from being healthy.
+/// Deployments of servers get the same reasons as from stock clients, one for each task.
 #[test]
 fn servers_hear_of_each_task_why_it_is_not_healthy() {
     for is_deployed in [true, false] {
         let since = |seconds| TaskState { started_at: at(seconds).wall, ..running() };
         let tasks = vec![
-            // Not for 1 s by 100 s.
+            // Has not run for 1 s by 100 s.
             (
                 Lifecycle::Main,
                 TaskState { started_at: herdlet_api_types::UnixNanos(at(99).wall.0 + 1), ..running() },
@@ -83,7 +84,7 @@ fn servers_hear_of_each_task_why_it_is_not_healthy() {
     }
 }
 
-/// A reason that is no task's own, as a check of the group, is told all the same, and not made one of a task.
+/// A reason that belongs to no single task, such as a check of the group, is reported in general terms.
 #[test]
 fn servers_hear_in_general_of_what_is_no_single_tasks() {
     let up = || TaskState { started_at: at(85).wall, ..running() };
@@ -156,7 +157,7 @@ fn checks_count_unless_task_states_are_enough() {
     }
 }
 
-/// What is shown is about now: neither a verdict that was given nor one that is still open changes it.
+/// The health shown is the present one: neither a verdict nor an open one changes it.
 #[test]
 fn health_is_shown_as_it_is_now() {
     let run = |status, word: Option<bool>, desired| {
@@ -180,7 +181,8 @@ fn health_is_shown_as_it_is_now() {
     assert_eq!(crate::alloc::health::now(&AllocSpec::read(spec.clone()), &done), Some(true));
 }
 
-/// In a deployment somebody's word is waited for, however long it takes; outside one there is nobody to give it.
+/// In a deployment, the allocation waits for an operator's decision, however long it takes. Outside one, nobody can
+/// decide.
 #[test]
 fn with_manual_health_the_verdict_is_somebodys_word() {
     let mut spec = with_a_failing_check(HealthCheck::Manual);
@@ -205,7 +207,7 @@ fn with_manual_health_the_verdict_is_somebodys_word() {
     }
 }
 
-/// Word of checks counts for the task that has them.
+/// Results of checks count for the task that owns them.
 #[test]
 fn a_task_may_wait_until_another_is_healthy() {
     let mut main = task("main", Lifecycle::Main);
@@ -253,7 +255,8 @@ fn result(task: Option<&str>, status: CheckStatus) -> CheckResult {
     CheckResult { task: task.map(ToString::to_string), ..base }
 }
 
-/// What a check said of a process that has ended tells nothing of the next: it counts for nobody, and the checks begin anew.
+/// A check's result about an ended process is not valid for the next process: it is dropped, and the checks begin
+/// again.
 #[test]
 fn a_new_process_is_checked_anew() {
     let spec = with_a_failing_check(HealthCheck::Checks);
@@ -270,7 +273,7 @@ fn a_new_process_is_checked_anew() {
     assert_eq!(life.issued.last().map(String::as_str), Some("Down"), "{:?}", life.issued);
 }
 
-/// Once judged healthy, an allocation that no longer is has all of its time again before it is overdue.
+/// An allocation that was judged healthy and no longer is gets a full deadline before it is overdue.
 #[test]
 fn who_was_healthy_has_time_to_become_so_again() {
     let spec = with_a_failing_check(HealthCheck::Checks);
@@ -286,7 +289,7 @@ fn who_was_healthy_has_time_to_become_so_again() {
     life.now = at(1_000_000);
     life.write(|writer| writer.checked(result(None, CheckStatus::Failure)));
     assert_eq!(waits(&life), [Waiting::Checks(Some(Deadline::after(life.now, deadline)))]);
-    // A moment in health proves nothing.
+    // A short time in health proves nothing.
     let by = Deadline::after(life.now, deadline);
     for (later, status) in [(1_000_001, CheckStatus::Success), (1_000_001, CheckStatus::Failure)] {
         life.now = at(later);
@@ -294,7 +297,7 @@ fn who_was_healthy_has_time_to_become_so_again() {
         life.settle();
     }
     assert_eq!(life.state.durable.healthy_by, Some(by));
-    // So it has from an agent that comes after this one.
+    // The next agent gives it the full deadline too.
     let restored = AllocState::restored(&spec, (*life.state.durable).clone(), at(2_000_000));
     assert_eq!(restored.durable.healthy_by, Some(Deadline::after(at(2_000_000), deadline)));
 }
@@ -310,7 +313,7 @@ fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
     assert!(!life.issued.iter().any(|verb| verb == "Down"), "{:?}", life.issued);
 }
 
-/// Its verdict was given: a while in health does not take it back.
+/// Its verdict is final: a while in health does not revoke it.
 #[test]
 fn who_was_never_judged_healthy_has_no_more_time() {
     let spec = with_a_failing_check(HealthCheck::Checks);
@@ -327,7 +330,7 @@ fn who_was_never_judged_healthy_has_no_more_time() {
     assert_eq!(life.state.durable.healthy_by, Some(by));
 }
 
-/// Start-up, readiness and liveness: what a check is for says whether health asks for it.
+/// Start-up, readiness and liveness: `on_update` determines whether health requires the check.
 #[test]
 fn a_check_counts_as_its_on_update_says() {
     use CheckStatus::{Failure, Pending, Success, Warning};
@@ -348,7 +351,7 @@ fn a_check_counts_as_its_on_update_says() {
     }
 }
 
-/// What an agent before this one has heard is shown and listed, but no verdict rests on it.
+/// Results from a previous agent are shown and listed, but no verdict rests on them.
 #[test]
 fn results_outlive_the_agent_as_hearsay() {
     let spec = with_a_failing_check(HealthCheck::Checks);
@@ -362,14 +365,15 @@ fn results_outlive_the_agent_as_hearsay() {
     next.settle();
     next.now = at(202);
     next.settle();
-    assert_eq!(next.state.durable.health, None, "nobody has made the check anew");
+    assert_eq!(next.state.durable.health, None, "the check has not run again");
     next.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     next.settle();
     assert_eq!(next.state.durable.health.map(|verdict| verdict.healthy), Some(true));
     assert!(!next.state.checks.results["alive"].stale);
 }
 
-/// Services change in place: who lists what passes must not lose what nobody touched, nor what is checked otherwise from now on.
+/// Services change in place. Lists of passing services must keep those that did not change, and those whose check
+/// changed.
 #[test]
 fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
     let spec = with_a_failing_check(HealthCheck::Checks);
@@ -399,6 +403,6 @@ fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
     let same = CheckResult { restarts: restarts(), ..said("1", "same", CheckStatus::Success) };
     let edited =
         CheckResult { restarts: restarts(), stale: true, ..said("22", "edited", CheckStatus::Success) };
-    assert_eq!(known, [same, edited, of_task], "each says what it is good for now");
+    assert_eq!(known, [same, edited, of_task], "each keeps only what is valid now");
     assert_eq!(life.state.durable.checks.keys().collect::<Vec<_>>(), ["1", "22", "5"]);
 }

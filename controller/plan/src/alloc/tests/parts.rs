@@ -1,8 +1,8 @@
-//! Parts of an allocation: failures, drift and renewal of directories, tokens and services.
+//! Tests of an allocation's parts: failures, drift and renewal of directories, tokens and services.
 
 use super::*;
 
-/// Whom it dooms that an operation fails, of a task that waits and one that runs.
+/// Which tasks a failed operation fails, given one that waits and one that runs.
 #[test]
 fn what_can_never_be_set_up_fails_the_tasks_that_wait_for_it() {
     use FailureClass::{Fatal, Recoverable, Retry};
@@ -58,7 +58,7 @@ fn a_directory_that_is_gone_dooms_the_tasks_that_have_used_it() {
     }
 }
 
-/// Under tasks that used it, and end because of that, it is not made anew.
+/// It is not recreated while tasks that used it are being ended because of its loss.
 #[test]
 fn a_deleted_directory_is_made_again_once_its_users_have_ended() {
     let doomed = |task| TaskState {
@@ -82,7 +82,7 @@ fn a_deleted_directory_is_made_again_once_its_users_have_ended() {
     }
 }
 
-/// Word that an operation's time is over is not its end: nothing else is begun on the part.
+/// An overdue operation has not ended: no other operation begins on the part.
 #[test]
 fn an_overdue_operation_keeps_its_part() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -97,7 +97,7 @@ fn an_overdue_operation_keeps_its_part() {
     }
     assert_eq!(life.issued, ["Up"]);
     life.outcome(Part::Dir, Outcome::Done(None));
-    assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part's turn has come");
+    assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part begins");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn tokens_are_renewed_when_they_fall_due() {
     }
 }
 
-/// Something else stands in a part's place: that is drift, and repaired at once.
+/// Something else is in a part's place: that is drift, and is repaired at once.
 #[test]
 fn what_is_damaged_is_brought_up_again_without_a_pause() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -136,7 +136,7 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     assert_eq!(life.notes, [detected, Note::DriftRepaired { of, took_ns: Some(3_000_000_000) }]);
 }
 
-/// A life in which a mount went away while a look at it was under way never learned of it.
+/// In a simulated life, a mount that vanished during its inspection was never noticed.
 #[test]
 fn drift_noticed_during_a_look_is_looked_at_again() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -149,8 +149,8 @@ fn drift_noticed_during_a_look_is_looked_at_again() {
     assert_eq!(life.issued, ["Look", "Look"]);
 }
 
-/// A life in which a catalogue was down during a group's restart started tasks without asking for their registration, since
-/// taking it back had failed and was to be tried again later.
+/// In a simulated life, a catalogue was down during a group's restart. The tasks started without a request to register
+/// them, because the deregistration had failed and awaited its retry.
 #[test]
 fn a_delay_after_a_failure_does_not_hold_back_the_opposite() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -172,7 +172,7 @@ fn a_delay_after_a_failure_does_not_hold_back_the_opposite() {
     assert!(life.issued[1].starts_with("Stop"));
 }
 
-/// One that the task is told of by a signal when it is renewed.
+/// An identity whose renewal is notified by a signal.
 fn expiring_identity() -> Identity {
     Identity {
         name: String::from("api"),
@@ -186,7 +186,7 @@ fn expiring_identity() -> Identity {
     }
 }
 
-// The agent renewed a token and died before it had told the task: nobody ever did.
+// An agent renewed a token and died before it notified the task: no later agent did.
 #[test]
 fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     let mut main = task("main", Lifecycle::Main);
@@ -214,14 +214,14 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     let told = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal under way");
     let signal = told(&bench);
     assert_eq!(look(&mut bench), 1, "once as long as it is under way");
-    // The signal was released and nobody knows whether it arrived: once more.
+    // The signal was released, and whether it arrived is unknown: it is sent once more.
     bench.crash();
     assert_eq!(look(&mut bench), 1);
     let (again, process) = (told(&bench), Part::Task(0, TaskPart::Process));
     bench.write(|writer| writer.outcome(process, again, Outcome::Done(None)));
     bench.write(|writer| writer.outcome(process, signal, Outcome::Done(None)));
     bench.crash();
-    assert_eq!(look(&mut bench), 0, "it was told");
+    assert_eq!(look(&mut bench), 0, "it was notified");
 }
 
 #[test]
@@ -254,7 +254,8 @@ fn an_allocation_is_forgotten_once_no_catalogue_holds_anything_of_it() {
     }
 }
 
-/// It may be so for days: nothing runs meanwhile, people see what is missing, and an event asks at once.
+/// This may last for days: no operation runs meanwhile, people see what is missing, and an event triggers a new
+/// inspection at once.
 #[test]
 fn a_part_waits_for_what_it_needs_without_an_operation() {
     let mut main = task("main", Lifecycle::Main);

@@ -1,4 +1,4 @@
-//! The parts that only tests have: pending needs, stored and unknown facts, what a running task is owed.
+//! Tests with the parts that only tests have: pending needs, stored and unknown facts, notifications of a running task.
 
 use super::*;
 use crate::facts::{Fact, Revision};
@@ -12,7 +12,7 @@ fn probing() -> Arc<Allocation> {
     alloc(vec![main])
 }
 
-/// A task that waits for nothing but its probe, and has never had one.
+/// A task that waits only for its probe, and has never had one.
 fn life(spec: &Arc<Allocation>) -> Bench<'_> {
     let mut state = known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR]));
     state.durable.offered = Some(BTreeSet::new());
@@ -24,7 +24,7 @@ fn made(revision: u64) -> Outcome {
     Outcome::Done(Some(Arc::new(Facts { revision: Revision(revision), ..Facts::none() })))
 }
 
-/// Its process runs, with these values of both parts.
+/// A running task, with these values of both parts.
 fn running_with(spec: &Arc<Allocation>, revision: u64) -> Bench<'_> {
     let mut life = life(spec);
     life.settle();
@@ -35,7 +35,7 @@ fn running_with(spec: &Arc<Allocation>, revision: u64) -> Bench<'_> {
     life
 }
 
-/// The next agent, which knows what is stored.
+/// The next agent, which knows only the stored state.
 fn restored(life: &mut Bench<'_>) {
     let durable = Durable::clone(&life.state.durable);
     life.state = AllocState::restored(life.spec, durable, life.now);
@@ -50,7 +50,7 @@ fn a_start_waits_for_a_part_that_waits_and_no_operation_runs_meanwhile() {
     let wait = Outcome::Pending { on: "a key".to_string(), ask_in: Duration::from_secs(30) };
     life.outcome(PROBE, wait);
     assert!(matches!(life.state.parts.get(PROBE), PartState::Pending { .. }));
-    assert_eq!(*life.state.parts.get(READER), PartState::Absent, "it is not made of what is not there");
+    assert_eq!(*life.state.parts.get(READER), PartState::Absent, "it is not created without its source");
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
     assert!(plan.waits.contains(&Waiting::Part(PROBE)) && plan.wake_ns == Some(at(130).boot_ns));
     life.now = at(130);
@@ -67,7 +67,11 @@ fn each_part_is_brought_up_with_what_it_reads_and_the_attempt_remembers_that() {
     life.outcome(PROBE, made(4));
     assert!(life.state.parts.get(READER).is_busy());
     life.outcome(READER, made(4));
-    assert_eq!(life.state.durable.facts.keys().collect::<Vec<_>>(), [&READER], "the other is found again");
+    assert_eq!(
+        life.state.durable.facts.keys().collect::<Vec<_>>(),
+        [&READER],
+        "an inspection finds the other"
+    );
     let launch = life.state.launch(PROCESS).expect("it begins");
     assert_eq!(launch.revisions, [(PROBE, Revision(4)), (READER, Revision(4))].into());
 }
@@ -98,8 +102,8 @@ fn a_new_agent_knows_what_is_stored_and_looks_for_the_rest_before_a_start() {
     assert!(starts(&life), "{:?}", life.issued);
 }
 
-/// The probe vanishes and is made again with another value: the process gets a signal, and restarts as the reader has another value too. Both are
-/// stored before they are done.
+/// The probe vanishes and is created again with another value: the process gets a signal, and restarts because its
+/// reader has another value too. Both are stored before they are carried out.
 #[test]
 fn a_running_task_is_owed_what_its_parts_have_changed() {
     let spec = probing();

@@ -1,4 +1,4 @@
-//! Plans by property: total, idempotent, monotone, whatever the state.
+//! Properties of plans: total, idempotent, monotone, for any state.
 
 use super::*;
 use crate::facts::{ChangeAction, Owed, Revision};
@@ -122,7 +122,7 @@ fn any_state() -> impl Strategy<Value = AllocState> {
         })
 }
 
-/// A task that has the parts that only tests have.
+/// A task with the parts that only tests have.
 fn probing(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
     task.config = serde_json::json!({ "probe": true });
     task
@@ -146,12 +146,12 @@ fn any_owed() -> impl Strategy<Value = Owed> {
     })
 }
 
-/// The keys of what is stored by part.
+/// A part of a probe, as a key of stored maps.
 fn any_probe() -> impl Strategy<Value = TaskPart> {
     prop_oneof![Just(TaskPart::Probe), Just(TaskPart::ProbeReader)]
 }
 
-/// What is stored of probes, in a task and beside it.
+/// Stored state of probes, in a task and beside it.
 fn any_record() -> impl Strategy<Value = Durable> {
     let of_task = |index: u16| any_probe().prop_map(move |part| Part::Task(index, part));
     let facts = prop::collection::btree_map(of_task(0), any_facts(), 0..3);
@@ -192,8 +192,8 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the state, there is a plan; carrying it out comes to an end after which nothing is left to do; and whatever
-    /// happens then, a terminal status is never taken back and no part has two operations.
+    /// Every state has a plan. Carrying it out reaches an end after which nothing is left to do. After any further
+    /// events, a terminal status has not changed and no part has two operations.
     #[test]
     fn plans_are_total_and_come_to_rest(
         state in any_state(),
@@ -230,7 +230,7 @@ fn parts_are_all_different() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever was stored of probes is read back as it was, and an agent that begins with it comes to rest.
+    /// Any stored state of probes is read back unchanged, and an agent that begins with it comes to rest.
     #[test]
     fn records_of_probes_are_read_back_and_planned(record in any_record()) {
         let text = serde_json::to_string(&record).expect("text");

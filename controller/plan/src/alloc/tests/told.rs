@@ -1,9 +1,9 @@
-//! What the history of a task tells of its end and of its restarts, as stock clients tell it.
+//! Tests of a task's history: events about its end and its restarts, as stock clients record them.
 
 use super::*;
 use crate::time::Deadline;
 
-/// The same allocation, as a server has placed it.
+/// The same allocation, placed by a server.
 fn placed(spec: &Arc<Allocation>) -> Arc<Allocation> {
     let server = Some(Arc::new(herdlet_api_types::fixture::server_side(&spec.job)));
     Arc::new(Allocation { server, ..Allocation::clone(spec) })
@@ -14,8 +14,8 @@ fn events(life: &Bench<'_>, at: usize) -> Vec<(&'static str, String)> {
     events.map(|event| (event.kind.as_str(), event.message.clone())).collect()
 }
 
-/// As with stock clients a task that waits for its start gets the event as well, but not one that runs after the others. The event said
-/// that an interrupt was sent, although there was no process; that text is for servers only.
+/// As with stock clients, a task that waits for its start gets the event as well, but not one that runs after the
+/// others. The event claimed that an interrupt was sent, although there was no process; that text is for servers only.
 #[test]
 fn that_a_task_is_killed_is_told_also_before_its_start() {
     let mut spec = alloc(vec![
@@ -44,7 +44,7 @@ fn that_a_task_is_killed_is_told_also_before_its_start() {
     }
 }
 
-/// Tasks that waited for one that failed were shown as complete, with an event that an interrupt had been sent.
+/// Tasks that waited for a failed one were shown as complete, with an event that an interrupt had been sent.
 #[test]
 fn a_task_that_never_ran_says_why() {
     let wait_for = |name: &str, other: &str| {
@@ -79,8 +79,8 @@ fn a_task_that_never_ran_says_why() {
     assert!(!crate::alloc::show::task_view(&life.state.durable.tasks[0]).never_ran());
 }
 
-/// "Sent interrupt" was recorded before the `shutdown_delay` and the `prestop` command, long before the signal was sent. Servers still get it
-/// then, as from stock clients.
+/// "Sent interrupt" was recorded before the `shutdown_delay` and the `prestop` command, long before the signal was
+/// sent. Servers still get it then, as from stock clients.
 #[test]
 fn an_interrupt_is_told_when_it_is_sent() {
     let mut slow = task("main", Lifecycle::Main);
@@ -102,7 +102,7 @@ fn an_interrupt_is_told_when_it_is_sent() {
     }
 }
 
-/// A group-wide stop finds a task that was being stopped to start again: it is not to start any more.
+/// A group-wide stop finds a task that is being stopped for a restart: the task does not start again.
 #[test]
 fn a_task_whose_restart_becomes_its_end_is_told_to_be_killed() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -119,7 +119,7 @@ fn a_task_whose_restart_becomes_its_end_is_told_to_be_killed() {
     assert_eq!(told.collect::<Vec<_>>(), ["Restart Signaled", "Killing"]);
 }
 
-/// What had ended is started again with all others, and says so as they do.
+/// Tasks that had ended are started again with all others, and record the same event.
 #[test]
 fn a_restart_of_all_tasks_is_told_by_those_that_have_ended() {
     let spec = alloc(vec![task("main", Lifecycle::Main), task("pre", Lifecycle::Prestart)]);

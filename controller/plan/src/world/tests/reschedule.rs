@@ -41,11 +41,7 @@ fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
     let (mut bench, first) = broken();
     let verdict = bench.convergence(&one_task()[0].key());
     assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Backoff)));
-    assert!(
-        verdict.message.ends_with("another allocation takes its place 5s after that"),
-        "{}",
-        verdict.message
-    );
+    assert!(verdict.message.ends_with("a replacement starts 5s later"), "{}", verdict.message);
     let wakes = bench.turn.wakes.iter().filter(|(key, _)| matches!(key, Key::Job(_)));
     assert!(wakes.clone().any(|(_, at_ns)| *at_ns == at(6).boot_ns));
     let shown = bench.shown().expect("it has changed");

@@ -1,4 +1,4 @@
-//! The coordinator's traces, and who dies with whom.
+//! The coordinator's traces, and which tasks end together.
 
 use std_alloc::{string::ToString, vec, vec::Vec};
 
@@ -89,7 +89,7 @@ fn a_restart_of_all_waits_until_all_are_pending() {
     let tasks = [task("pe", L::Prestart), task("m", L::Main)];
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), running()]), Stage::Init);
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), pending()]), Stage::Prestart);
-    // A life in which main was just being started ran its prestart task again beside it.
+    // In a simulated life, a main task that was being started ran its prestart task again beside it.
     let starting = TaskState { run: Run::Starting { attempt: 1, boot: BootId(1) }, ..pending() };
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), starting]), Stage::Init);
 }
@@ -115,7 +115,7 @@ fn who_dies_with_whom() {
     assert_eq!(reason([failed(), running(), running(), pending()]), sibling("l"));
     assert_eq!(stop_reason(&tasks[1..], &[dead(), running(), pending()]), Some(StopReason::MainDead));
     assert_eq!(reason([running(), dead(), running(), pending()]), None);
-    assert_eq!(reason([dead(), dead(), dead(), failed()]), None, "a poststop task takes nobody with it");
+    assert_eq!(reason([dead(), dead(), dead(), failed()]), None, "a poststop task ends no other task");
 }
 
 #[test]

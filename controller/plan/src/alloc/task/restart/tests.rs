@@ -13,7 +13,7 @@ use crate::fixture::{at, exit, policy};
 
 const EXCEEDED: &str = "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\"";
 
-/// What each exit leads to: `+S` for a restart after S whole seconds.
+/// The decision after each exit: `+S` for a restart after S whole seconds.
 fn decisions(mode: RestartMode, on_success: bool, code: i32, exits: &[u64]) -> Vec<String> {
     let mut state =
         TaskState { window: Some(Deadline::after(at(0), policy(2, mode).interval)), ..TaskState::default() };
