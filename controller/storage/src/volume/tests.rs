@@ -81,7 +81,7 @@ fn a_directory_is_made_once_kept_as_it_is_and_purged() {
 fn an_owner_is_given_by_root_and_refused_by_others() {
     let ground = Ground::plain();
     let error = volumes(&ground).up(&mkdir("v", 0o700, Some(4242))).unwrap_err();
-    assert!(matches!(error, VolumeError::Owner { uid: Some(4242), .. }));
+    assert!(matches!(error, VolumeError::Owner { uid: 4242, .. }));
     assert!(!ground.path().join("state/volumes/v").exists());
     let Some(ground) = Ground::mounting() else { return };
     if ground.privileges().ownership == Ownership::OwnOnly {
