@@ -24,7 +24,7 @@ extern "C" fn enter() {
     }
     if let Err(error) = isolate() {
         eprintln!("tests: enter namespaces: {error}");
-        std::process::exit(1);
+        std::process::abort();
     }
 }
 

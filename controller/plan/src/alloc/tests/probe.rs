@@ -93,11 +93,8 @@ fn a_new_agent_knows_what_is_stored_and_looks_for_the_rest_before_a_start() {
         life.outcome(part, Outcome::Present(None));
     }
     assert!(!starts(&life), "{:?}", life.issued);
-    let found = |revision| match made(revision) {
-        Outcome::Done(facts) => Outcome::Present(facts),
-        other => other,
-    };
-    life.outcome(PROBE, found(4));
+    let Outcome::Done(facts) = made(4) else { panic!("it produces facts") };
+    life.outcome(PROBE, Outcome::Present(facts));
     life.outcome(READER, made(4));
     assert!(starts(&life), "{:?}", life.issued);
 }

@@ -44,10 +44,10 @@ fn asking_once_more_ends_a_poststop_task_that_runs() {
         assert_eq!(started(&bench.settle()), [1], "{again}");
         assert!(!ended(&bench, alloc), "{again}: no limit ends it");
         bench.ask(ask);
-        let grace = bench.turn.actions.iter().find_map(|action| match &action.verb {
-            Verb::Stop { grace, .. } => Some(*grace),
-            _ => None,
-        });
+        let grace =
+            bench.turn.actions.iter().find_map(|action| {
+                if let Verb::Stop { grace, .. } = &action.verb { Some(*grace) } else { None }
+            });
         assert_eq!(grace, Some(task("tidy").kill_timeout), "{again}: at once, with its kill_timeout");
         bench.settle();
         assert!(ended(&bench, alloc), "{again}");
