@@ -93,10 +93,11 @@ fn an_interrupt_is_told_when_it_is_sent() {
     for (spec, expected) in [(placed(&spec), [killing, delay, prestop]), (spec, [delay, prestop, killing])] {
         let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
         let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
-        for second in [100, 105, 108] {
+        for second in [100, 105] {
             life.now = at(second);
             life.settle();
         }
+        life.outcome(Part::Task(0, TaskPart::Prestop), Outcome::Done(None));
         let told: Vec<&str> = events(&life, 0).iter().map(|(kind, _)| *kind).collect();
         assert_eq!(told, expected);
     }
