@@ -41,8 +41,8 @@ use herdlet_api::{
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
-use herdlet_driver::Availability;
-use herdlet_manifest::manifests::{DriverRules, Drivers};
+use herdlet_driver::{Availability, Registry};
+use herdlet_manifest::manifests::Drivers;
 use herdlet_node::{
     self,
     member::{Joined, Member},
@@ -122,7 +122,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         instance: id.clone(),
         paths: config.paths(&id),
         cgroup_parent: config.cgroup_parent.clone(),
-        raw_exec: config.raw_exec,
+        drivers: config.drivers.clone(),
         leash: None,
     })?;
     if let Some(cgroups) = instance.isolation.cgroups() {
@@ -282,29 +282,22 @@ fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let state = &agent.context.paths.state;
     let folder = |dir: &PathBuf| {
         let owners = agent.requests.owners();
-        FolderSource::new(dir.clone(), state, manifest_rules(config), agent.inbox.clone(), owners)
+        FolderSource::new(
+            dir.clone(),
+            state,
+            manifest_rules(&agent.context.drivers),
+            agent.inbox.clone(),
+            owners,
+        )
     };
     config.manifests.iter().map(folder).collect()
 }
 
 /// What manifests must obey here: the rules of the drivers that are offered.
-fn manifest_rules(config: &Config) -> Drivers {
-    let all = Drivers::built_in();
-    match config.raw_exec {
-        Availability::Enabled => all,
-        Availability::Disabled => {
-            let mut offered = Drivers::default();
-            let kept: Vec<(String, DriverRules)> = all
-                .names()
-                .filter(|name| *name != "raw_exec")
-                .filter_map(|name| Some((name.to_owned(), all.get(name)?.clone())))
-                .collect();
-            for (name, rules) in kept {
-                offered.insert(&name, rules);
-            }
-            offered
-        }
-    }
+fn manifest_rules(drivers: &Registry) -> Drivers {
+    let entries = drivers.entries();
+    let offered = entries.values().filter(|entry| entry.availability == Availability::Enabled);
+    offered.map(|entry| &*entry.info).collect()
 }
 
 /// Who knows how the agent is.
@@ -367,7 +360,7 @@ fn shared(
         restored: agent.handle.first_turn.clone(),
         drivers: agent.context.drivers.clone(),
         bounds: Bounds::default(),
-        manifests: manifest_rules(config),
+        manifests: manifest_rules(&agent.context.drivers),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         consul: Arc::clone(&agent.context.services.catalogs.consul),

@@ -22,7 +22,7 @@ use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
 use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
-use herdlet_driver::{AttemptId, Health, Registry, TaskNotice};
+use herdlet_driver::{AttemptId, Entry, Health, Registry, TaskNotice};
 use herdlet_fingerprint;
 use herdlet_plan::{
     context::Settings,
@@ -210,8 +210,8 @@ impl Agent {
         let mut eyes = Eyes::default();
         eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
         eyes.open(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone(), Arc::clone(&notes)));
-        for (_, driver) in instance.drivers.iter() {
-            eyes.open(follow_driver(driver.events(), inbox.clone()));
+        for entry in instance.drivers.entries().values() {
+            eyes.open(follow_driver(entry.driver.events(), inbox.clone()));
         }
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
@@ -315,23 +315,22 @@ fn wanted_volume(volume: Volume) -> Event {
 
 /// What the drivers say of themselves at start becomes attributes of the node.
 async fn with_fingerprints(mut node: NodeFacts, drivers: &Registry) -> NodeFacts {
-    for (name, driver) in drivers.iter() {
+    for (name, Entry { driver, .. }) in &*drivers.entries() {
         // A driver answers at once with its present state; one that doesn't must not hold up the agent.
         let first = tokio::time::timeout(FINGERPRINT_MAX, driver.fingerprint().into_future()).await;
         let Ok((Some(fingerprint), _)) = first else {
-            tracing::warn!(driver = name, "the driver does not say whether it works");
+            tracing::warn!(driver = name.as_str(), "the driver does not say whether it works");
             continue;
         };
+        let (name, why) = (name.as_str(), fingerprint.description.as_str());
         match fingerprint.health {
-            Health::Healthy => node.attributes.extend(fingerprint.attributes),
-            Health::Undetected => {
-                tracing::info!(driver = name, why = fingerprint.description, "the driver is not offered");
-            }
-            Health::Unhealthy => {
-                tracing::warn!(driver = name, why = fingerprint.description, "the driver does not work here");
-            }
+            Health::Healthy => {}
+            Health::Undetected => tracing::info!(driver = name, why, "the driver is not offered"),
+            Health::Unhealthy => tracing::warn!(driver = name, why, "the driver does not work here"),
         }
+        drivers.set_fingerprint(driver, fingerprint);
     }
+    node.attributes.extend(drivers.entries().values().flat_map(Entry::attributes));
     node
 }
 

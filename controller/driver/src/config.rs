@@ -8,7 +8,6 @@ use herdlet_api_types::{
 };
 use herdlet_base::paths;
 
-use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::{DriverError, DriverResult};
@@ -171,9 +170,4 @@ pub struct Dns {
 /// When it isn't one; of class `Fatal`, with Nomad's words.
 pub fn read_config<T: DeserializeOwned>(config: &serde_json::Value) -> DriverResult<T> {
     T::deserialize(config).map_err(|error| DriverError::fatal(format!("parse config: {error}")))
-}
-
-/// The JSON Schema of such a type.
-pub fn schema_of<T: JsonSchema>() -> serde_json::Value {
-    schemars::schema_for!(T).to_value()
 }

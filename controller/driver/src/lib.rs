@@ -15,7 +15,7 @@ pub mod limits;
 mod registry;
 mod stats;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt, StreamExt,
@@ -26,14 +26,15 @@ use herdlet_api_types::{AllocId, UnixNanos, task::ExitResult};
 
 pub use config::{
     AttemptId, Device, Dns, KillDefaults, Mount, NetworkIsolation, Propagation, TaskConfig, TaskDirs,
-    read_config, schema_of,
+    read_config,
 };
 pub use error::{BoxError, Class, DriverError, lacks};
 pub use exec::{
     EXEC_OUTPUT_LEN_MAX, ExecInput, ExecOutcome, ExecOutput, ExecRequest, ExecSession, TerminalSize,
     relay_frames, run_to_end,
 };
-pub use registry::Registry;
+pub use herdlet_api_types::driver::{Capabilities, DriverInfo, FsIsolation, MountSupport};
+pub use registry::{Entries, Entry, Registry};
 pub use stats::{CpuUsage, MemoryUsage, Usage, follow_stats};
 
 /// What a driver call gives back.
@@ -44,14 +45,8 @@ pub type DriverResult<T> = Result<T, DriverError>;
 /// All calls may come concurrently; calls about one attempt come from one place, so at most one of start, stop, recover
 /// and destroy is under way for it. A call is not cancelled by dropping its future where it changes something.
 pub trait TaskDriver: Send + Sync + 'static {
-    /// Its name in job files, for instance `raw_exec`.
-    fn name(&self) -> &str;
-
-    /// JSON Schema of a task's `config`.
-    fn config_schema(&self) -> serde_json::Value;
-
-    /// What it can do.
-    fn capabilities(&self) -> Capabilities;
+    /// Its name, the schema of its tasks' config, what it can do. The same for as long as it lives.
+    fn info(&self) -> Arc<DriverInfo>;
 
     /// Its health and attributes: the present state at once, then every change.
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint>;
@@ -145,7 +140,7 @@ pub trait TaskDriver: Send + Sync + 'static {
         .boxed()
     }
 
-    /// Makes the network that all tasks of an allocation share, where [`Capabilities::must_create_network`] is set.
+    /// Makes the network that all tasks of an allocation share.
     fn create_network<'a>(
         &'a self,
         alloc: &'a AllocId,
@@ -170,56 +165,6 @@ fn unsupported<'a, T: Send + 'a>(ability: &'static str) -> BoxFuture<'a, DriverR
     async move { Err(DriverError::Unsupported { ability }) }.boxed()
 }
 
-/// What a driver can do (Nomad's `drivers.Capabilities`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capabilities {
-    /// It can send signals.
-    pub signals: bool,
-    /// It can execute commands in a running task.
-    pub exec: bool,
-    /// What a task sees of the machine's file system.
-    pub fs_isolation: FsIsolation,
-    /// The network modes it can work with.
-    pub network_modes: &'static [NetworkMode],
-    /// The allocation's network must be made by it.
-    pub must_create_network: bool,
-    /// Whether it can mount volumes and devices by itself.
-    pub mounts: MountSupport,
-}
-
-/// What a task sees of the machine's file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FsIsolation {
-    /// All of it.
-    None,
-    /// A directory tree that is prepared for it.
-    Chroot,
-    /// An image.
-    Image,
-}
-
-/// Where a task's network comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NetworkMode {
-    /// The machine's own.
-    Host,
-    /// The allocation's.
-    Group,
-    /// Another task's.
-    Task,
-    /// None at all.
-    None,
-}
-
-/// Whether a driver mounts volumes by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MountSupport {
-    /// It can't: volumes are put into the task directory before the start.
-    None,
-    /// It can: it finds them in [`TaskConfig::mounts`].
-    All,
-}
-
 /// What a driver says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fingerprint {
@@ -227,7 +172,7 @@ pub struct Fingerprint {
     pub health: Health,
     /// Why, for people.
     pub description: String,
-    /// Facts that become node attributes, for instance `driver.raw_exec` = `1`.
+    /// Node attributes beside those of its [`DriverInfo`].
     pub attributes: BTreeMap<String, String>,
 }
 

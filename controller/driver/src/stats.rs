@@ -137,21 +137,8 @@ mod tests {
     }
 
     impl TaskDriver for Broken {
-        fn name(&self) -> &str {
-            "broken"
-        }
-        fn config_schema(&self) -> serde_json::Value {
-            serde_json::Value::Null
-        }
-        fn capabilities(&self) -> Capabilities {
-            Capabilities {
-                signals: false,
-                exec: false,
-                fs_isolation: FsIsolation::None,
-                network_modes: &[],
-                must_create_network: false,
-                mounts: MountSupport::None,
-            }
+        fn info(&self) -> Arc<DriverInfo> {
+            Arc::new(DriverInfo::mock())
         }
         fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
             stream::pending().boxed()

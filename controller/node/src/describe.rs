@@ -22,9 +22,9 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use herdlet_config::{Cluster, Config};
-use herdlet_driver::{Fingerprint, Health, Registry};
+use herdlet_driver::{DriverInfo, Entry, Fingerprint, Health, Registry};
 use herdlet_fingerprint::{self, InterfaceChanges};
-use herdlet_nomad::wire::{Node, node::DriverInfo};
+use herdlet_nomad::wire::{Node, node::DriverInfo as NodeDriver};
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::codec::Time;
 use herdlet_runtime::off_thread;
@@ -83,7 +83,7 @@ impl Describer {
     pub fn start(
         config: &Config,
         cluster: &Cluster,
-        drivers: BTreeMap<String, DriverInfo>,
+        drivers: BTreeMap<String, NodeDriver>,
     ) -> Result<Self, MetaError> {
         let fixed = Fixed::of(config, cluster);
         let mut meta = BTreeMap::from(node::META.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -134,10 +134,11 @@ impl Describer {
         cancel: CancellationToken,
     ) {
         let all = async {
-            let drivers = registry.iter().map(|(name, driver)| async move {
-                let mut words = driver.fingerprint();
+            let entries = registry.entries();
+            let drivers = entries.values().map(|entry| async move {
+                let mut words = entry.driver.fingerprint();
                 while let Some(fingerprint) = words.next().await {
-                    self.set_driver(name, fingerprint);
+                    self.set_driver(&entry.info, fingerprint);
                 }
             });
             let drivers = futures_util::future::join_all(drivers).map(drop);
@@ -150,15 +151,16 @@ impl Describer {
     }
 
     /// What a driver says of itself. Of one that may not be offered nobody hears.
-    pub fn set_driver(&self, name: &str, fingerprint: Fingerprint) {
-        if self.shared.fixed.offers(name) {
-            let info = driver_info(name, fingerprint);
+    pub fn set_driver(&self, driver: &DriverInfo, fingerprint: Fingerprint) {
+        if self.shared.fixed.offers(driver) {
+            let name = driver.name.as_str();
+            let info = described(driver, fingerprint);
             self.change(|parts| {
                 let before = parts.drivers.get(name);
                 let mut info = info;
                 // When it was seen counts only where it is news.
                 if let Some(before) = before {
-                    let same = DriverInfo { update_time: before.update_time, ..info.clone() };
+                    let same = NodeDriver { update_time: before.update_time, ..info.clone() };
                     if same == *before {
                         info = same;
                     }
@@ -272,12 +274,15 @@ impl Describer {
 
 /// What the drivers of an agent say of themselves at start, as far as they may be offered. One that does not say anything in time is left
 /// out until it does.
-pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String, DriverInfo> {
+pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String, NodeDriver> {
     let mut found = BTreeMap::new();
-    for (name, driver) in registry.iter().filter(|(name, _)| node::offers(cluster, name)) {
+    for Entry { driver, info, .. } in registry.entries().values() {
+        if !node::offers(cluster, info) {
+            continue;
+        }
         if let Ok(Some(fingerprint)) = timeout(DRIVER_MAX, async { driver.fingerprint().next().await }).await
         {
-            found.insert(name.to_owned(), driver_info(name, fingerprint));
+            found.insert(info.name.clone(), described(info, fingerprint));
         }
     }
     found
@@ -294,18 +299,18 @@ fn missed(error: &dyn std::fmt::Display) -> bool {
 }
 
 /// A driver's word in Nomad's form.
-fn driver_info(name: &str, fingerprint: Fingerprint) -> DriverInfo {
+fn described(driver: &DriverInfo, fingerprint: Fingerprint) -> NodeDriver {
     let (detected, healthy) = match fingerprint.health {
         Health::Undetected => (false, false),
         Health::Unhealthy => (true, false),
         Health::Healthy => (true, true),
     };
     let mut attributes = fingerprint.attributes;
-    if let Some(own) = attributes.get_mut(&format!("driver.{name}")) {
-        *own = detected.to_string();
+    if detected {
+        attributes.insert(format!("driver.{}", driver.name), detected.to_string());
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    DriverInfo {
+    NodeDriver {
         attributes,
         detected,
         healthy,

@@ -18,7 +18,7 @@ use herdlet_agent::{
 };
 use herdlet_api_types::InstanceId;
 use herdlet_base::paths::Paths;
-use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
+use herdlet_config::{DriverSettings, START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
 use herdlet_manifest::manifests::Drivers;
 use herdlet_nomad::{
@@ -73,7 +73,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         instance: dir.instance().clone(),
         paths: paths.clone(),
         cgroup_parent: "herdlet-node-test".to_owned(),
-        raw_exec: Availability::Disabled,
+        drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
         leash: None,
     })
     .unwrap();

@@ -22,10 +22,9 @@ use futures_util::{
 use herdlet_api_types::{UnixNanos, manifest::driver::MockConfig, task::ExitResult};
 use herdlet_base::signal;
 use herdlet_driver::{
-    self, AttemptId, Capabilities, CpuUsage, DriverError, DriverNetwork, DriverResult, ExecOutcome,
-    ExecRequest, ExecSession, Fingerprint, FsIsolation, Health, Leftover, MemoryUsage, MountSupport,
-    NetworkMode, Recovered, Recovery, RunState, Started, StopRequest, TaskConfig, TaskDriver, TaskInfo,
-    Usage,
+    self, AttemptId, CpuUsage, DriverError, DriverInfo, DriverNetwork, DriverResult, ExecOutcome,
+    ExecRequest, ExecSession, Fingerprint, Health, Leftover, MemoryUsage, Recovered, Recovery, RunState,
+    Started, StopRequest, TaskConfig, TaskDriver, TaskInfo, Usage,
 };
 
 use super::attempts::Attempts;
@@ -41,6 +40,7 @@ pub struct Mock {
 }
 
 struct Shared {
+    info: Arc<DriverInfo>,
     attempts: Arc<Attempts>,
     store: Store,
     clock: WallClock,
@@ -54,35 +54,21 @@ impl Mock {
     /// When there is no place for its notes.
     pub fn new(attempts: Arc<Attempts>, clock: WallClock) -> std::io::Result<Self> {
         let store = Store::open(&attempts.path().join(".mock"))?;
-        Ok(Self { shared: Arc::new(Shared { attempts, store, clock, runs: Mutex::default() }) })
+        let info = Arc::new(DriverInfo::mock());
+        Ok(Self { shared: Arc::new(Shared { info, attempts, store, clock, runs: Mutex::default() }) })
     }
 }
 
 impl TaskDriver for Mock {
-    fn name(&self) -> &str {
-        "mock"
-    }
-
-    fn config_schema(&self) -> serde_json::Value {
-        herdlet_driver::schema_of::<MockConfig>()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            signals: true,
-            exec: true,
-            fs_isolation: FsIsolation::None,
-            network_modes: &[NetworkMode::Host, NetworkMode::Group, NetworkMode::Task, NetworkMode::None],
-            must_create_network: false,
-            mounts: MountSupport::None,
-        }
+    fn info(&self) -> Arc<DriverInfo> {
+        Arc::clone(&self.shared.info)
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
         let healthy = Fingerprint {
             health: Health::Healthy,
             description: "Healthy".to_owned(),
-            attributes: BTreeMap::from([("driver.mock".to_owned(), "1".to_owned())]),
+            attributes: BTreeMap::new(),
         };
         stream::once(async { healthy }).chain(stream::pending()).boxed()
     }

@@ -35,14 +35,14 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::{AllocId, manifest::driver::RawExecConfig, task::ExitResult};
+use herdlet_api_types::{AllocId, task::ExitResult};
 use herdlet_base::error::in_full;
 use herdlet_base::signal;
 use herdlet_driver::Availability;
 use herdlet_driver::{
-    self, AttemptId, BoxError, Capabilities, DriverError, DriverResult, ExecOutcome, ExecRequest,
-    ExecSession, Fingerprint, FsIsolation, Health, Leftover, Look, MountSupport, NetworkMode, Recovered,
-    Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskInfo, Usage,
+    self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, ExecOutcome, ExecRequest, ExecSession,
+    Fingerprint, Health, Leftover, Look, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
+    TaskInfo, Usage,
 };
 
 use super::{
@@ -74,6 +74,7 @@ pub struct RawExec {
 
 #[derive(Debug)]
 struct Shared {
+    info: Arc<DriverInfo>,
     setup: Setup,
     live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
     /// When the log last named a program that was not run, by task. At most [`start::REPORTED_MAX`].
@@ -88,28 +89,14 @@ impl RawExec {
         {
             tracing::warn!(error = in_full(&error), "cgroups are only looked at when a task is recovered");
         }
-        Self { shared: Arc::new(Shared { setup, live: Mutex::default(), reported: Mutex::default() }) }
+        let info = Arc::new(DriverInfo::raw_exec());
+        Self { shared: Arc::new(Shared { info, setup, live: Mutex::default(), reported: Mutex::default() }) }
     }
 }
 
 impl TaskDriver for RawExec {
-    fn name(&self) -> &str {
-        "raw_exec"
-    }
-
-    fn config_schema(&self) -> serde_json::Value {
-        herdlet_driver::schema_of::<RawExecConfig>()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            signals: true,
-            exec: true,
-            fs_isolation: FsIsolation::None,
-            network_modes: &[NetworkMode::Host, NetworkMode::Group],
-            must_create_network: false,
-            mounts: MountSupport::None,
-        }
+    fn info(&self) -> Arc<DriverInfo> {
+        Arc::clone(&self.shared.info)
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
@@ -126,7 +113,7 @@ impl TaskDriver for RawExec {
                     Isolation::Cgroups(_) => "Healthy".to_owned(),
                     Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
                 },
-                attributes: BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]),
+                attributes: BTreeMap::new(),
             },
         };
         stream::once(async { found }).chain(stream::pending()).boxed()

@@ -10,6 +10,7 @@ use herdlet_agent::{
 };
 use herdlet_api_types::{InstanceId, UnixNanos, view::AllocView};
 use herdlet_base::paths::Paths;
+use herdlet_config::DriverSettings;
 use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
 use herdlet_manifest::manifests::Drivers;
@@ -83,7 +84,7 @@ impl World {
             instance: dir.instance().clone(),
             paths: paths.clone(),
             cgroup_parent: "herdlet-node-test".to_owned(),
-            raw_exec: Availability::Disabled,
+            drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
             leash: None,
         })
         .unwrap();

@@ -94,7 +94,8 @@ pub(super) fn machine(shared: &Shared) -> Machine {
     let facts = &shared.facts;
     let node = &facts.node;
     let vitals = (shared.vitals)();
-    let is_offered = |driver: &String| node.attributes.contains_key(&format!("driver.{driver}"));
+    let entries = shared.drivers.entries();
+    let offered = entries.iter().filter(|(_, entry)| entry.is_healthy());
     Machine {
         id: node.id.clone(),
         name: node.name.clone(),
@@ -104,7 +105,7 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         version: VERSION.to_owned(),
         attributes: node.attributes.clone(),
         meta: node.meta.clone(),
-        drivers: shared.drivers.iter().map(|(name, _)| name.to_owned()).filter(is_offered).collect(),
+        drivers: offered.map(|(name, _)| name.clone()).collect(),
         volumes: shared.model.volumes(),
         status: vitals.seen.map_or("ready", |seen| seen.status),
         eligibility: vitals.seen.map_or("eligible", |seen| seen.eligibility),

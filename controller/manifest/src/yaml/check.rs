@@ -23,7 +23,7 @@ mod prepare;
 mod units;
 
 use facets::Facets;
-pub use prepare::schema_for;
+pub use prepare::{schema_for, strictly};
 
 /// Compares what is at a place with a schema.
 ///

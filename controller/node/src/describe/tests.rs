@@ -59,11 +59,7 @@ fn loopback() -> Vec<Interface> {
 }
 
 fn healthy() -> Fingerprint {
-    Fingerprint {
-        health: Health::Healthy,
-        description: "Healthy".to_owned(),
-        attributes: BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]),
-    }
+    Fingerprint { health: Health::Healthy, description: "Healthy".to_owned(), attributes: BTreeMap::new() }
 }
 
 /// The recorded machine, described by us.
@@ -83,7 +79,8 @@ fn described(recorded: &Node) -> Node {
     fixed.cgroup_parent = "nomad".to_owned();
     fixed.attributes = recorded.attributes.clone();
     let networks = fixed.networks(&loopback());
-    let drivers = BTreeMap::from([("raw_exec".to_owned(), driver_info("raw_exec", healthy()))]);
+    let drivers =
+        BTreeMap::from([("raw_exec".to_owned(), super::described(&DriverInfo::raw_exec(), healthy()))]);
     let meta = NodeMeta { fixed: recorded.meta.clone(), ..NodeMeta::default() };
     fixed.node(&Parts { networks, drivers, meta, ..Parts::default() })
 }
@@ -124,7 +121,8 @@ fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
     let config = config("127.0.0.1:5646");
     let fixed = fixed(&config);
     let networks = Networks { ip: Some(IpAddr::from([127, 0, 0, 1])), ..Networks::default() };
-    let drivers = BTreeMap::from([("raw_exec".to_owned(), driver_info("raw_exec", healthy()))]);
+    let drivers =
+        BTreeMap::from([("raw_exec".to_owned(), super::described(&DriverInfo::raw_exec(), healthy()))]);
     let node = fixed.node(&Parts { networks, drivers, ..Parts::default() });
     for version in ["1.1.2", "1.6.5"] {
         let stock = recorded(version);
@@ -192,14 +190,14 @@ async fn only_what_differs_is_told() {
     let config = config("127.0.0.1:4646");
     let describer = Describer::with(fixed(&config), Parts::default(), dir.path().to_owned());
     let mut node = describer.watch();
-    describer.set_driver("raw_exec", healthy());
+    describer.set_driver(&DriverInfo::raw_exec(), healthy());
     assert!(node.has_changed().unwrap());
     assert_eq!(node.borrow_and_update().attributes["driver.raw_exec"], "1");
     // The same word later, and room for nothing.
-    describer.set_driver("raw_exec", healthy());
+    describer.set_driver(&DriverInfo::raw_exec(), healthy());
     describer.set_reserved(Room::default(), BTreeSet::new());
     assert!(!node.has_changed().unwrap());
-    describer.set_driver("raw_exec", Fingerprint { health: Health::Undetected, ..healthy() });
+    describer.set_driver(&DriverInfo::raw_exec(), Fingerprint { health: Health::Undetected, ..healthy() });
     let told = node.borrow_and_update().clone();
     assert!(!told.attributes.contains_key("driver.raw_exec") && !told.drivers["raw_exec"].healthy);
 
@@ -215,8 +213,8 @@ fn a_driver_that_may_not_be_offered_is_not_heard_of() {
     let mut config = config("127.0.0.1:4646");
     config.cluster.as_mut().unwrap().drivers.deny = vec!["raw_exec".to_owned()];
     let describer = Describer::with(fixed(&config), Parts::default(), "/".into());
-    describer.set_driver("raw_exec", healthy());
-    describer.set_driver("mock", healthy());
+    describer.set_driver(&DriverInfo::raw_exec(), healthy());
+    describer.set_driver(&DriverInfo::mock(), healthy());
     assert!(describer.watch().borrow().drivers.is_empty());
 }
 

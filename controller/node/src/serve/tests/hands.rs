@@ -1,6 +1,6 @@
 //! A driver that executes commands as processes of the test, with pipes; a terminal it only pretends.
 
-use std::{process::Stdio, time::Duration};
+use std::{process::Stdio, sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt as _, StreamExt as _,
@@ -9,9 +9,9 @@ use futures_util::{
 };
 use herdlet_api_types::{UnixNanos, task::ExitResult};
 use herdlet_driver::{
-    AttemptId, Capabilities, CpuUsage, DriverError, DriverResult, ExecRequest, ExecSession, Fingerprint,
-    FsIsolation, Leftover, MemoryUsage, MountSupport, Recovered, Recovery, Started, StopRequest, TaskConfig,
-    TaskDriver, TaskInfo, TerminalSize, Usage,
+    AttemptId, CpuUsage, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Fingerprint,
+    FsIsolation, Leftover, MemoryUsage, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
+    TaskInfo, TerminalSize, Usage,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
@@ -23,23 +23,10 @@ pub(super) struct Hands {
 }
 
 impl TaskDriver for Hands {
-    fn name(&self) -> &str {
-        "hands"
-    }
-
-    fn config_schema(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            signals: false,
-            exec: true,
-            fs_isolation: self.isolation,
-            network_modes: &[],
-            must_create_network: false,
-            mounts: MountSupport::None,
-        }
+    fn info(&self) -> Arc<DriverInfo> {
+        let mut info = DriverInfo { name: "hands".to_owned(), ..DriverInfo::mock() };
+        info.capabilities.fs_isolation = self.isolation;
+        Arc::new(info)
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
