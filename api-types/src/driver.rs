@@ -1,17 +1,19 @@
-//! Task drivers as everybody but the driver itself sees them: what one is called, what its config looks like, what it can do, and what
-//! its operations come to.
+//! Task drivers as other code sees them: their names, the schemas of their configs, their abilities, and the results of their operations.
 //!
 //! Data only. A driver hands out its [`DriverInfo`]; manifests, the agent's config, the node's description and the registry read it.
-//! [`built_in`] is the only list of drivers: who adds one to the program adds it there.
+//! [`built_in`] is the only list of drivers. A new driver is added there.
 
-use std_alloc::{collections::BTreeMap, string::String};
+use core::fmt;
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 #[cfg(feature = "schema")]
-use std_alloc::{borrow::ToOwned, format, vec::Vec};
+use std_alloc::{borrow::ToOwned, format};
 
 #[cfg(feature = "schema")]
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde::{Deserialize, Serialize};
+
+use crate::task::ExitResult;
 
 #[cfg(feature = "schema")]
 use crate::manifest::driver::{MockConfig, RawExecConfig};
@@ -111,6 +113,51 @@ pub struct DriverNetwork {
     pub port_map: BTreeMap<String, u16>,
     /// Services in mode `auto` are registered with this address.
     pub auto_advertise: bool,
+}
+
+/// A driver's own note about an attempt, given back to it when the attempt is recovered.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handle {
+    /// Version of the note's format, by the driver.
+    pub version: u32,
+    /// The note, opaque to everyone else.
+    pub state: Vec<u8>,
+}
+
+/// The note may hold anything, secrets too.
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle {{ version: {}, {} bytes }}", self.version, self.state.len())
+    }
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recovered {
+    /// It never began; it is safe to start it.
+    NotStarted,
+    /// Its process lives.
+    Running,
+    /// It ended.
+    Exited(ExitResult),
+    /// It is gone and nobody knows how it ended.
+    Lost {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How an operation failed, and what may be done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    /// It may work later: tried again with growing delays.
+    Retry,
+    /// It will not work as specified: the task fails, or its restart policy decides for a start.
+    Fatal,
+    /// As `Fatal`, for a start: there is no such program.
+    NoProgram,
+    /// A start failed in a way that the restart policy counts as an attempt.
+    Recoverable,
 }
 
 /// The drivers that are built into this program.

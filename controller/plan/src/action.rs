@@ -2,6 +2,7 @@
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
+pub use herdlet_api_types::driver::{FailureClass, Recovered};
 use herdlet_api_types::{Duration, service::CheckResult};
 
 use crate::{
@@ -190,35 +191,6 @@ pub enum Outcome {
     /// What `Up` of checks made, and that of services in a Consul: the checks that are wanted from now on of their owner, with no result
     /// yet.
     Checking(Vec<CheckResult>),
-}
-
-/// What became of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recovered {
-    /// It never began; it is safe to start it.
-    NotStarted,
-    /// Its process lives.
-    Running,
-    /// It ended.
-    Exited(herdlet_api_types::task::ExitResult),
-    /// It is gone and nobody knows how it ended.
-    Lost {
-        /// Why.
-        why: String,
-    },
-}
-
-/// How an operation failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureClass {
-    /// It may work later: tried again with growing delays.
-    Retry,
-    /// It will not work as specified: the task fails, or its restart policy decides for a start.
-    Fatal,
-    /// As `Fatal`, for a start: there is no such program.
-    NoProgram,
-    /// A start failed in a way that the restart policy counts as an attempt.
-    Recoverable,
 }
 
 #[cfg(test)]

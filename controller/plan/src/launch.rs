@@ -2,9 +2,9 @@
 //!
 //! In: what a driver returned at the start, and the revisions of the facts that the attempt has read. Out: the same, stored, for later agents.
 
-use core::fmt;
-use std_alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+use std_alloc::{collections::BTreeMap, sync::Arc};
 
+pub use herdlet_api_types::driver::Handle;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -44,22 +44,6 @@ impl Launch {
     /// As it is stored: where the number is all, the state of the task has it.
     pub(crate) fn into_record(self) -> Option<Arc<Self>> {
         (self != Self::of(self.attempt)).then(|| Arc::new(self))
-    }
-}
-
-/// A driver's own note about an attempt.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handle {
-    /// Version of the note's format, by the driver.
-    pub version: u32,
-    /// The note, opaque to everyone else.
-    pub state: Vec<u8>,
-}
-
-/// The note may hold anything, secrets too.
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handle {{ version: {}, {} bytes }}", self.version, self.state.len())
     }
 }
 
