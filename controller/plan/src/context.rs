@@ -65,6 +65,8 @@ pub struct Context {
     pub(crate) contact: bool,
     /// Allocations that have not ended, as far as is known, each with those that wait for that.
     pub(crate) awaited: BTreeMap<AllocId, BTreeSet<AllocId>>,
+    /// The drivers that tasks have to wait for, and why.
+    pub(crate) away: BTreeMap<String, String>,
     /// Allocations of this machine whose disk is still to be taken over, each with the one that does.
     pub(crate) heirs: BTreeMap<AllocId, AllocId>,
 }

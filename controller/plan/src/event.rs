@@ -1,6 +1,6 @@
 //! What reaches the planner: desired state, ends of operations, things seen, requests of people.
 
-use std_alloc::{boxed::Box, string::String, vec::Vec};
+use std_alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, scaling::ScalingNote, service::CheckResult,
@@ -9,6 +9,7 @@ use herdlet_api_types::{
 
 use crate::{
     action::Outcome,
+    env::NodeFacts,
     explain::Explanation,
     job::children::Dispatch,
     op::{Op, Part},
@@ -57,6 +58,13 @@ pub enum Event {
         task: String,
         /// Message.
         message: String,
+    },
+    /// What this machine is has changed, or which task drivers are away.
+    Node {
+        /// What it is now.
+        facts: Box<NodeFacts>,
+        /// The drivers that tasks have to wait for, and why.
+        away: BTreeMap<String, String>,
     },
     /// Somebody has set the wall clock: what waits for a time of day waits differently long.
     ClockSet,

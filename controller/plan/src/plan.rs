@@ -108,6 +108,8 @@ pub enum Waiting {
     Dependency(TaskIndex, String),
     /// Word from servers: until then another may run in its place elsewhere.
     Contact(TaskIndex),
+    /// The task's driver, which is away for this reason.
+    Driver(TaskIndex, String),
     /// The end of the allocation whose place this one takes.
     Previous(TaskIndex, AllocId),
     /// A volume that is not ready; of the group where no task mounts it.
