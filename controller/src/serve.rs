@@ -21,6 +21,7 @@ use axum::Router;
 use herdlet_agent::{
     agent::{
         self, Agent, Orphans, Parts,
+        drivers::{self, Named},
         folder::{FolderSource, FolderStatus},
     },
     gc::Collector,
@@ -41,8 +42,6 @@ use herdlet_api::{
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
-use herdlet_driver::{Availability, Registry};
-use herdlet_manifest::manifests::Drivers;
 use herdlet_node::{
     self,
     member::{Joined, Member},
@@ -205,10 +204,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     if let (Some(member), Some(listener)) = (member, node_door) {
         let listens = listener.address();
         // Of all drivers: what runs goes on where its driver was turned off, and what can't start is told by the driver.
-        let now = member
-            .join(&config, &mut agent, Drivers::built_in(), &shared)
-            .await
-            .context("join the cluster")?;
+        let rules = drivers::rules(&agent.context.drivers, Named::All);
+        let now = member.join(&config, &mut agent, rules, &shared).await.context("join the cluster")?;
         let router = herdlet_node::http::router(Arc::clone(&now.api));
         let access = Access::Cluster(Arc::clone(&now.api) as Arc<dyn http::Tokens>);
         faces.spawn(open.serve(listener, router, access));
@@ -280,24 +277,12 @@ fn sweep(instance: &Instance) {
 /// Every folder; none is read yet.
 fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let state = &agent.context.paths.state;
+    let rules = drivers::rules(&agent.context.drivers, Named::Offered);
     let folder = |dir: &PathBuf| {
         let owners = agent.requests.owners();
-        FolderSource::new(
-            dir.clone(),
-            state,
-            manifest_rules(&agent.context.drivers),
-            agent.inbox.clone(),
-            owners,
-        )
+        FolderSource::new(dir.clone(), state, rules.clone(), agent.inbox.clone(), owners)
     };
     config.manifests.iter().map(folder).collect()
-}
-
-/// What manifests must obey here: the rules of the drivers that are offered.
-fn manifest_rules(drivers: &Registry) -> Drivers {
-    let entries = drivers.entries();
-    let offered = entries.values().filter(|entry| entry.availability == Availability::Enabled);
-    offered.map(|entry| &*entry.info).collect()
 }
 
 /// Who knows how the agent is.
@@ -360,7 +345,7 @@ fn shared(
         restored: agent.handle.first_turn.clone(),
         drivers: agent.context.drivers.clone(),
         bounds: Bounds::default(),
-        manifests: manifest_rules(&agent.context.drivers),
+        manifests: drivers::rules(&agent.context.drivers, Named::Offered),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         consul: Arc::clone(&agent.context.services.catalogs.consul),

@@ -20,14 +20,13 @@ use herdlet_base::{
 use herdlet_config::DriverSettings;
 use herdlet_driver::{Availability, Leftover, Registry};
 use herdlet_process::{
-    attempts::{Attempts, Notice},
+    attempts::Attempts,
     cgroup::{self, Isolation},
     mock::Mock,
     raw_exec::{self, RawExec},
     supervisor::Program,
 };
 use herdlet_storage::alloc_dir::{self, AllocDir};
-use tokio::sync::mpsc;
 
 /// How an instance is opened.
 #[derive(Debug)]
@@ -53,10 +52,6 @@ pub struct Instance {
     pub cgroup_parent: String,
     /// Task drivers by name.
     pub drivers: Registry,
-    /// The records of attempts.
-    pub attempts: Arc<Attempts>,
-    /// Ends of attempts, and drift of their cgroups.
-    pub notices: mpsc::Receiver<Notice>,
 }
 
 impl Instance {
@@ -75,9 +70,9 @@ impl Instance {
             instance: instance.0.clone(),
             runtime: paths.runtime.clone(),
         });
-        let (sender, notices) = mpsc::channel(1_024);
-        let attempts = Attempts::open(&paths.attempts(), sender).context("open the attempts directory")?;
-        let mock = Mock::new(Arc::clone(&attempts), Arc::new(wall_now)).context("prepare the driver mock")?;
+        let attempts = Attempts::open(&paths.attempts()).context("open the attempts directory")?;
+        let mock = Mock::new(&paths.attempts().join(".mock"), Arc::new(wall_now))
+            .context("prepare the driver mock")?;
         let drivers = Registry::new();
         drivers.insert(Arc::new(mock), settings.availability(MOCK));
         let programs = paths.state.join("bin");
@@ -86,25 +81,11 @@ impl Instance {
         if raw_exec == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("install the supervisor")?;
-            let setup = raw_exec::Setup {
-                attempts: Arc::clone(&attempts),
-                program,
-                isolation: isolation.clone(),
-                leash,
-                starts: raw_exec,
-            };
+            let setup =
+                raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash, starts: raw_exec };
             drivers.insert(Arc::new(RawExec::new(setup)), raw_exec);
         }
-        Ok(Self {
-            id: instance,
-            paths,
-            privileges: Privileges::probe(),
-            isolation,
-            cgroup_parent,
-            drivers,
-            attempts,
-            notices,
-        })
+        Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
     }
 
     /// Ends and removes everything the instance has on this machine but its state directory: processes, mounts, cgroups,
@@ -114,7 +95,7 @@ impl Instance {
     /// When something is left.
     pub async fn remove_all(&self) -> anyhow::Result<()> {
         let mut left = Vec::new();
-        for (name, entry) in &*self.drivers.entries() {
+        for (name, entry) in self.drivers.entries().iter() {
             let driver = &entry.driver;
             let found = match driver.found().await {
                 Ok(found) => found,

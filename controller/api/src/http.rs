@@ -78,6 +78,7 @@ use herdlet_manifest::{manifests::Drivers, yaml::Problem};
 use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_runtime::Gate;
 use herdlet_services::catalog::{BuiltIn, Consul};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::reach::bounds::Bounds;
@@ -108,7 +109,7 @@ pub struct Shared {
     /// Task drivers: commands executed in tasks, and statistics.
     pub drivers: Registry,
     /// What manifests must obey.
-    pub manifests: Drivers,
+    pub manifests: watch::Receiver<Drivers>,
     /// How much callers may occupy.
     pub bounds: Bounds,
     /// Where log files are.
@@ -185,6 +186,13 @@ pub struct SeenByServers {
 /// Where the public keys of workload identities are. Nobody needs a token for it, as in Nomad: whoever is shown a task's
 /// token must be able to check it.
 const JWKS_PATH: &str = "/.well-known/jwks.json";
+
+impl Shared {
+    /// The drivers that manifests may name now.
+    fn drivers_in_manifests(&self) -> Drivers {
+        self.manifests.borrow().clone()
+    }
+}
 
 /// Every endpoint. Whether a caller may use it was settled before: see [`serve`].
 pub fn router(shared: Arc<Shared>) -> Router {

@@ -20,9 +20,8 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _};
 use herdlet_config::{Cluster, Config};
-use herdlet_driver::{DriverInfo, Entry, Fingerprint, Health, Registry};
+use herdlet_driver::{Entries, Entry, Fingerprint, Health, Registry};
 use herdlet_fingerprint::{self, InterfaceChanges};
 use herdlet_nomad::wire::{Node, node::DriverInfo as NodeDriver};
 use herdlet_plan::job::capacity::Room;
@@ -54,9 +53,6 @@ const CONSUL_PERIOD: Duration = Duration::from_secs(15);
 const CONSUL_MAX: Duration = Duration::from_secs(10);
 /// A Consul that has not answered so often is gone; one miss may be its restart.
 const CONSUL_MISSES: u32 = 2;
-/// How long a driver may take to say what it is at start.
-const DRIVER_MAX: Duration = Duration::from_secs(10);
-
 /// Describes this machine. Clones are one.
 #[derive(Clone)]
 pub struct Describer {
@@ -75,7 +71,7 @@ struct Shared {
 }
 
 impl Describer {
-    /// The machine as it is now, as far as nobody has to be waited for. `drivers`: see [`drivers`]. Afterwards [`follow`](Self::follow)
+    /// The machine as it is now, as far as nobody has to be waited for. `drivers`: see [`described`]. Afterwards [`follow`](Self::follow)
     /// keeps it true.
     ///
     /// # Errors
@@ -134,15 +130,11 @@ impl Describer {
         cancel: CancellationToken,
     ) {
         let all = async {
-            let entries = registry.entries();
-            let drivers = entries.values().map(|entry| async move {
-                let mut words = entry.driver.fingerprint();
-                while let Some(fingerprint) = words.next().await {
-                    self.set_driver(&entry.info, fingerprint);
-                }
-            });
-            let drivers = futures_util::future::join_all(drivers).map(drop);
-            tokio::join!(self.follow_networks(), self.follow_consul(consul, CONSUL_PERIOD), drivers);
+            tokio::join!(
+                self.follow_networks(),
+                self.follow_consul(consul, CONSUL_PERIOD),
+                self.follow_drivers(registry)
+            );
         };
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -150,24 +142,20 @@ impl Describer {
         }
     }
 
-    /// What a driver says of itself. Of one that may not be offered nobody hears.
-    pub fn set_driver(&self, driver: &DriverInfo, fingerprint: Fingerprint) {
-        if self.shared.fixed.offers(driver) {
-            let name = driver.name.as_str();
-            let info = described(driver, fingerprint);
-            self.change(|parts| {
-                let before = parts.drivers.get(name);
-                let mut info = info;
-                // When it was seen counts only where it is news.
-                if let Some(before) = before {
-                    let same = NodeDriver { update_time: before.update_time, ..info.clone() };
-                    if same == *before {
-                        info = same;
-                    }
+    /// How the drivers are. Of one that may not be offered nobody hears.
+    pub fn set_drivers(&self, entries: &Entries) {
+        self.change(|parts| {
+            let before = std::mem::take(&mut parts.drivers);
+            parts.drivers = described(&self.shared.fixed.cluster, entries);
+            // When it was seen counts only where it is news.
+            for (name, driver) in &mut parts.drivers {
+                let Some(before) = before.get(name) else { continue };
+                let same = NodeDriver { update_time: before.update_time, ..driver.clone() };
+                if same == *before {
+                    *driver = same;
                 }
-                parts.drivers.insert(name.to_owned(), info);
-            });
-        }
+            }
+        });
     }
 
     /// What local manifests take of the machine, beside what the config reserves: room, and ports of the host.
@@ -231,6 +219,17 @@ impl Describer {
         }
     }
 
+    async fn follow_drivers(&self, registry: &Registry) {
+        let mut entries = registry.watch();
+        loop {
+            let now = Arc::clone(&entries.borrow_and_update());
+            self.set_drivers(&now);
+            if entries.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     async fn follow_consul(&self, consul: Option<&ConsulReader>, period: Duration) {
         let Some(consul) = consul.filter(|_| self.shared.fixed.runs("consul")) else {
             self.shared.asked.send_replace(true);
@@ -272,22 +271,6 @@ impl Describer {
     }
 }
 
-/// What the drivers of an agent say of themselves at start, as far as they may be offered. One that does not say anything in time is left
-/// out until it does.
-pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String, NodeDriver> {
-    let mut found = BTreeMap::new();
-    for Entry { driver, info, .. } in registry.entries().values() {
-        if !node::offers(cluster, info) {
-            continue;
-        }
-        if let Ok(Some(fingerprint)) = timeout(DRIVER_MAX, async { driver.fingerprint().next().await }).await
-        {
-            found.insert(info.name.clone(), described(info, fingerprint));
-        }
-    }
-    found
-}
-
 fn untold(error: &std::io::Error) {
     let every = NETWORK_PERIOD.as_secs();
     tracing::info!(%error, "the kernel does not tell of changes to networks; they are looked at every {every} s");
@@ -298,23 +281,29 @@ fn missed(error: &dyn std::fmt::Display) -> bool {
     false
 }
 
-/// A driver's word in Nomad's form.
-fn described(driver: &DriverInfo, fingerprint: Fingerprint) -> NodeDriver {
-    let (detected, healthy) = match fingerprint.health {
+/// The drivers that may be offered, in Nomad's form. One that has said nothing of itself is left out until it does.
+pub fn described(cluster: &Cluster, entries: &Entries) -> BTreeMap<String, NodeDriver> {
+    let offered = entries.iter().filter(|(_, entry)| node::offers(cluster, &entry.info));
+    offered.filter_map(|(name, entry)| Some((name.to_owned(), node_driver(entry)?))).collect()
+}
+
+fn node_driver(entry: &Entry) -> Option<NodeDriver> {
+    let Fingerprint { health, description, .. } = entry.fingerprint.clone()?;
+    let (detected, healthy) = match health {
         Health::Undetected => (false, false),
         Health::Unhealthy => (true, false),
         Health::Healthy => (true, true),
     };
-    let mut attributes = fingerprint.attributes;
-    if detected {
-        attributes.insert(format!("driver.{}", driver.name), detected.to_string());
+    let mut attributes = entry.attributes();
+    if let Some(own) = attributes.get_mut(&format!("driver.{}", entry.info.name)) {
+        *own = detected.to_string();
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    NodeDriver {
+    Some(NodeDriver {
         attributes,
         detected,
         healthy,
-        health_description: fingerprint.description,
+        health_description: description,
         update_time: Time::from_unix_nanos(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)),
-    }
+    })
 }

@@ -24,6 +24,7 @@ use herdlet_manifest::{
 use herdlet_nomad::wire;
 use herdlet_rpc::codec::Value;
 use serde_json::{Map, Value as Json, json};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 mod given;
@@ -49,7 +50,7 @@ const PAYLOAD_MAX: usize = 1024 * 1024;
 #[derive(Debug, Clone)]
 pub enum Reading {
     /// To be run by these drivers: what isn't built is refused.
-    Real(Drivers),
+    Real(watch::Receiver<Drivers>),
     /// To be pretended: whatever a task is to do, it is one of the driver mock.
     Pretended,
 }
@@ -126,7 +127,7 @@ impl<'r> Reader<'r> {
             return read.clone();
         }
         let read = match self.reading {
-            Reading::Real(drivers) => read(alloc, drivers),
+            Reading::Real(drivers) => read(alloc, &drivers.borrow()),
             Reading::Pretended => pretended(alloc),
         };
         let read = read.map(|job| Arc::new(given::limited(job, &limits)));

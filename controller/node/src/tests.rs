@@ -111,7 +111,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
     let (_, node) = watch::channel(Arc::new(described));
     let session = Session::new(Arc::new(pool), identity, node, Options::default());
     let mover = previous::tests::mover(&paths, id.as_str());
-    join(&mut agent, session, Drivers::built_in(), mover, std::future::ready(()));
+    join(&mut agent, session, watch::channel(Drivers::built_in()).1, mover, std::future::ready(()));
     (agent, id)
 }
 

@@ -1,8 +1,8 @@
 //! The attempts directory, watched: one inotify watch tells of every change of every record of the instance.
 //!
 //! In: records, written by supervisors and by ourselves. Out: whoever waits for an attempt is woken when its record
-//! changes; and one channel of [`Notice`]s for the controller, which the drivers fill. It knows no cgroup and starts
-//! nothing.
+//! changes; drift of attempts, and what of it was put right, goes to the agent as events of the driver. It knows no cgroup and
+//! starts nothing.
 //!
 //! - `events`: what the kernel tells.
 //! - `place`: the directory, made again when it was deleted.
@@ -28,14 +28,13 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::task::ExitResult;
 use herdlet_base::durable;
 use herdlet_base::ready;
-use herdlet_driver::AttemptId;
+use herdlet_driver::{AttemptId, Earlier, Outlet, TaskEvent};
 use rustix::fs::inotify;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::{mpsc, watch},
+    sync::watch,
     time::Instant,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -46,23 +45,6 @@ use super::supervisor::{
 use lost::Mirror;
 pub use lost::Supervised;
 use place::Place;
-
-/// Something happened to an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// Its main process ended, or its supervisor died. Comes once per agent and attempt.
-    Exited { id: AttemptId, result: ExitResult },
-    /// Something of it was taken away: recover it, or look at it.
-    Drift { id: AttemptId },
-    /// Something of it was not as it should be and was put right without touching its processes: to be counted.
-    Repaired {
-        id: AttemptId,
-        /// What kind of thing: `cgroup` or `record`.
-        kind: &'static str,
-        /// What was wrong, for instance `its cgroup was gone`.
-        what: String,
-    },
-}
 
 /// Why attempts can't be followed. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +107,7 @@ pub struct Attempts {
     opened: Instant,
     memory: Memory,
     /// What the stored state knew to have begun when this agent started.
-    earlier: OnceLock<BTreeSet<AttemptId>>,
+    earlier: Earlier,
     place: Mutex<Place>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
@@ -135,17 +117,16 @@ pub struct Attempts {
     /// The watch of the cgroups' directory; 0 is none.
     cgroups: AtomicI32,
     waiting: Mutex<BTreeMap<String, watch::Sender<()>>>,
-    notices: mpsc::Sender<Notice>,
+    events: Outlet<TaskEvent>,
     watching: OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl Attempts {
-    /// Makes the directory if it isn't there, removes what an earlier boot left in it, and begins to watch it. The drivers'
-    /// notices go to `notices`.
+    /// Makes the directory if it isn't there, removes what an earlier boot left in it, and begins to watch it.
     ///
     /// # Errors
     /// When it can't be made or watched. Must be called within a tokio runtime.
-    pub fn open(path: &Path, notices: mpsc::Sender<Notice>) -> Result<Arc<Self>, AttemptsError> {
+    pub fn open(path: &Path) -> Result<Arc<Self>, AttemptsError> {
         let watch = |source| AttemptsError::Watch { path: path.to_owned(), source };
         let inotify = events::queue().map_err(|errno| watch(errno.into()))?;
         let place = Place::open(path, &inotify)?;
@@ -158,14 +139,14 @@ impl Attempts {
             path: path.to_owned(),
             opened: Instant::now(),
             memory,
-            earlier: OnceLock::new(),
+            earlier: Earlier::default(),
             place: Mutex::new(place),
             inotify: Arc::clone(&inotify),
             shims: Mutex::default(),
             mirrors: Mutex::default(),
             cgroups: AtomicI32::new(0),
             waiting: Mutex::new(BTreeMap::new()),
-            notices,
+            events: Outlet::default(),
             watching: OnceLock::new(),
         });
         // Only now: there may be events already, and the reader ends when it finds nobody to tell.
@@ -333,8 +314,8 @@ impl Attempts {
 
     /// Names the attempts that an earlier agent may have begun, as the stored state says. An attempt that is not among them is
     /// this agent's own. To be called once, before any of them is recovered.
-    pub fn set_earlier(&self, known: BTreeSet<AttemptId>) {
-        let _ = self.earlier.set(known);
+    pub fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
+        self.earlier.set(known);
     }
 
     /// Whether an attempt without a record may have begun. Where the directory was made anew, that is so for attempts of an earlier
@@ -342,7 +323,7 @@ impl Attempts {
     pub fn may_have_begun(&self, id: &AttemptId) -> bool {
         match self.memory {
             Memory::OfThisBoot => false,
-            Memory::None => self.earlier.get().is_none_or(|earlier| earlier.contains(id)),
+            Memory::None => self.earlier.has(id),
         }
     }
 
@@ -393,11 +374,9 @@ impl Attempts {
         .map_err(|source| AttemptsError::Watch { path: tree.to_owned(), source: source.into() })
     }
 
-    /// Tells the controller. Waits while it is busy.
-    pub async fn notify(&self, notice: Notice) {
-        if self.notices.send(notice).await.is_err() {
-            tracing::debug!("nobody listens for the ends of attempts any more");
-        }
+    /// Drift of attempts, and what of it was put right.
+    pub fn events(&self) -> &Outlet<TaskEvent> {
+        &self.events
     }
 
     fn remove_later(self: &Arc<Self>, tombstones: Vec<String>) {
@@ -437,9 +416,9 @@ impl Attempts {
         if !self.record(&id).is_ok_and(|record| record.is_some_and(|record| record.state == State::Running)) {
             return;
         }
-        // The reader of events never waits: what doesn't fit is found by the next look.
-        if self.notices.try_send(Notice::Drift { id }).is_err() {
-            tracing::debug!(name, "too busy to tell that a cgroup is gone");
+        // The reader of the kernel's events never waits: what doesn't fit is found by the next look.
+        if !self.events.try_send(TaskEvent::Drift { id }) {
+            tracing::debug!(name, "too busy to report that a cgroup is gone");
         }
     }
 

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! start    claim nothing, look at the record ─► cgroup ─► supervisor ─► record says running
-//! exit     record says exited, or the supervisor died ─► OOM counter ─► Notice::Exited
+//! exit     record says exited, or the supervisor died ─► OOM counter ─► exits()
 //! stop     tombstone, or signal ─► grace ─► SIGKILL ─► everything left in cgroup and process tree
 //! destroy  everything left ─► cgroup removed ─► record removed
 //! ```
@@ -15,6 +15,7 @@ mod command;
 mod end;
 mod exec;
 mod failure;
+mod ledger;
 mod look;
 mod start;
 mod stats;
@@ -23,7 +24,7 @@ mod supervise;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     os::fd::OwnedFd,
     sync::{Arc, Mutex, PoisonError},
@@ -35,14 +36,14 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::{AllocId, task::ExitResult};
+use herdlet_api_types::AllocId;
 use herdlet_base::error::in_full;
 use herdlet_base::signal;
 use herdlet_driver::Availability;
 use herdlet_driver::{
-    self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, ExecOutcome, ExecRequest, ExecSession,
-    Fingerprint, Health, Leftover, Look, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
-    TaskInfo, Usage,
+    self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited,
+    Fingerprint, Health, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
+    TaskEvent, Usage,
 };
 
 use super::{
@@ -76,6 +77,7 @@ pub struct RawExec {
 struct Shared {
     info: Arc<DriverInfo>,
     setup: Setup,
+    exits: Outlet<Exited>,
     live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
     /// When the log last named a program that was not run, by task. At most [`start::REPORTED_MAX`].
     reported: Mutex<BTreeMap<(AllocId, String), std::time::Instant>>,
@@ -90,7 +92,15 @@ impl RawExec {
             tracing::warn!(error = in_full(&error), "cgroups are only looked at when a task is recovered");
         }
         let info = Arc::new(DriverInfo::raw_exec());
-        Self { shared: Arc::new(Shared { info, setup, live: Mutex::default(), reported: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                info,
+                setup,
+                exits: Outlet::default(),
+                live: Mutex::default(),
+                reported: Mutex::default(),
+            }),
+        }
     }
 }
 
@@ -119,6 +129,18 @@ impl TaskDriver for RawExec {
         stream::once(async { found }).chain(stream::pending()).boxed()
     }
 
+    fn exits(&self) -> BoxStream<'static, Exited> {
+        self.shared.exits.stream()
+    }
+
+    fn events(&self) -> BoxStream<'static, TaskEvent> {
+        self.shared.attempts().events().stream()
+    }
+
+    fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
+        self.shared.attempts().set_earlier(known);
+    }
+
     fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
         self.shared.start(config).boxed()
     }
@@ -127,24 +149,12 @@ impl TaskDriver for RawExec {
         self.shared.recover(recovery).boxed()
     }
 
-    fn wait<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<ExitResult>> {
-        self.shared.wait(id).boxed()
-    }
-
     fn stop<'a>(&'a self, id: &'a AttemptId, how: StopRequest) -> BoxFuture<'a, DriverResult<()>> {
         self.shared.stop(id, how).boxed()
     }
 
     fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>> {
         self.shared.destroy(id, leftover).boxed()
-    }
-
-    fn inspect<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<TaskInfo>> {
-        async move { look::inspect(&self.shared, id) }.boxed()
-    }
-
-    fn look<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<Look>> {
-        look::look(&self.shared, id).boxed()
     }
 
     fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
@@ -167,19 +177,6 @@ impl TaskDriver for RawExec {
                 main.send(signal).map_err(DriverError::retry)?;
             }
             Ok(())
-        }
-        .boxed()
-    }
-
-    fn exec<'a>(
-        &'a self,
-        id: &'a AttemptId,
-        command: &'a [String],
-        timeout: Duration,
-    ) -> BoxFuture<'a, DriverResult<ExecOutcome>> {
-        async move {
-            let request = ExecRequest { command: command.to_vec(), terminal: None };
-            herdlet_driver::run_to_end(exec::session(&self.shared, id, request).await?, timeout).await
         }
         .boxed()
     }

@@ -134,7 +134,7 @@ impl World {
             unpacker: Unpacker::default(),
             turns: Semaphore::new(1),
         };
-        join(&mut agent, session, Drivers::built_in(), mover, std::future::ready(()));
+        join(&mut agent, session, watch::channel(Drivers::built_in()).1, mover, std::future::ready(()));
         Living { id, contact, paths, agent, number }
     }
 

@@ -117,12 +117,12 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
     let mut events = Vec::new();
     let mut orphans = Orphans::default();
     let mut used = Used::Only(BTreeSet::new());
-    for (name, entry) in &*instance.drivers.entries() {
+    for (name, entry) in instance.drivers.entries().iter() {
         let driver = &entry.driver;
         let found = match driver.found().await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(driver = name.as_str(), error = error.why(), "failed to list attempts");
+                tracing::warn!(driver = name, error = error.why(), "failed to list attempts");
                 used = Used::Any;
                 continue;
             }

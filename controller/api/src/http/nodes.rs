@@ -1,6 +1,6 @@
 //! This machine as the one node there is: `/v1/nodes`, `/v1/node/ID`, and who its peers would be.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
@@ -12,6 +12,8 @@ use herdlet_api_types::{
     nomad::{self, Capacity, Machine, Wanted},
     view::AllocView,
 };
+use herdlet_driver::Entries;
+use herdlet_plan::env::NodeFacts;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -95,7 +97,7 @@ pub(super) fn machine(shared: &Shared) -> Machine {
     let node = &facts.node;
     let vitals = (shared.vitals)();
     let entries = shared.drivers.entries();
-    let offered = entries.iter().filter(|(_, entry)| entry.is_healthy());
+    let offered = entries.iter().filter(|(_, entry)| entry.is_ready());
     Machine {
         id: node.id.clone(),
         name: node.name.clone(),
@@ -103,9 +105,9 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         class: node.class.clone(),
         pool: node.pool.clone(),
         version: VERSION.to_owned(),
-        attributes: node.attributes.clone(),
+        attributes: attributes(node, &entries),
         meta: node.meta.clone(),
-        drivers: offered.map(|(name, _)| name.clone()).collect(),
+        drivers: offered.map(|(name, _)| name.to_owned()).collect(),
         volumes: shared.model.volumes(),
         status: vitals.seen.map_or("ready", |seen| seen.status),
         eligibility: vitals.seen.map_or("eligible", |seen| seen.eligibility),
@@ -115,6 +117,14 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         reserved_ports: facts.reserved_ports.clone(),
         capacity: capacity(shared),
     }
+}
+
+/// What the node was described with at start, and what its drivers add to that now.
+fn attributes(node: &NodeFacts, drivers: &Entries) -> BTreeMap<String, String> {
+    let of_drivers = |name: &str| drivers.iter().any(|(_, entry)| entry.info.attributes.contains_key(name));
+    let others = node.attributes.iter().filter(|(name, _)| !of_drivers(name));
+    let others = others.map(|(name, value)| (name.clone(), value.clone()));
+    others.chain(drivers.attributes()).collect()
 }
 
 fn capacity(shared: &Shared) -> Option<Capacity> {

@@ -252,7 +252,7 @@ fn named(job: &Job, id: Option<&str>) -> ApiResult<()> {
 
 /// The one job in a text, and what is to be said of it. Reading takes a while: not on a thread that others share.
 async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<(Job, String)> {
-    let drivers = shared.manifests.clone();
+    let drivers = shared.drivers_in_manifests();
     let reading = herdlet_runtime::off_thread(move || manifests::parse(source, text.as_bytes(), &drivers));
     let set = reading.await.map_err(|error| ApiError::Failed(format!("read the job: {error}")))?;
     let set = set.map_err(ApiError::Problems)?;

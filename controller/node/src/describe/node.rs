@@ -108,11 +108,6 @@ impl Fixed {
         self.cluster.fingerprints.allows(fingerprinter)
     }
 
-    /// Whether a driver may be offered.
-    pub(super) fn offers(&self, driver: &driver::DriverInfo) -> bool {
-        offers(&self.cluster, driver)
-    }
-
     pub(super) fn networks(&self, interfaces: &[Interface]) -> Networks {
         herdlet_fingerprint::networks(interfaces, &self.cluster.network, herdlet_fingerprint::speed_of)
     }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use herdlet_base::durable::{self, Outlives, Steps};
-use herdlet_driver::AttemptId;
+use herdlet_driver::{AttemptId, TaskEvent};
 use herdlet_shim::record::RECORD_LEN;
 use rustix::{
     fs::{
@@ -33,7 +33,7 @@ use rustix::{
 };
 
 use super::{
-    Attempts, AttemptsError, Notice, lock,
+    Attempts, AttemptsError, lock,
     proc_dir::{PATH_LEN_MAX, ProcDir, is_closed_dir, read_closed, without_mark},
 };
 use crate::supervisor::{PidFd, Process, ProcessError, Record, RecordsError};
@@ -186,9 +186,9 @@ impl Attempts {
         self.carry_over(watch)?;
         if let Some(id) = AttemptId::parse(name) {
             let what = "its record was gone".to_owned();
-            // The reader of events never waits.
-            if self.notices.try_send(Notice::Repaired { id, kind: "record", what }).is_err() {
-                tracing::debug!(name, "too busy to tell that a record was put back");
+            // The reader of the kernel's events never waits.
+            if !self.events.try_send(TaskEvent::Repaired { id, kind: "record", what }) {
+                tracing::debug!(name, "too busy to report that a record was put back");
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use herdlet_base::{
 };
 use herdlet_driver::{
     AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
-    limits::Limits, read_config,
+    limits::Limits, read_config, recover_by,
 };
 use rustix::{
     fs::{Mode, OFlags},
@@ -32,7 +32,8 @@ use super::{
     supervise::{self, Cause, Live, NeverRan},
 };
 use crate::supervisor::{
-    Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, State, User, WhenFull, launch,
+    Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Record, State, User, WhenFull,
+    launch,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -79,25 +80,27 @@ impl Shared {
             }
             return Ok(self.recovered(&id, &live).await);
         }
-        let Some(record) = self.attempts().record(&id)? else {
-            return self.recover_without_record(&id).await;
-        };
+        recover_by(&**self, &id, |record| self.take_over(&id, record, config.map(Arc::new))).await
+    }
+
+    /// One that an agent before this one has started.
+    async fn take_over(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        record: Record,
+        config: Option<Arc<TaskConfig>>,
+    ) -> DriverResult<Recovered> {
         match record.state {
-            State::Tombstone => {
-                // There is something only where the tombstone took the place of a damaged record.
-                self.kill_all(&id, None).await?;
-                Ok(Recovered::Lost { why: "it was cancelled before it began".to_owned() })
-            }
             // The agent that was to start it again has ended before it could. The record goes with the next start.
             State::StartFailed { step, errno, .. } if is_shortage(step, i32::from(errno)) => {
                 Ok(Recovered::NotStarted)
             }
-            State::StartFailed { .. } | State::Exited(_) => {
-                Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(&id).as_ref())))
+            State::StartFailed { .. } | State::Exited(_) | State::Tombstone => {
+                Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(id).as_ref())))
             }
             State::Created | State::Running => {
-                let live = self.supervise(&id, config.map(Arc::new)).await?;
-                Ok(self.recovered(&id, &live).await)
+                let live = self.supervise(id, config).await?;
+                Ok(self.recovered(id, &live).await)
             }
         }
     }
@@ -118,23 +121,6 @@ impl Shared {
             tracing::warn!(%id, error = error.why(), "failed to bring a task back into its cgroup");
         }
         live.exit().map_or(Recovered::Running, Recovered::Exited)
-    }
-
-    /// Nobody claimed the attempt. If its cgroup has processes all the same, its record was lost.
-    async fn recover_without_record(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
-        match self.cgroup(id) {
-            Some(cgroup) if cgroup.is_populated().map_err(DriverError::retry)? => {
-                self.attempts().fence(id)?;
-                cgroup.kill().await.map_err(DriverError::retry)?;
-                cgroup.remove().await.map_err(DriverError::retry)?;
-                Ok(Recovered::Lost { why: "it ran, but its record is gone".to_owned() })
-            }
-            Some(_) | None if !self.attempts().may_have_begun(id) => Ok(Recovered::NotStarted),
-            Some(_) | None => {
-                self.attempts().fence(id)?;
-                Ok(Recovered::Lost { why: "whether it ran is not known: its record is gone".to_owned() })
-            }
-        }
     }
 
     /// Waits until somebody has claimed the attempt: this supervisor or another one that came first.
@@ -402,7 +388,7 @@ fn launch_error(error: LaunchError) -> DriverError {
 mod tests {
     use super::*;
     use crate::supervisor::Step;
-    use herdlet_driver::Class;
+    use herdlet_driver::FailureClass as Class;
 
     #[test]
     fn what_the_machine_lacks_or_refuses_is_no_fault_of_a_task() {
