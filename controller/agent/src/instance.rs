@@ -22,8 +22,9 @@ use herdlet_driver::{Availability, Leftover, Registry};
 use herdlet_process::{
     attempts::Attempts,
     cgroup::{self, Isolation},
+    engine,
     mock::Mock,
-    raw_exec::{self, RawExec},
+    raw_exec,
     supervisor::Program,
 };
 use herdlet_storage::alloc_dir::{self, AllocDir};
@@ -77,13 +78,12 @@ impl Instance {
         drivers.insert(Arc::new(mock), settings.availability(MOCK));
         let programs = paths.state.join("bin");
         // Where it was offered once, its tasks may still run: they are looked after, whatever the config says now.
-        let raw_exec = settings.availability(RAW_EXEC);
-        if raw_exec == Availability::Enabled || programs.exists() {
+        let starts = settings.availability(RAW_EXEC);
+        if starts == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("install the supervisor")?;
-            let setup =
-                raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash, starts: raw_exec };
-            drivers.insert(Arc::new(RawExec::new(setup)), raw_exec);
+            let setup = engine::Setup { attempts, program, isolation: isolation.clone(), leash, starts };
+            drivers.insert(Arc::new(raw_exec::driver(setup)), starts);
         }
         Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
     }

@@ -1,6 +1,6 @@
-//! What the driver must know of its attempts after a restart of the agent, and who keeps it.
+//! What the driver must know of its attempts after a restart of the agent, and where it is kept.
 //!
-//! In: claims, fences and ends of attempts. Out: entries. Whoever keeps them decides which attempts begin: a file for each attempt
+//! In: claims, fences and ends of attempts. Out: entries. The keeper of the entries decides which attempts begin: a file for each attempt
 //! ([`Store`](super::store::Store)); in tests also names in a pretended container engine, and tasks of a pretended plugin.
 
 use std::{collections::BTreeSet, io};

@@ -117,7 +117,7 @@ fn all_of_this_works_on_other_machines() {
         "mount -o remount,bind,ro /sys/fs/cgroup && for m in /sys/fs/cgroup/*; do
             mountpoint -q $m && { mount --bind $m $m && mount -o remount,bind,ro $m || exit; }; done; true",
     ] {
-        let script = format!("{layout} && exec \"$0\" raw_exec cgroup attempts");
+        let script = format!("{layout} && exec \"$0\" engine raw_exec cgroup attempts");
         let output = std::process::Command::new("unshare")
             .args(["-m", "sh", "-c", &script])
             .arg(&exe)
@@ -151,7 +151,7 @@ fn all_of_this_works_for_nobody() {
             "--clear-groups".to_owned(),
         ])
         .arg(&exe)
-        .args(["raw_exec", "cgroup", "attempts", "mock"])
+        .args(["engine", "raw_exec", "cgroup", "attempts", "mock"])
         .env_remove("HOME")
         // Tests that need root are left out there, and run here.
         .env_remove("HERDLET_TEST_REQUIRE")

@@ -1,4 +1,4 @@
-//! With real processes, real supervisors and, where the machine has them, real cgroups; and the same without cgroups.
+//! `raw_exec` with real processes, real supervisors and, where the machine has them, real cgroups; and the same without cgroups.
 
 mod commands;
 mod contract;
@@ -24,7 +24,7 @@ use herdlet_driver::{KillDefaults, TaskDirs, TerminalSize};
 use serde_json::json;
 
 use super::*;
-use crate::{cgroup, process_tree, supervisor::Process};
+use crate::{cgroup, process_tree, raw_exec, supervisor::Process};
 
 /// What takes longer does not come: on a quiet machine all of it takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -35,7 +35,7 @@ struct Bench {
 }
 
 struct Agent {
-    driver: RawExec,
+    driver: Engine,
     exits: BoxStream<'static, Exited>,
     events: BoxStream<'static, TaskEvent>,
 }
@@ -87,7 +87,7 @@ impl Bench {
             leash,
             starts,
         };
-        let driver = RawExec::new(setup);
+        let driver = raw_exec::driver(setup);
         Agent { exits: driver.exits(), events: driver.events(), driver }
     }
 

@@ -1,40 +1,22 @@
 //! Starting an attempt, and taking over one that an earlier agent started.
 
-use std::{
-    ffi::OsString,
-    io,
-    os::fd::AsFd,
-    path::Path,
-    sync::{Arc, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{os::fd::AsFd, sync::Arc};
 
-use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
-use herdlet_base::{
-    safe_fs::open_logs,
-    sight::Class,
-    user::{self, Login, UserError},
-};
+use herdlet_api_types::job::LogMode;
+use herdlet_base::safe_fs::open_logs;
 use herdlet_driver::{
     AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
-    limits::Limits, read_config, recover_by,
+    limits::Limits, recover_by,
 };
-use rustix::{
-    fs::{Mode, OFlags},
-    io::Errno,
-};
+use rustix::fs::{Mode, OFlags};
 
 use super::{
-    Shared,
-    command::{self, CommandError, Distrust, Trust},
+    Shared, Translated,
     failure::{is_shortage, start_error, without_record},
     look, off_thread,
     supervise::{self, Cause, Live, NeverRan},
 };
-use crate::supervisor::{
-    Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Record, State, User, WhenFull,
-    launch,
-};
+use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, WhenFull, launch};
 
 const MIB: u64 = 1024 * 1024;
 /// An attempt's name is that of a file and a directory.
@@ -52,7 +34,8 @@ impl Shared {
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
             if self.setup.starts == Availability::Disabled {
                 return Err(DriverError::fatal(format!(
-                    "start {id}: the driver raw_exec is turned off here; turn it on with --raw-exec, or `raw_exec.enabled` in the config"
+                    "start {id}: the driver {driver} is turned off here; turn it on with `drivers.{driver}.enabled` in the config",
+                    driver = self.info.name,
                 )));
             }
             let child = off_thread({
@@ -186,10 +169,8 @@ impl Shared {
 
     /// Blocking: name services, files, the clone itself.
     fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
-        let config = read_config::<RawExecConfig>(&task.config)?;
-        let mut invocation = invocation(self, task, &config)?;
+        let Translated { mut invocation, processes } = self.translate.task(task)?;
         if let Some(cgroups) = self.setup.isolation.cgroups() {
-            let processes = config.pids_limit.map(u64::from);
             let limits = Limits { processes, ..Limits::of(&task.resources) };
             let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::retry)?;
             invocation.tasks_files = cgroup.tasks_files();
@@ -227,137 +208,6 @@ impl Shared {
         if let Err(error) = cgroup.remove().await {
             tracing::debug!(%id, %error, "failed to remove the cgroup of a failed start");
         }
-    }
-}
-
-impl Shared {
-    /// A check that runs each second would fill the log.
-    fn report_passed_over(&self, id: &AttemptId, distrust: &Distrust, instead: &Path) {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        reported.retain(|_, at| at.elapsed() < REPORT_INTERVAL_MIN);
-        let task = (id.alloc, id.task.clone());
-        if reported.contains_key(&task) || reported.len() >= REPORTED_MAX {
-            return;
-        }
-        reported.insert(task, Instant::now());
-        tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
-    }
-}
-
-/// How to run a program as the task: its environment, user, directory.
-pub(super) fn invocation(
-    shared: &Shared,
-    task: &TaskConfig,
-    config: &RawExecConfig,
-) -> DriverResult<Invocation> {
-    let name = task.user.as_deref().filter(|name| !name.is_empty());
-    let found = name.map(user::find).transpose().map_err(no_user)?;
-    let environment = environment(task, config, found.as_ref().map(|found| &found.login));
-    let user = match (name, found) {
-        (Some(name), Some(found)) => found.unless_own(name).map_err(no_user)?,
-        (_, _) => None,
-    };
-    let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
-    let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
-    let found = command::find(&command::Lookup {
-        command: &config.command,
-        task_dir: &task.dirs.task,
-        search_path: search_path.map_or("", |(_, path)| path),
-        trust: &Trust::new(starter, &task.users),
-    })
-    .map_err(command_error)?;
-    if let Some(distrust) = &found.passed_over {
-        shared.report_passed_over(&task.id, distrust, &found.path);
-    }
-    let mut arguments = vec![OsString::from(&config.command)];
-    arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
-    Ok(Invocation {
-        program: found.path,
-        entry: found.entry,
-        arguments,
-        environment,
-        directory: Some(
-            config.work_dir.as_ref().map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
-        ),
-        user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
-        umask: None,
-        open_files: None,
-        // Never the agent's own, which may be protected from the OOM killer.
-        oom_score_adj: Some(
-            config.oom_score_adj.map_or(0, |adjustment| i16::try_from(adjustment).unwrap_or(1000)),
-        ),
-        new_privileges: if config.no_new_privs { NewPrivileges::Refused } else { NewPrivileges::Allowed },
-        cgroup: None,
-        tasks_files: Vec::new(),
-    })
-}
-
-/// So many tasks are remembered; a line of more of them within a minute shows nothing new.
-pub(super) const REPORTED_MAX: usize = 256;
-
-/// One such line a minute for each task shows that something is going on.
-const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
-
-/// The task's variables, with those of its user's login that it does not set itself.
-fn environment(
-    task: &TaskConfig,
-    config: &RawExecConfig,
-    login: Option<&Login>,
-) -> Vec<(OsString, OsString)> {
-    let mut variables = task.env.clone();
-    if let Some(login) = login {
-        add_login(&mut variables, login);
-    }
-    variables.retain(|(name, _)| !config.denied_envvars.iter().any(|pattern| is_like(name, pattern)));
-    variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
-}
-
-fn add_login(variables: &mut Vec<(String, String)>, Login { name, home, shell }: &Login) {
-    for (key, value) in [("HOME", home), ("LOGNAME", name), ("SHELL", shell), ("USER", name)] {
-        if !value.is_empty() && variables.iter().all(|(known, _)| known != key) {
-            variables.push((key.to_owned(), value.clone()));
-        }
-    }
-}
-
-/// Whether a name is as a pattern says, in which each `*` stands for anything.
-fn is_like(name: &str, pattern: &str) -> bool {
-    let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
-    let Some(mut name) = name.strip_prefix(first) else { return false };
-    let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
-    for part in middle.split('*') {
-        match name.find(part) {
-            Some(at) => name = name.get(at + part.len()..).unwrap_or_default(),
-            None => return false,
-        }
-    }
-    name.ends_with(last)
-}
-
-fn command_error(error: CommandError) -> DriverError {
-    match error {
-        CommandError::NotFound { .. } => DriverError::no_program(error),
-        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
-        // What somebody has put there may be gone at the next try.
-        CommandError::Untrusted { .. } => DriverError::recoverable(error),
-        CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),
-        CommandError::Io { .. } => DriverError::retry(error),
-        CommandError::Users(error) => no_user(error),
-    }
-}
-
-/// What is refused to the agent as it runs stays so.
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::PERM | Errno::ACCESS | Errno::ROFS | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG)
-    )
-}
-
-fn no_user(error: UserError) -> DriverError {
-    match error.class() {
-        Class::Retry => DriverError::retry(error),
-        Class::Fatal => DriverError::fatal(error),
     }
 }
 
@@ -403,44 +253,5 @@ mod tests {
         assert_eq!(class(Step::Directory, libc::ENOENT), Class::Fatal);
         let source = std::io::Error::from_raw_os_error(libc::EACCES);
         assert_eq!(launch_error(LaunchError::Spawn { name: "t".to_owned(), source }).class(), Class::Retry);
-    }
-
-    #[test]
-    fn a_program_is_tried_again_for_a_shortage_and_not_for_a_refusal() {
-        let source = std::io::Error::from_raw_os_error;
-        let io = |errno| CommandError::Io { operation: "open", path: "/x".into(), source: source(errno) };
-        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {
-            assert_eq!(command_error(io(errno)).class(), Class::Retry);
-            let lookup = UserError::Lookup { name: "web".into(), source: source(errno) };
-            assert_eq!(command_error(CommandError::Users(lookup)).class(), Class::Retry);
-        }
-        for errno in [libc::EPERM, libc::EACCES, libc::EROFS] {
-            assert_eq!(command_error(io(errno)).class(), Class::Fatal);
-        }
-    }
-
-    #[test]
-    fn names_are_denied_by_patterns() {
-        for (pattern, fits, others) in [
-            ("AWS_KEY", vec!["AWS_KEY"], vec!["AWS_KEYS", "aws_key", ""]),
-            ("AWS_*", vec!["AWS_", "AWS_KEY"], vec!["AWS", "X_AWS_KEY"]),
-            ("*_KEY", vec!["_KEY", "AWS_KEY"], vec!["AWS_KEYS"]),
-            ("A*B*C", vec!["ABC", "AxByC", "ABBC"], vec!["AC", "ACB", "AB"]),
-            ("A*A", vec!["AA", "ABA"], vec!["A"]),
-            ("*", vec!["", "A"], vec![]),
-        ] {
-            assert!(fits.iter().all(|name| is_like(name, pattern)), "{pattern}");
-            assert!(!others.iter().any(|name| is_like(name, pattern)), "{pattern}");
-        }
-    }
-
-    #[test]
-    fn a_task_with_a_user_has_the_login_of_that_user() {
-        let login = Login { name: "web".to_owned(), home: "/srv/web".to_owned(), shell: String::new() };
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let mut variables = vec![pair("PATH", "/bin"), pair("HOME", "/own")];
-        add_login(&mut variables, &login);
-        let expected = [("PATH", "/bin"), ("HOME", "/own"), ("LOGNAME", "web"), ("USER", "web")];
-        assert_eq!(variables, expected.map(|(name, value)| pair(name, value)));
     }
 }
