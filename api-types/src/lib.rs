@@ -29,6 +29,7 @@ pub mod alloc;
 pub mod api;
 pub mod constraint;
 pub mod deployment;
+pub mod driver;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod gc;

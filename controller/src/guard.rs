@@ -18,7 +18,7 @@ use herdlet_agent::{
 };
 use herdlet_api_types::InstanceId;
 use herdlet_base::{paths::Paths, safe_fs::Dir};
-use herdlet_driver::Availability;
+use herdlet_config::DriverSettings;
 use serde::{Deserialize, Serialize};
 
 /// What a guard must remove.
@@ -101,7 +101,7 @@ async fn remove_all(charge: &Charge, instance: InstanceId) -> anyhow::Result<()>
         instance,
         paths: Paths { state: charge.state.clone(), runtime: charge.runtime.clone() },
         cgroup_parent: charge.cgroup_parent.clone(),
-        raw_exec: Availability::Enabled,
+        drivers: DriverSettings::all(),
         leash: None,
     })?;
     instance.remove_all().await

@@ -33,8 +33,7 @@ use herdlet_api_types::{
     view::{AllocView, ConvergenceState},
 };
 use herdlet_base::{durable, interrupt::interrupted, paths::Paths, user::guests};
-use herdlet_config::{MAX_KILL_TIMEOUT, START_PRESSURE_LIMIT, artifact::Limits};
-use herdlet_driver::Availability;
+use herdlet_config::{DriverSettings, MAX_KILL_TIMEOUT, START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_manifest::{
     hcl::Variables,
     manifests::{self, Drivers, Set},
@@ -119,7 +118,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         instance: state.instance().clone(),
         paths,
         cgroup_parent: options.cgroup_parent,
-        raw_exec: Availability::Enabled,
+        drivers: DriverSettings::all(),
         leash: Some(leash),
     })?;
     if let herdlet_process::cgroup::Isolation::None { why } = &instance.isolation {

@@ -21,6 +21,7 @@ use axum::Router;
 use herdlet_agent::{
     agent::{
         self, Agent, Orphans, Parts,
+        drivers::{self, Named},
         folder::{FolderSource, FolderStatus},
     },
     gc::Collector,
@@ -41,8 +42,6 @@ use herdlet_api::{
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
-use herdlet_driver::Availability;
-use herdlet_manifest::manifests::{DriverRules, Drivers};
 use herdlet_node::{
     self,
     member::{Joined, Member},
@@ -122,7 +121,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         instance: id.clone(),
         paths: config.paths(&id),
         cgroup_parent: config.cgroup_parent.clone(),
-        raw_exec: config.raw_exec,
+        drivers: config.drivers.clone(),
         leash: None,
     })?;
     if let Some(cgroups) = instance.isolation.cgroups() {
@@ -204,12 +203,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let node_door = listen(&open, doors, &shared, &mut faces).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
         let listens = listener.address();
-        // With all built-in drivers: tasks of a disabled driver continue, and the driver itself reports what it can't
-        // start.
-        let now = member
-            .join(&config, &mut agent, Drivers::built_in(), &shared)
-            .await
-            .context("join the cluster")?;
+        // With all drivers: tasks of a disabled driver continue, and the driver itself reports what it can't start.
+        let rules = drivers::rules(&agent.context.drivers, Named::All);
+        let now = member.join(&config, &mut agent, rules, &shared).await.context("join the cluster")?;
         let router = herdlet_node::http::router(Arc::clone(&now.api));
         let access = Access::Cluster(Arc::clone(&now.api) as Arc<dyn http::Tokens>);
         faces.spawn(open.serve(listener, router, access));
@@ -281,31 +277,12 @@ fn sweep(instance: &Instance) {
 /// All folders; none has been read yet.
 fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let state = &agent.context.paths.state;
+    let rules = drivers::rules(&agent.context.drivers, Named::Offered);
     let folder = |dir: &PathBuf| {
         let owners = agent.requests.owners();
-        FolderSource::new(dir.clone(), state, manifest_rules(config), agent.inbox.clone(), owners)
+        FolderSource::new(dir.clone(), state, rules.clone(), agent.inbox.clone(), owners)
     };
     config.manifests.iter().map(folder).collect()
-}
-
-/// The rules for manifests: those of the enabled drivers.
-fn manifest_rules(config: &Config) -> Drivers {
-    let all = Drivers::built_in();
-    match config.raw_exec {
-        Availability::Enabled => all,
-        Availability::Disabled => {
-            let mut offered = Drivers::default();
-            let kept: Vec<(String, DriverRules)> = all
-                .names()
-                .filter(|name| *name != "raw_exec")
-                .filter_map(|name| Some((name.to_owned(), all.get(name)?.clone())))
-                .collect();
-            for (name, rules) in kept {
-                offered.insert(&name, rules);
-            }
-            offered
-        }
-    }
 }
 
 /// The sources of the agent's health.
@@ -366,7 +343,7 @@ fn shared(
         restored: agent.handle.first_turn.clone(),
         drivers: agent.context.drivers.clone(),
         bounds: Bounds::default(),
-        manifests: manifest_rules(config),
+        manifests: drivers::rules(&agent.context.drivers, Named::Offered),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         consul: Arc::clone(&agent.context.services.catalogs.consul),

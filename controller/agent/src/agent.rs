@@ -6,6 +6,7 @@
 //! ```
 
 mod closing;
+pub mod drivers;
 mod eyes;
 pub mod folder;
 mod orphans;
@@ -17,38 +18,33 @@ use std::{
 };
 
 use anyhow::Context as _;
-use futures_util::{StreamExt as _, stream::BoxStream};
 use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
 use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
-use herdlet_driver::{AttemptId, Health, Registry, TaskNotice};
+use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
 use herdlet_plan::{
     context::Settings,
     env::NodeFacts,
-    event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
+    event::{Command, DesiredChange, Event, Refusal, Reply},
     job::capacity::Room,
-    op::{Part, TaskPart},
     state::{AllocState, TaskState},
-    turn::{Drifted, Note},
+    turn::Note,
     world::World,
 };
-use herdlet_process::{
-    attempts::Notice,
-    cgroup::{self, Isolation},
-};
+use herdlet_process::cgroup::{self, Isolation};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     executor::{
         self, Executor, pressure,
         scripts::InTasks,
-        services::{self, Services, sweep_consul, task_index},
+        services::{self, Services, sweep_consul},
     },
     instance::Instance,
     memory,
@@ -69,8 +65,8 @@ pub use orphans::{Orphans, Tally};
 /// Room in the inbox: a burst beyond it makes senders wait, never the loop.
 const INBOX_LEN: usize = 4_096;
 
-/// How long a driver may take to say what it can do. Nomad's bound for all of them is 50 s; ours look at this process only.
-const FINGERPRINT_MAX: Duration = Duration::from_secs(5);
+/// Room for what drivers report; they wait while the loop is behind.
+const DRIVER_NEWS_LEN: usize = 64;
 
 /// What an agent is built from.
 pub struct Parts {
@@ -144,7 +140,8 @@ impl Agent {
             artifacts,
             notes,
         } = parts;
-        let node = with_fingerprints(node, &instance.drivers).await;
+        let bare = node.clone();
+        let node = drivers::described(node, &instance.drivers).await;
         settings.node = node.clone();
         let host_ip = settings.host_ip.clone();
         let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
@@ -152,13 +149,18 @@ impl Agent {
             tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
         }
         let now = present::by(clock.now());
-        let (world, unusable) = World::restore(settings, now, records);
+        let (mut world, unusable) = World::restore(settings, now, records);
+        let known = drivers::Reported::of(&instance.drivers);
+        known.apply(now, &bare, &mut world);
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
-        instance.attempts.set_earlier(begun_earlier(&world));
+        let earlier = begun_earlier(&world);
+        for (_, entry) in instance.drivers.entries().iter() {
+            entry.driver.set_earlier(&earlier);
+        }
         let (found, orphans) = reconcile_found(&instance, &memory).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
@@ -209,10 +211,10 @@ impl Agent {
         }
         let mut eyes = Eyes::default();
         eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
-        eyes.open(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone(), Arc::clone(&notes)));
-        for (_, driver) in instance.drivers.iter() {
-            eyes.open(follow_driver(driver.events(), inbox.clone()));
-        }
+        let (news_of_drivers, drivers_news) = mpsc::channel(DRIVER_NEWS_LEN);
+        eyes.open(instance.drivers.clone().follow(news_of_drivers));
+        eyes.open(drivers::pass_on(drivers_news, Arc::clone(&model), inbox.clone(), notes));
+        eyes.open(known.follow_changes(instance.drivers.clone(), bare, inbox.clone()));
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(clock::watch(inbox.clone()));
@@ -313,39 +315,6 @@ fn wanted_volume(volume: Volume) -> Event {
     Event::Desired(DesiredChange::Volume(Box::new(volume)))
 }
 
-/// What the drivers say of themselves at start becomes attributes of the node.
-async fn with_fingerprints(mut node: NodeFacts, drivers: &Registry) -> NodeFacts {
-    for (name, driver) in drivers.iter() {
-        // A driver answers at once with its present state; one that doesn't must not hold up the agent.
-        let first = tokio::time::timeout(FINGERPRINT_MAX, driver.fingerprint().into_future()).await;
-        let Ok((Some(fingerprint), _)) = first else {
-            tracing::warn!(driver = name, "the driver does not say whether it works");
-            continue;
-        };
-        match fingerprint.health {
-            Health::Healthy => node.attributes.extend(fingerprint.attributes),
-            Health::Undetected => {
-                tracing::info!(driver = name, why = fingerprint.description, "the driver is not offered");
-            }
-            Health::Unhealthy => {
-                tracing::warn!(driver = name, why = fingerprint.description, "the driver does not work here");
-            }
-        }
-    }
-    node
-}
-
-/// Word from a driver about its tasks becomes events of theirs.
-async fn follow_driver(mut notices: BoxStream<'static, TaskNotice>, inbox: Inbox<Input>) {
-    while let Some(notice) = notices.next().await {
-        let TaskNotice { id, message, .. } = notice;
-        let event = Event::Driver { alloc: id.alloc, task: id.task, message };
-        if inbox.send(Input::Event(event)).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Differences and what became of them are shown for a while, beside being counted.
 fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
     let model = Arc::clone(model);
@@ -367,42 +336,6 @@ fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
         }
         notes(note);
     })
-}
-
-/// Ends of attempts and drift of their cgroups become events; what was put right already is counted.
-async fn follow_attempts(
-    mut notices: tokio::sync::mpsc::Receiver<Notice>,
-    model: Arc<ReadModel>,
-    inbox: Inbox<Input>,
-    notes: NoteSink,
-) {
-    while let Some(notice) = notices.recv().await {
-        let event = match notice {
-            Notice::Exited { id, result } => {
-                Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }
-            }
-            Notice::Repaired { id, kind, what } => {
-                tracing::info!(attempt = %id, what, "repaired without touching the task");
-                let Some(view) = model.alloc(&id.alloc) else { continue };
-                let (job, name) = (view.spec.job_key.clone(), view.spec.name());
-                let of = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
-                notes(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
-                notes(&Note::DriftRepaired { of, took_ns: None });
-                continue;
-            }
-            Notice::Drift { id } => {
-                let Some(index) = task_index(&model, id.alloc, &id.task) else { continue };
-                Event::Drift {
-                    alloc: id.alloc,
-                    part: Part::Task(index, TaskPart::Process),
-                    by: Noticed::Event,
-                }
-            }
-        };
-        if inbox.send(Input::Event(event)).await.is_err() {
-            return;
-        }
-    }
 }
 
 /// The planner's settings where the config says nothing.

@@ -44,7 +44,7 @@ use herdlet_plan::{
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
 
-use self::{identities::Cluster, process::Known};
+use self::{identities::Cluster, process::Known, services::Attempted};
 use crate::{
     planner::{Do, Input},
     server_tokens::ServerTokens,
@@ -223,7 +223,8 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
             services::ask(&context, &alloc, None).await
         }
         (Subject::Alloc(alloc, Part::Task(index, TaskPart::Services)), None) if verb == Verb::Ask => {
-            services::ask(&context, &alloc, Workload::of(&alloc, index).as_ref()).await
+            let task = Workload::of(&alloc, index).map(|task| Attempted { task, launch });
+            services::ask(&context, &alloc, task.as_ref()).await
         }
         (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => places::alloc_dir(&context, &alloc, verb).await,
@@ -244,8 +245,12 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
                 }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
-                (TaskPart::Services, Some(verb)) => services::task_services(&context, &task, verb).await,
-                (TaskPart::Checks, Some(verb)) => services::task_checks(&context, &task, verb).await,
+                (TaskPart::Services, Some(verb)) => {
+                    services::task_services(&context, &Attempted { task, launch }, verb).await
+                }
+                (TaskPart::Checks, Some(verb)) => {
+                    services::task_checks(&context, &Attempted { task, launch }, verb).await
+                }
                 (TaskPart::Process | TaskPart::Prestop, None) => {
                     process::perform(&context, &task, &verb, &Known { inputs, launch }).await
                 }

@@ -7,23 +7,27 @@ use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use futures_util::future::join_all;
-use herdlet_api_types::InstanceId;
+use herdlet_api_types::{
+    InstanceId,
+    driver::{MOCK, RAW_EXEC},
+};
 use herdlet_base::{
     clock::wall_now,
     durable,
     paths::{Paths, alloc_ids},
     privileges::Privileges,
 };
+use herdlet_config::DriverSettings;
 use herdlet_driver::{Availability, Leftover, Registry};
 use herdlet_process::{
-    attempts::{Attempts, Notice},
+    attempts::Attempts,
     cgroup::{self, Isolation},
+    engine,
     mock::Mock,
-    raw_exec::{self, RawExec},
+    raw_exec,
     supervisor::Program,
 };
 use herdlet_storage::alloc_dir::{self, AllocDir};
-use tokio::sync::mpsc;
 
 /// How an instance is opened.
 #[derive(Debug)]
@@ -31,8 +35,8 @@ pub struct Options {
     pub instance: InstanceId,
     pub paths: Paths,
     pub cgroup_parent: String,
-    /// Whether `raw_exec` tasks may be run.
-    pub raw_exec: Availability,
+    /// Which drivers may start tasks, and their options.
+    pub drivers: DriverSettings,
     /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
     pub leash: Option<OwnedFd>,
 }
@@ -49,10 +53,6 @@ pub struct Instance {
     pub cgroup_parent: String,
     /// Task drivers by name.
     pub drivers: Registry,
-    /// The records of attempts.
-    pub attempts: Arc<Attempts>,
-    /// Ends of attempts, and drift of their cgroups.
-    pub notices: mpsc::Receiver<Notice>,
 }
 
 impl Instance {
@@ -61,7 +61,7 @@ impl Instance {
     /// # Errors
     /// When a directory can't be made or watched. Missing cgroups are no error: see [`Isolation::None`].
     pub fn open(options: Options) -> anyhow::Result<Self> {
-        let Options { instance, paths, cgroup_parent, raw_exec, leash } = options;
+        let Options { instance, paths, cgroup_parent, drivers: settings, leash } = options;
         let made = |path: &Path| format!("failed to make directory {}", path.display());
         durable::make_passage(&paths.state).with_context(|| made(&paths.state))?;
         durable::make_passage(&paths.allocs()).with_context(|| made(&paths.allocs()))?;
@@ -71,34 +71,21 @@ impl Instance {
             instance: instance.0.clone(),
             runtime: paths.runtime.clone(),
         });
-        let (sender, notices) = mpsc::channel(1_024);
-        let attempts = Attempts::open(&paths.attempts(), sender).context("open the attempts directory")?;
-        let mock = Mock::new(Arc::clone(&attempts), Arc::new(wall_now)).context("prepare the driver mock")?;
-        let mut drivers = Registry::new().with(Arc::new(mock));
+        let attempts = Attempts::open(&paths.attempts()).context("open the attempts directory")?;
+        let mock = Mock::new(&paths.attempts().join(".mock"), Arc::new(wall_now))
+            .context("prepare the driver mock")?;
+        let drivers = Registry::new();
+        drivers.insert(Arc::new(mock), settings.availability(MOCK));
         let programs = paths.state.join("bin");
         // Where it was offered once, its tasks may still run: they are looked after, whatever the config says now.
-        if raw_exec == Availability::Enabled || programs.exists() {
+        let starts = settings.availability(RAW_EXEC);
+        if starts == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("install the supervisor")?;
-            let setup = raw_exec::Setup {
-                attempts: Arc::clone(&attempts),
-                program,
-                isolation: isolation.clone(),
-                leash,
-                starts: raw_exec,
-            };
-            drivers = drivers.with(Arc::new(RawExec::new(setup)));
+            let setup = engine::Setup { attempts, program, isolation: isolation.clone(), leash, starts };
+            drivers.insert(Arc::new(raw_exec::driver(setup)), starts);
         }
-        Ok(Self {
-            id: instance,
-            paths,
-            privileges: Privileges::probe(),
-            isolation,
-            cgroup_parent,
-            drivers,
-            attempts,
-            notices,
-        })
+        Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
     }
 
     /// Ends and removes everything the instance has on this machine but its state directory: processes, mounts, cgroups,
@@ -108,7 +95,8 @@ impl Instance {
     /// When something is left.
     pub async fn remove_all(&self) -> anyhow::Result<()> {
         let mut left = Vec::new();
-        for (name, driver) in self.drivers.iter() {
+        for (name, entry) in self.drivers.entries().iter() {
+            let driver = &entry.driver;
             let found = match driver.found().await {
                 Ok(found) => found,
                 Err(error) => {

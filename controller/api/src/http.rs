@@ -78,6 +78,7 @@ use herdlet_manifest::{manifests::Drivers, yaml::Problem};
 use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_runtime::Gate;
 use herdlet_services::catalog::{BuiltIn, Consul};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::reach::bounds::Bounds;
@@ -106,7 +107,7 @@ pub struct Shared {
     /// Task drivers, for exec and statistics.
     pub drivers: Registry,
     /// The drivers that manifests are validated against.
-    pub manifests: Drivers,
+    pub manifests: watch::Receiver<Drivers>,
     /// Limits on what callers may occupy.
     pub bounds: Bounds,
     pub paths: Paths,
@@ -176,6 +177,13 @@ pub struct SeenByServers {
 /// The path of the public keys of workload identities. It needs no token, as in Nomad: a service that receives a task's
 /// token must be able to verify it.
 const JWKS_PATH: &str = "/.well-known/jwks.json";
+
+impl Shared {
+    /// The drivers that manifests may name now.
+    fn drivers_in_manifests(&self) -> Drivers {
+        self.manifests.borrow().clone()
+    }
+}
 
 /// All endpoints. [`serve`] has already decided whether the caller may use them.
 pub fn router(shared: Arc<Shared>) -> Router {

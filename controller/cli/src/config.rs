@@ -116,7 +116,7 @@ mod tests {
         let text = anstream::adapter::strip_str(&text).to_string();
         let parsed = herdlet_config::File::read("written", text.as_bytes()).unwrap();
         assert_eq!(parsed.name.map(|text| text.0).as_deref(), Some("a \"b\""));
-        assert!(parsed.raw_exec.enabled == Some(false) && parsed.listen.is_none());
+        assert!(parsed.drivers["raw_exec"]["enabled"] == json!(false) && parsed.listen.is_none());
         assert_eq!(parsed.consul.address.as_deref(), Some("unix:///run/c.sock"));
         assert!(text.starts_with("name: ") && text.contains("# --name\n"), "{text}");
     }

@@ -7,6 +7,7 @@
 pub mod artifact;
 mod check;
 mod cluster;
+mod drivers;
 mod file;
 mod flags;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
@@ -14,6 +15,7 @@ pub mod fuzz;
 pub mod gc;
 pub mod http;
 pub mod log_filter;
+mod merge;
 mod nomad;
 mod places;
 mod sources;
@@ -41,7 +43,6 @@ use herdlet_base::{
     ownership::{self, OwnershipError},
     paths::Paths,
 };
-use herdlet_driver::Availability;
 use herdlet_manifest::yaml::Problems;
 use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS};
 use schemars::JsonSchema;
@@ -49,6 +50,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, RpcTls};
+pub use drivers::{DriverSetting, DriverSettings};
 pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
 pub use http::Http;
@@ -121,8 +123,8 @@ pub struct Config {
     pub artifact: Limits,
     /// Rules for garbage collection.
     pub gc: Rules,
-    /// Whether `raw_exec` tasks may be run.
-    pub raw_exec: Availability,
+    /// Which task drivers are offered, and their options.
+    pub drivers: DriverSettings,
     /// The Consul agent of this machine.
     pub consul: Consul,
     /// Range of dynamic ports.
@@ -258,10 +260,8 @@ impl Config {
                 None => return Err(ConfigError::NoToken(address)),
             },
         };
-        // A cluster's jobs get a shell of this machine only where somebody said so.
-        let raw_exec = given.or(file.raw_exec.enabled).unwrap_or(cluster.is_none());
-        let is_allowed = cluster.as_ref().is_none_or(|cluster| cluster.drivers.allows("raw_exec"));
-        let raw_exec = if raw_exec && is_allowed { Availability::Enabled } else { Availability::Disabled };
+        let given = drivers::Given { raw_exec: given, cluster: cluster.as_ref() };
+        let drivers = DriverSettings::of(&file.drivers, &given);
         let mut consul = file.consul;
         if consul.ssl {
             consul.address = consul.address.map(|address| match address.contains("://") {
@@ -321,7 +321,7 @@ impl Config {
             task_dir_users: file.task_dir_users.into_iter().map(|name| name.0).collect(),
             artifact: file.artifact.limits(),
             gc,
-            raw_exec,
+            drivers,
             consul,
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
             reserved: Room {

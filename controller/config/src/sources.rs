@@ -9,9 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use herdlet_manifest::yaml::{self, Document, Entry, Node, Problem, Problems, Value};
+use herdlet_manifest::yaml::{self, Document, Node, Problem, Problems};
 
-use super::{ConfigError, File, nomad};
+use super::{ConfigError, File, drivers, merge::merged, nomad};
 
 /// Maximum number of files in a directory.
 const FILES_MAX: usize = 1_000;
@@ -92,12 +92,17 @@ impl Sources {
     pub(super) fn add(&mut self, source: &str, bytes: &[u8], language: Language) {
         self.has_nomads |= language != Language::Yaml;
         let text = match language {
-            Language::Yaml => self.yaml(source, bytes).map(|document| Text { document, names: Vec::new() }),
+            Language::Yaml => self.yaml(source, bytes).map(|document| {
+                let (root, names) = drivers::without_alias(&document.root);
+                Text { document: Document { root, ..document }, names }
+            }),
             Language::Hcl | Language::Json => self.nomads(source, bytes, language),
         };
         let Some(text) = text else { return };
         self.problems
             .append(renamed(yaml::check(&text.document.root(), &yaml::schema_for::<File>()), &text.names));
+        let of_drivers = drivers::check(&text.document.source, &text.document.root);
+        self.problems.append(renamed(of_drivers, &text.names));
         self.texts.push(text);
     }
 
@@ -186,39 +191,6 @@ fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
-}
-
-/// Both together: of what both say, the later counts.
-fn merged(earlier: &Arc<Node>, later: &Arc<Node>) -> Arc<Node> {
-    match (&earlier.value, &later.value) {
-        (Value::Map(first), Value::Map(second)) => {
-            let mut entries = first.clone();
-            for entry in second {
-                match entries.iter_mut().find(|other| other.key == entry.key) {
-                    Some(other) => {
-                        *other = Entry { value: merged(&other.value, &entry.value), ..entry.clone() };
-                    }
-                    None => entries.push(entry.clone()),
-                }
-            }
-            Arc::new(Node { value: Value::Map(entries), ..Node::clone(later) })
-        }
-        (Value::Seq(first), Value::Seq(second)) => {
-            let name = |node: &Node| node.get("name").and_then(Node::scalar_text).map(str::to_owned);
-            let is_anew = |node: &Arc<Node>| {
-                second.iter().any(|other| match (name(node), name(other)) {
-                    (Some(name), Some(other)) => name == other,
-                    (None, None) => node.value == other.value && node.text == other.text,
-                    (Some(_), None) | (None, Some(_)) => false,
-                })
-            };
-            let kept = first.iter().filter(|node| !is_anew(node)).chain(second);
-            Arc::new(Node { value: Value::Seq(kept.cloned().collect()), ..Node::clone(later) })
-        }
-        // An absent value overrides nothing.
-        (_, Value::Null) => Arc::clone(earlier),
-        _ => Arc::clone(later),
-    }
 }
 
 /// Translates problems into the names of the text.

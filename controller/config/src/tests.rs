@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use herdlet_driver::Availability;
+
 use super::{sources::Language, *};
 
 fn surroundings<'a>(root: bool, variable: &'a dyn Fn(&str) -> Option<String>) -> Surroundings<'a> {
@@ -240,7 +242,7 @@ fn a_view_leaves_out_no_key() {
 fn servers_make_a_node_of_a_cluster() {
     let alone = load(Flags::default(), true, &[]).unwrap();
     assert!(alone.cluster.is_none());
-    assert_eq!(alone.raw_exec, Availability::Enabled);
+    assert_eq!(alone.drivers.availability("raw_exec"), Availability::Enabled);
     let servers = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let flags = Flags {
         servers: servers(&["10.0.0.1", "[2001:db8::1]:4747", "_nomad._tcp.example.org"]),
@@ -257,9 +259,9 @@ fn servers_make_a_node_of_a_cluster() {
         (config.meta["rack"].as_str(), config.meta["a"].as_str(), config.meta.len()),
         ("17", "b=c", 2)
     );
-    assert_eq!(config.raw_exec, Availability::Disabled);
+    assert_eq!(config.drivers.availability("raw_exec"), Availability::Disabled);
     let config = load(Flags { raw_exec: Some("true".to_owned()), ..flags.clone() }, true, &[]).unwrap();
-    assert_eq!(config.raw_exec, Availability::Enabled);
+    assert_eq!(config.drivers.availability("raw_exec"), Availability::Enabled);
 
     // The API admits clients with a token of the cluster.
     let flags = Flags { listen: Some("127.0.0.1:4646".to_owned()), ..flags };
@@ -318,6 +320,49 @@ fn a_cluster_is_in_our_own_files_too() {
         "cluster.host_networks[0].name: must be a name other than default",
         "servers[0]: expected HOST, HOST:PORT or the name of an SRV record",
     ] {
+        assert!(problems.contains(expected), "{expected} in\n{problems}");
+    }
+}
+
+#[test]
+fn a_driver_has_its_section() {
+    let raw_exec = |text: &str, flags: Flags| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.yaml");
+        fs::write(&path, text).unwrap();
+        let config = load(Flags { config: vec![path], ..flags }, true, &[]).unwrap();
+        config.drivers.availability("raw_exec")
+    };
+    for (text, expected) in [
+        ("drivers: {raw_exec: {enabled: false}}", Availability::Disabled),
+        ("raw_exec: {enabled: false}", Availability::Disabled),
+        ("drivers: {mock: {enabled: false}}", Availability::Enabled),
+        ("servers: [a]\ndrivers: {raw_exec: {enabled: true}}", Availability::Enabled),
+        ("servers: [a]\nraw_exec: {enabled: true}", Availability::Enabled),
+        // Of the two places the newer counts.
+        ("raw_exec: {enabled: false}\ndrivers: {raw_exec: {enabled: true}}", Availability::Enabled),
+        ("drivers: {raw_exec: {enabled: false}}\nraw_exec: {enabled: true}", Availability::Disabled),
+        ("raw_exec: {enabled: false}\ndrivers: {mock: {}}", Availability::Disabled),
+    ] {
+        assert_eq!(raw_exec(text, Flags::default()), expected, "{text}");
+        let flag = Flags { raw_exec: Some("true".to_owned()), ..Flags::default() };
+        assert_eq!(raw_exec(text, flag), Availability::Enabled, "{text}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_drivers_section_has_its_place() {
+    let text = "drivers:\n  raw_exek: {}\n  mock: {enable: true}\n  raw_exec: {enabled: 7}\n";
+    let problems = read(text).unwrap_err();
+    for expected in [
+        "agent.yaml:2:3: drivers.raw_exek: there is no driver of this name; did you mean raw_exec?",
+        "agent.yaml:3:10: drivers.mock.enable",
+        "agent.yaml:4:23: drivers.raw_exec.enabled",
+    ] {
+        assert!(problems.contains(expected), "{expected} in\n{problems}");
+    }
+    let problems = read("raw_exec: {enabled: 7}\ndrivers: {mock: {enabled: 8}}\n").unwrap_err();
+    for expected in ["agent.yaml:1:21: raw_exec.enabled", "agent.yaml:2:27: drivers.mock.enabled"] {
         assert!(problems.contains(expected), "{expected} in\n{problems}");
     }
 }

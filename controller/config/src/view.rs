@@ -3,6 +3,7 @@
 //! In: flags, the environment, the files. Out: settings under the file's own names, which can be written as a
 //! config file.
 
+use herdlet_api_types::driver::RAW_EXEC;
 use herdlet_driver::Availability;
 use herdlet_manifest::yaml;
 use serde::Serialize;
@@ -32,6 +33,9 @@ pub struct Setting {
     pub source: Source,
 }
 
+/// The alias of `drivers.raw_exec.enabled`.
+const RAW_EXEC_ENABLED: &str = "raw_exec.enabled";
+
 /// All settings, in the order of the documentation.
 ///
 /// # Errors
@@ -43,7 +47,8 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
     let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
     let written = loaded.tree.as_deref().and_then(as_written);
     let source = |key: &str| {
-        let pointer = format!("/{}", key.replace('.', "/"));
+        let key_read = if key == RAW_EXEC_ENABLED { "drivers.raw_exec.enabled" } else { key };
+        let pointer = format!("/{}", key_read.replace('.', "/"));
         match key {
             _ if given.contains_key(key) => Source::Flag,
             _ if with_variables.contains_key(key) => Source::Environment,
@@ -115,7 +120,7 @@ fn said(flags: &Flags) -> Map<String, Value> {
     let all = json!({
         "name": name, "servers": (!servers.is_empty()).then_some(servers), "region": region, "datacenter": datacenter,
         "node_class": node_class, "node_pool": node_pool, "meta": (!meta.is_empty()).then_some(meta),
-        "raw_exec.enabled": raw_exec, "state_dir": state_dir, "runtime_dir": runtime_dir, "socket": socket, "listen": listen,
+        "drivers": raw_exec, RAW_EXEC_ENABLED: raw_exec, "state_dir": state_dir, "runtime_dir": runtime_dir, "socket": socket, "listen": listen,
         "token_file": token_file, "metrics_listen": metrics_listen, "dns_listen": dns_listen,
         "cgroup_parent": cgroup_parent, "host_ip": host_ip,
         "manifests": (!manifests.is_empty()).then_some(manifests),
@@ -182,7 +187,8 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("artifact.http_read_timeout", json!(format!("{}s", config.artifact.http_time_max.as_secs()))),
         ("artifact.decompression_size_limit", json!(config.artifact.unpacked_bytes_max.to_string())),
         ("artifact.decompression_file_count_limit", json!(config.artifact.entries_max)),
-        ("raw_exec.enabled", json!(config.raw_exec == Availability::Enabled)),
+        ("drivers", config.drivers.to_json()),
+        (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),
         ("consul.address", json!(config.consul.address)),
         ("consul.token_file", json!(config.consul.token_file)),

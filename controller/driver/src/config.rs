@@ -8,8 +8,7 @@ use herdlet_api_types::{
 };
 use herdlet_base::paths;
 
-use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{DriverError, DriverResult};
 
@@ -74,6 +73,8 @@ pub struct TaskConfig {
     pub network: Option<NetworkIsolation>,
     /// Name resolution, where it isn't the machine's.
     pub dns: Option<Dns>,
+    /// Entries of the task's hosts file beside those of its own network.
+    pub hosts: Vec<HostEntry>,
 }
 
 impl fmt::Debug for TaskConfig {
@@ -110,7 +111,7 @@ pub struct KillDefaults {
 }
 
 /// Something to mount in the task.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Path on the machine.
     pub host_path: PathBuf,
@@ -123,7 +124,7 @@ pub struct Mount {
 }
 
 /// How mounts below a mount are shared between the machine and the task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Propagation {
     /// Not at all.
     #[default]
@@ -135,7 +136,7 @@ pub enum Propagation {
 }
 
 /// A device of the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// Path on the machine.
     pub host_path: PathBuf,
@@ -146,7 +147,7 @@ pub struct Device {
 }
 
 /// A network to join.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkIsolation {
     /// Path of the network namespace.
     pub path: PathBuf,
@@ -155,7 +156,7 @@ pub struct NetworkIsolation {
 }
 
 /// Name resolution.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dns {
     /// Name servers.
     pub servers: Vec<IpAddr>,
@@ -165,15 +166,19 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
+/// A line of hosts(5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostEntry {
+    /// The address.
+    pub ip: IpAddr,
+    /// Its names.
+    pub names: Vec<String>,
+}
+
 /// A task's `config` as a driver's own type.
 ///
 /// # Errors
 /// When it isn't one; of class `Fatal`, with Nomad's words.
 pub fn read_config<T: DeserializeOwned>(config: &serde_json::Value) -> DriverResult<T> {
     T::deserialize(config).map_err(|error| DriverError::fatal(format!("parse config: {error}")))
-}
-
-/// The JSON Schema of such a type.
-pub fn schema_of<T: JsonSchema>() -> serde_json::Value {
-    schemars::schema_for!(T).to_value()
 }

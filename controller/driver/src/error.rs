@@ -1,5 +1,6 @@
 //! How a driver call fails: what to do about it is in the class, what happened in the source.
 
+use herdlet_api_types::driver::FailureClass;
 use herdlet_base::error::in_full;
 
 use super::AttemptId;
@@ -33,21 +34,6 @@ pub enum DriverError {
     },
 }
 
-/// What may be done about a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// Trying again, with growing delays.
-    Retry,
-    /// Nothing.
-    Fatal,
-    /// Nothing: there is no such program.
-    NoProgram,
-    /// What the restart policy says.
-    Recoverable,
-    /// Nothing is left to be done.
-    Gone,
-}
-
 impl DriverError {
     /// An error of class `Retry`.
     pub fn retry(source: impl Into<BoxError>) -> Self {
@@ -70,14 +56,18 @@ impl DriverError {
     }
 
     /// What may be done about it.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> FailureClass {
         match self {
-            Self::Retry(_) => Class::Retry,
-            Self::Fatal(_) | Self::Unsupported { .. } => Class::Fatal,
-            Self::NoProgram(_) => Class::NoProgram,
-            Self::Recoverable(_) => Class::Recoverable,
-            Self::Gone(_) => Class::Gone,
+            Self::Retry(_) => FailureClass::Retry,
+            Self::Fatal(_) | Self::Unsupported { .. } | Self::Gone(_) => FailureClass::Fatal,
+            Self::NoProgram(_) => FailureClass::NoProgram,
+            Self::Recoverable(_) => FailureClass::Recoverable,
         }
+    }
+
+    /// Whether there is no such attempt: nothing is left to be done.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone(_))
     }
 
     /// The whole story, causes included, as one line.

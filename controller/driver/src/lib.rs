@@ -3,37 +3,56 @@
 //! In: attempts, described by [`TaskConfig`]. Out: what became of them. A driver knows no planner, no policy and no
 //! allocation beyond the id; whether something is to be done was decided elsewhere, here is only how.
 //!
-//! Where Nomad's drivers hand out a handle that must be stored after the start, ours find an attempt by its id: its
-//! record, cgroup or container are named by functions of [`AttemptId`]. So a crash between start and storing loses
-//! nothing, and every call below is safe to repeat.
+//! A driver finds an attempt by its id: its record, cgroup or container are named by functions of [`AttemptId`]. So a crash between a
+//! start and the moment at which its result is stored loses nothing, and every call below is safe to repeat. Where a driver can't do that
+//! (an external plugin), it hands out a [`Handle`]; an attempt whose handle was lost is destroyed by its id and counts as lost.
+//!
+//! - [`TaskDriver`]: the contract. `contract` in the fixtures is its test suite, which every driver passes.
+//! - [`Ledger`]: how drivers keep an attempt from beginning twice, or after it was cancelled.
+//! - [`Registry`]: the drivers of an agent, how each of them is, and what they report.
 #![warn(missing_docs)]
 
 mod config;
+#[cfg(any(test, feature = "fixture"))]
+pub mod contract;
 mod error;
 mod exec;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+mod ledger;
 pub mod limits;
+mod outlet;
 mod registry;
 mod stats;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{
     FutureExt, StreamExt,
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::{AllocId, UnixNanos, task::ExitResult};
+use herdlet_api_types::task::ExitResult;
 
 pub use config::{
-    AttemptId, Device, Dns, KillDefaults, Mount, NetworkIsolation, Propagation, TaskConfig, TaskDirs,
-    read_config, schema_of,
+    AttemptId, Device, Dns, HostEntry, KillDefaults, Mount, NetworkIsolation, Propagation, TaskConfig,
+    TaskDirs, read_config,
 };
-pub use error::{BoxError, Class, DriverError, lacks};
+pub use error::{BoxError, DriverError, lacks};
 pub use exec::{
     EXEC_OUTPUT_LEN_MAX, ExecInput, ExecOutcome, ExecOutput, ExecRequest, ExecSession, TerminalSize,
     relay_frames, run_to_end,
 };
-pub use registry::Registry;
+pub use herdlet_api_types::driver::{
+    Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, MountSupport, Recovered,
+};
+pub use ledger::{Claim, Earlier, Ledger, recover_by};
+pub use outlet::Outlet;
+pub use registry::{DriverNews, Entries, Entry, Registry};
 pub use stats::{CpuUsage, MemoryUsage, Usage, follow_stats};
 
 /// What a driver call gives back.
@@ -44,26 +63,27 @@ pub type DriverResult<T> = Result<T, DriverError>;
 /// All calls may come concurrently; calls about one attempt come from one place, so at most one of start, stop, recover
 /// and destroy is under way for it. A call is not cancelled by dropping its future where it changes something.
 pub trait TaskDriver: Send + Sync + 'static {
-    /// Its name in job files, for instance `raw_exec`.
-    fn name(&self) -> &str;
-
-    /// JSON Schema of a task's `config`.
-    fn config_schema(&self) -> serde_json::Value;
-
-    /// What it can do.
-    fn capabilities(&self) -> Capabilities;
+    /// Its name, the schema of its tasks' config, what it can do. The same for as long as it lives.
+    fn info(&self) -> Arc<DriverInfo>;
 
     /// Its health and attributes: the present state at once, then every change.
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint>;
 
+    /// The ends of main processes, each once for each instance of the driver that has started or recovered the attempt. One reader
+    /// at a time; a later one goes on where the earlier one stopped.
+    fn exits(&self) -> BoxStream<'static, Exited>;
+
+    /// Names the attempts that an earlier agent may have begun, as the stored state says. An attempt that is not among them is this
+    /// agent's own. Called once, before any attempt is recovered.
+    fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
+        let _ = known;
+    }
+
     /// Starts an attempt; done when its process runs. Starting an attempt that has already begun adopts it.
     fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>>;
 
-    /// Finds out what became of an attempt and takes care of it again if it runs, as [`TaskDriver::look`] does.
+    /// Finds out what became of an attempt and takes care of it again if it runs: what can be repaired without touching the task is.
     fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>>;
-
-    /// Waits for the end of the attempt's main process. May be asked often and late: until `destroy` the answer stays.
-    fn wait<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<ExitResult>>;
 
     /// Asks the attempt to end, ends it by force after the grace, returns when nothing of it runs any more. Fences an
     /// attempt that never began. Stopping an ended or unknown attempt is no error.
@@ -72,15 +92,6 @@ pub trait TaskDriver: Send + Sync + 'static {
     /// Removes all that an ended attempt left. An attempt that still runs is an error unless `leftover` says to kill it;
     /// an unknown one is none.
     fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>>;
-
-    /// What is known of the attempt.
-    fn inspect<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<TaskInfo>>;
-
-    /// Compares a running attempt with what it should be and repairs what can be repaired without touching the task.
-    fn look<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<Look>> {
-        let _ = id;
-        async { Ok(Look::Present) }.boxed()
-    }
 
     /// The attempts of which this driver finds something on the machine, whoever started them.
     fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
@@ -97,8 +108,8 @@ pub trait TaskDriver: Send + Sync + 'static {
         unsupported("statistics")
     }
 
-    /// Word about tasks, for their event lists.
-    fn events(&self) -> BoxStream<'static, TaskNotice> {
+    /// What else happens to attempts. One reader at a time; a later one goes on where the earlier one stopped.
+    fn events(&self) -> BoxStream<'static, TaskEvent> {
         stream::pending().boxed()
     }
 
@@ -115,8 +126,11 @@ pub trait TaskDriver: Send + Sync + 'static {
         command: &'a [String],
         timeout: Duration,
     ) -> BoxFuture<'a, DriverResult<ExecOutcome>> {
-        let _ = (id, command, timeout);
-        unsupported("executing commands")
+        async move {
+            let request = ExecRequest { command: command.to_vec(), terminal: None };
+            run_to_end(self.exec_streaming(id, request).await?, timeout).await
+        }
+        .boxed()
     }
 
     /// Runs a command in the attempt with its streams at hand: the high-level form.
@@ -144,80 +158,10 @@ pub trait TaskDriver: Send + Sync + 'static {
         }
         .boxed()
     }
-
-    /// Makes the network that all tasks of an allocation share, where [`Capabilities::must_create_network`] is set.
-    fn create_network<'a>(
-        &'a self,
-        alloc: &'a AllocId,
-        request: NetworkRequest,
-    ) -> BoxFuture<'a, DriverResult<CreatedNetwork>> {
-        let _ = (alloc, request);
-        unsupported("creating networks")
-    }
-
-    /// Removes such a network.
-    fn destroy_network<'a>(
-        &'a self,
-        alloc: &'a AllocId,
-        network: NetworkIsolation,
-    ) -> BoxFuture<'a, DriverResult<()>> {
-        let _ = (alloc, network);
-        unsupported("destroying networks")
-    }
 }
 
 fn unsupported<'a, T: Send + 'a>(ability: &'static str) -> BoxFuture<'a, DriverResult<T>> {
     async move { Err(DriverError::Unsupported { ability }) }.boxed()
-}
-
-/// What a driver can do (Nomad's `drivers.Capabilities`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capabilities {
-    /// It can send signals.
-    pub signals: bool,
-    /// It can execute commands in a running task.
-    pub exec: bool,
-    /// What a task sees of the machine's file system.
-    pub fs_isolation: FsIsolation,
-    /// The network modes it can work with.
-    pub network_modes: &'static [NetworkMode],
-    /// The allocation's network must be made by it.
-    pub must_create_network: bool,
-    /// Whether it can mount volumes and devices by itself.
-    pub mounts: MountSupport,
-}
-
-/// What a task sees of the machine's file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FsIsolation {
-    /// All of it.
-    None,
-    /// A directory tree that is prepared for it.
-    Chroot,
-    /// An image.
-    Image,
-}
-
-/// Where a task's network comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NetworkMode {
-    /// The machine's own.
-    Host,
-    /// The allocation's.
-    Group,
-    /// Another task's.
-    Task,
-    /// None at all.
-    None,
-}
-
-/// Whether a driver mounts volumes by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MountSupport {
-    /// It can't: volumes are put into the task directory before the start.
-    None,
-    /// It can: it finds them in [`TaskConfig::mounts`].
-    All,
 }
 
 /// What a driver says of itself.
@@ -227,7 +171,7 @@ pub struct Fingerprint {
     pub health: Health,
     /// Why, for people.
     pub description: String,
-    /// Facts that become node attributes, for instance `driver.raw_exec` = `1`.
+    /// Node attributes beside those of its [`DriverInfo`].
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -251,32 +195,6 @@ pub struct Started {
     pub network: Option<DriverNetwork>,
 }
 
-/// A driver's own note about an attempt.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Handle {
-    /// Version of the note's format, by the driver.
-    pub version: u32,
-    /// The note, opaque to everyone else.
-    pub state: Vec<u8>,
-}
-
-impl std::fmt::Debug for Handle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Handle {{ version: {}, {} bytes }}", self.version, self.state.len())
-    }
-}
-
-/// A network that a driver gave to one task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DriverNetwork {
-    /// The task's address.
-    pub ip: String,
-    /// Services are registered with this address unless they say otherwise.
-    pub auto_advertise: bool,
-    /// Port in the task by port label.
-    pub port_map: BTreeMap<String, u16>,
-}
-
 /// Which attempt to recover.
 #[derive(Debug)]
 pub struct Recovery {
@@ -288,22 +206,6 @@ pub struct Recovery {
     pub handle: Option<Handle>,
     /// What [`Started::network`] was.
     pub network: Option<DriverNetwork>,
-}
-
-/// What became of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recovered {
-    /// It never began; it is safe to start it.
-    NotStarted,
-    /// Its process lives; the driver takes care of it.
-    Running,
-    /// It ended.
-    Exited(ExitResult),
-    /// It is gone and nobody knows how it ended.
-    Lost {
-        /// Why.
-        why: String,
-    },
 }
 
 /// How to stop an attempt.
@@ -324,85 +226,39 @@ pub enum Leftover {
     Kill,
 }
 
-/// What is known of an attempt.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TaskInfo {
-    /// How far it is.
-    pub state: RunState,
-    /// When it started, 0 if not known.
-    pub started_at: UnixNanos,
-    /// How it ended.
-    pub exit: Option<ExitResult>,
-    /// For instance `pid` or `container_id`.
-    pub attributes: BTreeMap<String, String>,
-    /// See [`Started::network`].
-    pub network: Option<DriverNetwork>,
-}
-
-/// Nomad's task states as a driver sees them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RunState {
-    /// Nothing is known.
-    #[default]
-    Unknown,
-    /// Its main process lives.
-    Running,
-    /// Its main process ended.
-    Exited,
-}
-
-/// What a look at a running attempt found.
+/// The end of an attempt's main process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Look {
-    /// It is as it should be.
-    Present,
-    /// It was not, and was repaired without touching the task: drift.
-    Repaired {
-        /// What was wrong.
-        what: String,
-    },
-    /// Its main process does not run.
-    Absent,
-}
-
-/// Word from a driver about one task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskNotice {
+pub struct Exited {
     /// Which attempt.
     pub id: AttemptId,
-    /// When.
-    pub at: UnixNanos,
+    /// How it ended.
+    pub result: ExitResult,
+}
+
+/// Something happened to an attempt that is no end of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskEvent {
+    /// Something of it was taken away, or its driver has lost sight of it: it is to be recovered.
+    Drift {
+        /// Which attempt.
+        id: AttemptId,
+    },
+    /// Something of it was not as it should be, and was put right without touching its processes.
+    Repaired {
+        /// Which attempt.
+        id: AttemptId,
+        /// What kind of thing, for instance `cgroup`.
+        kind: &'static str,
+        /// What was wrong, for instance `its cgroup was gone`.
+        what: String,
+    },
     /// A sentence for people.
-    pub message: String,
-    /// More, by name.
-    pub annotations: BTreeMap<String, String>,
-}
-
-/// A network to make for an allocation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NetworkRequest {
-    /// Host name within it.
-    pub hostname: Option<String>,
-    /// Name resolution within it.
-    pub dns: Option<Dns>,
-}
-
-/// A network that a driver made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CreatedNetwork {
-    /// What tasks need to join it.
-    pub network: NetworkIsolation,
-    /// Whether this call made it, or it was there already.
-    pub was: Creation,
-}
-
-/// Whether something was made or found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Creation {
-    /// It was made.
-    Made,
-    /// It was there.
-    Found,
+    Message {
+        /// Which attempt.
+        id: AttemptId,
+        /// The sentence.
+        message: String,
+    },
 }
 
 /// Whether a driver is offered.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use herdlet_api_types::{
     Duration,
+    driver::{DriverInfo, Limiting, built_in},
     job::{Job, Resources, Task},
 };
 
@@ -145,7 +146,9 @@ impl Ineffective {
 
     fn of_job(&self, job: &Job) -> Option<String> {
         let tasks = || job.groups.iter().flat_map(|group| &group.tasks);
-        let is_set = |controller: &&Controller| tasks().any(|task| limits(task).needs(**controller));
+        let drivers = built_in();
+        let is_set =
+            |controller: &&Controller| tasks().any(|task| limits(task, &drivers).needs(**controller));
         let keys: Vec<&str> = self.missing.iter().filter(is_set).map(|controller| key(*controller)).collect();
         (!keys.is_empty()).then(|| format!("{} ({})", job.key(), keys.join(", ")))
     }
@@ -160,10 +163,12 @@ fn key(controller: Controller) -> &'static str {
     }
 }
 
-/// The limits of a task of `raw_exec`; tasks of other drivers have no processes of their own.
-fn limits(task: &Task) -> Limits {
-    if task.driver != "raw_exec" {
-        return Limits::default();
+/// The limits that a driver enforces for a task.
+fn limits(task: &Task, drivers: &[DriverInfo]) -> Limits {
+    let known = drivers.iter().find(|driver| driver.name == task.driver);
+    match known.map_or(Limiting::None, |driver| driver.capabilities.limits) {
+        Limiting::None => return Limits::default(),
+        Limiting::Cgroups => {}
     }
     let processes = task.config.get("pids_limit").and_then(serde_json::Value::as_u64);
     Limits { processes, ..Limits::of(&task.resources) }

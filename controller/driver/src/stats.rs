@@ -8,7 +8,7 @@ use futures_util::{
 };
 use herdlet_api_types::UnixNanos;
 
-use super::{AttemptId, Class, DriverError, DriverResult, TaskDriver};
+use super::{AttemptId, DriverError, DriverResult, FailureClass, TaskDriver};
 
 /// The first wait after a statistics stream failed or closed; doubles up to [`REARM_DELAY_MAX`].
 const REARM_DELAY_MIN: Duration = Duration::from_secs(1);
@@ -114,8 +114,8 @@ pub fn follow_stats(
 
 fn is_final(error: &DriverError) -> bool {
     match error.class() {
-        Class::Gone | Class::Fatal | Class::NoProgram => true,
-        Class::Retry | Class::Recoverable => false,
+        FailureClass::Fatal | FailureClass::NoProgram => true,
+        FailureClass::Retry | FailureClass::Recoverable => false,
     }
 }
 
@@ -123,87 +123,34 @@ fn is_final(error: &DriverError) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use futures_util::{FutureExt, future::BoxFuture};
-    use herdlet_api_types::{AllocId, task::ExitResult};
+    use herdlet_api_types::AllocId;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::*;
+    use crate::fixture::StandIn;
 
-    /// Gives `good` measurements, then streams that close or fail at once, and is gone after `opens_max` of them.
-    struct Broken {
-        opens: AtomicU32,
-        opens_max: u32,
-    }
-
-    impl TaskDriver for Broken {
-        fn name(&self) -> &str {
-            "broken"
-        }
-        fn config_schema(&self) -> serde_json::Value {
-            serde_json::Value::Null
-        }
-        fn capabilities(&self) -> Capabilities {
-            Capabilities {
-                signals: false,
-                exec: false,
-                fs_isolation: FsIsolation::None,
-                network_modes: &[],
-                must_create_network: false,
-                mounts: MountSupport::None,
-            }
-        }
-        fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-            stream::pending().boxed()
-        }
-        fn start(&self, _: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
-            async { Ok(Started::default()) }.boxed()
-        }
-        fn recover(&self, _: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
-            async { Ok(Recovered::Running) }.boxed()
-        }
-        fn wait<'a>(&'a self, _: &'a AttemptId) -> BoxFuture<'a, DriverResult<ExitResult>> {
-            std::future::pending().boxed()
-        }
-        fn stop<'a>(&'a self, _: &'a AttemptId, _: StopRequest) -> BoxFuture<'a, DriverResult<()>> {
-            async { Ok(()) }.boxed()
-        }
-        fn destroy<'a>(&'a self, _: &'a AttemptId, _: Leftover) -> BoxFuture<'a, DriverResult<()>> {
-            async { Ok(()) }.boxed()
-        }
-        fn inspect<'a>(&'a self, _: &'a AttemptId) -> BoxFuture<'a, DriverResult<TaskInfo>> {
-            async { Ok(TaskInfo::default()) }.boxed()
-        }
-        fn stats<'a>(
-            &'a self,
-            id: &'a AttemptId,
-            _: Duration,
-        ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
-            let nth = self.opens.fetch_add(1, Ordering::Relaxed);
-            async move {
-                match nth {
-                    nth if nth == self.opens_max => Err(DriverError::Gone(id.clone())),
-                    0 => Ok(stream::iter([Ok(Usage::default())]).boxed()),
-                    nth if nth % 3 == 0 => Err(DriverError::retry("open it")),
-                    nth if nth % 3 == 1 => Ok(stream::empty().boxed()),
-                    _ => Ok(stream::iter([Err(DriverError::retry("read it"))]).boxed()),
-                }
-            }
-            .boxed()
-        }
+    /// Gives one measurement, then streams that close or fail at once, and is gone after so many of them.
+    fn broken(opens: Arc<AtomicU32>, opens_max: u32) -> StandIn {
+        StandIn::default().with_stats(move |id| match opens.fetch_add(1, Ordering::Relaxed) {
+            nth if nth == opens_max => Err(DriverError::Gone(id.clone())),
+            0 => Ok(stream::iter([Ok(Usage::default())]).boxed()),
+            nth if nth % 3 == 0 => Err(DriverError::retry("open it")),
+            nth if nth % 3 == 1 => Ok(stream::empty().boxed()),
+            _ => Ok(stream::iter([Err(DriverError::retry("read it"))]).boxed()),
+        })
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_broken_stream_is_armed_again_in_growing_distances() {
-        let driver = Arc::new(Broken { opens: AtomicU32::new(0), opens_max: 12 });
+        let opens = Arc::new(AtomicU32::new(0));
+        let driver: Arc<dyn TaskDriver> = Arc::new(broken(Arc::clone(&opens), 12));
         let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 };
         let began = Instant::now();
-        let seen =
-            follow_stats(Arc::<Broken>::clone(&driver), id.clone(), Duration::from_secs(1)).count().await;
+        let seen = follow_stats(Arc::clone(&driver), id.clone(), Duration::from_secs(1)).count().await;
         assert_eq!(seen, 1);
         // 1 + 2 + 4 + … + 64, then 120 each.
         assert_eq!(began.elapsed().as_secs(), 127 + 5 * 120);
-        assert_eq!(driver.opens.load(Ordering::Relaxed), 13);
+        assert_eq!(opens.load(Ordering::Relaxed), 13);
         let signal = driver.signal(&id, "SIGHUP").await.map_err(|error| error.to_string());
         assert_eq!(signal, Err("sending signals is not supported by this driver".to_owned()));
     }

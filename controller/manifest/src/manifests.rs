@@ -38,7 +38,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use drivers::{DriverRules, Drivers, Filesystem};
+pub use drivers::{DriverRules, Drivers};
 pub use folder::{Folder, FolderFile, read_folder, texts};
 pub use nomad::in_manifest_words;
 pub use schema::schema;

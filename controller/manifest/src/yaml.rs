@@ -27,7 +27,7 @@ mod write;
 mod tests;
 
 pub(crate) use check::{Checked, check_fields};
-pub use check::{check, schema_for};
+pub use check::{check, schema_for, strictly};
 pub use node::{Document, Entry, Node, Place, Style, Value};
 pub use parse::{Limits, Parsed, parse, parse_within};
 pub(crate) use path::{OwnedStep as PathStep, Trail, parse as parse_path};

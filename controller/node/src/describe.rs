@@ -21,11 +21,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _};
 use herdlet_config::{Cluster, Config};
-use herdlet_driver::{Fingerprint, Health, Registry};
+use herdlet_driver::{Entries, Entry, Fingerprint, Health, Registry};
 use herdlet_fingerprint::{self, InterfaceChanges};
-use herdlet_nomad::wire::{Node, node::DriverInfo};
+use herdlet_nomad::wire::{Node, node::DriverInfo as NodeDriver};
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::codec::Time;
 use herdlet_runtime::off_thread;
@@ -55,9 +54,6 @@ const CONSUL_PERIOD: Duration = Duration::from_secs(15);
 const CONSUL_MAX: Duration = Duration::from_secs(10);
 /// How many queries in a row must fail before Consul counts as gone: a single failure may be a restart.
 const CONSUL_MISSES: u32 = 2;
-/// Time limit for a driver to send its first fingerprint at start.
-const DRIVER_MAX: Duration = Duration::from_secs(10);
-
 /// Describes this machine. Clones share the description.
 #[derive(Clone)]
 pub struct Describer {
@@ -76,7 +72,7 @@ struct Shared {
 }
 
 impl Describer {
-    /// Describes the machine as it is now, without waiting for slow parts. `drivers`: see [`drivers`]. Then [`follow`](Self::follow) keeps
+    /// Describes the machine as it is now, without waiting for slow parts. `drivers`: see [`described`]. Then [`follow`](Self::follow) keeps
     /// the description up to date.
     ///
     /// # Errors
@@ -84,7 +80,7 @@ impl Describer {
     pub fn start(
         config: &Config,
         cluster: &Cluster,
-        drivers: BTreeMap<String, DriverInfo>,
+        drivers: BTreeMap<String, NodeDriver>,
     ) -> Result<Self, MetaError> {
         let fixed = Fixed::of(config, cluster);
         let mut meta = BTreeMap::from(node::META.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -135,14 +131,11 @@ impl Describer {
         cancel: CancellationToken,
     ) {
         let all = async {
-            let drivers = registry.iter().map(|(name, driver)| async move {
-                let mut words = driver.fingerprint();
-                while let Some(fingerprint) = words.next().await {
-                    self.set_driver(name, fingerprint);
-                }
-            });
-            let drivers = futures_util::future::join_all(drivers).map(drop);
-            tokio::join!(self.follow_networks(), self.follow_consul(consul, CONSUL_PERIOD), drivers);
+            tokio::join!(
+                self.follow_networks(),
+                self.follow_consul(consul, CONSUL_PERIOD),
+                self.follow_drivers(registry)
+            );
         };
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -150,23 +143,20 @@ impl Describer {
         }
     }
 
-    /// What a driver says of itself. Of one that may not be offered nobody hears.
-    pub fn set_driver(&self, name: &str, fingerprint: Fingerprint) {
-        if self.shared.fixed.offers(name) {
-            let info = driver_info(name, fingerprint);
-            self.change(|parts| {
-                let before = parts.drivers.get(name);
-                let mut info = info;
-                // A later timestamp alone is not a change.
-                if let Some(before) = before {
-                    let same = DriverInfo { update_time: before.update_time, ..info.clone() };
-                    if same == *before {
-                        info = same;
-                    }
+    /// Sets the state of the drivers. Drivers that may not be offered are left out.
+    pub fn set_drivers(&self, entries: &Entries) {
+        self.change(|parts| {
+            let before = std::mem::take(&mut parts.drivers);
+            parts.drivers = described(&self.shared.fixed.cluster, entries);
+            // A later timestamp alone is not a change.
+            for (name, driver) in &mut parts.drivers {
+                let Some(before) = before.get(name) else { continue };
+                let same = NodeDriver { update_time: before.update_time, ..driver.clone() };
+                if same == *before {
+                    *driver = same;
                 }
-                parts.drivers.insert(name.to_owned(), info);
-            });
-        }
+            }
+        });
     }
 
     /// Resources and ports that local manifests take, in addition to those that the config reserves.
@@ -230,6 +220,17 @@ impl Describer {
         }
     }
 
+    async fn follow_drivers(&self, registry: &Registry) {
+        let mut entries = registry.watch();
+        loop {
+            let now = Arc::clone(&entries.borrow_and_update());
+            self.set_drivers(&now);
+            if entries.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     async fn follow_consul(&self, consul: Option<&ConsulReader>, period: Duration) {
         let Some(consul) = consul.filter(|_| self.shared.fixed.runs("consul")) else {
             self.shared.asked.send_replace(true);
@@ -271,19 +272,6 @@ impl Describer {
     }
 }
 
-/// What the drivers of an agent say of themselves at start, as far as they may be offered. One that does not say anything in time is left
-/// out until it does.
-pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String, DriverInfo> {
-    let mut found = BTreeMap::new();
-    for (name, driver) in registry.iter().filter(|(name, _)| node::offers(cluster, name)) {
-        if let Ok(Some(fingerprint)) = timeout(DRIVER_MAX, async { driver.fingerprint().next().await }).await
-        {
-            found.insert(name.to_owned(), driver_info(name, fingerprint));
-        }
-    }
-    found
-}
-
 fn untold(error: &std::io::Error) {
     let every = NETWORK_PERIOD.as_secs();
     tracing::info!(%error, "the kernel does not report network changes; inspecting networks every {every} s");
@@ -294,23 +282,29 @@ fn missed(error: &dyn std::fmt::Display) -> bool {
     false
 }
 
-/// A driver's word in Nomad's form.
-fn driver_info(name: &str, fingerprint: Fingerprint) -> DriverInfo {
-    let (detected, healthy) = match fingerprint.health {
+/// The drivers that may be offered, in Nomad's form. One that has said nothing of itself is left out until it does.
+pub fn described(cluster: &Cluster, entries: &Entries) -> BTreeMap<String, NodeDriver> {
+    let offered = entries.iter().filter(|(_, entry)| node::offers(cluster, &entry.info));
+    offered.filter_map(|(name, entry)| Some((name.to_owned(), node_driver(entry)?))).collect()
+}
+
+fn node_driver(entry: &Entry) -> Option<NodeDriver> {
+    let Fingerprint { health, description, .. } = entry.fingerprint.clone()?;
+    let (detected, healthy) = match health {
         Health::Undetected => (false, false),
         Health::Unhealthy => (true, false),
         Health::Healthy => (true, true),
     };
-    let mut attributes = fingerprint.attributes;
-    if let Some(own) = attributes.get_mut(&format!("driver.{name}")) {
+    let mut attributes = entry.attributes();
+    if let Some(own) = attributes.get_mut(&format!("driver.{}", entry.info.name)) {
         *own = detected.to_string();
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    DriverInfo {
+    Some(NodeDriver {
         attributes,
         detected,
         healthy,
-        health_description: fingerprint.description,
+        health_description: description,
         update_time: Time::from_unix_nanos(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)),
-    }
+    })
 }

@@ -25,7 +25,7 @@ use super::{
 pub fn join<S: Service, D: Dial>(
     agent: &mut Agent,
     session: Session<S, D>,
-    drivers: Drivers,
+    drivers: watch::Receiver<Drivers>,
     mover: Mover,
     described: impl Future<Output = ()> + Send + 'static,
 ) {

@@ -14,7 +14,7 @@ use herdlet_manifest::manifests::Drivers;
 use herdlet_nomad::{
     identity::Identity,
     session::{self, Contact, DrainError, Session},
-    wire::{Eligibility, Secret},
+    wire::{Eligibility, Node, Secret},
 };
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::{
@@ -91,13 +91,12 @@ impl Member {
         self,
         config: &Config,
         agent: &mut Agent,
-        drivers: Drivers,
+        drivers: watch::Receiver<Drivers>,
         shared: &Arc<Shared>,
     ) -> anyhow::Result<Joined> {
         let Self { cluster, region, dir, moved, consul, network } = self;
         let Moved { identity, .. } = &moved;
-        let found = describe::drivers(&agent.context.drivers, &cluster).await;
-        let offers_nothing = !found.values().any(|driver| driver.detected);
+        let found = describe::described(&cluster, &agent.context.drivers.entries());
         let mover = Mover {
             paths: agent.context.paths.clone(),
             tokens: Arc::clone(&agent.context.server_tokens),
@@ -150,7 +149,7 @@ impl Member {
                 async move { leave::drain(&queries, &model, how).await }.boxed()
             }
         });
-        let joined = Joined { contact, api, leave, offers_nothing, since: Instant::now() };
+        let joined = Joined { contact, api, leave, node: describer.watch(), since: Instant::now() };
         if let Some(why) = joined.offers_nothing() {
             tracing::warn!("{why}");
         }
@@ -188,8 +187,8 @@ pub struct Joined {
     pub contact: watch::Receiver<Contact>,
     pub api: Arc<NodeApi>,
     leave: Leave,
-    /// Whether no driver was found that may be offered.
-    offers_nothing: bool,
+    /// The node as servers know it.
+    node: watch::Receiver<Arc<Node>>,
     since: Instant,
 }
 
@@ -211,7 +210,8 @@ impl Joined {
 
     /// A warning if no driver is offered to servers.
     pub fn offers_nothing(&self) -> Option<String> {
-        self.offers_nothing.then(|| {
+        let offers_any = self.node.borrow().drivers.values().any(|driver| driver.detected);
+        (!offers_any).then(|| {
             "no task driver is offered to the servers, so they place nothing here: --raw-exec turns raw_exec on".to_owned()
         })
     }

@@ -24,6 +24,7 @@ use herdlet_manifest::{
 use herdlet_nomad::wire;
 use herdlet_rpc::codec::Value;
 use serde_json::{Map, Value as Json, json};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 mod given;
@@ -49,7 +50,7 @@ const PAYLOAD_MAX: usize = 1024 * 1024;
 #[derive(Debug, Clone)]
 pub enum Reading {
     /// For execution by these drivers: unsupported features are refused.
-    Real(Drivers),
+    Real(watch::Receiver<Drivers>),
     /// For simulation: every task uses the driver mock, whatever it would do.
     Pretended,
 }
@@ -126,7 +127,7 @@ impl<'r> Reader<'r> {
             return read.clone();
         }
         let read = match self.reading {
-            Reading::Real(drivers) => read(alloc, drivers),
+            Reading::Real(drivers) => read(alloc, &drivers.borrow()),
             Reading::Pretended => pretended(alloc),
         };
         let read = read.map(|job| Arc::new(given::limited(job, &limits)));

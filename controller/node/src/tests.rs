@@ -18,7 +18,7 @@ use herdlet_agent::{
 };
 use herdlet_api_types::InstanceId;
 use herdlet_base::paths::Paths;
-use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
+use herdlet_config::{DriverSettings, START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
 use herdlet_manifest::manifests::Drivers;
 use herdlet_nomad::{
@@ -73,7 +73,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         instance: dir.instance().clone(),
         paths: paths.clone(),
         cgroup_parent: "herdlet-node-test".to_owned(),
-        raw_exec: Availability::Disabled,
+        drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
         leash: None,
     })
     .unwrap();
@@ -111,7 +111,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
     let (_, node) = watch::channel(Arc::new(described));
     let session = Session::new(Arc::new(pool), identity, node, Options::default());
     let mover = previous::tests::mover(&paths, id.as_str());
-    join(&mut agent, session, Drivers::built_in(), mover, std::future::ready(()));
+    join(&mut agent, session, watch::channel(Drivers::built_in()).1, mover, std::future::ready(()));
     (agent, id)
 }
 

@@ -2,6 +2,7 @@
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
+pub use herdlet_api_types::driver::{FailureClass, Recovered};
 use herdlet_api_types::{Duration, service::CheckResult};
 
 use crate::{
@@ -193,35 +194,6 @@ pub enum Outcome {
     /// Result of `Up` for checks, and for services in a Consul: the checks that their owner wants from now on, without
     /// results yet.
     Checking(Vec<CheckResult>),
-}
-
-/// State of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recovered {
-    /// It never began; it is safe to start it.
-    NotStarted,
-    /// Its process lives.
-    Running,
-    /// It ended.
-    Exited(herdlet_api_types::task::ExitResult),
-    /// It is gone, and its exit status is unknown.
-    Lost {
-        /// The reason.
-        why: String,
-    },
-}
-
-/// How an operation failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureClass {
-    /// It may succeed later: retried with growing delays.
-    Retry,
-    /// It will not work as specified: the task fails; for a start its restart policy decides.
-    Fatal,
-    /// Like `Fatal`, for a start: the program does not exist.
-    NoProgram,
-    /// A start failed in a way that the restart policy counts as an attempt.
-    Recoverable,
 }
 
 #[cfg(test)]

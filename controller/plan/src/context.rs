@@ -65,6 +65,8 @@ pub struct Context {
     pub(crate) contact: bool,
     /// Allocations not known to have ended, each with those that wait for their end.
     pub(crate) awaited: BTreeMap<AllocId, BTreeSet<AllocId>>,
+    /// The drivers that tasks have to wait for, and why.
+    pub(crate) away: BTreeMap<String, String>,
     /// Allocations of this machine whose disk is still to be migrated, each with its successor.
     pub(crate) heirs: BTreeMap<AllocId, AllocId>,
 }

@@ -1,6 +1,6 @@
 //! Inputs of the planner: desired state, outcomes of operations, observations, requests.
 
-use std_alloc::{boxed::Box, string::String, vec::Vec};
+use std_alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, scaling::ScalingNote, service::CheckResult,
@@ -9,6 +9,7 @@ use herdlet_api_types::{
 
 use crate::{
     action::Outcome,
+    env::NodeFacts,
     explain::Explanation,
     job::children::Dispatch,
     op::{Op, Part},
@@ -57,6 +58,13 @@ pub enum Event {
         task: String,
         /// Message.
         message: String,
+    },
+    /// The facts of this machine have changed, or which task drivers are away.
+    Node {
+        /// The facts now.
+        facts: Box<NodeFacts>,
+        /// The drivers that tasks have to wait for, and why.
+        away: BTreeMap<String, String>,
     },
     /// The wall clock was set: waits for a time of day change.
     ClockSet,

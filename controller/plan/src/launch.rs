@@ -3,9 +3,9 @@
 //! In: the driver's result of the start, and the revisions of the facts that the attempt has read. Out: the launch
 //! record, stored for later agents.
 
-use core::fmt;
-use std_alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+use std_alloc::{collections::BTreeMap, sync::Arc};
 
+pub use herdlet_api_types::driver::Handle;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -45,22 +45,6 @@ impl Launch {
     /// As stored: `None` if it contains only the number, which the state of the task has.
     pub(crate) fn into_record(self) -> Option<Arc<Self>> {
         (self != Self::of(self.attempt)).then(|| Arc::new(self))
-    }
-}
-
-/// A driver's own data about an attempt.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handle {
-    /// Version of the format, set by the driver.
-    pub version: u32,
-    /// The data, opaque to all others.
-    pub state: Vec<u8>,
-}
-
-/// The data may contain anything, including secrets.
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handle {{ version: {}, {} bytes }}", self.version, self.state.len())
     }
 }
 

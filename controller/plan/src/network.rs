@@ -2,8 +2,9 @@
 //!
 //! In: reports of a network or task driver. Out: nothing; it is data. It does not know how a network is created.
 
-use std_alloc::{collections::BTreeMap, format, string::String};
+use std_alloc::{format, string::String};
 
+pub use herdlet_api_types::driver::DriverNetwork;
 use serde::{Deserialize, Serialize};
 
 /// The network namespace that the tasks of one allocation share (Nomad's alloc network status).
@@ -13,17 +14,6 @@ pub struct AllocNetwork {
     pub interface: String,
     /// Its address.
     pub address: String,
-}
-
-/// The network that a driver created for one task, for instance a container's.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverNetwork {
-    /// Its address.
-    pub ip: String,
-    /// Ports as the task sees them, by label.
-    pub port_map: BTreeMap<String, u16>,
-    /// Whether services in mode `auto` are registered with this address.
-    pub auto_advertise: bool,
 }
 
 /// `ip:port`, with brackets around an IPv6 address.

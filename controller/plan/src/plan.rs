@@ -112,6 +112,8 @@ pub enum Waiting {
     Dependency(TaskIndex, String),
     /// Contact to the servers: until then a replacement may run elsewhere.
     Contact(TaskIndex),
+    /// The task's driver, which is away for this reason.
+    Driver(TaskIndex, String),
     /// The end of the allocation that this one replaces.
     Previous(TaskIndex, AllocId),
     /// A volume that is not ready; of the group if no task mounts it.

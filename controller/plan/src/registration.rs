@@ -117,12 +117,8 @@ pub enum Invalid {
 /// Nomad interpolates these fields: a service's name, port, addresses, tags and meta; a check's name, port, path,
 /// method, protocol and header.
 pub fn registrations(workload: &Workload<'_>) -> Vec<Result<Registration, RegistrationError>> {
-    let services = match workload.task {
-        Some(task) => task.services.as_slice(),
-        None => workload.alloc.group().map_or(&[][..], |group| &group.services),
-    };
     let mut taken = BTreeSet::new();
-    services
+    services(workload)
         .iter()
         .map(|service| {
             let name = workload.env.interpolate(&service.name);
@@ -130,6 +126,22 @@ pub fn registrations(workload: &Workload<'_>) -> Vec<Result<Registration, Regist
                 .map_err(|why| RegistrationError { service: name, why })
         })
         .collect()
+}
+
+/// The ids of a workload's registrations. They need no address, so that they are known also while no address is.
+pub fn ids(workload: &Workload<'_>) -> Vec<String> {
+    let id = |service: &Service| {
+        let label = workload.env.interpolate(service.port.as_deref().unwrap_or_default());
+        service_id(workload, &workload.env.interpolate(&service.name), &label)
+    };
+    services(workload).iter().map(id).collect()
+}
+
+fn services<'a>(workload: &Workload<'a>) -> &'a [Service] {
+    match workload.task {
+        Some(task) => task.services.as_slice(),
+        None => workload.alloc.group().map_or(&[][..], |group| &group.services),
+    }
 }
 
 fn register(

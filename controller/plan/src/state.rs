@@ -148,7 +148,10 @@ impl AllocState {
     /// The launch record of the attempt that the part belongs to.
     pub(crate) fn launch(&self, part: Part) -> Option<&Arc<Launch>> {
         match part {
-            Part::Task(index, TaskPart::Process | TaskPart::Prestop) => {
+            Part::Task(
+                index,
+                TaskPart::Process | TaskPart::Prestop | TaskPart::Services | TaskPart::Checks,
+            ) => {
                 let known = self.durable.tasks.get(usize::from(index))?;
                 known.launch_of(known.newest())
             }

@@ -236,6 +236,12 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&task(index), format_args!("waits for task {other}"));
             (Reason::Dependency, None, None)
         }
+        Waiting::Driver(index, why) => {
+            let driver =
+                spec.group().and_then(|group| group.tasks.get(usize::from(*index))).map(|task| &*task.driver);
+            say(&task(index), format_args!("waits for the driver {}: {why}", driver.unwrap_or_default()));
+            (Reason::Dependency, None, None)
+        }
         Waiting::Contact(index) => {
             let why = "waits for the servers: this allocation may have been replaced on another node";
             say(&task(index), format_args!("{why}"));
@@ -467,7 +473,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
     match waiting {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Failed { .. }) => 9,
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Pending { .. }) => 8,
-        Waiting::Volume(..) => 8,
+        Waiting::Volume(..) | Waiting::Driver(..) => 8,
         Waiting::Backoff(..) | Waiting::Proof(..) => 7,
         Waiting::Delay(..) => 6,
         Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,

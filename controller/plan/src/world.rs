@@ -10,6 +10,7 @@ pub mod command;
 mod deployments;
 mod jobs;
 mod launches;
+mod node;
 mod poststop;
 mod quarantine;
 mod restore;
@@ -118,6 +119,7 @@ impl World {
                 complete: false,
                 contact: false,
                 awaited: BTreeMap::new(),
+                away: BTreeMap::new(),
                 heirs: BTreeMap::new(),
             },
             meta: Tracked::stored(Meta::default()),
@@ -136,6 +138,7 @@ impl World {
         let open = &mut OpenTurn { now, dirty, turn };
         match event {
             Event::Desired(change) => self.desired(open, change),
+            Event::Node { facts, away } => self.node_changed(open, *facts, away),
             Event::ClockSet => self.clock_set(open),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
                 self.write(open, id, |writer| writer.outcome(part, generation, outcome));

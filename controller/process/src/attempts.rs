@@ -1,8 +1,7 @@
 //! The watched attempts directory: one inotify watch reports every change of every record of the instance.
 //!
 //! In: records, written by supervisors and by the agent. Out: wakes those that wait for an attempt when its record
-//! changes; and one channel of [`Notice`]s for the controller, which the drivers fill. It knows no cgroup and starts
-//! nothing.
+//! changes; drift of attempts and repairs are events of the driver. It knows no cgroup and starts nothing.
 //!
 //! - `events`: events from the kernel.
 //! - `place`: the directory, recreated after a deletion.
@@ -28,14 +27,13 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::task::ExitResult;
 use herdlet_base::durable;
 use herdlet_base::ready;
-use herdlet_driver::AttemptId;
+use herdlet_driver::{AttemptId, Earlier, Outlet, TaskEvent};
 use rustix::fs::inotify;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::{mpsc, watch},
+    sync::watch,
     time::Instant,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -46,23 +44,6 @@ use super::supervisor::{
 use lost::Mirror;
 pub use lost::Supervised;
 use place::Place;
-
-/// Something happened to an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// Its main process ended, or its supervisor died. Sent once per agent and attempt.
-    Exited { id: AttemptId, result: ExitResult },
-    /// A part of it is gone: recover or inspect it.
-    Drift { id: AttemptId },
-    /// A part of it was wrong and was repaired without touching its processes; to be counted.
-    Repaired {
-        id: AttemptId,
-        /// The kind of part: `cgroup` or `record`.
-        kind: &'static str,
-        /// The problem, for instance `its cgroup was gone`.
-        what: String,
-    },
-}
 
 /// Why attempts can't be followed. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +106,7 @@ pub struct Attempts {
     opened: Instant,
     memory: Memory,
     /// Attempts that had begun, according to the stored state, when this agent started.
-    earlier: OnceLock<BTreeSet<AttemptId>>,
+    earlier: Earlier,
     place: Mutex<Place>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
@@ -135,17 +116,16 @@ pub struct Attempts {
     /// The watch descriptor of the cgroups directory; 0 means none.
     cgroups: AtomicI32,
     waiting: Mutex<BTreeMap<String, watch::Sender<()>>>,
-    notices: mpsc::Sender<Notice>,
+    events: Outlet<TaskEvent>,
     watching: OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl Attempts {
-    /// Makes the directory if it is missing, removes records of an earlier boot and starts to watch it. The drivers'
-    /// notices go to `notices`.
+    /// Makes the directory if it is missing, removes records of an earlier boot and starts to watch it.
     ///
     /// # Errors
     /// When it can't be created or watched. Must be called within a tokio runtime.
-    pub fn open(path: &Path, notices: mpsc::Sender<Notice>) -> Result<Arc<Self>, AttemptsError> {
+    pub fn open(path: &Path) -> Result<Arc<Self>, AttemptsError> {
         let watch = |source| AttemptsError::Watch { path: path.to_owned(), source };
         let inotify = events::queue().map_err(|errno| watch(errno.into()))?;
         let place = Place::open(path, &inotify)?;
@@ -158,14 +138,14 @@ impl Attempts {
             path: path.to_owned(),
             opened: Instant::now(),
             memory,
-            earlier: OnceLock::new(),
+            earlier: Earlier::default(),
             place: Mutex::new(place),
             inotify: Arc::clone(&inotify),
             shims: Mutex::default(),
             mirrors: Mutex::default(),
             cgroups: AtomicI32::new(0),
             waiting: Mutex::new(BTreeMap::new()),
-            notices,
+            events: Outlet::default(),
             watching: OnceLock::new(),
         });
         // Spawned only now: there may be events already, and the reader ends if `attempts` is not there yet.
@@ -338,8 +318,8 @@ impl Attempts {
 
     /// Sets the attempts that an earlier agent may have begun, according to the stored state. All others are this
     /// agent's own. Call it once, before recovering any of them.
-    pub fn set_earlier(&self, known: BTreeSet<AttemptId>) {
-        let _ = self.earlier.set(known);
+    pub fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
+        self.earlier.set(known);
     }
 
     /// Whether an attempt without a record may have begun. That is possible for attempts of an earlier agent if the
@@ -347,7 +327,7 @@ impl Attempts {
     pub fn may_have_begun(&self, id: &AttemptId) -> bool {
         match self.memory {
             Memory::OfThisBoot => false,
-            Memory::None => self.earlier.get().is_none_or(|earlier| earlier.contains(id)),
+            Memory::None => self.earlier.has(id),
         }
     }
 
@@ -399,11 +379,9 @@ impl Attempts {
         .map_err(|source| AttemptsError::Watch { path: tree.to_owned(), source: source.into() })
     }
 
-    /// Notifies the controller. Waits while the channel is full.
-    pub async fn notify(&self, notice: Notice) {
-        if self.notices.send(notice).await.is_err() {
-            tracing::debug!("dropped a notice of an attempt: the controller has ended");
-        }
+    /// Drift of attempts, and repairs.
+    pub fn events(&self) -> &Outlet<TaskEvent> {
+        &self.events
     }
 
     fn remove_later(self: &Arc<Self>, tombstones: Vec<String>) {
@@ -447,8 +425,8 @@ impl Attempts {
             return;
         }
         // The event reader never waits: the next inspection finds what does not fit into the channel.
-        if self.notices.try_send(Notice::Drift { id }).is_err() {
-            tracing::debug!(name, "dropped the notice that a cgroup is gone: the channel is full");
+        if !self.events.try_send(TaskEvent::Drift { id }) {
+            tracing::debug!(name, "dropped the event that a cgroup is gone: the channel is full");
         }
     }
 

@@ -4,6 +4,7 @@
 
 pub mod attempts;
 pub mod cgroup;
+pub mod engine;
 pub mod mock;
 pub mod process_tree;
 pub mod raw_exec;

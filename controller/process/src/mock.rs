@@ -2,14 +2,16 @@
 //!
 //! In: attempts. Out: the same records, logs, exits and errors that a real driver gives, on tokio's clock. It starts no
 //! process. Like any driver it finds its attempts again after a restart of the agent: what it must know stands in one small
-//! file for each attempt.
+//! file for each attempt. Tests give it ledgers of other kinds (`notes`).
 
 mod exec;
+mod notes;
 mod run;
 mod store;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -19,18 +21,18 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::{UnixNanos, manifest::driver::MockConfig, task::ExitResult};
+use herdlet_api_types::{UnixNanos, manifest::driver::MockConfig};
 use herdlet_base::signal;
 use herdlet_driver::{
-    self, AttemptId, Capabilities, CpuUsage, DriverError, DriverNetwork, DriverResult, ExecOutcome,
-    ExecRequest, ExecSession, Fingerprint, FsIsolation, Health, Leftover, MemoryUsage, MountSupport,
-    NetworkMode, Recovered, Recovery, RunState, Started, StopRequest, TaskConfig, TaskDriver, TaskInfo,
-    Usage,
+    self, AttemptId, Claim, CpuUsage, DriverError, DriverInfo, DriverNetwork, DriverResult, ExecRequest,
+    ExecSession, Exited, Fingerprint, Health, Ledger, Leftover, MemoryUsage, Outlet, Recovered, Recovery,
+    Started, StopRequest, TaskConfig, TaskDriver, TaskEvent, Usage, recover_by,
 };
+use tokio::sync::watch;
 
-use super::attempts::Attempts;
+use notes::{Entry, Given, Kept, Notes};
 use run::Run;
-use store::{Claim, Entry, Store};
+use store::Store;
 
 /// The wall clock.
 pub type WallClock = Arc<dyn Fn() -> UnixNanos + Send + Sync>;
@@ -41,50 +43,64 @@ pub struct Mock {
 }
 
 struct Shared {
-    attempts: Arc<Attempts>,
-    store: Store,
+    info: Arc<DriverInfo>,
+    notes: Kept,
     clock: WallClock,
+    health: watch::Sender<Health>,
+    exits: Outlet<Exited>,
+    events: Outlet<TaskEvent>,
     runs: Mutex<BTreeMap<AttemptId, Arc<Run>>>,
 }
 
 impl Mock {
-    /// A driver that keeps its notes beside the records of real attempts and tells their ends through the same channel.
+    /// A driver that keeps its notes in this directory.
     ///
     /// # Errors
-    /// When there is no place for its notes.
-    pub fn new(attempts: Arc<Attempts>, clock: WallClock) -> std::io::Result<Self> {
-        let store = Store::open(&attempts.path().join(".mock"))?;
-        Ok(Self { shared: Arc::new(Shared { attempts, store, clock, runs: Mutex::default() }) })
+    /// When it can't be made.
+    pub fn new(dir: &Path, clock: WallClock) -> std::io::Result<Self> {
+        Ok(Self::with(Box::new(Store::open(dir)?), clock))
+    }
+
+    fn with(notes: Box<dyn Notes>, clock: WallClock) -> Self {
+        let shared = Shared {
+            info: Arc::new(DriverInfo::mock()),
+            notes: Kept(notes),
+            clock,
+            health: watch::Sender::new(Health::Healthy),
+            exits: Outlet::default(),
+            events: Outlet::default(),
+            runs: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 }
 
 impl TaskDriver for Mock {
-    fn name(&self) -> &str {
-        "mock"
-    }
-
-    fn config_schema(&self) -> serde_json::Value {
-        herdlet_driver::schema_of::<MockConfig>()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            signals: true,
-            exec: true,
-            fs_isolation: FsIsolation::None,
-            network_modes: &[NetworkMode::Host, NetworkMode::Group, NetworkMode::Task, NetworkMode::None],
-            must_create_network: false,
-            mounts: MountSupport::None,
-        }
+    fn info(&self) -> Arc<DriverInfo> {
+        Arc::clone(&self.shared.info)
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-        let healthy = Fingerprint {
-            health: Health::Healthy,
-            description: "Healthy".to_owned(),
-            attributes: BTreeMap::from([("driver.mock".to_owned(), "1".to_owned())]),
-        };
-        stream::once(async { healthy }).chain(stream::pending()).boxed()
+        let mut health = self.shared.health.subscribe();
+        health.mark_changed();
+        let changes = stream::unfold(health, |mut health| async move {
+            health.changed().await.ok()?;
+            let fingerprint = fingerprint(*health.borrow_and_update());
+            Some((fingerprint, health))
+        });
+        changes.chain(stream::pending()).boxed()
+    }
+
+    fn exits(&self) -> BoxStream<'static, Exited> {
+        self.shared.exits.stream()
+    }
+
+    fn events(&self) -> BoxStream<'static, TaskEvent> {
+        self.shared.events.stream()
+    }
+
+    fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
+        self.shared.notes.set_earlier(known);
     }
 
     fn start(&self, spec: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
@@ -99,51 +115,27 @@ impl TaskDriver for Mock {
                     DriverError::fatal(error)
                 });
             }
-            let entry = Entry::running((self.shared.clock)(), config.clone());
-            match self.shared.store.claim(&spec.id, &entry).map_err(DriverError::retry)? {
-                Claim::Won => self.shared.begin(&spec.id, &entry, Some(&spec)),
-                Claim::Lost(entry) if entry.fenced => {
+            let entry = Entry::running((self.shared.clock)(), config.clone(), Given::of(&spec));
+            match self.shared.notes.claim(&spec.id, &entry).map_err(DriverError::retry)? {
+                Claim::Free => self.shared.begin(&spec.id, &entry, Some(&spec)),
+                Claim::Fenced => {
                     return Err(DriverError::fatal(format!("start {}: it was cancelled before", spec.id)));
                 }
-                Claim::Lost(_) => {
-                    self.recover(Recovery { id: spec.id.clone(), config: None, handle: None, network: None })
-                        .await?;
+                Claim::Taken(_) => {
+                    self.shared.recover(&spec.id).await?;
                 }
             }
-            Ok(Started { handle: None, network: network(&config) })
+            Ok(Started { handle: self.shared.notes.handle(&spec.id), network: network(&config) })
         }
         .boxed()
     }
 
     fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
         async move {
-            let id = &recovery.id;
-            if let Some(run) = self.shared.run(id) {
-                run.revive();
-                return Ok(run.exit().map_or(Recovered::Running, Recovered::Exited));
+            if let Some(handle) = &recovery.handle {
+                self.shared.notes.recall(&recovery.id, handle);
             }
-            Ok(match self.shared.store.read(id).map_err(DriverError::retry)? {
-                None => Recovered::NotStarted,
-                Some(Entry { fenced: true, .. }) => {
-                    Recovered::Lost { why: "it was cancelled before it began".to_owned() }
-                }
-                Some(Entry { exit: Some(exit), .. }) => Recovered::Exited(exit),
-                Some(entry) => {
-                    self.shared.begin(id, &entry, None);
-                    Recovered::Running
-                }
-            })
-        }
-        .boxed()
-    }
-
-    fn wait<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<ExitResult>> {
-        async move {
-            if let Some(run) = self.shared.run(id) {
-                return run.ended().await;
-            }
-            let entry = self.shared.store.read(id).map_err(DriverError::retry)?;
-            entry.and_then(|entry| entry.exit).ok_or_else(|| DriverError::Gone(id.clone()))
+            self.shared.recover(&recovery.id).await
         }
         .boxed()
     }
@@ -152,10 +144,10 @@ impl TaskDriver for Mock {
         async move {
             let signal = how.signal.as_deref().unwrap_or("SIGINT");
             let signal = signal::parse(signal).map_err(DriverError::fatal)?;
-            if let Claim::Won = self.shared.store.claim(id, &Entry::fence()).map_err(DriverError::retry)? {
-                return Ok(());
-            }
-            self.recover(Recovery { id: id.clone(), config: None, handle: None, network: None }).await?;
+            match self.shared.notes.fence(id).await? {
+                Claim::Free | Claim::Fenced => return Ok(()),
+                Claim::Taken(_) => self.shared.recover(id).await?,
+            };
             if let Some(run) = self.shared.run(id) {
                 run.stop(signal.as_raw(), how.grace).await;
             }
@@ -177,28 +169,13 @@ impl TaskDriver for Mock {
                 }
             }
             self.shared.runs().remove(id);
-            self.shared.store.remove(id).map_err(DriverError::retry)
-        }
-        .boxed()
-    }
-
-    fn inspect<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<TaskInfo>> {
-        async move {
-            let entry = self.shared.store.read(id).map_err(DriverError::retry)?;
-            let entry = entry.filter(|entry| !entry.fenced).ok_or_else(|| DriverError::Gone(id.clone()))?;
-            Ok(TaskInfo {
-                state: if entry.exit.is_some() { RunState::Exited } else { RunState::Running },
-                started_at: entry.started_at,
-                network: network(&entry.config),
-                exit: entry.exit,
-                attributes: BTreeMap::new(),
-            })
+            self.shared.notes.remove(id).map_err(DriverError::retry)
         }
         .boxed()
     }
 
     fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
-        async { self.shared.store.list().map_err(DriverError::retry) }.boxed()
+        async { self.shared.notes.list().map_err(DriverError::retry) }.boxed()
     }
 
     fn stats<'a>(
@@ -235,19 +212,6 @@ impl TaskDriver for Mock {
         .boxed()
     }
 
-    fn exec<'a>(
-        &'a self,
-        id: &'a AttemptId,
-        command: &'a [String],
-        timeout: Duration,
-    ) -> BoxFuture<'a, DriverResult<ExecOutcome>> {
-        async move {
-            let request = ExecRequest { command: command.to_vec(), terminal: None };
-            herdlet_driver::run_to_end(self.exec_streaming(id, request).await?, timeout).await
-        }
-        .boxed()
-    }
-
     fn exec_streaming<'a>(
         &'a self,
         id: &'a AttemptId,
@@ -255,7 +219,7 @@ impl TaskDriver for Mock {
     ) -> BoxFuture<'a, DriverResult<ExecSession>> {
         async move {
             let run = self.shared.running(id)?;
-            Ok(exec::session(run.config().exec_command.clone().unwrap_or_default(), request))
+            Ok(exec::session(run.config().exec_command.clone().unwrap_or_default(), run.given(), request))
         }
         .boxed()
     }
@@ -271,29 +235,72 @@ impl Shared {
     }
 
     fn running(&self, id: &AttemptId) -> DriverResult<Arc<Run>> {
+        if *self.health.borrow() != Health::Healthy {
+            return Err(DriverError::retry(SHUT_DOWN));
+        }
         let run = self.run(id).filter(|run| run.exit().is_none());
         run.ok_or_else(|| DriverError::fatal(format!("find {id} running")))
     }
 
+    async fn recover(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
+        self.health.send_if_modified(|health| std::mem::replace(health, Health::Healthy) != Health::Healthy);
+        if let Some(run) = self.run(id) {
+            return Ok(run.exit().map_or(Recovered::Running, Recovered::Exited));
+        }
+        let take_over = async |entry: Entry| match entry.exit {
+            Some(exit) => Ok(Recovered::Exited(exit)),
+            None => {
+                self.begin(id, &entry, None);
+                Ok(Recovered::Running)
+            }
+        };
+        recover_by(&self.notes, id, take_over).await
+    }
+
     fn begin(self: &Arc<Self>, id: &AttemptId, entry: &Entry, spec: Option<&TaskConfig>) {
-        let run = Run::new(entry.config.clone());
+        let run = Run::new(entry);
         self.runs().insert(id.clone(), Arc::clone(&run));
         if let Some(spec) = spec {
             tokio::spawn(run::speak_to_logs(Arc::clone(&run), spec.dirs.clone()));
+            tokio::spawn(Arc::clone(self).shut_down(id.clone(), Arc::clone(&run)));
         }
         let elapsed = (self.clock)().0.saturating_sub(entry.started_at.0);
         let elapsed = Duration::from_nanos(u64::try_from(elapsed).unwrap_or(0));
         let (shared, id) = (Arc::clone(self), id.clone());
         tokio::spawn(async move {
-            let mut exit = run.live(elapsed).await;
-            exit.at = (shared.clock)();
-            if let Err(error) = shared.store.write_exit(&id, &exit) {
+            let mut result = run.live(elapsed).await;
+            result.at = (shared.clock)();
+            if let Err(error) = shared.notes.set_exit(&id, &result) {
                 tracing::warn!(%id, %error, "failed to note the end of a mock task");
             }
-            run.finish(exit.clone());
-            shared.attempts.notify(super::attempts::Notice::Exited { id, result: exit }).await;
+            run.finish(result.clone());
+            shared.exits.send(Exited { id, result }).await;
         });
     }
+
+    /// Pretends that the driver goes away while a task runs, as the task's config asks. It is back once the task is recovered.
+    async fn shut_down(self: Arc<Self>, id: AttemptId, run: Arc<Run>) {
+        let after = run.config().plugin_exit_after.0.to_std();
+        if after.is_zero() {
+            return;
+        }
+        tokio::time::sleep(after).await;
+        if run.exit().is_none() {
+            self.health.send_replace(Health::Unhealthy);
+            self.events.send(TaskEvent::Drift { id }).await;
+        }
+    }
+}
+
+/// Why nothing can be asked of a driver that pretends to be away. Nomad's words.
+const SHUT_DOWN: &str = "plugin is shut down";
+
+fn fingerprint(health: Health) -> Fingerprint {
+    let description = match health {
+        Health::Healthy => "Healthy",
+        Health::Unhealthy | Health::Undetected => SHUT_DOWN,
+    };
+    Fingerprint { health, description: description.to_owned(), attributes: BTreeMap::new() }
 }
 
 fn network(config: &MockConfig) -> Option<DriverNetwork> {

@@ -1,264 +1,233 @@
-//! The driver `raw_exec`: a process of the machine, without isolation, held by a cgroup and looked after by a supervisor.
+//! The driver `raw_exec`: a process of the machine, without isolation.
 //!
-//! In: attempts. Out: processes, their exits, their usage. All it knows of an attempt can be found again from the attempt's
-//! id: the record, the cgroup, the supervisor named in the record. What it keeps in memory only makes that quicker, except
-//! for one thing: how to execute commands in the attempt (environment, user, directory), which [`Recovery`] brings back.
-//!
-//! ```text
-//! start    claim nothing, look at the record ─► cgroup ─► supervisor ─► record says running
-//! exit     record says exited, or the supervisor died ─► OOM counter ─► Notice::Exited
-//! stop     tombstone, or signal ─► grace ─► SIGKILL ─► everything left in cgroup and process tree
-//! destroy  everything left ─► cgroup removed ─► record removed
-//! ```
+//! In: a task's `config`. Out: how its program is run: which file, with which environment, user and directory. The engine does the rest.
 
 mod command;
-mod end;
-mod exec;
-mod failure;
-mod look;
-mod start;
-mod stats;
-mod supervise;
-#[cfg(test)]
-mod tests;
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     io,
-    os::fd::OwnedFd,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
-use futures_util::{
-    FutureExt, StreamExt,
-    future::BoxFuture,
-    stream::{self, BoxStream},
+use herdlet_api_types::{
+    AllocId,
+    driver::DriverInfo,
+    manifest::{Text, driver::RawExecConfig},
 };
-use herdlet_api_types::{AllocId, manifest::driver::RawExecConfig, task::ExitResult};
-use herdlet_base::error::in_full;
-use herdlet_base::signal;
-use herdlet_driver::Availability;
-use herdlet_driver::{
-    self, AttemptId, BoxError, Capabilities, DriverError, DriverResult, ExecOutcome, ExecRequest,
-    ExecSession, Fingerprint, FsIsolation, Health, Leftover, Look, MountSupport, NetworkMode, Recovered,
-    Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskInfo, Usage,
+use herdlet_base::{
+    sight::Class,
+    user::{self, Login, UserError},
 };
+use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, read_config};
+use rustix::io::Errno;
 
-use super::{
-    attempts::{Attempts, AttemptsError},
-    cgroup::{Cgroup, Isolation},
-    supervisor::{self, Program, Record, State},
+use crate::{
+    engine::{Engine, Setup, Translate, Translated},
+    supervisor::{Invocation, NewPrivileges, User},
 };
-use supervise::Live;
+use command::{CommandError, Distrust, Trust};
 
-/// What the driver works with.
-#[derive(Debug)]
-pub struct Setup {
-    /// The watched attempts directory.
-    pub attempts: Arc<Attempts>,
-    pub program: Program,
-    /// Whether there are cgroups.
-    pub isolation: Isolation,
-    /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
-    pub leash: Option<OwnedFd>,
-    /// Whether tasks may be started. Those that run are looked after in any case.
-    pub starts: Availability,
+/// The driver. Must be called within a tokio runtime.
+pub fn driver(setup: Setup) -> Engine {
+    Engine::new(DriverInfo::raw_exec(), RawExec::default(), setup)
 }
 
-/// The driver.
-#[derive(Debug)]
-pub struct RawExec {
-    shared: Arc<Shared>,
+/// Makes processes of tasks.
+#[derive(Debug, Default)]
+struct RawExec {
+    /// When the log last named a program that was not run, by task. At most [`REPORTED_MAX`].
+    reported: Mutex<BTreeMap<(AllocId, String), Instant>>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    setup: Setup,
-    live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
-    /// When the log last named a program that was not run, by task. At most [`start::REPORTED_MAX`].
-    reported: Mutex<BTreeMap<(AllocId, String), std::time::Instant>>,
+impl Translate for RawExec {
+    fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {
+        let config = read_config::<RawExecConfig>(&task.config)?;
+        let invocation = self.invocation(task, &config)?;
+        Ok(Translated { invocation, processes: config.pids_limit.map(u64::from) })
+    }
+
+    fn command(&self, task: &TaskConfig, command: &str, args: &[String]) -> DriverResult<Invocation> {
+        let own = read_config::<RawExecConfig>(&task.config)?;
+        let args = args.iter().map(|arg| Text(arg.clone())).collect();
+        self.invocation(task, &RawExecConfig { command: command.to_owned(), args, ..own })
+    }
 }
 
 impl RawExec {
-    /// A driver without attempts; those of an earlier agent come with `recover`. Must be called within a tokio runtime.
-    pub fn new(setup: Setup) -> Self {
-        if let Some(cgroups) = setup.isolation.cgroups()
-            && let Err(error) = setup.attempts.watch_cgroups(cgroups.tree())
-        {
-            tracing::warn!(error = in_full(&error), "cgroups are only looked at when a task is recovered");
+    /// A check that runs each second would fill the log.
+    fn report_passed_over(&self, id: &AttemptId, distrust: &Distrust, instead: &Path) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|_, at| at.elapsed() < REPORT_INTERVAL_MIN);
+        let task = (id.alloc, id.task.clone());
+        if reported.contains_key(&task) || reported.len() >= REPORTED_MAX {
+            return;
         }
-        Self { shared: Arc::new(Shared { setup, live: Mutex::default(), reported: Mutex::default() }) }
-    }
-}
-
-impl TaskDriver for RawExec {
-    fn name(&self) -> &str {
-        "raw_exec"
+        reported.insert(task, Instant::now());
+        tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
     }
 
-    fn config_schema(&self) -> serde_json::Value {
-        herdlet_driver::schema_of::<RawExecConfig>()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            signals: true,
-            exec: true,
-            fs_isolation: FsIsolation::None,
-            network_modes: &[NetworkMode::Host, NetworkMode::Group],
-            must_create_network: false,
-            mounts: MountSupport::None,
-        }
-    }
-
-    fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-        let Setup { isolation, starts, .. } = &self.shared.setup;
-        let found = match (starts, isolation) {
-            (Availability::Disabled, _) => Fingerprint {
-                health: Health::Undetected,
-                description: "disabled".to_owned(),
-                attributes: BTreeMap::new(),
-            },
-            (Availability::Enabled, isolation) => Fingerprint {
-                health: Health::Healthy,
-                description: match isolation {
-                    Isolation::Cgroups(_) => "Healthy".to_owned(),
-                    Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
-                },
-                attributes: BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]),
-            },
+    /// How to run a program as the task: its environment, user, directory.
+    fn invocation(&self, task: &TaskConfig, config: &RawExecConfig) -> DriverResult<Invocation> {
+        let name = task.user.as_deref().filter(|name| !name.is_empty());
+        let found = name.map(user::find).transpose().map_err(no_user)?;
+        let environment = environment(task, config, found.as_ref().map(|found| &found.login));
+        let user = match (name, found) {
+            (Some(name), Some(found)) => found.unless_own(name).map_err(no_user)?,
+            (_, _) => None,
         };
-        stream::once(async { found }).chain(stream::pending()).boxed()
-    }
-
-    fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
-        self.shared.start(config).boxed()
-    }
-
-    fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
-        self.shared.recover(recovery).boxed()
-    }
-
-    fn wait<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<ExitResult>> {
-        self.shared.wait(id).boxed()
-    }
-
-    fn stop<'a>(&'a self, id: &'a AttemptId, how: StopRequest) -> BoxFuture<'a, DriverResult<()>> {
-        self.shared.stop(id, how).boxed()
-    }
-
-    fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>> {
-        self.shared.destroy(id, leftover).boxed()
-    }
-
-    fn inspect<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<TaskInfo>> {
-        async move { look::inspect(&self.shared, id) }.boxed()
-    }
-
-    fn look<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<Look>> {
-        look::look(&self.shared, id).boxed()
-    }
-
-    fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
-        async { self.shared.found() }.boxed()
-    }
-
-    fn stats<'a>(
-        &'a self,
-        id: &'a AttemptId,
-        interval: Duration,
-    ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
-        async move { stats::stream(&self.shared, id, interval) }.boxed()
-    }
-
-    fn signal<'a>(&'a self, id: &'a AttemptId, name: &'a str) -> BoxFuture<'a, DriverResult<()>> {
-        async move {
-            let signal = signal::parse(name).map_err(DriverError::fatal)?;
-            let (_, record) = self.shared.running(id)?;
-            if let Some(main) = supervisor::open_task(&record).map_err(DriverError::retry)? {
-                main.send(signal).map_err(DriverError::retry)?;
-            }
-            Ok(())
+        let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
+        let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
+        let found = command::find(&command::Lookup {
+            command: &config.command,
+            task_dir: &task.dirs.task,
+            search_path: search_path.map_or("", |(_, path)| path),
+            trust: &Trust::new(starter, &task.users),
+        })
+        .map_err(command_error)?;
+        if let Some(distrust) = &found.passed_over {
+            self.report_passed_over(&task.id, distrust, &found.path);
         }
-        .boxed()
-    }
-
-    fn exec<'a>(
-        &'a self,
-        id: &'a AttemptId,
-        command: &'a [String],
-        timeout: Duration,
-    ) -> BoxFuture<'a, DriverResult<ExecOutcome>> {
-        async move {
-            let request = ExecRequest { command: command.to_vec(), terminal: None };
-            herdlet_driver::run_to_end(exec::session(&self.shared, id, request).await?, timeout).await
-        }
-        .boxed()
-    }
-
-    fn exec_streaming<'a>(
-        &'a self,
-        id: &'a AttemptId,
-        request: ExecRequest,
-    ) -> BoxFuture<'a, DriverResult<ExecSession>> {
-        exec::session(&self.shared, id, request).boxed()
+        let mut arguments = vec![OsString::from(&config.command)];
+        arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
+        Ok(Invocation {
+            program: found.path,
+            entry: found.entry,
+            arguments,
+            environment,
+            directory: Some(
+                config
+                    .work_dir
+                    .as_ref()
+                    .map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
+            ),
+            user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
+            umask: None,
+            open_files: None,
+            // Never the agent's own, which may be protected from the OOM killer.
+            oom_score_adj: Some(
+                config.oom_score_adj.map_or(0, |adjustment| i16::try_from(adjustment).unwrap_or(1000)),
+            ),
+            new_privileges: if config.no_new_privs { NewPrivileges::Refused } else { NewPrivileges::Allowed },
+            cgroup: None,
+            tasks_files: Vec::new(),
+        })
     }
 }
 
-impl Shared {
-    fn attempts(&self) -> &Arc<Attempts> {
-        &self.setup.attempts
-    }
+/// So many tasks are remembered; a line of more of them within a minute shows nothing new.
+const REPORTED_MAX: usize = 256;
 
-    fn cgroup(&self, id: &AttemptId) -> Option<Cgroup> {
-        self.setup.isolation.cgroups().map(|cgroups| cgroups.of(id))
-    }
+/// One such line a minute for each task shows that something is going on.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-    fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<AttemptId, Arc<Live>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+/// The task's variables, with those of its user's login that it does not set itself.
+fn environment(
+    task: &TaskConfig,
+    config: &RawExecConfig,
+    login: Option<&Login>,
+) -> Vec<(OsString, OsString)> {
+    let mut variables = task.env.clone();
+    if let Some(login) = login {
+        add_login(&mut variables, login);
     }
+    variables.retain(|(name, _)| !config.denied_envvars.iter().any(|pattern| is_like(name, pattern)));
+    variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
 
-    fn find(&self, id: &AttemptId) -> Option<Arc<Live>> {
-        self.live().get(id).map(Arc::clone)
+fn add_login(variables: &mut Vec<(String, String)>, Login { name, home, shell }: &Login) {
+    for (key, value) in [("HOME", home), ("LOGNAME", name), ("SHELL", shell), ("USER", name)] {
+        if !value.is_empty() && variables.iter().all(|(known, _)| known != key) {
+            variables.push((key.to_owned(), value.clone()));
+        }
     }
+}
 
-    /// A running attempt that is taken care of, with its record.
-    fn running(&self, id: &AttemptId) -> DriverResult<(Arc<Live>, Record)> {
-        let live = self.find(id).ok_or_else(|| DriverError::Gone(id.clone()))?;
-        match self.attempts().record(id).map_err(DriverError::retry)? {
-            Some(record) if record.state == State::Running => Ok((live, record)),
-            Some(_) | None => Err(DriverError::fatal(format!("find {id} running"))),
+/// Whether a name is as a pattern says, in which each `*` stands for anything.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
+    let Some(mut name) = name.strip_prefix(first) else { return false };
+    let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in middle.split('*') {
+        match name.find(part) {
+            Some(at) => name = name.get(at + part.len()..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+    name.ends_with(last)
+}
+
+fn command_error(error: CommandError) -> DriverError {
+    match error {
+        CommandError::NotFound { .. } => DriverError::no_program(error),
+        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
+        // What somebody has put there may be gone at the next try.
+        CommandError::Untrusted { .. } => DriverError::recoverable(error),
+        CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),
+        CommandError::Io { .. } => DriverError::retry(error),
+        CommandError::Users(error) => no_user(error),
+    }
+}
+
+/// What is refused to the agent as it runs stays so.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::PERM | Errno::ACCESS | Errno::ROFS | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG)
+    )
+}
+
+fn no_user(error: UserError) -> DriverError {
+    match error.class() {
+        Class::Retry => DriverError::retry(error),
+        Class::Fatal => DriverError::fatal(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herdlet_driver::FailureClass as Class;
+
+    #[test]
+    fn a_program_is_tried_again_for_a_shortage_and_not_for_a_refusal() {
+        let source = std::io::Error::from_raw_os_error;
+        let io = |errno| CommandError::Io { operation: "open", path: "/x".into(), source: source(errno) };
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {
+            assert_eq!(command_error(io(errno)).class(), Class::Retry);
+            let lookup = UserError::Lookup { name: "web".into(), source: source(errno) };
+            assert_eq!(command_error(CommandError::Users(lookup)).class(), Class::Retry);
+        }
+        for errno in [libc::EPERM, libc::EACCES, libc::EROFS] {
+            assert_eq!(command_error(io(errno)).class(), Class::Fatal);
         }
     }
 
-    fn found(&self) -> DriverResult<Vec<AttemptId>> {
-        let mut found = self.attempts().found().map_err(DriverError::retry)?;
-        if let Some(cgroups) = self.setup.isolation.cgroups() {
-            found.extend(cgroups.found().map_err(DriverError::retry)?);
+    #[test]
+    fn names_are_denied_by_patterns() {
+        for (pattern, fits, others) in [
+            ("AWS_KEY", vec!["AWS_KEY"], vec!["AWS_KEYS", "aws_key", ""]),
+            ("AWS_*", vec!["AWS_", "AWS_KEY"], vec!["AWS", "X_AWS_KEY"]),
+            ("*_KEY", vec!["_KEY", "AWS_KEY"], vec!["AWS_KEYS"]),
+            ("A*B*C", vec!["ABC", "AxByC", "ABBC"], vec!["AC", "ACB", "AB"]),
+            ("A*A", vec!["AA", "ABA"], vec!["A"]),
+            ("*", vec!["", "A"], vec![]),
+        ] {
+            assert!(fits.iter().all(|name| is_like(name, pattern)), "{pattern}");
+            assert!(!others.iter().any(|name| is_like(name, pattern)), "{pattern}");
         }
-        found.sort();
-        found.dedup();
-        Ok(found)
     }
-}
 
-impl From<AttemptsError> for DriverError {
-    fn from(error: AttemptsError) -> Self {
-        Self::retry(error)
+    #[test]
+    fn a_task_with_a_user_has_the_login_of_that_user() {
+        let login = Login { name: "web".to_owned(), home: "/srv/web".to_owned(), shell: String::new() };
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut variables = vec![pair("PATH", "/bin"), pair("HOME", "/own")];
+        add_login(&mut variables, &login);
+        let expected = [("PATH", "/bin"), ("HOME", "/own"), ("LOGNAME", "web"), ("USER", "web")];
+        assert_eq!(variables, expected.map(|(name, value)| pair(name, value)));
     }
-}
-
-/// Runs something that blocks off the async threads.
-async fn off_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
-) -> DriverResult<T> {
-    match herdlet_runtime::off_thread(work).await {
-        Ok(result) => result,
-        Err(error) => Err(DriverError::retry(io::Error::other(error))),
-    }
-}
-
-fn retry(error: impl Into<BoxError>) -> DriverError {
-    DriverError::retry(error)
 }

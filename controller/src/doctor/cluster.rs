@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use herdlet_base::error::in_full;
 use herdlet_config::{Cluster, Config};
-use herdlet_driver::Availability;
 use herdlet_node::servers;
 use herdlet_nomad::wire::QueryOptions;
 use herdlet_rpc::{
@@ -30,7 +29,7 @@ const TOLD_MAX: usize = 5;
 pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
     let Some(cluster) = &config.cluster else { return Vec::new() };
     let mut findings = vec![reach(config, cluster).await];
-    if config.raw_exec == Availability::Disabled {
+    if !config.drivers.offers_servers_any() {
         findings.push(Finding::warning(
             "drivers",
             "the node offers no task driver, so servers place nothing on it",

@@ -139,7 +139,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         restored: Gate::opened_before(),
         drivers: Registry::new(),
         bounds: Bounds::default(),
-        manifests: Drivers::built_in(),
+        manifests: watch::channel(Drivers::built_in()).1,
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),
         consul: Arc::new(Consul::absent()),

@@ -10,6 +10,7 @@ use herdlet_agent::{
 };
 use herdlet_api_types::{InstanceId, UnixNanos, view::AllocView};
 use herdlet_base::paths::Paths;
+use herdlet_config::DriverSettings;
 use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
 use herdlet_e2e::host;
@@ -83,7 +84,7 @@ impl World {
             instance: dir.instance().clone(),
             paths: paths.clone(),
             cgroup_parent: "herdlet-node-test".to_owned(),
-            raw_exec: Availability::Disabled,
+            drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
             leash: None,
         })
         .unwrap();
@@ -133,7 +134,7 @@ impl World {
             unpacker: Unpacker::default(),
             turns: Semaphore::new(1),
         };
-        join(&mut agent, session, Drivers::built_in(), mover, std::future::ready(()));
+        join(&mut agent, session, watch::channel(Drivers::built_in()).1, mover, std::future::ready(()));
         Living { id, contact, paths, agent, number }
     }
 

@@ -37,6 +37,8 @@ use self::{
     memory::Memory,
     wanted::{Wanted, union},
 };
+use tokio::sync::watch;
+
 use crate::{
     agent::{accepted, request},
     planner::Input,
@@ -64,7 +66,7 @@ pub struct FolderSource {
     memory: PathBuf,
     remembered: Memory,
     owners: Arc<Owners>,
-    drivers: Drivers,
+    drivers: watch::Receiver<Drivers>,
     inbox: Inbox<Input>,
     status: Arc<FolderStatus>,
     /// As last logged.
@@ -102,7 +104,7 @@ impl FolderSource {
     pub fn new(
         dir: PathBuf,
         state: &Path,
-        drivers: Drivers,
+        drivers: watch::Receiver<Drivers>,
         inbox: Inbox<Input>,
         owners: Arc<Owners>,
     ) -> Self {
@@ -149,7 +151,7 @@ impl FolderSource {
     /// # Errors
     /// When the ownership cannot be stored, or the agent is shutting down. Problems of files go into the status.
     async fn load(&mut self) -> anyhow::Result<Reading> {
-        let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
+        let (dir, drivers) = (self.dir.clone(), self.drivers.borrow_and_update().clone());
         let before = self.remembered.owned();
         let owners = owning(&before);
         let mut reading = herdlet_runtime::off_thread(move || {
@@ -262,9 +264,12 @@ impl FolderSource {
         self.first_try_is_over();
         let dir = self.dir.clone();
         let is_another = || identity(&dir) != watched;
+        let mut drivers = self.drivers.clone();
         loop {
             tokio::select! {
                 changed = watch.changed() => if changed.is_err() { return Ok(()) },
+                // What names a driver that was not there may be right now.
+                Ok(()) = drivers.changed() => {}
                 () = mounted(mounts.as_ref()) => if !is_another() { continue },
                 () = links.changed() => {
                     tokio::time::sleep(QUIET_TIME).await;

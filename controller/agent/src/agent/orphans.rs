@@ -117,7 +117,8 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
     let mut events = Vec::new();
     let mut orphans = Orphans::default();
     let mut used = Used::Only(BTreeSet::new());
-    for (name, driver) in instance.drivers.iter() {
+    for (name, entry) in instance.drivers.entries().iter() {
+        let driver = &entry.driver;
         let found = match driver.found().await {
             Ok(found) => found,
             Err(error) => {

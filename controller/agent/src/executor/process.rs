@@ -4,18 +4,17 @@ use std::sync::Arc;
 
 use herdlet_base::{paths, sight};
 use herdlet_driver::{
-    self, AttemptId, Class, DriverError, DriverNetwork, ExecOutcome, Handle, KillDefaults, Leftover,
-    Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
+    self, AttemptId, Device, DriverError, ExecOutcome, FailureClass, KillDefaults, Leftover, Mount,
+    MountSupport, Propagation, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
-    action::{FailureClass, Outcome, Recovered, Verb},
-    facts::Input,
+    action::{Outcome, Verb},
+    facts::{self, Input},
     interpolate::interpolate_config,
-    launch::{self, Launch},
-    network,
+    launch::Launch,
 };
 
-use crate::executor::{Context, Refusal, Workload, duration, fatal, places};
+use crate::executor::{Context, Refusal, Workload, duration, fatal, places, retry};
 
 /// What the planner knows of an attempt.
 pub struct Known {
@@ -29,20 +28,26 @@ pub struct Known {
 pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb, known: &Known) -> Outcome {
     let Some(task) = workload.task() else { return fatal("find the task".to_owned()) };
     let Some(driver) = context.drivers.get(&task.driver) else {
-        return fatal(format!("find the driver: there is no driver \"{}\" on this node", task.driver));
+        return match context.drivers.entries().away().get(&task.driver) {
+            Some(why) => retry(format!("reach the driver \"{}\": {why}", task.driver)),
+            None => fatal(format!("find the driver: there is no driver \"{}\" on this node", task.driver)),
+        };
     };
     let attempt_id = |attempt: u32| AttemptId { alloc: workload.alloc.id, task: task.name.clone(), attempt };
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
-            Ok(config) => start(driver.as_ref(), config, &known.inputs).await,
+            Ok(config) => {
+                start(driver.as_ref(), with_facts(config, driver.as_ref(), &known.inputs), &known.inputs)
+                    .await
+            }
             Err(refusal) => refusal.into(),
         },
         Verb::Recover { attempt } => {
             // Without its configuration an attempt can still be watched and stopped, so an error here is not one of recovery.
             let config = config(context, workload, *attempt).await.ok();
             let launch = known.launch.as_ref().filter(|launch| launch.attempt == *attempt);
-            let handle = launch.and_then(|launch| launch.handle.as_ref()).map(driver_handle);
-            let network = launch.and_then(|launch| launch.network.clone()).map(driver_network);
+            let handle = launch.and_then(|launch| launch.handle.clone());
+            let network = launch.and_then(|launch| launch.network.clone());
             recover(driver.as_ref(), Recovery { id: attempt_id(*attempt), config, handle, network }).await
         }
         Verb::Stop { attempt, signal, grace } => {
@@ -103,44 +108,47 @@ pub async fn config(
         devices: Vec::new(),
         network: None,
         dns: None,
+        hosts: Vec::new(),
     })
+}
+
+/// What earlier parts have made for the attempt, where the driver takes it. For other drivers volumes lie in the task's directory.
+fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, inputs: &[Input]) -> TaskConfig {
+    match driver.info().capabilities.mounts {
+        MountSupport::None => return config,
+        MountSupport::All => {}
+    }
+    let facts = || inputs.iter().map(|input| &input.facts);
+    let mount = |mount: &facts::Mount| Mount {
+        host_path: mount.host_path.clone().into(),
+        task_path: mount.task_path.clone().into(),
+        readonly: mount.read_only,
+        propagation: Propagation::Private,
+    };
+    let device = |device: &facts::Device| Device {
+        host_path: device.host_path.clone().into(),
+        task_path: device.task_path.clone().into(),
+        permissions: device.permissions.clone(),
+    };
+    TaskConfig {
+        mounts: facts().flat_map(|facts| &facts.mounts).map(mount).collect(),
+        devices: facts().flat_map(|facts| &facts.devices).map(device).collect(),
+        ..config
+    }
 }
 
 async fn start(driver: &dyn TaskDriver, config: TaskConfig, inputs: &[Input]) -> Outcome {
     let launch = Launch::with(config.id.attempt, inputs);
     match driver.start(config).await {
-        Ok(Started { handle, network }) => Outcome::Started(Launch {
-            handle: handle.map(|handle| launch::Handle { version: handle.version, state: handle.state }),
-            network: network.map(launched_network),
-            ..launch
-        }),
+        Ok(Started { handle, network }) => Outcome::Started(Launch { handle, network, ..launch }),
         Err(error) => start_failed(&error),
     }
 }
 
-fn driver_handle(handle: &launch::Handle) -> Handle {
-    Handle { version: handle.version, state: handle.state.clone() }
-}
-
-fn driver_network(network: network::DriverNetwork) -> DriverNetwork {
-    let network::DriverNetwork { ip, port_map, auto_advertise } = network;
-    DriverNetwork { ip, auto_advertise, port_map }
-}
-
-fn launched_network(network: DriverNetwork) -> network::DriverNetwork {
-    let DriverNetwork { ip, auto_advertise, port_map } = network;
-    network::DriverNetwork { ip, port_map, auto_advertise }
-}
-
 async fn recover(driver: &dyn TaskDriver, recovery: Recovery) -> Outcome {
     match driver.recover(recovery).await {
-        Ok(recovered) => Outcome::Recovered(match recovered {
-            herdlet_driver::Recovered::NotStarted => Recovered::NotStarted,
-            herdlet_driver::Recovered::Running => Recovered::Running,
-            herdlet_driver::Recovered::Exited(result) => Recovered::Exited(result),
-            herdlet_driver::Recovered::Lost { why } => Recovered::Lost { why },
-        }),
-        Err(error) if error.class() == Class::Gone => Outcome::Recovered(Recovered::NotStarted),
+        Ok(recovered) => Outcome::Recovered(recovered),
+        Err(error) if error.is_gone() => Outcome::Recovered(Recovered::NotStarted),
         Err(error) => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
     }
 }
@@ -157,8 +165,8 @@ async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -
             fatal(format!("run {}: it ended with code {}{output}", prestop.command, outcome.exit.code))
         }
         Err(error) => match error.class() {
-            Class::Retry => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
-            Class::Gone | Class::Recoverable | Class::Fatal | Class::NoProgram => fatal(error.why()),
+            FailureClass::Retry => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
+            FailureClass::Recoverable | FailureClass::Fatal | FailureClass::NoProgram => fatal(error.why()),
         },
     }
 }
@@ -178,12 +186,12 @@ fn last_line(outcome: &ExecOutcome) -> Option<String> {
 fn done(result: Result<(), DriverError>) -> Outcome {
     match result {
         Ok(()) => Outcome::Done(None),
+        Err(error) if error.is_gone() => Outcome::Done(None),
         Err(error) => match error.class() {
-            Class::Gone => Outcome::Done(None),
-            Class::Retry | Class::Recoverable => {
+            FailureClass::Retry | FailureClass::Recoverable => {
                 Outcome::Failed { class: FailureClass::Retry, why: error.why() }
             }
-            Class::Fatal | Class::NoProgram => {
+            FailureClass::Fatal | FailureClass::NoProgram => {
                 Outcome::Failed { class: FailureClass::Fatal, why: error.why() }
             }
         },
@@ -191,12 +199,7 @@ fn done(result: Result<(), DriverError>) -> Outcome {
 }
 
 fn start_failed(error: &DriverError) -> Outcome {
-    let class = match error.class() {
-        Class::Retry => FailureClass::Retry,
-        Class::Recoverable | Class::Gone => FailureClass::Recoverable,
-        Class::Fatal => FailureClass::Fatal,
-        Class::NoProgram => FailureClass::NoProgram,
-    };
+    let class = if error.is_gone() { FailureClass::Recoverable } else { error.class() };
     Outcome::Failed { class, why: error.why() }
 }
 

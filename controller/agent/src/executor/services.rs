@@ -10,7 +10,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::{
     AllocId, InstanceId,
     alloc::Allocation,
-    job::{Provider, Task},
+    job::Provider,
     service::{CheckResult, Registration},
     view::AllocView,
 };
@@ -19,8 +19,9 @@ use herdlet_plan::{
     action::Outcome,
     env::Variables,
     event::{Event, Noticed},
+    launch::Launch,
     op::{Part, TaskIndex, TaskPart},
-    registration::{self, Origin, RegistrationError},
+    registration::{self, Origin},
     state::{AllocState, Run, TaskState},
     time::BootId,
 };
@@ -113,9 +114,10 @@ pub async fn group_services(context: &Arc<Context>, alloc: &Arc<Allocation>, ver
 }
 
 /// A task's services.
-pub async fn task_services(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
-    let Some(task) = workload.task() else { return retry("find the task".to_owned()) };
-    let (owner, resolved) = of_task(context, workload, task);
+pub async fn task_services(context: &Arc<Context>, attempted: &Attempted, verb: PlaceVerb) -> Outcome {
+    let Some((owner, resolved)) = of_task(context, attempted) else {
+        return retry("find the task".to_owned());
+    };
     carry_out(context, &owner, resolved, verb).await
 }
 
@@ -143,20 +145,17 @@ pub fn restore_built_in<'w>(
         };
         fill(of_group(context, alloc));
         for known in durable.tasks.iter().filter(runs) {
-            let Some(workload) = Workload::named(alloc, &known.name) else { continue };
-            if let Some(task) = workload.task() {
-                fill(of_task(context, &workload, task));
-            }
+            let Some(task) = Workload::named(alloc, &known.name) else { continue };
+            let launch = known.launch_of(known.newest()).cloned();
+            of_task(context, &Attempted { task, launch }).map(fill);
         }
     }
 }
 
 /// Whether Consul answers. What it holds is not looked at: nothing of this was ever sent to it.
-pub async fn ask(context: &Context, alloc: &Arc<Allocation>, task: Option<&Workload>) -> Outcome {
-    let (owner, resolved) = match task.and_then(|workload| Some((workload, workload.task()?))) {
-        Some((workload, task)) => of_task(context, workload, task),
-        None => of_group(context, alloc),
-    };
+pub async fn ask(context: &Context, alloc: &Arc<Allocation>, task: Option<&Attempted>) -> Outcome {
+    let of_task = task.and_then(|task| of_task(context, task));
+    let (owner, resolved) = of_task.unwrap_or_else(|| of_group(context, alloc));
     match context.services.catalogs.ask(&owner, &resolved.registrations).await {
         Ok(()) => Outcome::Absent,
         Err(error) => refused(&error),
@@ -170,9 +169,10 @@ pub async fn group_checks(context: &Arc<Context>, alloc: &Arc<Allocation>, verb:
 }
 
 /// A task's checks.
-pub async fn task_checks(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
-    let Some(task) = workload.task() else { return retry("find the task".to_owned()) };
-    let (owner, resolved) = of_task(context, workload, task);
+pub async fn task_checks(context: &Arc<Context>, attempted: &Attempted, verb: PlaceVerb) -> Outcome {
+    let Some((owner, resolved)) = of_task(context, attempted) else {
+        return retry("find the task".to_owned());
+    };
     checks(context, &owner, &resolved.registrations, verb)
 }
 
@@ -237,12 +237,12 @@ fn wanted_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<St
         if view.status.is_terminal() {
             continue;
         }
-        let (_, resolved) = of_group(context, &view.spec);
-        keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
+        keep.extend(of_group(context, &view.spec).1.ids);
         for task in &group.tasks {
-            let Some(workload) = Workload::named(&view.spec, &task.name) else { continue };
-            let (_, resolved) = of_task(context, &workload, task);
-            keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
+            let Some(task) = Workload::named(&view.spec, &task.name) else { continue };
+            // What its driver has told of it is not known here, nor needed: ids don't depend on addresses.
+            let resolved = of_task(context, &Attempted { task, launch: None });
+            keep.extend(resolved.into_iter().flat_map(|(_, resolved)| resolved.ids));
         }
     }
     (keep, used)
@@ -252,6 +252,8 @@ fn wanted_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<St
 struct Resolved {
     registrations: Vec<Registration>,
     broken: Vec<String>,
+    /// Of all of them, also of those without an address.
+    ids: Vec<String>,
 }
 
 fn of_group(context: &Context, alloc: &Allocation) -> (ServiceOwner, Resolved) {
@@ -265,29 +267,40 @@ fn of_group(context: &Context, alloc: &Allocation) -> (ServiceOwner, Resolved) {
         instance: &context.instance,
         origin: Origin::Standalone,
     };
-    let resolved = resolved(context, registration::registrations(&workload));
+    let resolved = resolved(context, &workload);
     (ServiceOwner { alloc: alloc.id, task: None }, resolved)
 }
 
-fn of_task(context: &Context, workload: &Workload, task: &Task) -> (ServiceOwner, Resolved) {
+/// A task, and what its driver has told of the attempt whose services are meant.
+pub struct Attempted {
+    pub task: Workload,
+    pub launch: Option<Arc<Launch>>,
+}
+
+fn of_task(
+    context: &Context,
+    Attempted { task: workload, launch }: &Attempted,
+) -> Option<(ServiceOwner, Resolved)> {
+    let task = workload.task()?;
     let env = context.task_env(workload, &Variables::new());
-    let registrations = registration::registrations(&registration::Workload {
+    let of_it = registration::Workload {
         alloc: &workload.alloc,
         task: Some(task),
         env: &env,
-        driver_network: None,
+        driver_network: launch.as_ref().and_then(|launch| launch.network.as_ref()),
         alloc_network: None,
         instance: &context.instance,
         origin: Origin::Standalone,
-    });
-    let resolved = resolved(context, registrations);
-    (ServiceOwner { alloc: workload.alloc.id, task: Some(task.name.clone()) }, resolved)
+    };
+    let resolved = resolved(context, &of_it);
+    Some((ServiceOwner { alloc: workload.alloc.id, task: Some(task.name.clone()) }, resolved))
 }
 
 /// Where none is said, a Consul registers its own address, and the built-in catalogue this machine's.
-fn resolved(context: &Context, results: Vec<Result<Registration, RegistrationError>>) -> Resolved {
-    let mut resolved = Resolved { registrations: Vec::new(), broken: Vec::new() };
-    for result in results {
+fn resolved(context: &Context, workload: &registration::Workload<'_>) -> Resolved {
+    let ids = registration::ids(workload);
+    let mut resolved = Resolved { registrations: Vec::new(), broken: Vec::new(), ids };
+    for result in registration::registrations(workload) {
         match result {
             Ok(mut registration) => {
                 if registration.provider == Provider::Nomad && registration.address.is_empty() {
@@ -303,7 +316,7 @@ fn resolved(context: &Context, results: Vec<Result<Registration, RegistrationErr
 
 async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, verb: PlaceVerb) -> Outcome {
     let catalogs = &context.services.catalogs;
-    let Resolved { registrations, broken } = resolved;
+    let Resolved { registrations, broken, .. } = resolved;
     match verb {
         PlaceVerb::Up => match (catalogs.up(owner, &registrations).await, broken.is_empty()) {
             (Ok(()), true) if registrations.iter().any(|one| one.provider == Provider::Consul) => {

@@ -32,7 +32,7 @@ pub(super) async fn apply(
 ) -> ApiResult<Json<ApplyReply>> {
     let set_name = request.set.clone();
     let names: Vec<String> = request.files.iter().map(|file| file.name.clone()).collect();
-    let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
+    let set = read(request, shared.drivers_in_manifests()).await?.map_err(ApiError::Problems)?;
     let mut jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
     let volumes: Vec<Volume> = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     if jobs.is_empty() && volumes.is_empty() {
@@ -72,7 +72,7 @@ pub(super) async fn plan(
     State(shared): State<Arc<Shared>>,
     body::Json(request): body::Json<ApplyRequest>,
 ) -> ApiResult<Json<PlanReply>> {
-    let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
+    let set = read(request, shared.drivers_in_manifests()).await?.map_err(ApiError::Problems)?;
     let planned = |job: &Job| {
         let unplaced = register::unplaced(&shared, job).into_iter();
         PlannedJob {

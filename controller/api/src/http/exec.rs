@@ -107,10 +107,10 @@ async fn session(socket: WebSocket, to_execute: Session) {
 }
 
 fn close_code(error: &herdlet_driver::DriverError) -> u16 {
-    use herdlet_driver::Class;
+    use herdlet_driver::FailureClass;
     match error.class() {
-        Class::Gone | Class::Fatal | Class::NoProgram => CLOSE_POLICY,
-        Class::Retry | Class::Recoverable => CLOSE_ERROR,
+        FailureClass::Fatal | FailureClass::NoProgram => CLOSE_POLICY,
+        FailureClass::Retry | FailureClass::Recoverable => CLOSE_ERROR,
     }
 }
 

@@ -62,7 +62,7 @@ impl Ground {
             gc: Arc::new(gc),
             restored: Gate::opened_before(),
             drivers: Registry::new(),
-            manifests: Drivers::built_in(),
+            manifests: watch::channel(Drivers::built_in()).1,
             bounds: Bounds::default(),
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),

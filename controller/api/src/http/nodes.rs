@@ -1,7 +1,7 @@
 //! This machine as the only node: `/v1/nodes`, `/v1/node/ID`, and the stand-ins for cluster
 //! members.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
@@ -13,6 +13,8 @@ use herdlet_api_types::{
     nomad::{self, Capacity, Machine, Wanted},
     view::AllocView,
 };
+use herdlet_driver::Entries;
+use herdlet_plan::env::NodeFacts;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -95,7 +97,8 @@ pub(super) fn machine(shared: &Shared) -> Machine {
     let facts = &shared.facts;
     let node = &facts.node;
     let vitals = (shared.vitals)();
-    let is_offered = |driver: &String| node.attributes.contains_key(&format!("driver.{driver}"));
+    let entries = shared.drivers.entries();
+    let offered = entries.iter().filter(|(_, entry)| entry.is_ready());
     Machine {
         id: node.id.clone(),
         name: node.name.clone(),
@@ -103,9 +106,9 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         class: node.class.clone(),
         pool: node.pool.clone(),
         version: VERSION.to_owned(),
-        attributes: node.attributes.clone(),
+        attributes: attributes(node, &entries),
         meta: node.meta.clone(),
-        drivers: shared.drivers.iter().map(|(name, _)| name.to_owned()).filter(is_offered).collect(),
+        drivers: offered.map(|(name, _)| name.to_owned()).collect(),
         volumes: shared.model.volumes(),
         status: vitals.seen.map_or("ready", |seen| seen.status),
         eligibility: vitals.seen.map_or("eligible", |seen| seen.eligibility),
@@ -115,6 +118,14 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         reserved_ports: facts.reserved_ports.clone(),
         capacity: capacity(shared),
     }
+}
+
+/// What the node was described with at start, and what its drivers add to that now.
+fn attributes(node: &NodeFacts, drivers: &Entries) -> BTreeMap<String, String> {
+    let of_drivers = |name: &str| drivers.iter().any(|(_, entry)| entry.info.attributes.contains_key(name));
+    let others = node.attributes.iter().filter(|(name, _)| !of_drivers(name));
+    let others = others.map(|(name, value)| (name.clone(), value.clone()));
+    others.chain(drivers.attributes()).collect()
 }
 
 fn capacity(shared: &Shared) -> Option<Capacity> {

@@ -250,7 +250,7 @@ fn named(job: &Job, id: Option<&str>) -> ApiResult<()> {
 
 /// Reads a text with exactly one job, and its warnings. Parses on another thread, because it takes a while.
 async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<(Job, String)> {
-    let drivers = shared.manifests.clone();
+    let drivers = shared.drivers_in_manifests();
     let reading = herdlet_runtime::off_thread(move || manifests::parse(source, text.as_bytes(), &drivers));
     let set = reading.await.map_err(|error| ApiError::Failed(format!("read the job: {error}")))?;
     let set = set.map_err(ApiError::Problems)?;

@@ -61,7 +61,7 @@ impl Reach {
     /// Whether a task's driver gives it the machine's own file system; true if the driver is unknown.
     pub fn sees_machine(&self, alloc: &AllocView, task: &str) -> bool {
         let driver = alloc.spec.task(task).and_then(|task| self.drivers.get(&task.driver));
-        driver.is_none_or(|driver| driver.capabilities().fs_isolation == FsIsolation::None)
+        driver.is_none_or(|driver| driver.info().capabilities.fs_isolation == FsIsolation::None)
     }
 }
 

@@ -38,7 +38,7 @@ impl Reach {
         if task.attempt == 0 {
             return Err(ApiError::NotFound(format!("task {name:?} not started yet.")));
         }
-        let driver = self.drivers.get(&spec.driver).cloned();
+        let driver = self.drivers.get(&spec.driver);
         let driver =
             driver.ok_or_else(|| ApiError::Failed(format!("find driver {:?} on this node", spec.driver)))?;
         let attempt = AttemptId { alloc: alloc.spec.id, task: name.to_owned(), attempt: task.attempt };

@@ -128,7 +128,7 @@ fn an_agent_file_of_a_client_is_understood() {
     assert_eq!((config.node_class.as_str(), config.node_pool.as_str()), ("edge", "gpu"));
     assert_eq!((text(&config.state_dir).as_str(), config.log_level.as_str()), ("/opt/nomad/herdlet", "warn"));
     assert_eq!((config.meta["rack.row"].as_str(), config.meta["size"].as_str()), ("17", "3"));
-    assert_eq!(config.raw_exec, Availability::Enabled);
+    assert_eq!(config.drivers.availability("raw_exec"), Availability::Enabled);
     assert_eq!(config.dynamic_ports, 25_000..=32_000);
     assert_eq!(
         (config.reserved.cpu_mhz, config.reserved.memory_mib, config.reserved.disk_mib),
@@ -188,7 +188,7 @@ fn the_same_can_be_said_in_json_and_in_several_files() {
     assert_eq!(config.cluster.as_ref().unwrap().servers, ["10.0.0.1", "10.0.0.2"]);
     let volumes: Vec<_> = config.host_volumes.iter().map(|volume| volume.path.to_str().unwrap()).collect();
     assert_eq!(volumes, ["/b", "/x"]);
-    assert_eq!(config.raw_exec, Availability::Disabled, "what comes later counts");
+    assert_eq!(config.drivers.availability("raw_exec"), Availability::Disabled, "what comes later counts");
     assert_eq!(config.state_dir, std::path::Path::new("/ours"));
     assert!(config.warnings.is_empty());
 }
@@ -257,7 +257,11 @@ fn what_is_not_used_or_not_known_is_a_warning() {
             "client.hcl:14:17: cluster.tls: connections to servers do not use TLS, because rpc is not true",
         ]
     );
-    assert_eq!(config.raw_exec, Availability::Disabled, "a shell of the machine is asked for by name");
+    assert_eq!(
+        config.drivers.availability("raw_exec"),
+        Availability::Disabled,
+        "a shell of the machine is asked for by name"
+    );
 }
 
 #[test]
@@ -287,7 +291,11 @@ fn the_drivers_option_enables_raw_exec_too() {
         ("\"driver.raw_exec.enable\" = \"true\"\n\"driver.denylist\" = \"raw_exec\"", Availability::Disabled),
     ] {
         let text = format!("client {{ enabled = true\n options {{ {options} }} }}");
-        assert_eq!(config_of(&[("a.hcl", &text)]).unwrap().raw_exec, expected, "{options}");
+        assert_eq!(
+            config_of(&[("a.hcl", &text)]).unwrap().drivers.availability("raw_exec"),
+            expected,
+            "{options}"
+        );
     }
 }
 
@@ -335,4 +343,24 @@ fn how_many_connections_a_client_has_is_said_as_in_nomad() {
     assert_eq!(default.http.max_conns_per_client, 100);
     let unlimited = enabled.replace('7', "\"0\"");
     assert_eq!(config_of(&[("a.hcl", &unlimited)]).unwrap().http.max_conns_per_client, 0);
+}
+
+#[test]
+fn a_plugin_block_is_the_section_of_a_driver() {
+    let text = "client { enabled = true }\nplugin \"mock\" { config { enabled = false } }\n\
+                plugin \"raw_exec\" { config { enabled = \"1\" no_cgroups = true } args = [] }\n";
+    let config = config_of(&[("a.hcl", text)]).unwrap();
+    assert_eq!(config.drivers.availability("mock"), Availability::Disabled);
+    assert_eq!(config.drivers.availability("raw_exec"), Availability::Enabled);
+    assert_eq!(
+        lines(&config.warnings),
+        [
+            "a.hcl:3:44: plugin.raw_exec.config.no_cgroups: is not used by herdlet",
+            "a.hcl:3:64: plugin.raw_exec.args: is not used by herdlet",
+        ]
+    );
+    // Whichever of its names a driver's section has, what comes later counts.
+    let ours = "raw_exec: {enabled: false}\n";
+    let config = config_of(&[("a.hcl", text), ("b.yaml", ours)]).unwrap();
+    assert_eq!(config.drivers.availability("raw_exec"), Availability::Disabled);
 }

@@ -1,35 +1,25 @@
 //! What manifests must know of task drivers.
 //!
-//! In: the drivers that the caller has. Out: their configuration's schemas and the few abilities that decide whether a
-//! manifest makes sense. It must not know how a driver works.
+//! In: what the caller's drivers say of themselves. Out: the schemas of their tasks' configuration and the few abilities that decide
+//! whether a manifest makes sense. It must not know how a driver works.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use herdlet_api_types::manifest::driver::{MockConfig, RawExecConfig};
+use herdlet_api_types::driver::{Capabilities, DriverInfo, built_in};
 use schemars::Schema;
 
 use crate::yaml;
 
-/// The task drivers that manifests may name.
-#[derive(Debug, Clone, Default)]
-pub struct Drivers(BTreeMap<String, DriverRules>);
+/// The task drivers that manifests may name. Clones are cheap.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Drivers(Arc<BTreeMap<String, DriverRules>>);
 
 /// What a manifest must obey for one driver.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DriverRules {
-    /// Schema of `config`.
+    /// Strict schema of `config`.
     pub config: Schema,
-    /// What a task sees of the machine's files.
-    pub filesystem: Filesystem,
-}
-
-/// What a task sees of the machine's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Filesystem {
-    /// All of them: volumes can only be mounted inside the task's own directory.
-    Shared,
-    /// A tree of its own: volumes can be mounted anywhere in it.
-    Own,
+    pub capabilities: Capabilities,
 }
 
 /// Drivers of Nomad that manifests will want and this release doesn't have.
@@ -39,16 +29,7 @@ pub(super) const KNOWN: [&str; 10] =
 impl Drivers {
     /// The drivers that are built in.
     pub fn built_in() -> Self {
-        let mut drivers = Self::default();
-        let shared = |config| DriverRules { config, filesystem: Filesystem::Shared };
-        drivers.insert("raw_exec", shared(yaml::schema_for::<RawExecConfig>()));
-        drivers.insert("mock", shared(yaml::schema_for::<MockConfig>()));
-        drivers
-    }
-
-    /// Adds a driver.
-    pub fn insert(&mut self, name: &str, rules: DriverRules) {
-        self.0.insert(name.to_owned(), rules);
+        built_in().iter().collect()
     }
 
     /// The driver of that name.
@@ -59,5 +40,15 @@ impl Drivers {
     /// All names.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.0.keys().map(String::as_str)
+    }
+}
+
+impl<'i> FromIterator<&'i DriverInfo> for Drivers {
+    fn from_iter<I: IntoIterator<Item = &'i DriverInfo>>(infos: I) -> Self {
+        let rules = |info: &DriverInfo| DriverRules {
+            config: yaml::strictly(info.schema.clone()),
+            capabilities: info.capabilities,
+        };
+        Self(Arc::new(infos.into_iter().map(|info| (info.name.clone(), rules(info))).collect()))
     }
 }

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use herdlet_api_types::manifest::driver::{MockConfig, RawExecConfig};
+use herdlet_api_types::driver::{DriverInfo, built_in};
 use herdlet_api_types::manifest::scalar::SIGNALS;
 use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -15,15 +15,7 @@ use crate::yaml;
 /// The schema of a document: a job or a volume. It stands in `manifests/schema.json` of the repository.
 pub fn schema() -> Json {
     let mut schema = yaml::schema_for::<Document>().to_value();
-    let drivers = ["raw_exec", "mock"].into_iter().zip(["RawExecConfig", "MockConfig"]);
-    let rules: Vec<Json> = drivers
-        .map(|(driver, config)| {
-            json!({
-                "if": { "properties": { "driver": { "const": driver } }, "required": ["driver"] },
-                "then": { "properties": { "config": { "$ref": format!("#/$defs/{config}") } } },
-            })
-        })
-        .collect();
+    let rules: Vec<Json> = built_in().into_iter().map(|driver| config_rule(&mut schema, driver)).collect();
     label_patterns(&mut schema);
     if let Some(Json::Object(signal)) = schema.pointer_mut("/$defs/Signal") {
         signal.insert("enum".to_owned(), json!(SIGNALS));
@@ -32,6 +24,24 @@ pub fn schema() -> Json {
         task.insert("allOf".to_owned(), Json::Array(rules));
     }
     schema
+}
+
+/// Adds the schema of a driver's config to the definitions. Returns the rule that a task of this driver obeys.
+fn config_rule(schema: &mut Json, driver: DriverInfo) -> Json {
+    let mut config = yaml::strictly(driver.schema).to_value();
+    let mut take = |key: &str| config.as_object_mut().and_then(|fields| fields.remove(key));
+    let (title, inner, _) = (take("title"), take("$defs"), take("$schema"));
+    let title = title.as_ref().and_then(Json::as_str).unwrap_or(&driver.name).to_owned();
+    if let Some(Json::Object(definitions)) = schema.pointer_mut("/$defs") {
+        let inner = inner.and_then(|inner| inner.as_object().cloned()).unwrap_or_default();
+        for (name, definition) in inner.into_iter().chain([(title.clone(), config)]) {
+            definitions.entry(name).or_insert(definition);
+        }
+    }
+    json!({
+        "if": { "properties": { "driver": { "const": driver.name } }, "required": ["driver"] },
+        "then": { "properties": { "config": { "$ref": format!("#/$defs/{title}") } } },
+    })
 }
 
 /// Says in a way that editors know what our own keyword for DNS labels says.
@@ -59,9 +69,6 @@ impl JsonSchema for Document {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let job = generator.subschema_for::<JobManifest>();
         let volume = generator.subschema_for::<VolumeManifest>();
-        // Only named: tasks refer to them by driver.
-        generator.subschema_for::<RawExecConfig>();
-        generator.subschema_for::<MockConfig>();
         json_schema!({ "description": "A document of a herdlet manifest.", "oneOf": [job, volume] })
     }
 }

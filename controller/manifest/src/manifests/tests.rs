@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Drivers, Filesystem, Set, job_to_yaml, load, parse, schema, volume_to_yaml};
+use herdlet_api_types::driver::{DriverInfo, FsIsolation};
+
+use super::{Drivers, Set, job_to_yaml, load, parse, schema, volume_to_yaml};
 use crate::hcl::Variables;
 use crate::yaml::Problems;
 
@@ -235,10 +237,9 @@ fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
 
 #[test]
 fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
-    let mut drivers = Drivers::built_in();
-    let mut rules = drivers.get("mock").unwrap().clone();
-    rules.filesystem = Filesystem::Own;
-    drivers.insert("boxed", rules);
+    let mut boxed = DriverInfo { name: "boxed".to_owned(), ..DriverInfo::mock() };
+    boxed.capabilities.fs_isolation = FsIsolation::Chroot;
+    let drivers: Drivers = [&boxed].into_iter().collect();
     let text = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g,
         volumes: {data: {type: host, source: data}}, tasks: [
         {name: t, driver: boxed, volume_mounts: [{volume: data, destination: /srv}]}]}]}}";

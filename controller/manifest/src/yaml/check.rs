@@ -24,7 +24,7 @@ mod prepare;
 mod units;
 
 use facets::Facets;
-pub use prepare::schema_for;
+pub use prepare::{schema_for, strictly};
 
 /// Validates a place against a schema.
 ///

@@ -5,6 +5,7 @@ use std::{
     ops::RangeInclusive,
 };
 
+use herdlet_api_types::driver;
 use herdlet_config::{Cluster, Config};
 use herdlet_fingerprint::{self, Attributes, Interface, Networks};
 use herdlet_nomad::wire::{
@@ -105,11 +106,6 @@ impl Fixed {
     /// Whether a fingerprinter may run.
     pub(super) fn runs(&self, fingerprinter: &str) -> bool {
         self.cluster.fingerprints.allows(fingerprinter)
-    }
-
-    /// Whether a driver may be offered.
-    pub(super) fn offers(&self, driver: &str) -> bool {
-        offers(&self.cluster, driver)
     }
 
     pub(super) fn networks(&self, interfaces: &[Interface]) -> Networks {
@@ -242,9 +238,9 @@ fn ranges(ports: &BTreeSet<u16>) -> String {
     written.collect::<Vec<_>>().join(",")
 }
 
-/// Whether a driver may be offered: never the one that runs nothing, which every agent has for trying out manifests.
-pub(super) fn offers(cluster: &Cluster, driver: &str) -> bool {
-    driver != "mock" && cluster.drivers.allows(driver)
+/// Whether a driver may be offered.
+pub(super) fn offers(cluster: &Cluster, driver: &driver::DriverInfo) -> bool {
+    driver.capabilities.servers != driver::ServerJobs::Never && cluster.drivers.allows(&driver.name)
 }
 
 /// The Nomad fingerprinter that finds an attribute.

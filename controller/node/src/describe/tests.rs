@@ -7,6 +7,7 @@ use std::{
 
 use axum::{Router, http::StatusCode, routing::get};
 use herdlet_config::{Flags, Surroundings};
+use herdlet_driver::{Availability, DriverInfo, TaskDriver, fixture::StandIn};
 use herdlet_fingerprint::{Interface, NetworkRules, Networks};
 use herdlet_nomad::wire::{registration::NodeRegisterRequest, resources::LegacyResources};
 use herdlet_rpc::codec::{self, Extent, Limits};
@@ -59,11 +60,20 @@ fn loopback() -> Vec<Interface> {
 }
 
 fn healthy() -> Fingerprint {
-    Fingerprint {
-        health: Health::Healthy,
-        description: "Healthy".to_owned(),
-        attributes: BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]),
-    }
+    Fingerprint { health: Health::Healthy, description: "Healthy".to_owned(), attributes: BTreeMap::new() }
+}
+
+/// A driver that says this of itself.
+fn drivers(info: DriverInfo, fingerprint: Fingerprint) -> Arc<Entries> {
+    let registry = Registry::new();
+    let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::new(info));
+    registry.insert(Arc::clone(&driver), Availability::Enabled);
+    registry.set_fingerprint(&driver, fingerprint);
+    registry.entries()
+}
+
+fn raw_exec(cluster: &Cluster) -> BTreeMap<String, NodeDriver> {
+    super::described(cluster, &drivers(DriverInfo::raw_exec(), healthy()))
 }
 
 /// The description that herdlet builds for the recorded machine.
@@ -83,7 +93,7 @@ fn described(recorded: &Node) -> Node {
     fixed.cgroup_parent = "nomad".to_owned();
     fixed.attributes = recorded.attributes.clone();
     let networks = fixed.networks(&loopback());
-    let drivers = BTreeMap::from([("raw_exec".to_owned(), driver_info("raw_exec", healthy()))]);
+    let drivers = raw_exec(&fixed.cluster);
     let meta = NodeMeta { fixed: recorded.meta.clone(), ..NodeMeta::default() };
     fixed.node(&Parts { networks, drivers, meta, ..Parts::default() })
 }
@@ -124,7 +134,7 @@ fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
     let config = config("127.0.0.1:5646");
     let fixed = fixed(&config);
     let networks = Networks { ip: Some(IpAddr::from([127, 0, 0, 1])), ..Networks::default() };
-    let drivers = BTreeMap::from([("raw_exec".to_owned(), driver_info("raw_exec", healthy()))]);
+    let drivers = raw_exec(&fixed.cluster);
     let node = fixed.node(&Parts { networks, drivers, ..Parts::default() });
     for version in ["1.1.2", "1.6.5"] {
         let stock = recorded(version);
@@ -192,14 +202,15 @@ async fn only_what_differs_is_told() {
     let config = config("127.0.0.1:4646");
     let describer = Describer::with(fixed(&config), Parts::default(), dir.path().to_owned());
     let mut node = describer.watch();
-    describer.set_driver("raw_exec", healthy());
+    describer.set_drivers(&drivers(DriverInfo::raw_exec(), healthy()));
     assert!(node.has_changed().unwrap());
     assert_eq!(node.borrow_and_update().attributes["driver.raw_exec"], "1");
     // The same word later, and room for nothing.
-    describer.set_driver("raw_exec", healthy());
+    describer.set_drivers(&drivers(DriverInfo::raw_exec(), healthy()));
     describer.set_reserved(Room::default(), BTreeSet::new());
     assert!(!node.has_changed().unwrap());
-    describer.set_driver("raw_exec", Fingerprint { health: Health::Undetected, ..healthy() });
+    let undetected = Fingerprint { health: Health::Undetected, ..healthy() };
+    describer.set_drivers(&drivers(DriverInfo::raw_exec(), undetected));
     let told = node.borrow_and_update().clone();
     assert!(!told.attributes.contains_key("driver.raw_exec") && !told.drivers["raw_exec"].healthy);
 
@@ -215,8 +226,8 @@ fn a_driver_that_may_not_be_offered_is_not_heard_of() {
     let mut config = config("127.0.0.1:4646");
     config.cluster.as_mut().unwrap().drivers.deny = vec!["raw_exec".to_owned()];
     let describer = Describer::with(fixed(&config), Parts::default(), "/".into());
-    describer.set_driver("raw_exec", healthy());
-    describer.set_driver("mock", healthy());
+    describer.set_drivers(&drivers(DriverInfo::raw_exec(), healthy()));
+    describer.set_drivers(&drivers(DriverInfo::mock(), healthy()));
     assert!(describer.watch().borrow().drivers.is_empty());
 }
 
@@ -258,5 +269,37 @@ async fn consul_is_there_while_it_answers() {
     tokio::select! {
         () = describer.follow_consul(Some(&consul), Duration::from_millis(20)) => {}
         () = story => {}
+    }
+}
+
+/// Drivers come and go while the node lives: servers hear of it.
+#[tokio::test]
+async fn a_driver_that_comes_or_goes_changes_the_node() {
+    let config = config("127.0.0.1:4646");
+    let describer = Describer::with(fixed(&config), Parts::default(), "/".into());
+    let registry = Registry::new();
+    let mut node = describer.watch();
+    let following = async {
+        describer.follow_drivers(&registry).await;
+        unreachable!("the registry lives on");
+    };
+    let changes = async {
+        assert!(node.borrow_and_update().drivers.is_empty());
+        let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::new(DriverInfo::raw_exec()));
+        registry.insert(Arc::clone(&driver), Availability::Enabled);
+        registry.set_fingerprint(&driver, healthy());
+        node.changed().await.unwrap();
+        assert!(node.borrow_and_update().drivers["raw_exec"].healthy);
+        registry.set_fingerprint(&driver, Fingerprint { health: Health::Unhealthy, ..healthy() });
+        node.changed().await.unwrap();
+        let ill = node.borrow_and_update().drivers["raw_exec"].clone();
+        assert_eq!((ill.detected, ill.healthy), (true, false));
+        registry.remove("raw_exec");
+        node.changed().await.unwrap();
+        assert!(node.borrow_and_update().drivers.is_empty());
+    };
+    tokio::select! {
+        () = following => {}
+        () = changes => {}
     }
 }

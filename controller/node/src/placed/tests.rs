@@ -21,7 +21,7 @@ fn recorded() -> Vec<wire::Allocation> {
 }
 
 fn real() -> Reading {
-    Reading::Real(Drivers::built_in())
+    Reading::Real(watch::channel(Drivers::built_in()).1)
 }
 
 fn read(alloc: &wire::Allocation) -> Allocation {

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod version;
 
 use std_alloc::{
+    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -49,6 +50,18 @@ impl Misses {
         }
     }
 
+    /// Adds a driver that is away, and Nomad's name for this reason.
+    fn lacks_driver(&mut self, driver: &str, why: &str) {
+        let sentence = format!("driver {driver} is away: {why}");
+        if !self.sentences.contains(&sentence) {
+            self.sentences.push(sentence);
+        }
+        let filter = String::from("missing drivers");
+        if !self.constraints.contains(&filter) {
+            self.constraints.push(filter);
+        }
+    }
+
     /// Reports all reasons at once, so that the user can fix them together.
     fn verdict(mut self) -> Result<(), Unplaced> {
         if self.sentences.is_empty() {
@@ -69,7 +82,25 @@ impl Misses {
 /// # Errors
 /// All reasons why the group can't run on this node.
 pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced> {
+    check_with_drivers(job, group, node, &BTreeMap::new())
+}
+
+/// The same, where some drivers are `away`, each for a reason.
+///
+/// # Errors
+/// As [`check`], and the drivers that the group has to wait for.
+pub fn check_with_drivers(
+    job: &Job,
+    group: &Group,
+    node: &NodeFacts,
+    away: &BTreeMap<String, String>,
+) -> Result<(), Unplaced> {
     let mut misses = Misses::default();
+    for task in &group.tasks {
+        if let Some(why) = away.get(&task.driver) {
+            misses.lacks_driver(&task.driver, why);
+        }
+    }
     if !job.datacenters.iter().any(|pattern| compare::fits_pattern(&node.datacenter, pattern)) {
         let wanted = job.datacenters.join(", ");
         misses.absent(format!(

@@ -213,12 +213,14 @@ impl World {
         if !self.ctx.complete && entry.state.deleting {
             return Vec::new();
         }
-        // Neither a version nor this node changes, so the result is cached: regular expressions are not compiled at
-        // each plan.
-        let (job, node) = (&entry.current, &self.ctx.settings.node);
+        // A version does not change, and this node rarely, so the result is cached: regular expressions are not compiled
+        // at each plan.
+        let (job, node, away) = (&entry.current, &self.ctx.settings.node, &self.ctx.away);
         let infeasible = entry.infeasible.get_or_insert_with(|| {
             let groups = job.groups.iter();
-            let held = groups.filter_map(|group| Some((group, feasibility::check(job, group, node).err()?)));
+            let held = groups.filter_map(|group| {
+                Some((group, feasibility::check_with_drivers(job, group, node, away).err()?))
+            });
             held.map(|(group, why)| (group.name.clone(), why.of(&format!("{}.{}:", key.id, group.name))))
                 .collect()
         });

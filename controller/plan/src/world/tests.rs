@@ -5,6 +5,7 @@ mod collect;
 mod deployments;
 mod in_place;
 mod job_stop;
+mod node;
 mod placement;
 mod poststop;
 mod quarantine;

@@ -22,7 +22,7 @@ use std::{
 };
 
 use herdlet_base::durable::{self, Outlives, Steps};
-use herdlet_driver::AttemptId;
+use herdlet_driver::{AttemptId, TaskEvent};
 use herdlet_shim::record::RECORD_LEN;
 use rustix::{
     fs::{
@@ -34,7 +34,7 @@ use rustix::{
 };
 
 use super::{
-    Attempts, AttemptsError, Notice, lock,
+    Attempts, AttemptsError, lock,
     proc_dir::{PATH_LEN_MAX, ProcDir, is_closed_dir, read_closed, without_mark},
 };
 use crate::supervisor::{PidFd, Process, ProcessError, Record, RecordsError};
@@ -191,8 +191,8 @@ impl Attempts {
         if let Some(id) = AttemptId::parse(name) {
             let what = "its record was gone".to_owned();
             // The event reader never waits.
-            if self.notices.try_send(Notice::Repaired { id, kind: "record", what }).is_err() {
-                tracing::debug!(name, "dropped the notice that a record was restored: the channel is full");
+            if !self.events.try_send(TaskEvent::Repaired { id, kind: "record", what }) {
+                tracing::debug!(name, "dropped the event that a record was restored: the channel is full");
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ fn id() -> AttemptId {
 }
 
 fn open(dir: &Path) -> Arc<Attempts> {
-    Attempts::open(dir, mpsc::channel(1).0).unwrap()
+    Attempts::open(dir).unwrap()
 }
 
 fn exited() -> Record {
@@ -50,7 +50,7 @@ async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
     let attempts = open(&path);
     assert!(attempts.may_have_begun(&id()));
     // This agent's own starts are not in doubt.
-    attempts.set_earlier([id()].into());
+    attempts.set_earlier(&[id()].into());
     assert!(attempts.may_have_begun(&id()));
     assert!(!attempts.may_have_begun(&AttemptId { attempt: 2, ..id() }));
 }

@@ -5,13 +5,15 @@ use herdlet_api_types::{manifest::driver::MockExec, task::ExitResult};
 use herdlet_driver::{DriverError, ExecRequest, ExecSession};
 use tokio::sync::{mpsc, oneshot};
 
-use super::run::Speech;
+use super::{notes::Given, run::Speech};
 
 /// How many pieces of output may wait for a slow reader.
 const PIECES_MAX: usize = 16;
 
-/// A session that does what `script` says; the command `showinput` tells whether it has a terminal, and its input.
-pub(super) fn session(script: MockExec, request: ExecRequest) -> ExecSession {
+/// A session that does what `script` says. The command `showinput` shows whether it has a terminal, and its input; `showtask` what the task
+/// was given.
+pub(super) fn session(script: MockExec, given: &Given, request: ExecRequest) -> ExecSession {
+    let shown = serde_json::to_vec(given).unwrap_or_default();
     let (stdin, mut input) = mpsc::channel::<Vec<u8>>(PIECES_MAX);
     let (out, stdout) = mpsc::channel(PIECES_MAX);
     let (err, stderr) = mpsc::channel(PIECES_MAX);
@@ -25,6 +27,9 @@ pub(super) fn session(script: MockExec, request: ExecRequest) -> ExecSession {
                 while listening && let Some(bytes) = input.recv().await {
                     listening = out.send(bytes).await.is_ok();
                 }
+            }
+            if request.command.first().is_some_and(|program| program == "showtask") {
+                let _ = out.send(shown).await;
             }
             let spoken = Speech::new(
                 script.stdout_string.as_ref(),

@@ -6,15 +6,17 @@ use herdlet_api_types::{
     manifest::{Span, Text, driver::MockConfig},
     task::ExitResult,
 };
-use herdlet_driver::{DriverError, DriverResult, TaskDirs};
+use herdlet_driver::TaskDirs;
 use tokio::{sync::watch, time::Instant};
+
+use super::notes::{Entry, Given};
 
 /// A mock task that runs, or ran under this agent.
 pub(super) struct Run {
     config: MockConfig,
     exit: watch::Sender<Option<ExitResult>>,
     stop: watch::Sender<Option<Stop>>,
-    plugin: watch::Sender<Plugin>,
+    given: Given,
 }
 
 #[derive(Clone, Copy)]
@@ -24,24 +26,22 @@ struct Stop {
     killed_at: Instant,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Plugin {
-    Up,
-    Down,
-}
-
 impl Run {
-    pub(super) fn new(config: MockConfig) -> Arc<Self> {
+    pub(super) fn new(entry: &Entry) -> Arc<Self> {
         Arc::new(Self {
-            config,
+            config: entry.config.clone(),
+            given: entry.given.clone(),
             exit: watch::Sender::new(None),
             stop: watch::Sender::new(None),
-            plugin: watch::Sender::new(Plugin::Up),
         })
     }
 
     pub(super) fn config(&self) -> &MockConfig {
         &self.config
+    }
+
+    pub(super) fn given(&self) -> &Given {
+        &self.given
     }
 
     pub(super) fn exit(&self) -> Option<ExitResult> {
@@ -50,41 +50,15 @@ impl Run {
 
     /// Runs to the end; `elapsed` of its time was under an earlier agent.
     pub(super) async fn live(&self, elapsed: Duration) -> ExitResult {
-        let plugin_exit_after = self.config.plugin_exit_after.0.to_std();
         let natural = tokio::time::sleep(self.config.run_for.0.to_std().saturating_sub(elapsed));
-        let plugin_exit = async {
-            if !plugin_exit_after.is_zero() {
-                tokio::time::sleep(plugin_exit_after).await;
-                self.plugin.send_replace(Plugin::Down);
-            }
-            std::future::pending::<()>().await;
-        };
         tokio::select! {
             () = natural => self.natural_exit(),
             signal = self.stopped() => ExitResult { code: 128 + signal, signal, ..ExitResult::default() },
-            () = plugin_exit => ExitResult::default(),
         }
     }
 
     pub(super) fn finish(&self, exit: ExitResult) {
         self.exit.send_replace(Some(exit));
-    }
-
-    /// Waits for its end, or for the pretended end of the driver.
-    pub(super) async fn ended(&self) -> DriverResult<ExitResult> {
-        let (mut exit, mut plugin) = (self.exit.subscribe(), self.plugin.subscribe());
-        tokio::select! {
-            biased;
-            exit = exit.wait_for(Option::is_some) => {
-                exit.ok().and_then(|exit| exit.clone()).ok_or_else(|| DriverError::retry("wait for a dropped task"))
-            }
-            _ = plugin.wait_for(|plugin| *plugin == Plugin::Down) => Err(DriverError::retry("plugin is shut down")),
-        }
-    }
-
-    /// The driver is there again.
-    pub(super) fn revive(&self) {
-        self.plugin.send_replace(Plugin::Up);
     }
 
     /// Asks it to end, waits until it has.

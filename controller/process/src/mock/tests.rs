@@ -1,17 +1,22 @@
-//! The mock driver, as scripted.
+//! The mock driver, as scripted; and the contract of drivers, with ledgers of each kind.
+
+mod contract;
+mod ledgers;
 
 use std::{
     path::Path,
     sync::atomic::{AtomicI64, Ordering},
 };
 
-use herdlet_api_types::{AllocId, job::LogMode, job::Logs, job::Resources};
-use herdlet_driver::{ExecInput, ExecOutput, KillDefaults, TaskDirs, TerminalSize};
+use herdlet_api_types::{AllocId, job::LogMode, job::Logs, job::Resources, task::ExitResult};
+use herdlet_driver::{
+    Device, Dns, Earlier, ExecInput, ExecOutput, Handle, HostEntry, KillDefaults, Mount, NetworkIsolation,
+    Propagation, TaskDirs, TerminalSize,
+};
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
 use super::*;
-use crate::attempts::Notice;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -24,12 +29,15 @@ impl Bench {
     }
 
     /// As after a start of the agent.
-    fn agent(&self) -> (Mock, mpsc::Receiver<Notice>) {
-        let (notices, seen) = mpsc::channel(16);
-        let attempts = Attempts::open(&self.dir.path().join("attempts"), notices).unwrap();
+    fn agent(&self) -> (Mock, BoxStream<'static, Exited>) {
+        let mock = Mock::new(&self.dir.path().join("attempts/.mock"), self.clock()).unwrap();
+        let exits = mock.exits();
+        (mock, exits)
+    }
+
+    fn clock(&self) -> WallClock {
         let now = Arc::clone(&self.now);
-        let clock: WallClock = Arc::new(move || UnixNanos(now.load(Ordering::Relaxed)));
-        (Mock::new(attempts, clock).unwrap(), seen)
+        Arc::new(move || UnixNanos(now.load(Ordering::Relaxed)))
     }
 
     fn task(&self, config: serde_json::Value) -> TaskConfig {
@@ -53,6 +61,7 @@ impl Bench {
             devices: Vec::new(),
             network: None,
             dns: None,
+            hosts: Vec::new(),
         }
     }
 
@@ -84,14 +93,14 @@ async fn it_runs_as_long_and_ends_as_it_was_told() {
     )
     .await
     .unwrap();
-    assert_eq!(mock.inspect(&id()).await.unwrap().state, RunState::Running);
-    let exit = mock.wait(&id()).await.unwrap();
-    assert_eq!((exit.code, exit.signal, began.elapsed().as_secs()), (3, 0, 10));
-    assert_eq!(seen.recv().await, Some(Notice::Exited { id: id(), result: exit.clone() }));
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running);
+    let exited = seen.next().await.unwrap();
+    let exit = exited.result;
+    assert_eq!((exited.id, exit.code, exit.signal, began.elapsed().as_secs()), (id(), 3, 0, 10));
     assert_eq!(bench.text("t.stdout.0"), "aaa");
-    assert_eq!(mock.wait(&id()).await.unwrap(), exit);
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Exited(exit));
     mock.destroy(&id(), Leftover::MainMustBeGone).await.unwrap();
-    assert!(mock.wait(&id()).await.is_err());
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::NotStarted);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,12 +126,12 @@ async fn its_start_fails_as_it_was_told() {
 async fn a_stop_takes_as_long_as_it_was_told_and_no_longer_than_the_grace() {
     for (kill_after, grace, signal, after) in [("3s", 5, 2, 3), ("10s", 5, 9, 5), ("0", 5, 2, 0)] {
         let bench = Bench::new();
-        let (mock, _seen) = bench.agent();
+        let (mock, mut seen) = bench.agent();
         mock.start(bench.task(json!({"run_for": "1h", "kill_after": kill_after}))).await.unwrap();
         let began = Instant::now();
         mock.stop(&id(), stop(grace)).await.unwrap();
         assert_eq!(began.elapsed().as_secs(), after);
-        assert_eq!(mock.wait(&id()).await.unwrap().signal, signal);
+        assert_eq!(seen.next().await.unwrap().result.signal, signal);
         mock.stop(&id(), stop(grace)).await.unwrap();
     }
 }
@@ -146,7 +155,7 @@ async fn it_outlives_the_agent() {
     assert_eq!(second.found().await.unwrap(), [id()]);
     assert_eq!(second.recover(recovery()).await.unwrap(), Recovered::Running);
     let began = Instant::now();
-    assert!(matches!(seen.recv().await, Some(Notice::Exited { result, .. }) if result.code == 7));
+    assert_eq!(seen.next().await.unwrap().result.code, 7);
     assert_eq!(began.elapsed().as_secs(), 6);
     let (third, _seen) = bench.agent();
     assert!(matches!(third.recover(recovery()).await.unwrap(), Recovered::Exited(exit) if exit.code == 7));
@@ -155,11 +164,16 @@ async fn it_outlives_the_agent() {
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_goes_is_recovered_from() {
     let bench = Bench::new();
-    let (mock, _seen) = bench.agent();
+    let (mock, mut seen) = bench.agent();
+    let (mut health, mut events) = (mock.fingerprint(), mock.events());
+    assert_eq!(health.next().await.unwrap().health, Health::Healthy);
     mock.start(bench.task(json!({"run_for": "10s", "plugin_exit_after": "1s"}))).await.unwrap();
-    assert!(matches!(mock.wait(&id()).await, Err(DriverError::Retry(_))));
+    assert_eq!(events.next().await, Some(TaskEvent::Drift { id: id() }));
+    assert_eq!(health.next().await.unwrap().health, Health::Unhealthy);
+    assert!(matches!(mock.signal(&id(), "SIGHUP").await, Err(DriverError::Retry(_))));
     assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running);
-    assert!(mock.wait(&id()).await.unwrap().is_success());
+    assert_eq!(health.next().await.unwrap().health, Health::Healthy);
+    assert!(seen.next().await.unwrap().result.is_success());
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,4 +205,40 @@ async fn signals_network_and_commands() {
         }
     }
     assert_eq!(text, b"TTY: true\nStdin:\nhi");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_knows_what_it_was_given() {
+    let bench = Bench::new();
+    let (mock, _seen) = bench.agent();
+    let mut task = bench.task(json!({"run_for": "1h"}));
+    task.mounts = vec![Mount {
+        host_path: "/srv/data".into(),
+        task_path: "/data".into(),
+        readonly: true,
+        propagation: Propagation::HostToTask,
+    }];
+    task.devices = vec![Device {
+        host_path: "/dev/null".into(),
+        task_path: "/dev/zero".into(),
+        permissions: "rw".into(),
+    }];
+    task.network = Some(NetworkIsolation {
+        path: "/run/netns/a".into(),
+        labels: [("k".to_owned(), "v".to_owned())].into(),
+    });
+    task.dns = Some(Dns {
+        servers: vec!["192.0.2.53".parse().unwrap()],
+        searches: vec!["example.org".into()],
+        options: vec!["ndots:2".into()],
+    });
+    task.hosts = vec![HostEntry { ip: "192.0.2.7".parse().unwrap(), names: vec!["db".into()] }];
+    let given = Given::of(&task);
+    mock.start(task).await.unwrap();
+    // To the agent that started it, and to the one after it.
+    for mock in [mock, bench.agent().0] {
+        mock.recover(recovery()).await.unwrap();
+        let shown = mock.exec(&id(), &["showtask".to_owned()], Duration::from_secs(1)).await.unwrap();
+        assert_eq!(serde_json::from_slice::<Given>(&shown.stdout).unwrap(), given);
+    }
 }

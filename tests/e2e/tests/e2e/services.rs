@@ -490,3 +490,31 @@ fn a_shutdown_delay_that_runs_is_cut_short_also_by_an_agent_that_was_killed() {
     wait::until_true("it is forgotten", || agent.cli(&["get", "jobs", "-o", "name"]).stdout.is_empty());
     agent.finish();
 }
+
+/// Also after a crash of the agent: what the driver has told of a start outlives it.
+#[test]
+fn a_service_has_the_address_that_its_driver_made() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let text = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: boxed}, spec: {type: service, groups: [{name: g, tasks: [
+        {name: t, driver: mock, config: {run_for: 1h, driver_ip: 10.1.2.3, driver_advertise: true},
+         services: [{name: by-mode, provider: nomad, port: \"8080\", address_mode: driver},
+                    {name: by-itself, provider: nomad, port: \"8081\"}]}]}]}}";
+    agent.apply_and_wait(text);
+    let registered = |agent: &Agent, name: &str| {
+        let answer = http::get(&agent.peer(), &format!("/v1/service/{name}")).unwrap().json();
+        let one = |one: &serde_json::Value| (one["Address"].clone(), one["Port"].clone());
+        answer.as_array().unwrap().iter().map(one).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        for (name, port) in [("by-mode", 8080), ("by-itself", 8081)] {
+            let expected = [("10.1.2.3".into(), port.into())];
+            wait::until_true("the driver's address", || registered(&agent, name) == expected);
+        }
+        agent.crash();
+    }
+    agent.cli(&["delete", "boxed", "--wait"]).success();
+    agent.finish();
+}

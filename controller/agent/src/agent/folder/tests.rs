@@ -75,7 +75,7 @@ fn a_folder_on_another_file_system_removes_nothing() {
         FolderSource::new(
             dir.path().into(),
             state.path(),
-            Drivers::built_in(),
+            watch::channel(Drivers::built_in()).1,
             inbox.clone(),
             Arc::clone(&owners),
         )

@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use herdlet_api_types::driver::{DriverInfo, built_in};
 use herdlet_manifest::yaml::{Entry, Node, Value, words::found};
 
 use super::{
@@ -12,7 +13,7 @@ use super::{
         kinds::{Kind, as_bool},
         meant, sockaddr,
     },
-    CONSUL, HOST_NETWORK, HOST_VOLUME, Key, Keys,
+    CONSUL, HOST_NETWORK, HOST_VOLUME, Keys,
 };
 use crate::cluster;
 
@@ -146,7 +147,7 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
         for entry in body.entries().unwrap_or_default() {
             let path = join(path, &entry.key);
             let field = match &*entry.key {
-                "driver.raw_exec.enable" => "raw_exec.enabled",
+                "driver.raw_exec.enable" => "drivers.raw_exec.enabled",
                 "driver.allowlist" | "driver.whitelist" => "cluster.drivers.allow",
                 "driver.denylist" | "driver.blacklist" => "cluster.drivers.deny",
                 "fingerprint.allowlist" | "fingerprint.whitelist" => "cluster.fingerprints.allow",
@@ -171,16 +172,17 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
     }
 }
 
-/// `plugin "NAME" { config { … } }`: `raw_exec` is the driver that there is.
+/// `plugin "NAME" { config { … } }`: options of a driver, under the names that it gives them.
 pub(in crate::nomad) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    let known = built_in();
     for (label, body) in reading.labelled(entry, path) {
         let path = join(path, &label.key);
-        if &*label.key != "raw_exec" {
-            let hint = meant(&label.key, std::iter::once("raw_exec"));
+        let Some(driver) = known.iter().find(|driver| driver.name == *label.key) else {
+            let hint = meant(&label.key, known.iter().map(|driver| driver.name.as_str()));
             let message = format!("is not used by herdlet{hint}");
             reading.warn(label.key_position, &path, message);
             continue;
-        }
+        };
         for config in body.entries().unwrap_or_default() {
             let path = join(&path, &config.key);
             if &*config.key != "config" {
@@ -188,19 +190,31 @@ pub(in crate::nomad) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &
                 continue;
             }
             for body in reading.bodies(config, &path) {
-                reading.body(&body, RAW_EXEC, &path);
+                driver_options(reading, driver, &body, &path);
             }
         }
     }
 }
 
-const RAW_EXEC: Keys = &[
-    ("denied_envvars", Key::Unused),
-    ("denied_host_gids", Key::Unused),
-    ("denied_host_uids", Key::Unused),
-    ("enabled", Key::Field(Kind::Flag, "raw_exec.enabled")),
-    ("no_cgroups", Key::Unused),
-];
+/// Options that the driver does not have are those of Nomad's.
+fn driver_options(reading: &mut Reading<'_>, driver: &DriverInfo, body: &Node, path: &str) {
+    let options = driver.options.as_value().get("properties").and_then(|fields| fields.as_object());
+    for entry in body.entries().unwrap_or_default() {
+        let path = join(path, &entry.key);
+        let ours = format!("drivers.{}.{}", driver.name, entry.key);
+        match &*entry.key {
+            "enabled" => {
+                if let Some(flag) = take(reading, Kind::Flag, entry, &path) {
+                    reading.put(&ours, &path, flag);
+                }
+            }
+            key if options.is_some_and(|options| options.contains_key(key)) => {
+                reading.put(&ours, &path, Arc::clone(&entry.value));
+            }
+            _ => reading.unused(entry, &path),
+        }
+    }
+}
 
 /// Reads the default Consul. Others (1.7 and later) have a name and are unused.
 pub(in crate::nomad) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {

@@ -1,11 +1,11 @@
 //! `volumes` of a group and the mounts of its tasks.
 
+use herdlet_api_types::driver::FsIsolation;
 use herdlet_api_types::job::{Group, Task};
 use herdlet_api_types::manifest::{GroupSpec, TaskSpec};
 
 use super::text::no_such;
 use super::{Findings, GroupContext};
-use crate::manifests::drivers::Filesystem;
 use crate::yaml::Trail;
 
 /// Directories in a task's directory that the agent creates.
@@ -53,7 +53,7 @@ pub(super) fn of_task(
     findings: &mut Findings<'_>,
 ) {
     let list = trail.field("volume_mounts");
-    let filesystem = context.drivers.get(&task.driver).map(|rules| rules.filesystem);
+    let filesystem = context.drivers.get(&task.driver).map(|rules| rules.capabilities.fs_isolation);
     for (index, (spec, mount)) in spec.volume_mounts.iter().flatten().zip(&task.volume_mounts).enumerate() {
         let trail = list.item(index);
         if spec.volume.is_some()
@@ -72,9 +72,11 @@ pub(super) fn of_task(
         }
         let destination = trail.field("destination");
         let complaint = match filesystem {
-            Some(Filesystem::Shared) => inside_complaint(&mount.destination, &task.driver),
-            Some(Filesystem::Own) if mount.destination.is_empty() => Some("must not be empty".to_owned()),
-            Some(Filesystem::Own) | None => None,
+            Some(FsIsolation::None) => inside_complaint(&mount.destination, &task.driver),
+            Some(FsIsolation::Chroot | FsIsolation::Image) if mount.destination.is_empty() => {
+                Some("must not be empty".to_owned())
+            }
+            Some(FsIsolation::Chroot | FsIsolation::Image) | None => None,
         };
         let earlier = task.volume_mounts.iter().take(index);
         if let Some(complaint) = complaint {

@@ -10,7 +10,11 @@ use serde_json::{Map, Value as Json};
 /// Returns the strict schema of a type. `#[schemars(extend("x-nullable" = true))]` allows null,
 /// `extend("additionalProperties" = true)` other fields.
 pub fn schema_for<T: JsonSchema>() -> Schema {
-    let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
+    strictly(SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>())
+}
+
+/// The same of a type's schema that somebody else has made.
+pub fn strictly(mut schema: Schema) -> Schema {
     if let Some(root) = schema.as_object_mut() {
         strict(root);
     }

@@ -48,7 +48,7 @@ use super::{
         NodeService, Parts,
         meta::{DynamicMeta, MetaRefused, MetaView},
     },
-    hands::Hands,
+    hands::hands,
 };
 use crate::{
     acl::{Mode, Resolver, Settings},
@@ -212,7 +212,7 @@ impl Ground {
             alloc_dirs: dir.path().to_owned(),
             telemetry: Telemetry::new(),
         };
-        let drivers = Registry::new().with(Arc::new(Hands { isolation: options.isolation }));
+        let drivers = Registry::new().with(Arc::new(hands(options.isolation)));
         let reach = Reach {
             model,
             drivers,

@@ -1,102 +1,34 @@
 //! A driver that executes commands as child processes with pipes, and simulates terminals.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
 
-use futures_util::{
-    FutureExt as _, StreamExt as _,
-    future::BoxFuture,
-    stream::{self, BoxStream},
-};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use herdlet_api_types::{UnixNanos, task::ExitResult};
 use herdlet_driver::{
-    AttemptId, Capabilities, CpuUsage, DriverError, DriverResult, ExecRequest, ExecSession, Fingerprint,
-    FsIsolation, Leftover, MemoryUsage, MountSupport, Recovered, Recovery, Started, StopRequest, TaskConfig,
-    TaskDriver, TaskInfo, TerminalSize, Usage,
+    CpuUsage, DriverError, DriverInfo, DriverResult, ExecSession, FsIsolation, MemoryUsage, TerminalSize,
+    Usage, fixture::StandIn,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     sync::mpsc,
 };
 
-pub(super) struct Hands {
-    pub(super) isolation: FsIsolation,
-}
-
-impl TaskDriver for Hands {
-    fn name(&self) -> &str {
-        "hands"
-    }
-
-    fn config_schema(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            signals: false,
-            exec: true,
-            fs_isolation: self.isolation,
-            network_modes: &[],
-            must_create_network: false,
-            mounts: MountSupport::None,
+/// With these files of the machine in its tasks' sight.
+pub(super) fn hands(isolation: FsIsolation) -> StandIn {
+    let mut info = DriverInfo { name: "hands".to_owned(), ..DriverInfo::mock() };
+    info.capabilities.fs_isolation = isolation;
+    let usage = || Usage {
+        at: UnixNanos(5),
+        memory: MemoryUsage { rss: Some(4_096), ..MemoryUsage::default() },
+        cpu: CpuUsage { user_percent: 40.0, system_percent: 10.0, ..CpuUsage::default() },
+        pids: vec![1],
+    };
+    StandIn::new(info).with_stats(move |_| Ok(stream::iter([Ok(usage())]).boxed())).with_exec(|request| {
+        match request.terminal {
+            Some(size) => Ok(terminal(size)),
+            None => process(&request.command),
         }
-    }
-
-    fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-        stream::pending().boxed()
-    }
-
-    fn start(&self, _: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
-        async { Ok(Started::default()) }.boxed()
-    }
-
-    fn recover(&self, _: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
-        async { Ok(Recovered::Running) }.boxed()
-    }
-
-    fn wait<'a>(&'a self, _: &'a AttemptId) -> BoxFuture<'a, DriverResult<ExitResult>> {
-        std::future::pending().boxed()
-    }
-
-    fn stop<'a>(&'a self, _: &'a AttemptId, _: StopRequest) -> BoxFuture<'a, DriverResult<()>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn destroy<'a>(&'a self, _: &'a AttemptId, _: Leftover) -> BoxFuture<'a, DriverResult<()>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn inspect<'a>(&'a self, _: &'a AttemptId) -> BoxFuture<'a, DriverResult<TaskInfo>> {
-        async { Ok(TaskInfo::default()) }.boxed()
-    }
-
-    fn stats<'a>(
-        &'a self,
-        _: &'a AttemptId,
-        _: Duration,
-    ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
-        let usage = Usage {
-            at: UnixNanos(5),
-            memory: MemoryUsage { rss: Some(4_096), ..MemoryUsage::default() },
-            cpu: CpuUsage { user_percent: 40.0, system_percent: 10.0, ..CpuUsage::default() },
-            pids: vec![1],
-        };
-        async { Ok(stream::iter([Ok(usage)]).boxed()) }.boxed()
-    }
-
-    fn exec_streaming<'a>(
-        &'a self,
-        _: &'a AttemptId,
-        request: ExecRequest,
-    ) -> BoxFuture<'a, DriverResult<ExecSession>> {
-        async move {
-            match request.terminal {
-                Some(size) => Ok(terminal(size)),
-                None => process(&request.command),
-            }
-        }
-        .boxed()
-    }
+    })
 }
 
 fn process(command: &[String]) -> DriverResult<ExecSession> {

@@ -101,7 +101,7 @@ impl Me<'_> {
             }
             return;
         }
-        if let Some(waiting) = self.held_back(pass) {
+        if let Some(waiting) = self.held_back(pass).or_else(|| self.lacks_driver(pass)) {
             pass.wait(waiting);
             return;
         }
@@ -164,7 +164,9 @@ impl Me<'_> {
     /// Starts the attempt, once all facts that it reads are known: an agent that began since may have to inspect them.
     fn start(self, pass: &mut Pass<'_>, attempt: u32) {
         let part = self.part(TaskPart::Process);
-        if pass.inputs(part).has_arrived() {
+        if let Some(waiting) = self.lacks_driver(pass) {
+            pass.wait(waiting);
+        } else if pass.inputs(part).has_arrived() {
             pass.operate(part, Doing::Up, Verb::Start { attempt });
         } else {
             self.parts_up(pass);
@@ -523,6 +525,12 @@ impl Me<'_> {
             StartGate::Contact | StartGate::Previous => {}
         }
         pass.ctx.awaits(pass.spec).map(|awaited| Waiting::Previous(self.index, awaited))
+    }
+
+    /// A driver that is away starts nothing. What it runs is left alone.
+    fn lacks_driver(self, pass: &Pass<'_>) -> Option<Waiting> {
+        let why = pass.ctx.away.get(&self.task.driver)?;
+        Some(Waiting::Driver(self.index, why.clone()))
     }
 
     fn unmet_dependency(self, pass: &Pass<'_>) -> Option<std_alloc::string::String> {

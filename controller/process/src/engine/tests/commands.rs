@@ -9,12 +9,7 @@ async fn signals_reach_the_main_process() {
         let script = "trap 'exit 5' USR1; echo > ready; while :; do sleep 0.1; done";
         agent.driver.start(bench.shell(script)).await.unwrap();
         bench.line("ready").await;
-        let info = agent.driver.inspect(&id(1)).await.unwrap();
-        assert_eq!(info.state, RunState::Running);
-        assert_eq!(info.attributes["pid"], agent.record().task.pid.to_string());
-        let age_ns = herdlet_base::clock::wall_now().0 - info.started_at.0;
-        // Of this start and of this clock; how busy the machine is decides the rest.
-        assert!((0..3_600_000_000_000).contains(&age_ns), "{age_ns}");
+        assert_eq!(agent.recover(None).await, Recovered::Running);
         agent.driver.signal(&id(1), "SIGNONE").await.unwrap_err();
         agent.driver.signal(&id(1), "SIGUSR1").await.unwrap();
         assert_eq!(agent.wait().await.code, 5);

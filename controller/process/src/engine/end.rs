@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use herdlet_base::signal;
-use herdlet_driver::{AttemptId, DriverError, DriverResult, Leftover, StopRequest};
+use herdlet_driver::{AttemptId, Claim, DriverError, DriverResult, Ledger, Leftover, StopRequest};
 use rustix::process::Signal;
 
 use super::{Shared, off_thread, retry};
 use crate::{
     attempts::AttemptsError,
-    supervisor::{self, PidFd, ProcessError, Record, State, TombstoneOutcome},
+    supervisor::{self, PidFd, ProcessError, Record, State},
 };
 
 /// The signal that asks a task to end, as in Nomad's executor.
@@ -24,11 +24,13 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 impl Shared {
     pub(super) async fn stop(self: &Arc<Self>, id: &AttemptId, how: StopRequest) -> DriverResult<()> {
         let signal = signal::parse(how.signal.as_deref().unwrap_or(SIGNAL)).map_err(DriverError::fatal)?;
-        let mut record = match self.attempts().fence(id)? {
-            TombstoneOutcome::TooLate(record) => record,
-            TombstoneOutcome::Cancelled => {
+        let mut record = match Ledger::fence(&**self, id).await? {
+            Claim::Taken(record) => record,
+            Claim::Free | Claim::Fenced => {
                 tracing::debug!(%id, "cancelled before it began");
-                return self.kill_all(id, None).await;
+                self.kill_all(id, None).await?;
+                self.settle(id).await;
+                return Ok(());
             }
         };
         let shim = self.attempts().supervisor(id).await?;

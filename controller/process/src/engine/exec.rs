@@ -12,13 +12,10 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use herdlet_api_types::{
-    manifest::{Text, driver::RawExecConfig},
-    task::ExitResult,
-};
+use herdlet_api_types::task::ExitResult;
 use herdlet_base::ready;
 use herdlet_driver::{
-    AttemptId, DriverError, DriverResult, ExecRequest, ExecSession, TaskConfig, TerminalSize, read_config,
+    AttemptId, DriverError, DriverResult, ExecRequest, ExecSession, TaskConfig, TerminalSize,
 };
 use rustix::{
     fs::{Mode, OFlags},
@@ -33,7 +30,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, off_thread, retry, start};
+use super::{Shared, off_thread, retry};
 use crate::supervisor::{Child, Invocation, Session, ShimEnd, Terminal, enter};
 
 /// How many pieces of a stream may wait for a slow reader.
@@ -83,13 +80,7 @@ fn launch(
     let [command, args @ ..] = request.command.as_slice() else {
         return Err(DriverError::fatal("execute a command: none was given"));
     };
-    let own = read_config::<RawExecConfig>(&task.config)?;
-    let config = RawExecConfig {
-        command: command.clone(),
-        args: args.iter().map(|arg| Text(arg.clone())).collect(),
-        ..own
-    };
-    let mut invocation = start::invocation(shared, task, &config)?;
+    let mut invocation = shared.translate.command(task, command, args)?;
     if request.terminal.is_some() && !task.env.iter().any(|(name, _)| name == "TERM") {
         invocation.environment.push(("TERM".into(), "xterm".into()));
     }

@@ -2,7 +2,7 @@
 
 use herdlet_driver::limits::Limits;
 
-use super::*;
+use super::{super::look::Look, *};
 
 /// Set where these tests already run on another machine.
 const MARK: &str = "HERDLET_TEST_OTHER_MACHINE";
@@ -77,26 +77,26 @@ async fn a_task_that_left_its_cgroup_is_brought_back() {
     let mut agent = bench.agent();
     agent.driver.start(bench.shell("sleep 1000 & echo > ready; wait")).await.unwrap();
     bench.line("ready").await;
-    assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Present);
+    assert_eq!(look::look(&agent.driver.shared, &id(1)).await.unwrap(), Look::Present);
     let cgroup = agent.driver.shared.cgroup(&id(1)).unwrap();
     let elsewhere = agent.driver.shared.setup.isolation.cgroups().unwrap().of(&id(2));
     let pids = cgroup.pids();
     assert_eq!(pids.len(), 2);
     elsewhere.make(&Limits::default()).unwrap();
     elsewhere.take_in(&pids).unwrap();
-    assert!(matches!(agent.driver.look(&id(1)).await.unwrap(), Look::Repaired { .. }));
+    assert_eq!(look::look(&agent.driver.shared, &id(1)).await.unwrap(), Look::Repaired);
     assert_eq!(cgroup.pids(), pids);
-    assert!(matches!(agent.seen.recv().await, Some(Notice::Repaired { .. })));
+    assert!(matches!(agent.event().await, TaskEvent::Repaired { .. }));
     elsewhere.take_in(&pids).unwrap();
     fs::remove_dir(cgroup.dir()).unwrap();
-    assert_eq!(agent.seen.recv().await, Some(Notice::Drift { id: id(1) }));
+    assert_eq!(agent.event().await, TaskEvent::Drift { id: id(1) });
     assert_eq!(agent.recover(None).await, Recovered::Running);
-    let repaired = Notice::Repaired { id: id(1), kind: "cgroup", what: "its cgroup was gone".into() };
-    assert_eq!(agent.seen.recv().await, Some(repaired));
+    let repaired = TaskEvent::Repaired { id: id(1), kind: "cgroup", what: "its cgroup was gone".into() };
+    assert_eq!(agent.event().await, repaired);
     assert_eq!(cgroup.pids(), pids);
-    assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Present);
+    assert_eq!(look::look(&agent.driver.shared, &id(1)).await.unwrap(), Look::Present);
     agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
-    assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Absent);
+    assert_eq!(look::look(&agent.driver.shared, &id(1)).await.unwrap(), Look::Absent);
     for pid in pids {
         gone(pid).await;
     }
@@ -117,7 +117,7 @@ fn all_of_this_works_on_other_machines() {
         "mount -o remount,bind,ro /sys/fs/cgroup && for m in /sys/fs/cgroup/*; do
             mountpoint -q $m && { mount --bind $m $m && mount -o remount,bind,ro $m || exit; }; done; true",
     ] {
-        let script = format!("{layout} && exec \"$0\" raw_exec cgroup attempts");
+        let script = format!("{layout} && exec \"$0\" engine raw_exec cgroup attempts");
         let output = std::process::Command::new("unshare")
             .args(["-m", "sh", "-c", &script])
             .arg(&exe)
@@ -151,7 +151,7 @@ fn all_of_this_works_for_nobody() {
             "--clear-groups".to_owned(),
         ])
         .arg(&exe)
-        .args(["raw_exec", "cgroup", "attempts", "mock"])
+        .args(["engine", "raw_exec", "cgroup", "attempts", "mock"])
         .env_remove("HOME")
         // Tests that need root are left out there, and run here.
         .env_remove("HERDLET_TEST_REQUIRE")

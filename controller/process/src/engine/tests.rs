@@ -1,6 +1,7 @@
-//! With real processes, real supervisors and, where the machine has them, real cgroups; and the same without cgroups.
+//! `raw_exec` with real processes, real supervisors and, where the machine has them, real cgroups; and the same without cgroups.
 
 mod commands;
+mod contract;
 mod ends;
 mod life;
 mod lost;
@@ -14,16 +15,16 @@ use std::{
 };
 
 use futures_util::StreamExt;
+use herdlet_api_types::task::ExitResult;
 use herdlet_api_types::{
     AllocId,
     job::{LogMode, Logs, Resources},
 };
-use herdlet_driver::{KillDefaults, RunState, TaskDirs, TerminalSize};
+use herdlet_driver::{KillDefaults, TaskDirs, TerminalSize};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use super::*;
-use crate::{attempts::Notice, cgroup, process_tree, supervisor::Process};
+use crate::{cgroup, process_tree, raw_exec, supervisor::Process};
 
 /// What takes longer does not come: on a quiet machine all of it takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -34,8 +35,9 @@ struct Bench {
 }
 
 struct Agent {
-    driver: RawExec,
-    seen: mpsc::Receiver<Notice>,
+    driver: Engine,
+    exits: BoxStream<'static, Exited>,
+    events: BoxStream<'static, TaskEvent>,
 }
 
 impl Bench {
@@ -74,19 +76,19 @@ impl Bench {
     }
 
     fn agent_that(&self, starts: Availability, leash: Option<OwnedFd>) -> Agent {
-        let (notices, seen) = mpsc::channel(16);
         let isolation = match &self.setup {
             Some(setup) => Isolation::detect(setup),
             None => Isolation::None { why: "a test".into() },
         };
         let setup = Setup {
-            attempts: Attempts::open(&self.path("run/attempts"), notices).unwrap(),
+            attempts: Attempts::open(&self.path("run/attempts")).unwrap(),
             program: Program::install(&self.path("run")).unwrap(),
             isolation,
             leash,
             starts,
         };
-        Agent { driver: RawExec::new(setup), seen }
+        let driver = raw_exec::driver(setup);
+        Agent { exits: driver.exits(), events: driver.events(), driver }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -123,6 +125,7 @@ impl Bench {
             devices: Vec::new(),
             network: None,
             dns: None,
+            hosts: Vec::new(),
         }
     }
 
@@ -170,14 +173,23 @@ impl Agent {
     }
 
     async fn wait(&self) -> ExitResult {
-        tokio::time::timeout(DEADLINE, self.driver.wait(&id(1))).await.unwrap().unwrap()
+        self.end_of(1).await
+    }
+
+    /// The end of an attempt that this agent takes care of.
+    async fn end_of(&self, attempt: u32) -> ExitResult {
+        let live = self.driver.shared.find(&id(attempt)).unwrap();
+        tokio::time::timeout(DEADLINE, live.ended()).await.unwrap().unwrap()
+    }
+
+    async fn event(&mut self) -> TaskEvent {
+        tokio::time::timeout(DEADLINE, self.events.next()).await.unwrap().unwrap()
     }
 
     async fn notice(&mut self) -> ExitResult {
-        match tokio::time::timeout(DEADLINE, self.seen.recv()).await.unwrap() {
-            Some(Notice::Exited { id: exited, result }) if exited == id(1) => result,
-            other => panic!("{other:?}"),
-        }
+        let exited = tokio::time::timeout(DEADLINE, self.exits.next()).await.unwrap().unwrap();
+        assert_eq!(exited.id, id(1));
+        exited.result
     }
 
     async fn recover(&self, config: Option<TaskConfig>) -> Recovered {

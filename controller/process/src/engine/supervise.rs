@@ -10,13 +10,13 @@ use std::{
 use futures_util::FutureExt as _;
 use herdlet_api_types::{UnixNanos, task::ExitResult};
 use herdlet_base::clock;
-use herdlet_driver::{AttemptId, DriverResult, TaskConfig};
+use herdlet_driver::{AttemptId, DriverResult, Exited, TaskConfig};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
 use super::{Shared, end, failure, retry, stats::Sample};
 use crate::{
-    attempts::{Ended, Notice},
+    attempts::Ended,
     cgroup::Cgroup,
     supervisor::{self, PidFd, Record, State},
 };
@@ -144,22 +144,10 @@ impl Shared {
             watched.phase.send_replace(phase.clone());
             if let Phase::Ended(result) = phase {
                 tracing::debug!(%id, ?result, "ended");
-                shared.attempts().notify(Notice::Exited { id, result }).await;
+                shared.exits.send(Exited { id, result }).await;
             }
         });
         Ok(live)
-    }
-
-    pub(super) async fn wait(self: &Arc<Self>, id: &AttemptId) -> DriverResult<ExitResult> {
-        let gone = || herdlet_driver::DriverError::Gone(id.clone());
-        if let Some(live) = self.find(id) {
-            return live.ended().await.ok_or_else(gone);
-        }
-        match self.attempts().record(id)? {
-            None => Err(gone()),
-            Some(record) if record.is_final() => Ok(result_of(&record, self.cgroup(id).as_ref())),
-            Some(_) => self.supervise(id, None).await?.ended().await.ok_or_else(gone),
-        }
     }
 
     async fn watch(&self, id: &AttemptId, live: &Live, shim: Option<&PidFd>) -> DriverResult<Phase> {

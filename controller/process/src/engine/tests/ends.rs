@@ -195,7 +195,7 @@ async fn a_task_that_stops_its_supervisor_is_noticed_and_ended_all_the_same() {
         fs::write(bench.path("task/go"), "").unwrap();
         bench.line("done").await;
         agent.driver.stop(&id(2), stop("SIGTERM", 5_000)).await.unwrap();
-        let exit = agent.driver.wait(&id(2)).await.unwrap();
+        let exit = agent.end_of(2).await;
         assert_eq!((exit.signal, exit.error.as_str()), (15, ""));
         bench.close(agent).await;
     }

@@ -13,10 +13,8 @@ fn delete(dir: &std::path::Path) {
 }
 
 async fn repaired(agent: &mut Agent) {
-    match tokio::time::timeout(DEADLINE, agent.seen.recv()).await.unwrap() {
-        Some(Notice::Repaired { kind: "record", .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    let event = agent.event().await;
+    assert!(matches!(event, TaskEvent::Repaired { kind: "record", .. }), "{event:?}");
 }
 
 // The agent held a deleted directory: each start failed with `it ended with code 18` until it was restarted, and what ran was
@@ -44,7 +42,7 @@ async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
         let mut other = bench.shell("exit 3");
         other.id = id(2);
         agent.driver.start(other).await.unwrap();
-        assert_eq!(agent.driver.wait(&id(2)).await.unwrap().code, 3);
+        assert_eq!(agent.end_of(2).await.code, 3);
         // and its end is told.
         agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
         assert_eq!(agent.wait().await.code, 7);
@@ -202,7 +200,7 @@ fn left_by_a_supervisor(bench: &Bench, record: &[u8]) {
 async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_agent_too() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        agent.driver.shared.attempts().set_earlier(Default::default());
+        agent.driver.shared.attempts().set_earlier(&Default::default());
         let failed = State::StartFailed {
             step: supervisor::Step::Clone,
             errno: u16::try_from(libc::EAGAIN).unwrap(),
@@ -212,7 +210,7 @@ async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_age
         left_by_a_supervisor(&bench, &record.to_bytes());
         assert_eq!(agent.recover(None).await, Recovered::NotStarted);
         let error = agent.driver.start(bench.shell("exit 3")).await.unwrap_err();
-        assert_eq!(error.class(), herdlet_driver::Class::Retry, "{}", error.why());
+        assert_eq!(error.class(), herdlet_driver::FailureClass::Retry, "{}", error.why());
         assert_eq!(agent.recover(None).await, Recovered::NotStarted);
         assert_eq!(agent.run(bench.shell("exit 3")).await.code, 3);
         bench.close(agent).await;
@@ -224,11 +222,11 @@ async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_age
 async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        agent.driver.shared.attempts().set_earlier(Default::default());
+        agent.driver.shared.attempts().set_earlier(&Default::default());
         left_by_a_supervisor(&bench, b"");
         assert_eq!(agent.recover(None).await, Recovered::NotStarted);
         let error = agent.driver.start(bench.shell("exit 3")).await.unwrap_err();
-        assert_eq!(error.class(), herdlet_driver::Class::Retry, "{}", error.why());
+        assert_eq!(error.class(), herdlet_driver::FailureClass::Retry, "{}", error.why());
         assert!(!bench.record().exists());
         bench.close(agent).await;
     }
@@ -239,7 +237,7 @@ async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun()
 async fn on_a_new_directory_only_attempts_of_an_earlier_agent_are_lost() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        agent.driver.shared.attempts().set_earlier([id(1)].into());
+        agent.driver.shared.attempts().set_earlier(&[id(1)].into());
         let recovered = |attempt| async {
             let recovery = Recovery { id: attempt, config: None, handle: None, network: None };
             agent.driver.recover(recovery).await.unwrap()

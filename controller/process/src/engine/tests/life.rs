@@ -10,8 +10,7 @@ async fn codes_signals_and_output_arrive() {
         assert_eq!((exit.code, exit.signal, exit.oom_killed, exit.error.as_str()), (3, 0, false, ""));
         assert!(exit.at.0 > 0);
         assert_eq!(agent.notice().await, exit);
-        let info = agent.driver.inspect(&id(1)).await.unwrap();
-        assert_eq!((info.state, info.exit), (RunState::Exited, Some(exit)));
+        assert_eq!(agent.recover(None).await, Recovered::Exited(exit));
         agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
         assert!(agent.driver.found().await.unwrap().is_empty());
         // The record comes first, the last output a moment later; with the attempt's removal all of it is there.
@@ -20,7 +19,7 @@ async fn codes_signals_and_output_arrive() {
         let mut next = bench.shell("kill -TERM $$");
         next.id = id(2);
         agent.driver.start(next).await.unwrap();
-        let exit = agent.driver.wait(&id(2)).await.unwrap();
+        let exit = agent.end_of(2).await;
         assert_eq!((exit.code, exit.signal), (128 + 15, 15));
         bench.close(agent).await;
     }
@@ -169,9 +168,10 @@ async fn many_attempts_at_once() {
         .await;
         let started = began.elapsed();
         let files = fs::read_dir("/proc/self/fd").unwrap().count();
+        let this = &agent;
         futures_util::future::join_all((1..=100).map(|attempt| async move {
             driver.stop(&id(attempt), stop("SIGTERM", 20_000)).await.unwrap();
-            assert_eq!(driver.wait(&id(attempt)).await.unwrap().signal, 15);
+            assert_eq!(this.end_of(attempt).await.signal, 15);
             driver.destroy(&id(attempt), Leftover::MainMustBeGone).await.unwrap();
         }))
         .await;
@@ -195,9 +195,9 @@ async fn failed_starts_say_why() {
             let error = agent.driver.start(task).await.unwrap_err();
             (error.class(), error.why())
         };
-        let fatal = herdlet_driver::Class::Fatal;
+        let fatal = herdlet_driver::FailureClass::Fatal;
         let (class, why) = start(1, json!({"command": "no-such-tool"})).await;
-        assert_eq!(class, herdlet_driver::Class::NoProgram);
+        assert_eq!(class, herdlet_driver::FailureClass::NoProgram);
         assert!(why.starts_with("exec \"no-such-tool\": not found in /"), "{why}");
         let (class, why) = start(2, json!({"command": "rubbish"})).await;
         assert!(class == fatal && why.starts_with("execute the program: not a program"), "{why}");

@@ -1,0 +1,206 @@
+//! What drivers report, for the planner; and the tables that follow which drivers there are.
+//!
+//! In: the registry, ends and events of attempts. Out: events for the loop; the node's attributes; the rules that manifests obey.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, future::join_all};
+use herdlet_api_types::driver::built_in;
+use herdlet_driver::{Availability, DriverNews, Entries, Entry, Exited, Health, Registry, TaskEvent};
+use herdlet_manifest::manifests::Drivers;
+use herdlet_plan::{
+    env::NodeFacts,
+    event::{Event, Noticed},
+    op::{Part, TaskPart},
+    time::Now,
+    turn::{Drifted, Note, Turn},
+    world::World,
+};
+use herdlet_runtime::Inbox;
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    executor::services::task_index,
+    planner::{Input, NoteSink},
+    publish::ReadModel,
+};
+
+/// How long a driver may take to say whether it works. Nomad's bound for all of them is 50 s; ours look at this process only.
+const FINGERPRINT_MAX: Duration = Duration::from_secs(5);
+
+/// The node, with the attributes that its drivers give it. A driver that does not answer in time doesn't hold up the agent: what it says
+/// later is followed.
+pub(super) async fn described(mut node: NodeFacts, drivers: &Registry) -> NodeFacts {
+    let entries = drivers.entries();
+    join_all(entries.iter().map(|(name, entry)| first_fingerprint(drivers, name, entry))).await;
+    node.attributes.extend(drivers.entries().attributes());
+    node
+}
+
+async fn first_fingerprint(drivers: &Registry, name: &str, Entry { driver, .. }: &Entry) {
+    let first = async { driver.fingerprint().next().await };
+    let Ok(Some(fingerprint)) = tokio::time::timeout(FINGERPRINT_MAX, first).await else {
+        tracing::warn!(driver = name, "the driver does not say whether it works");
+        return;
+    };
+    let why = fingerprint.description.as_str();
+    match fingerprint.health {
+        Health::Healthy => {}
+        Health::Undetected => tracing::info!(driver = name, why, "the driver is not offered"),
+        Health::Unhealthy => tracing::warn!(driver = name, why, "the driver does not work here"),
+    }
+    drivers.set_fingerprint(driver, fingerprint);
+}
+
+/// What the planner knows of drivers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reported {
+    /// Those that tasks have to wait for, and why.
+    away: BTreeMap<String, String>,
+    /// What they add to the node.
+    attributes: BTreeMap<String, String>,
+}
+
+impl Reported {
+    pub(super) fn of(drivers: &Registry) -> Self {
+        Self::at(&drivers.entries())
+    }
+
+    fn at(entries: &Entries) -> Self {
+        Self { away: entries.away(), attributes: entries.attributes() }
+    }
+
+    /// The node as the planner is to know it; `bare` is without its drivers.
+    fn event(&self, bare: &NodeFacts) -> Event {
+        let mut facts = Box::new(bare.clone());
+        facts.attributes.extend(self.attributes.clone());
+        Event::Node { facts, away: self.away.clone() }
+    }
+
+    /// Before the first plan, so that nothing is started by a driver that is away.
+    pub(super) fn apply(&self, now: Now, bare: &NodeFacts, world: &mut World) {
+        world.apply(now, self.event(bare), &mut BTreeSet::new(), &mut Turn::default());
+    }
+
+    /// Reports to the planner what has changed of drivers, until the agent ends.
+    pub(super) async fn follow_changes(self, drivers: Registry, bare: NodeFacts, inbox: Inbox<Input>) {
+        let mut entries = drivers.watch();
+        let mut reported = self;
+        loop {
+            let now = Self::at(&entries.borrow_and_update());
+            if now != reported {
+                report(&reported.away, &now.away);
+                if inbox.send(Input::Event(now.event(&bare))).await.is_err() {
+                    return;
+                }
+                reported = now;
+            }
+            if entries.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn report(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) {
+    for (driver, why) in now.iter().filter(|(driver, why)| before.get(*driver) != Some(why)) {
+        tracing::warn!(
+            driver,
+            why,
+            "tasks of this driver are not started until it is back; running ones are left alone"
+        );
+    }
+    for driver in before.keys().filter(|driver| !now.contains_key(*driver)) {
+        tracing::info!(driver, "the driver is back");
+    }
+}
+
+/// Ends of attempts and their drift become events; what was put right already is counted.
+pub(super) async fn pass_on(
+    mut news: mpsc::Receiver<DriverNews>,
+    model: Arc<ReadModel>,
+    inbox: Inbox<Input>,
+    notes: NoteSink,
+) {
+    while let Some(news) = news.recv().await {
+        let event = match news {
+            DriverNews::Exited(Exited { id, result }) => {
+                Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }
+            }
+            DriverNews::Event(TaskEvent::Repaired { id, kind, what }) => {
+                tracing::info!(attempt = %id, what, "repaired without touching the task");
+                let Some(view) = model.alloc(&id.alloc) else { continue };
+                let (job, name) = (view.spec.job_key.clone(), view.spec.name());
+                let of = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
+                notes(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
+                notes(&Note::DriftRepaired { of, took_ns: None });
+                continue;
+            }
+            DriverNews::Event(TaskEvent::Drift { id }) => {
+                let Some(index) = task_index(&model, id.alloc, &id.task) else { continue };
+                let part = Part::Task(index, TaskPart::Process);
+                Event::Drift { alloc: id.alloc, part, by: Noticed::Event }
+            }
+            DriverNews::Event(TaskEvent::Message { id, message }) => {
+                Event::Driver { alloc: id.alloc, task: id.task, message }
+            }
+        };
+        if inbox.send(Input::Event(event)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Which drivers a manifest may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// Those that are offered.
+    Offered,
+    /// All of them: what servers have placed is read also where its driver was turned off.
+    All,
+}
+
+/// The rules of the drivers that there are, now and whenever they change.
+pub fn rules(drivers: &Registry, named: Named) -> watch::Receiver<Drivers> {
+    let mut entries = drivers.watch();
+    let now = Arc::clone(&entries.borrow_and_update());
+    let (sender, rules) = watch::channel(rules_of(&now, named));
+    tokio::spawn(async move {
+        let changed = async {
+            while entries.changed().await.is_ok() {
+                let now = Arc::clone(&entries.borrow_and_update());
+                let rules = rules_of(&now, named);
+                sender.send_if_modified(|known| {
+                    let is_news = *known != rules;
+                    if is_news {
+                        *known = rules;
+                    }
+                    is_news
+                });
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            () = sender.closed() => {}
+        }
+    });
+    rules
+}
+
+fn rules_of(entries: &Entries, named: Named) -> Drivers {
+    let is_named = |entry: &Entry| match named {
+        Named::Offered => entry.availability == Availability::Enabled,
+        Named::All => true,
+    };
+    let here =
+        entries.iter().map(|(_, entry)| entry).filter(|entry| is_named(entry)).map(|entry| &*entry.info);
+    match named {
+        Named::Offered => here.collect(),
+        // One that was never offered here is not opened either.
+        Named::All => built_in().iter().chain(here).collect(),
+    }
+}

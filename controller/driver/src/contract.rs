@@ -1,0 +1,171 @@
+//! The tests that every driver passes.
+//!
+//! A driver joins with a [`Machine`], which says how to open it and what its tasks look like, and one line:
+//!
+//! ```ignore
+//! herdlet_driver::driver_contract!(#[tokio::test] Machines::of_this_kind());
+//! ```
+//!
+//! Each test runs on each of the machines that the expression makes. A driver is dropped and opened again where an agent crashes: it has to find
+//! everything again by the attempt's id, and by the handle that its start has returned, where that was stored.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "only tests see this")]
+
+mod crashes;
+mod life;
+mod sessions;
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{StreamExt as _, future::BoxFuture, stream::BoxStream};
+use herdlet_api_types::{AllocId, task::ExitResult};
+
+use super::{
+    AttemptId, DriverResult, Exited, Handle, Recovered, Recovery, Started, StopRequest, TaskConfig,
+    TaskDriver,
+};
+
+pub use crashes::{
+    crash_between_any_two_calls, crash_of_a_fenced_attempt, crash_without_the_result_of_a_start,
+};
+pub use life::{
+    destroy_leaves_nothing, ends_are_reported_once, failed_start_leaves_nothing, fence_before_start,
+    recover_in_every_state, start_twice_runs_once, stop_with_and_without_grace,
+};
+pub use sessions::{commands_run_to_their_end, frames_in_and_out, signals_are_sent, usage_until_the_end};
+
+/// A machine on which a driver runs. It outlives the driver, as the real one outlives the agent.
+pub trait Machine: Send + Sync {
+    /// The driver, as an agent opens it at its start. No other one is open.
+    fn open(&self) -> Arc<dyn TaskDriver>;
+
+    /// The config of an attempt that behaves like this.
+    fn task(&self, attempt: u32, behaviour: Behaviour) -> TaskConfig;
+
+    /// Waits until a started attempt has prepared itself to behave as it should.
+    fn prepared<'m>(&'m self, config: &'m TaskConfig) -> BoxFuture<'m, ()>;
+
+    /// A command that behaves like this in an attempt that [runs on](Behaviour::RunsOn).
+    fn command(&self, command: Command) -> Vec<String>;
+
+    /// How the driver finds an attempt that an earlier agent has started.
+    fn finds(&self) -> Finds;
+}
+
+/// What a task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behaviour {
+    /// It runs until the signal of a stop, which ends it.
+    RunsOn,
+    /// It runs on, and only SIGKILL ends it.
+    IgnoresSignals,
+    /// It ends at once with this code.
+    Ends(u8),
+    /// It can't be started.
+    FailsToStart,
+}
+
+/// What a command in a task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// It writes `out` and ends with code 4.
+    Prints,
+    /// It repeats its input on its output and ends with its input.
+    Repeats,
+}
+
+/// How a driver finds an attempt again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finds {
+    /// By its id alone.
+    ById,
+    /// By the handle that its start has returned: without it the attempt is destroyed and lost.
+    ByHandle,
+}
+
+/// Runs each test of the contract as a test of its own, on each of the machines.
+#[macro_export]
+macro_rules! driver_contract {
+    (#[$test:meta] $machines:expr) => {
+        $crate::driver_contract!(@ #[$test] $machines, start_twice_runs_once);
+        $crate::driver_contract!(@ #[$test] $machines, recover_in_every_state);
+        $crate::driver_contract!(@ #[$test] $machines, ends_are_reported_once);
+        $crate::driver_contract!(@ #[$test] $machines, stop_with_and_without_grace);
+        $crate::driver_contract!(@ #[$test] $machines, fence_before_start);
+        $crate::driver_contract!(@ #[$test] $machines, failed_start_leaves_nothing);
+        $crate::driver_contract!(@ #[$test] $machines, destroy_leaves_nothing);
+        $crate::driver_contract!(@ #[$test] $machines, signals_are_sent);
+        $crate::driver_contract!(@ #[$test] $machines, usage_until_the_end);
+        $crate::driver_contract!(@ #[$test] $machines, commands_run_to_their_end);
+        $crate::driver_contract!(@ #[$test] $machines, frames_in_and_out);
+        $crate::driver_contract!(@ #[$test] $machines, crash_between_any_two_calls);
+        $crate::driver_contract!(@ #[$test] $machines, crash_without_the_result_of_a_start);
+        $crate::driver_contract!(@ #[$test] $machines, crash_of_a_fenced_attempt);
+    };
+    (@ #[$test:meta] $machines:expr, $name:ident) => {
+        #[$test]
+        async fn $name() {
+            for machine in $machines {
+                $crate::contract::$name(&machine).await;
+            }
+        }
+    };
+}
+
+/// An agent with its driver.
+struct Agent {
+    driver: Arc<dyn TaskDriver>,
+    exits: BoxStream<'static, Exited>,
+}
+
+impl Agent {
+    fn start(machine: &dyn Machine) -> Self {
+        let driver = machine.open();
+        let exits = driver.exits();
+        Self { driver, exits }
+    }
+
+    async fn run(&self, machine: &dyn Machine, config: &TaskConfig) -> Started {
+        let started = self.driver.start(config.clone()).await.unwrap();
+        machine.prepared(config).await;
+        started
+    }
+
+    /// Recovers an attempt with everything that an agent may have stored.
+    async fn recover(&self, config: &TaskConfig, handle: Option<Handle>) -> DriverResult<Recovered> {
+        let (id, config) = (config.id.clone(), Some(config.clone()));
+        self.driver.recover(Recovery { id, config, handle, network: None }).await
+    }
+
+    async fn exit(&mut self) -> Exited {
+        self.exits.next().await.unwrap()
+    }
+
+    async fn stop(&self, id: &AttemptId, grace: Duration) {
+        self.driver.stop(id, StopRequest { signal: None, grace }).await.unwrap();
+    }
+
+    async fn found(&self) -> Vec<AttemptId> {
+        self.driver.found().await.unwrap()
+    }
+}
+
+/// An hour: no test waits for it.
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// The attempt of that number of the task that the tests are about.
+pub fn attempt_id(attempt: u32) -> AttemptId {
+    AttemptId { alloc: AllocId::from_hash([7; 16]), task: "contract".into(), attempt }
+}
+
+/// The end of an attempt that has ended.
+fn exit_of(recovered: Recovered) -> ExitResult {
+    match recovered {
+        Recovered::Exited(exit) => exit,
+        other @ (Recovered::NotStarted | Recovered::Running | Recovered::Lost { .. }) => panic!("{other:?}"),
+    }
+}
+
+/// An attempt that never began, or of which everything was removed. A ledger may remember for a while that it must not begin.
+fn assert_nothing_is_left(recovered: &Recovered) {
+    assert!(matches!(recovered, Recovered::NotStarted | Recovered::Lost { .. }), "{recovered:?}");
+}

@@ -1,0 +1,122 @@
+//! Agents that crash: the driver is dropped, and another one goes on where it was.
+
+use super::{Agent, Behaviour, Command, Finds, LONG, Machine, assert_nothing_is_left};
+use crate::{Handle, Leftover, Recovered, TaskConfig};
+
+/// A call that an agent makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Start,
+    Signal,
+    Exec,
+    Stop,
+    Destroy,
+}
+
+/// A life, each call of which may come twice.
+const LIFE: [Call; 8] = [
+    Call::Start,
+    Call::Start,
+    Call::Signal,
+    Call::Exec,
+    Call::Stop,
+    Call::Stop,
+    Call::Destroy,
+    Call::Destroy,
+];
+
+/// What an agent has stored of the attempt.
+struct Stored {
+    config: TaskConfig,
+    handle: Option<Handle>,
+}
+
+async fn call(machine: &dyn Machine, agent: &Agent, stored: &mut Stored, call: Call) {
+    let id = stored.config.id.clone();
+    match call {
+        Call::Start => stored.handle = agent.run(machine, &stored.config).await.handle,
+        Call::Signal if agent.driver.info().capabilities.signals => {
+            agent.driver.signal(&id, "SIGCONT").await.unwrap();
+        }
+        Call::Exec if agent.driver.info().capabilities.exec => {
+            let done = agent.driver.exec(&id, &machine.command(Command::Prints), LONG).await.unwrap();
+            assert_eq!(done.exit.code, 4);
+        }
+        Call::Signal | Call::Exec => {}
+        Call::Stop => agent.stop(&id, LONG).await,
+        Call::Destroy => agent.driver.destroy(&id, Leftover::MainMustBeGone).await.unwrap(),
+    }
+}
+
+/// An agent crashes after each call of a life in turn. The next one finds what there is, and lives the rest.
+pub async fn crash_between_any_two_calls(machine: &dyn Machine) {
+    for (attempt, crash_after) in (1..).zip(0..=LIFE.len()) {
+        let mut stored = Stored { config: machine.task(attempt, Behaviour::RunsOn), handle: None };
+        let id = stored.config.id.clone();
+        let (before, after) = LIFE.split_at(crash_after);
+        let agent = Agent::start(machine);
+        agent.driver.set_earlier(&[].into());
+        for next in before {
+            call(machine, &agent, &mut stored, *next).await;
+        }
+        drop(agent);
+        let mut agent = Agent::start(machine);
+        let began = before.contains(&Call::Start);
+        agent.driver.set_earlier(&began.then(|| id.clone()).into_iter().collect());
+        let recovered = agent.recover(&stored.config, stored.handle.clone()).await.unwrap();
+        match before.last() {
+            None => assert_eq!(recovered, Recovered::NotStarted),
+            Some(Call::Start | Call::Signal | Call::Exec) => assert_eq!(recovered, Recovered::Running),
+            Some(Call::Stop) => assert!(matches!(recovered, Recovered::Exited(_)), "{recovered:?}"),
+            Some(Call::Destroy) => assert_nothing_is_left(&recovered),
+        }
+        for next in after {
+            call(machine, &agent, &mut stored, *next).await;
+        }
+        if after.contains(&Call::Stop) && recovered == Recovered::Running || before.is_empty() {
+            assert_eq!(agent.exit().await.id, id);
+        }
+        assert!(agent.found().await.is_empty(), "after {crash_after} calls");
+    }
+}
+
+/// An agent crashes when an attempt runs and nothing of its start is stored. A driver that needs the handle can't take it over: it ends it,
+/// and says that it is lost. No driver leaves two running.
+pub async fn crash_without_the_result_of_a_start(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let config = machine.task(1, Behaviour::RunsOn);
+    agent.run(machine, &config).await;
+    drop(agent);
+    let mut agent = Agent::start(machine);
+    agent.driver.set_earlier(&[config.id.clone()].into());
+    let recovered = agent.recover(&config, None).await.unwrap();
+    match machine.finds() {
+        Finds::ById => {
+            assert_eq!(recovered, Recovered::Running);
+            agent.stop(&config.id, LONG).await;
+            assert_eq!(agent.exit().await.id, config.id);
+        }
+        Finds::ByHandle => assert!(matches!(recovered, Recovered::Lost { .. }), "{recovered:?}"),
+    }
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    assert!(agent.found().await.is_empty());
+    let next = machine.task(2, Behaviour::RunsOn);
+    agent.run(machine, &next).await;
+    assert_eq!(agent.found().await, std::slice::from_ref(&next.id));
+    agent.driver.destroy(&next.id, Leftover::Kill).await.unwrap();
+}
+
+/// An agent fences an attempt and crashes: the next one does not start it either, as long as it asks first.
+pub async fn crash_of_a_fenced_attempt(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let config = machine.task(1, Behaviour::RunsOn);
+    agent.stop(&config.id, LONG).await;
+    drop(agent);
+    let agent = Agent::start(machine);
+    agent.driver.set_earlier(&[config.id.clone()].into());
+    let recovered = agent.recover(&config, None).await.unwrap();
+    assert!(matches!(recovered, Recovered::Lost { .. }), "{recovered:?}");
+    agent.driver.start(config.clone()).await.unwrap_err();
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    assert!(agent.found().await.is_empty());
+}

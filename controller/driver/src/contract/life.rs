@@ -1,0 +1,141 @@
+//! From the start to the end, within the life of one agent and after it.
+
+use super::{Agent, Behaviour, LONG, Machine, assert_nothing_is_left, exit_of};
+use crate::{Exited, Leftover, Recovered};
+use std::time::Duration;
+
+/// Starting an attempt that runs adopts it.
+pub async fn start_twice_runs_once(machine: &dyn Machine) {
+    let mut agent = Agent::start(machine);
+    let config = machine.task(1, Behaviour::RunsOn);
+    let (first, second) =
+        futures_util::future::join(agent.driver.start(config.clone()), agent.driver.start(config.clone()))
+            .await;
+    assert_eq!(first.unwrap(), second.unwrap());
+    agent.run(machine, &config).await;
+    assert_eq!(agent.found().await, std::slice::from_ref(&config.id));
+    agent.stop(&config.id, LONG).await;
+    assert_eq!(agent.exit().await.id, config.id);
+    // One has ended: no second one runs.
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    assert!(agent.found().await.is_empty());
+}
+
+/// What became of an attempt is known to the agent that started it, and to the one after it.
+pub async fn recover_in_every_state(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let config = machine.task(1, Behaviour::RunsOn);
+    agent.driver.set_earlier(&[].into());
+    assert_eq!(agent.recover(&config, None).await.unwrap(), Recovered::NotStarted);
+    let handle = agent.run(machine, &config).await.handle;
+    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    drop(agent);
+    let agent = Agent::start(machine);
+    agent.driver.set_earlier(&[config.id.clone()].into());
+    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    // Asked again, as after drift.
+    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    agent.stop(&config.id, LONG).await;
+    let exit = exit_of(agent.recover(&config, handle.clone()).await.unwrap());
+    drop(agent);
+    let agent = Agent::start(machine);
+    agent.driver.set_earlier(&[config.id.clone()].into());
+    assert_eq!(exit_of(agent.recover(&config, handle).await.unwrap()), exit);
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    assert_nothing_is_left(&agent.recover(&config, None).await.unwrap());
+}
+
+/// Each agent learns of each end once, whether it has started the attempt or recovered it.
+pub async fn ends_are_reported_once(machine: &dyn Machine) {
+    let mut agent = Agent::start(machine);
+    for (attempt, code) in [(1, 0), (2, 3)] {
+        let config = machine.task(attempt, Behaviour::Ends(code));
+        agent.run(machine, &config).await;
+        let Exited { id, result } = agent.exit().await;
+        assert_eq!((id, result.code, result.signal), (config.id.clone(), i32::from(code), 0));
+        assert_eq!(exit_of(agent.recover(&config, None).await.unwrap()), result);
+    }
+    let config = machine.task(3, Behaviour::RunsOn);
+    let handle = agent.run(machine, &config).await.handle;
+    drop(agent);
+    let mut agent = Agent::start(machine);
+    assert_eq!(agent.recover(&config, handle).await.unwrap(), Recovered::Running);
+    agent.stop(&config.id, LONG).await;
+    assert_eq!(agent.exit().await.id, config.id);
+    // Nothing comes between: neither of the ends before, nor the same again.
+    let config = machine.task(4, Behaviour::Ends(0));
+    agent.run(machine, &config).await;
+    assert_eq!(agent.exit().await.id, config.id);
+    for attempt in 1..=4 {
+        let id = machine.task(attempt, Behaviour::RunsOn).id;
+        agent.driver.destroy(&id, Leftover::Kill).await.unwrap();
+    }
+    assert!(agent.found().await.is_empty());
+}
+
+/// A stop waits for the end; without grace it kills. Stopping what has ended is no error.
+pub async fn stop_with_and_without_grace(machine: &dyn Machine) {
+    let mut agent = Agent::start(machine);
+    for (attempt, behaviour, grace) in [
+        (1, Behaviour::RunsOn, LONG),
+        (2, Behaviour::RunsOn, Duration::ZERO),
+        (3, Behaviour::IgnoresSignals, Duration::ZERO),
+        (4, Behaviour::IgnoresSignals, Duration::from_millis(50)),
+    ] {
+        let config = machine.task(attempt, behaviour);
+        agent.run(machine, &config).await;
+        agent.stop(&config.id, grace).await;
+        let Exited { id, result } = agent.exit().await;
+        assert_eq!(id, config.id);
+        assert!(!result.is_success() || behaviour == Behaviour::RunsOn, "{result:?}");
+        if behaviour == Behaviour::IgnoresSignals {
+            assert_eq!(result.signal, 9);
+        }
+        agent.stop(&config.id, grace).await;
+        agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    }
+    assert!(agent.found().await.is_empty());
+}
+
+/// An attempt that is stopped before it was started never begins.
+pub async fn fence_before_start(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let config = machine.task(1, Behaviour::RunsOn);
+    agent.stop(&config.id, LONG).await;
+    agent.driver.start(config.clone()).await.unwrap_err();
+    let recovered = agent.recover(&config, None).await.unwrap();
+    assert!(matches!(recovered, Recovered::Lost { .. }), "{recovered:?}");
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    let next = machine.task(2, Behaviour::RunsOn);
+    agent.run(machine, &next).await;
+    agent.driver.destroy(&next.id, Leftover::Kill).await.unwrap();
+}
+
+/// A start that failed is an error, and the next attempt begins all the same.
+pub async fn failed_start_leaves_nothing(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let config = machine.task(1, Behaviour::FailsToStart);
+    agent.driver.start(config.clone()).await.unwrap_err();
+    let recovered = agent.recover(&config, None).await.unwrap();
+    assert_ne!(recovered, Recovered::Running);
+    agent.stop(&config.id, Duration::ZERO).await;
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    assert!(agent.found().await.is_empty());
+    let next = machine.task(2, Behaviour::RunsOn);
+    agent.run(machine, &next).await;
+    agent.driver.destroy(&next.id, Leftover::Kill).await.unwrap();
+}
+
+/// What runs is only removed by who says so; what is unknown is no error.
+pub async fn destroy_leaves_nothing(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let config = machine.task(1, Behaviour::IgnoresSignals);
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
+    let handle = agent.run(machine, &config).await.handle;
+    agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap_err();
+    assert_eq!(agent.recover(&config, handle).await.unwrap(), Recovered::Running);
+    agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
+    agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
+    assert!(agent.found().await.is_empty());
+    assert_nothing_is_left(&agent.recover(&config, None).await.unwrap());
+}

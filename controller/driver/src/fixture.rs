@@ -1,0 +1,129 @@
+//! A driver for tests of what calls drivers. Runs nothing; what a test asks of it is given to it as functions.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, ready},
+    stream::BoxStream,
+};
+
+use super::{
+    AttemptId, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited, Fingerprint,
+    Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver, Usage,
+};
+
+/// A stream of measurements.
+pub type Measurements = BoxStream<'static, DriverResult<Usage>>;
+
+type Stats = dyn Fn(&AttemptId) -> DriverResult<Measurements> + Send + Sync;
+type Exec = dyn Fn(ExecRequest) -> DriverResult<ExecSession> + Send + Sync;
+
+/// The driver.
+pub struct StandIn {
+    info: Arc<DriverInfo>,
+    stats: Option<Box<Stats>>,
+    exec: Option<Box<Exec>>,
+    /// What it says of itself.
+    pub fingerprints: Outlet<Fingerprint>,
+    /// What it says of attempts.
+    pub exits: Outlet<Exited>,
+}
+
+impl StandIn {
+    /// A driver that describes itself so.
+    pub fn new(info: DriverInfo) -> Self {
+        let (fingerprints, exits) = (Outlet::default(), Outlet::default());
+        Self { info: Arc::new(info), stats: None, exec: None, fingerprints, exits }
+    }
+
+    /// Measures attempts so.
+    #[must_use]
+    pub fn with_stats(
+        self,
+        stats: impl Fn(&AttemptId) -> DriverResult<Measurements> + Send + Sync + 'static,
+    ) -> Self {
+        Self { stats: Some(Box::new(stats)), ..self }
+    }
+
+    /// Executes commands so.
+    #[must_use]
+    pub fn with_exec(
+        self,
+        exec: impl Fn(ExecRequest) -> DriverResult<ExecSession> + Send + Sync + 'static,
+    ) -> Self {
+        Self { exec: Some(Box::new(exec)), ..self }
+    }
+}
+
+impl Default for StandIn {
+    fn default() -> Self {
+        Self::new(DriverInfo { name: "stand_in".to_owned(), ..DriverInfo::mock() })
+    }
+}
+
+impl fmt::Debug for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StandIn").field(&self.info.name).finish()
+    }
+}
+
+impl TaskDriver for StandIn {
+    fn info(&self) -> Arc<DriverInfo> {
+        Arc::clone(&self.info)
+    }
+
+    fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
+        let fingerprints = self.fingerprints.stream();
+        // One without a description ends the stream.
+        fingerprints.take_while(|fingerprint| ready(!fingerprint.description.is_empty())).boxed()
+    }
+
+    fn exits(&self) -> BoxStream<'static, Exited> {
+        self.exits.stream()
+    }
+
+    fn start(&self, _: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
+        async { Ok(Started::default()) }.boxed()
+    }
+
+    fn recover(&self, _: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
+        async { Ok(Recovered::Running) }.boxed()
+    }
+
+    fn stop<'a>(&'a self, _: &'a AttemptId, _: StopRequest) -> BoxFuture<'a, DriverResult<()>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn destroy<'a>(&'a self, _: &'a AttemptId, _: Leftover) -> BoxFuture<'a, DriverResult<()>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn stats<'a>(
+        &'a self,
+        id: &'a AttemptId,
+        _: Duration,
+    ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
+        async move {
+            match &self.stats {
+                Some(stats) => stats(id),
+                None => Err(DriverError::Unsupported { ability: "statistics" }),
+            }
+        }
+        .boxed()
+    }
+
+    fn exec_streaming<'a>(
+        &'a self,
+        _: &'a AttemptId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, DriverResult<ExecSession>> {
+        async move {
+            match &self.exec {
+                Some(exec) => exec(request),
+                None => Err(DriverError::Unsupported { ability: "executing commands" }),
+            }
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,26 @@
+//! The node under the planner: what it is, and which of its task drivers are away.
+//!
+//! In: the node as it is now. Out: keys to plan again. Jobs are asked once more whether they may run here; what runs runs on.
+
+use std_alloc::{collections::BTreeMap, string::String};
+
+use super::World;
+use crate::{env::NodeFacts, op::Key, turn::OpenTurn};
+
+impl World {
+    pub(super) fn node_changed(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        facts: NodeFacts,
+        away: BTreeMap<String, String>,
+    ) {
+        self.ctx.settings.node = facts;
+        self.ctx.away = away;
+        for (key, entry) in &mut self.jobs {
+            entry.infeasible = None;
+            entry.stale = true;
+            open.dirty.insert(Key::Job(key.clone()));
+        }
+        open.dirty.extend(self.allocs.iter().map(|(id, _)| Key::Alloc(id)));
+    }
+}

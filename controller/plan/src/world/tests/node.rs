@@ -1,0 +1,96 @@
+//! Task drivers that go away and come back under jobs that need them.
+
+use std_alloc::{boxed::Box, format, string::String};
+
+use herdlet_api_types::view::Reason;
+
+use super::*;
+
+fn driver() -> String {
+    one_task()[0].groups[0].tasks[0].driver.clone()
+}
+
+impl Bench {
+    fn report(&mut self, away: &[&str]) {
+        let away = away.iter().map(|why| (driver(), String::from(*why))).collect();
+        let facts = Box::new(self.world.ctx.settings.node.clone());
+        self.see(Event::Node { facts, away });
+    }
+
+    fn starts(&mut self) -> usize {
+        self.settle().iter().filter(|action| matches!(action.verb, Verb::Start { .. })).count()
+    }
+}
+
+#[test]
+fn a_job_waits_for_a_driver_that_is_away() {
+    let mut bench = Bench::new();
+    bench.report(&["it is gone"]);
+    bench.apply(one_task(), Vec::new());
+    assert_eq!(bench.world.allocations().count(), 0);
+    let view = bench.job();
+    assert_eq!(view.convergence.reason, Some(Reason::Constraint));
+    assert_eq!(view.convergence.message, format!("j.g: driver {} is away: it is gone", driver()));
+    assert_eq!(view.unplaced["g"].filtered_by, ["missing drivers"]);
+    bench.report(&[]);
+    assert_eq!((bench.starts(), bench.world.allocations().count()), (1, 1));
+}
+
+#[test]
+fn what_runs_is_left_alone_and_what_has_ended_waits_for_the_driver() {
+    let mut bench = running();
+    let id = bench.id();
+    bench.report(&["it does not work: no answer"]);
+    assert!(bench.settle().is_empty(), "nothing of a running task is touched");
+    let result = crate::fixture::exit(1);
+    bench.see(Event::Exited { alloc: id, task: String::from("main"), attempt: 1, result });
+    // The delay of the restart policy is over.
+    bench.now = at(3_600);
+    bench.see(Event::ClockSet);
+    bench.dirty.insert(Key::Alloc(id));
+    bench.plan();
+    assert_eq!(bench.starts(), 0);
+    bench.dirty.insert(Key::Alloc(id));
+    bench.plan();
+    let shown = bench.shown().expect("it is shown").convergence;
+    assert_eq!(shown.reason, Some(Reason::Dependency));
+    let expected = format!("waits for the driver {}: it does not work: no answer", driver());
+    assert!(shown.message.ends_with(&expected), "{}", shown.message);
+    bench.report(&[]);
+    assert_eq!(bench.starts(), 1);
+}
+
+#[test]
+fn an_attempt_that_was_not_started_yet_waits_too() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    let id = bench.id();
+    // Its first start has failed for the moment, and the driver goes before the next try.
+    let class = crate::action::FailureClass::Retry;
+    let fail = |action: &Action| {
+        let is_start = matches!(action.verb, Verb::Start { .. });
+        is_start.then(|| Outcome::Failed { class, why: String::from("reach the driver") })
+    };
+    while bench.turn.actions.iter().all(|action| !matches!(action.verb, Verb::Start { .. })) {
+        let asked: Vec<Action> = core::mem::take(&mut bench.turn.actions);
+        for action in asked {
+            let outcome = fail(&action).unwrap_or(Outcome::Done(None));
+            bench.see(Event::Outcome(action.op, outcome));
+        }
+    }
+    let start = bench.turn.actions.pop().expect("a start");
+    let failed = fail(&start).expect("it fails");
+    bench.see(Event::Outcome(start.op, failed));
+    bench.report(&["it is gone"]);
+    bench.now = at(3_600);
+    bench.dirty.insert(Key::Alloc(id));
+    bench.plan();
+    let not_started = |action: &Action| {
+        matches!(action.verb, Verb::Recover { .. }).then_some(Outcome::Recovered(Recovered::NotStarted))
+    };
+    let asked = bench.settle_but(not_started);
+    assert!(asked.iter().all(|action| !matches!(action.verb, Verb::Start { .. })));
+    bench.report(&[]);
+    let asked = bench.settle_but(not_started);
+    assert_eq!(asked.iter().filter(|action| matches!(action.verb, Verb::Start { .. })).count(), 1);
+}

@@ -1,0 +1,269 @@
+//! Tasks as processes, for every driver whose tasks are some: each attempt is held by a cgroup and supervised.
+//!
+//! In: attempts, and a driver's way to make a process of one ([`Translate`]). Out: processes, their exits, their usage. All it knows of an attempt can be found
+//! again from the attempt's id: the record, the cgroup, the supervisor named in the record. What it keeps in memory only makes that quicker, except
+//! for one thing: how to execute commands in the attempt (environment, user, directory), which [`Recovery`] brings back.
+//!
+//! ```text
+//! start    claim nothing, look at the record ─► cgroup ─► supervisor ─► record says running
+//! exit     record says exited, or the supervisor died ─► OOM counter ─► exits()
+//! stop     tombstone, or signal ─► grace ─► SIGKILL ─► everything left in cgroup and process tree
+//! destroy  everything left ─► cgroup removed ─► record removed
+//! ```
+
+mod end;
+mod exec;
+mod failure;
+mod ledger;
+mod look;
+mod start;
+mod stats;
+mod supervise;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    io,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use herdlet_base::error::in_full;
+use herdlet_base::signal;
+use herdlet_driver::Availability;
+use herdlet_driver::{
+    self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited,
+    Fingerprint, Health, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
+    TaskEvent, Usage,
+};
+
+use super::{
+    attempts::{Attempts, AttemptsError},
+    cgroup::{Cgroup, Isolation},
+    supervisor::{self, Invocation, Program, Record, State},
+};
+use supervise::Live;
+
+/// How a driver makes a process of a task. This is where drivers of processes differ: one that isolates its tasks gives them a root and
+/// namespaces here, in the [`Invocation`] that the supervisor carries out.
+pub trait Translate: Debug + Send + Sync + 'static {
+    /// The main process of a task. Blocking: it may ask name services and look for files.
+    ///
+    /// # Errors
+    /// With the class of a failed start.
+    fn task(&self, task: &TaskConfig) -> DriverResult<Translated>;
+
+    /// A command in a running task. Blocking, likewise.
+    ///
+    /// # Errors
+    /// When there is no such command, or the task is not such that it could be run.
+    fn command(&self, task: &TaskConfig, command: &str, args: &[String]) -> DriverResult<Invocation>;
+}
+
+/// A task as a process.
+#[derive(Debug)]
+pub struct Translated {
+    pub invocation: Invocation,
+    /// How many processes and threads it may have.
+    pub processes: Option<u64>,
+}
+
+/// What the engine works with.
+#[derive(Debug)]
+pub struct Setup {
+    /// The watched attempts directory.
+    pub attempts: Arc<Attempts>,
+    pub program: Program,
+    /// Whether there are cgroups.
+    pub isolation: Isolation,
+    /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
+    pub leash: Option<OwnedFd>,
+    /// Whether tasks may be started. Those that run are looked after in any case.
+    pub starts: Availability,
+}
+
+/// A driver whose tasks are processes.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    info: Arc<DriverInfo>,
+    translate: Box<dyn Translate>,
+    setup: Setup,
+    exits: Outlet<Exited>,
+    live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
+}
+
+impl Engine {
+    /// A driver without attempts; those of an earlier agent come with `recover`. Must be called within a tokio runtime.
+    pub fn new(info: DriverInfo, translate: impl Translate, setup: Setup) -> Self {
+        if let Some(cgroups) = setup.isolation.cgroups()
+            && let Err(error) = setup.attempts.watch_cgroups(cgroups.tree())
+        {
+            tracing::warn!(error = in_full(&error), "cgroups are only looked at when a task is recovered");
+        }
+        Self {
+            shared: Arc::new(Shared {
+                info: Arc::new(info),
+                translate: Box::new(translate),
+                setup,
+                exits: Outlet::default(),
+                live: Mutex::default(),
+            }),
+        }
+    }
+}
+
+impl TaskDriver for Engine {
+    fn info(&self) -> Arc<DriverInfo> {
+        Arc::clone(&self.shared.info)
+    }
+
+    fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
+        let Setup { isolation, starts, .. } = &self.shared.setup;
+        let found = match (starts, isolation) {
+            (Availability::Disabled, _) => Fingerprint {
+                health: Health::Undetected,
+                description: "disabled".to_owned(),
+                attributes: BTreeMap::new(),
+            },
+            (Availability::Enabled, isolation) => Fingerprint {
+                health: Health::Healthy,
+                description: match isolation {
+                    Isolation::Cgroups(_) => "Healthy".to_owned(),
+                    Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
+                },
+                attributes: BTreeMap::new(),
+            },
+        };
+        stream::once(async { found }).chain(stream::pending()).boxed()
+    }
+
+    fn exits(&self) -> BoxStream<'static, Exited> {
+        self.shared.exits.stream()
+    }
+
+    fn events(&self) -> BoxStream<'static, TaskEvent> {
+        self.shared.attempts().events().stream()
+    }
+
+    fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
+        self.shared.attempts().set_earlier(known);
+    }
+
+    fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
+        self.shared.start(config).boxed()
+    }
+
+    fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
+        self.shared.recover(recovery).boxed()
+    }
+
+    fn stop<'a>(&'a self, id: &'a AttemptId, how: StopRequest) -> BoxFuture<'a, DriverResult<()>> {
+        self.shared.stop(id, how).boxed()
+    }
+
+    fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>> {
+        self.shared.destroy(id, leftover).boxed()
+    }
+
+    fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+        async { self.shared.found() }.boxed()
+    }
+
+    fn stats<'a>(
+        &'a self,
+        id: &'a AttemptId,
+        interval: Duration,
+    ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
+        async move { stats::stream(&self.shared, id, interval) }.boxed()
+    }
+
+    fn signal<'a>(&'a self, id: &'a AttemptId, name: &'a str) -> BoxFuture<'a, DriverResult<()>> {
+        async move {
+            let signal = signal::parse(name).map_err(DriverError::fatal)?;
+            let (_, record) = self.shared.running(id)?;
+            if let Some(main) = supervisor::open_task(&record).map_err(DriverError::retry)? {
+                main.send(signal).map_err(DriverError::retry)?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn exec_streaming<'a>(
+        &'a self,
+        id: &'a AttemptId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, DriverResult<ExecSession>> {
+        exec::session(&self.shared, id, request).boxed()
+    }
+}
+
+impl Shared {
+    fn attempts(&self) -> &Arc<Attempts> {
+        &self.setup.attempts
+    }
+
+    fn cgroup(&self, id: &AttemptId) -> Option<Cgroup> {
+        self.setup.isolation.cgroups().map(|cgroups| cgroups.of(id))
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<AttemptId, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &AttemptId) -> Option<Arc<Live>> {
+        self.live().get(id).map(Arc::clone)
+    }
+
+    /// A running attempt that is taken care of, with its record.
+    fn running(&self, id: &AttemptId) -> DriverResult<(Arc<Live>, Record)> {
+        let live = self.find(id).ok_or_else(|| DriverError::Gone(id.clone()))?;
+        match self.attempts().record(id).map_err(DriverError::retry)? {
+            Some(record) if record.state == State::Running => Ok((live, record)),
+            Some(_) | None => Err(DriverError::fatal(format!("find {id} running"))),
+        }
+    }
+
+    fn found(&self) -> DriverResult<Vec<AttemptId>> {
+        let mut found = self.attempts().found().map_err(DriverError::retry)?;
+        if let Some(cgroups) = self.setup.isolation.cgroups() {
+            found.extend(cgroups.found().map_err(DriverError::retry)?);
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+impl From<AttemptsError> for DriverError {
+    fn from(error: AttemptsError) -> Self {
+        Self::retry(error)
+    }
+}
+
+/// Runs something that blocks off the async threads.
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
+) -> DriverResult<T> {
+    match herdlet_runtime::off_thread(work).await {
+        Ok(result) => result,
+        Err(error) => Err(DriverError::retry(io::Error::other(error))),
+    }
+}
+
+fn retry(error: impl Into<BoxError>) -> DriverError {
+    DriverError::retry(error)
+}

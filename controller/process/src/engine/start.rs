@@ -1,0 +1,257 @@
+//! Starting an attempt, and taking over one that an earlier agent started.
+
+use std::{os::fd::AsFd, sync::Arc};
+
+use herdlet_api_types::job::LogMode;
+use herdlet_base::safe_fs::open_logs;
+use herdlet_driver::{
+    AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
+    limits::Limits, recover_by,
+};
+use rustix::fs::{Mode, OFlags};
+
+use super::{
+    Shared, Translated,
+    failure::{is_shortage, start_error, without_record},
+    look, off_thread,
+    supervise::{self, Cause, Live, NeverRan},
+};
+use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, WhenFull, launch};
+
+const MIB: u64 = 1024 * 1024;
+/// An attempt's name is that of a file and a directory.
+const NAME_LEN_MAX: usize = 255;
+/// Log files have a suffix such as `.stdout.4294967295`.
+const LOG_NAME_LEN_MAX: usize = NAME_LEN_MAX - 18;
+
+impl Shared {
+    pub(super) async fn start(self: &Arc<Self>, config: TaskConfig) -> DriverResult<Started> {
+        let id = config.id.clone();
+        if id.name().len() > NAME_LEN_MAX || config.dirs.log_name.len() > LOG_NAME_LEN_MAX {
+            return Err(DriverError::fatal(format!("start {id}: the task's name is too long")));
+        }
+        let config = Arc::new(config);
+        if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
+            if self.setup.starts == Availability::Disabled {
+                return Err(DriverError::fatal(format!(
+                    "start {id}: the driver {driver} is turned off here; turn it on with `drivers.{driver}.enabled` in the config",
+                    driver = self.info.name,
+                )));
+            }
+            let child = off_thread({
+                let (shared, config) = (Arc::clone(self), Arc::clone(&config));
+                move || shared.launch(&config)
+            })
+            .await;
+            let child = match child {
+                Ok(child) => child,
+                Err(error) => {
+                    self.remove_unused_cgroup(&id).await;
+                    return Err(error);
+                }
+            };
+            self.begun(&id, child).await?;
+        }
+        self.adopt(&id, config).await
+    }
+
+    pub(super) async fn recover(self: &Arc<Self>, recovery: Recovery) -> DriverResult<Recovered> {
+        let Recovery { id, config, .. } = recovery;
+        if let Some(live) = self.find(&id) {
+            if let Some(config) = config {
+                live.set_config(Arc::new(config));
+            }
+            return Ok(self.recovered(&id, &live).await);
+        }
+        recover_by(&**self, &id, |record| self.take_over(&id, record, config.map(Arc::new))).await
+    }
+
+    /// One that an agent before this one has started.
+    async fn take_over(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        record: Record,
+        config: Option<Arc<TaskConfig>>,
+    ) -> DriverResult<Recovered> {
+        match record.state {
+            // The agent that was to start it again has ended before it could. The record goes with the next start.
+            State::StartFailed { step, errno, .. } if is_shortage(step, i32::from(errno)) => {
+                Ok(Recovered::NotStarted)
+            }
+            State::StartFailed { .. } | State::Exited(_) | State::Tombstone => {
+                Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(id).as_ref())))
+            }
+            State::Created | State::Running => {
+                let live = self.supervise(id, config).await?;
+                Ok(self.recovered(id, &live).await)
+            }
+        }
+    }
+
+    /// What became of one that is taken care of. One that runs is brought back to where it belongs.
+    async fn recovered(self: &Arc<Self>, id: &AttemptId, live: &Live) -> Recovered {
+        match live.begun().await {
+            Ok(()) => {}
+            Err(NeverRan { cause: Cause::Machine, .. }) => {
+                self.live().remove(id);
+                return Recovered::NotStarted;
+            }
+            Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
+        }
+        if live.exit().is_none()
+            && let Err(error) = look::look(self, id).await
+        {
+            tracing::warn!(%id, error = error.why(), "failed to bring a task back into its cgroup");
+        }
+        live.exit().map_or(Recovered::Running, Recovered::Exited)
+    }
+
+    /// Waits until somebody has claimed the attempt: this supervisor or another one that came first.
+    async fn begun(self: &Arc<Self>, id: &AttemptId, child: Child) -> DriverResult<()> {
+        // Waited for in any case, or it would stay a zombie.
+        let reaped = tokio::spawn(child.wait());
+        let claimed = self.attempts().until(id, |record| record.map(|_| ()));
+        tokio::select! {
+            biased;
+            claimed = claimed => Ok(claimed?),
+            end = reaped => {
+                if self.attempts().record(id)?.is_some() {
+                    return Ok(());
+                }
+                self.remove_unused_cgroup(id).await;
+                let why = match end {
+                    Ok(Ok(end)) => without_record(end, self.attempts().path()),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(error) => error.to_string(),
+                };
+                Err(DriverError::retry(format!("start the supervisor of {id}: {why}")))
+            }
+        }
+    }
+
+    /// Takes care of a claimed attempt; done when its process runs.
+    async fn adopt(self: &Arc<Self>, id: &AttemptId, config: Arc<TaskConfig>) -> DriverResult<Started> {
+        let live = match self.find(id) {
+            Some(live) => live,
+            None => self.supervise(id, Some(Arc::clone(&config))).await?,
+        };
+        live.set_config(config);
+        let begun = live.begun().await;
+        let record = self.attempts().record(id)?;
+        match (begun, record.map(|record| record.state)) {
+            (_, Some(State::StartFailed { step, errno, .. })) => {
+                self.live().remove(id);
+                self.remove_unused_cgroup(id).await;
+                let error = start_error(step, i32::from(errno));
+                if matches!(error, DriverError::Retry(_)) {
+                    self.attempts().retract(id)?;
+                }
+                Err(error)
+            }
+            (_, Some(State::Tombstone)) => {
+                self.live().remove(id);
+                Err(DriverError::fatal(format!("start {id}: it was cancelled before")))
+            }
+            (Ok(()), _) => Ok(Started::default()),
+            (Err(NeverRan { why, cause }), _) => {
+                self.live().remove(id);
+                let why = format!("start {id}: {why}");
+                match cause {
+                    Cause::Machine => {
+                        self.attempts().retract(id)?;
+                        Err(DriverError::retry(why))
+                    }
+                    Cause::Task | Cause::Unknown => Err(DriverError::recoverable(why)),
+                }
+            }
+        }
+    }
+
+    /// Blocking: name services, files, the clone itself.
+    fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
+        let Translated { mut invocation, processes } = self.translate.task(task)?;
+        if let Some(cgroups) = self.setup.isolation.cgroups() {
+            let limits = Limits { processes, ..Limits::of(&task.resources) };
+            let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::retry)?;
+            invocation.tasks_files = cgroup.tasks_files();
+            invocation.cgroup = Some(cgroup.dir().to_owned());
+        }
+        let open = |path: &std::path::Path| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty())
+                .map_err(|errno| DriverError::retry(format!("open {}: {errno}", path.display())))
+        };
+        // The supervisor may write where the task may not: no link in what belongs to tasks is followed.
+        let logs_dir = open_logs(&task.dirs.logs).map_err(DriverError::retry)?;
+        let runtime_dir = self.attempts().present()?;
+        let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
+        launch(&Launch {
+            program: &self.setup.program,
+            record: &task.id.name(),
+            runtime_dir: runtime_dir.as_fd(),
+            logs_dir: logs_dir.as_fd(),
+            invocation: &invocation,
+            logs: &logs(task),
+            shims_cgroup: shims.as_ref().map(AsFd::as_fd),
+            leash: self.setup.leash.as_ref().map(AsFd::as_fd),
+        })
+        .map_err(launch_error)
+    }
+
+    /// After a failed start. One that somebody runs in all the same is left alone.
+    async fn remove_unused_cgroup(&self, id: &AttemptId) {
+        let Some(cgroup) =
+            self.cgroup(id).filter(|cgroup| cgroup.is_populated().is_ok_and(|is_populated| !is_populated))
+        else {
+            return;
+        };
+        if let Err(error) = cgroup.remove().await {
+            tracing::debug!(%id, %error, "failed to remove the cgroup of a failed start");
+        }
+    }
+}
+
+fn logs(task: &TaskConfig) -> Logs {
+    if task.logs.disabled {
+        return Logs::Disabled;
+    }
+    Logs::Files(LogFiles {
+        name: task.dirs.log_name.clone(),
+        files_max: task.logs.max_files.max(1),
+        file_size_max: task.logs.max_file_size_mib.max(1).saturating_mul(MIB),
+        when_full: match task.logs.mode {
+            LogMode::Drop => WhenFull::Drop,
+            LogMode::Block => WhenFull::Block,
+        },
+    })
+}
+
+/// A supervisor that could not be spawned has begun nothing. Only a task that can't be described is the task's own fault.
+fn launch_error(error: LaunchError) -> DriverError {
+    match error {
+        LaunchError::Spec { .. } => DriverError::recoverable(error),
+        LaunchError::Handover { .. } | LaunchError::Spawn { .. } => DriverError::retry(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::Step;
+    use herdlet_driver::FailureClass as Class;
+
+    #[test]
+    fn what_the_machine_lacks_or_refuses_is_no_fault_of_a_task() {
+        let class = |step, errno| start_error(step, errno).class();
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
+            assert_eq!(class(Step::Exec, errno), Class::Retry);
+        }
+        // A cgroup that somebody removed, or that takes no process.
+        assert_eq!(class(Step::Cgroup, libc::ENOENT), Class::Retry);
+        assert_eq!(class(Step::Clone, libc::EBUSY), Class::Retry);
+        assert_eq!(class(Step::Exec, libc::EIO), Class::Recoverable);
+        assert_eq!(class(Step::Directory, libc::ENOENT), Class::Fatal);
+        let source = std::io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(launch_error(LaunchError::Spawn { name: "t".to_owned(), source }).class(), Class::Retry);
+    }
+}
