@@ -79,8 +79,8 @@ pub struct ServerSide {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Duration>,
     /// The data it takes over from its predecessor's disk.
-    #[serde(default, skip_serializing_if = "Heritage::is_none")]
-    pub heritage: Heritage,
+    #[serde(default, skip_serializing_if = "DiskMigration::is_none")]
+    pub heritage: DiskMigration,
     /// Allocations stopped to make room for it. It starts after they and its predecessor have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preempted: Vec<AllocId>,
@@ -108,7 +108,7 @@ pub struct TaskAction {
 /// `local` of each of its tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Heritage {
+pub enum DiskMigration {
     /// Nothing: it starts with an empty disk.
     #[default]
     None,
@@ -118,7 +118,7 @@ pub enum Heritage {
     AnyNode,
 }
 
-impl Heritage {
+impl DiskMigration {
     /// Whether nothing is taken over.
     pub fn is_none(&self) -> bool {
         *self == Self::None

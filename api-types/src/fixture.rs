@@ -6,7 +6,7 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, sync::Ar
 
 use crate::{
     AllocId, Duration, JobKey, UnixNanos,
-    alloc::{Heritage, ServerSide},
+    alloc::{DiskMigration, ServerSide},
     job::{
         AddressMode, Artifact, ArtifactMode, Check, CheckKind, DelayFunction, Group, HealthCheck, Job,
         JobType, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy, Resources, RestartMode,
@@ -239,7 +239,7 @@ pub fn server_side(job: &Arc<Job>) -> ServerSide {
         migrate: None,
         stop_on_client_after: None,
         max_run_duration: None,
-        heritage: Heritage::None,
+        heritage: DiskMigration::None,
         preempted: Vec::new(),
         task_ports: BTreeMap::new(),
         actions: BTreeMap::new(),

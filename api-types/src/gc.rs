@@ -8,9 +8,9 @@ use crate::UnixNanos;
 
 /// An ended object that can be collected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct Collectable {
     /// The kind of object.
-    pub kind: EndedKind,
+    pub kind: CollectableKind,
     /// The job's namespace.
     pub namespace: String,
     /// The job's id, or `job.group[index]`.
@@ -30,14 +30,14 @@ pub struct Ended {
 /// A finished job, or an ended allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum EndedKind {
+pub enum CollectableKind {
     /// The job is removed with all its allocations.
     Job,
     /// The allocation's directory is removed.
     Alloc,
 }
 
-impl EndedKind {
+impl CollectableKind {
     /// The name in output and metrics.
     pub fn as_str(self) -> &'static str {
         match self {

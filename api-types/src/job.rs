@@ -116,7 +116,7 @@ impl Job {
     }
 
     /// The wanted number of allocations of a group: 0 if the job is stopped or runs nothing itself.
-    pub fn wanted(&self, group: &Group) -> u32 {
+    pub fn desired_count(&self, group: &Group) -> u32 {
         if self.stop || self.makes_children() { 0 } else { group.count }
     }
 

@@ -39,7 +39,7 @@ pub use evaluation::{Evaluated, evaluation, failed_groups};
 pub use event::task_event;
 pub use file::FileInfo;
 pub use job::{job, job_status, job_stub, job_version, whole_job};
-pub use node::{Capacity, Machine, Wanted, node, node_stub};
+pub use node::{Capacity, Inclusion, Machine, node, node_stub};
 pub use scale::scale_status;
 pub use summary::job_summary;
 

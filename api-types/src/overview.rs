@@ -92,7 +92,7 @@ impl JobRow {
     }
 
     /// The state for people, including the intention to stop or delete it.
-    pub fn standing(&self) -> String {
+    pub fn progress_text(&self) -> String {
         format!("{}{}", fate(self.deleting, self.stopped), self.state.as_str())
     }
 

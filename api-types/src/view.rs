@@ -78,8 +78,8 @@ impl JobView {
     }
 
     /// The wanted number of allocations of a group.
-    pub fn wanted(&self, group: &Group) -> u32 {
-        if self.deleting { 0 } else { self.job.wanted(group) }
+    pub fn desired_count(&self, group: &Group) -> u32 {
+        if self.deleting { 0 } else { self.job.desired_count(group) }
     }
 
     /// Whether the last deployment of this version failed.

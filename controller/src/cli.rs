@@ -28,7 +28,7 @@ use herdlet_cli::{
     schema, show, status, stdout, stop, style, top, wait,
 };
 
-use nomad::Said;
+use nomad::Translation;
 
 /// Runs jobs on this machine and keeps them in their desired state: tasks, services, volumes, tokens.
 #[derive(Debug, Parser)]
@@ -299,15 +299,15 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
     let said = nomad::translate(&args);
     // Before anything is printed, because errors are coloured too. Includes Nomad's flags.
-    style::choose(words::color(if let Said::Translated(ours) = &said { ours } else { &args }));
+    style::choose(words::color(if let Translation::Translated(ours) = &said { ours } else { &args }));
     let args = match said {
-        Said::Ours => args,
-        Said::Translated(ours) => ours,
-        Said::Refused(why) => {
+        Translation::Ours => args,
+        Translation::Translated(ours) => ours,
+        Translation::Refused(why) => {
             Failure::new(why).print();
             return Err(failure::USAGE);
         }
-        Said::Unknown(sentence, known) => {
+        Translation::Unknown(sentence, known) => {
             if let Some(sentence) = sentence {
                 Failure::new(sentence).print();
             }
@@ -369,7 +369,7 @@ impl Cli {
             Command::Client(command) => command.connection(),
             Command::Agent(_) | Command::Run(_) | Command::Guard(_) | Command::Unpack(_) => None,
         };
-        match (inner, outer.given()) {
+        match (inner, outer.first_flag()) {
             (Some(inner), _) => inner.inherit(outer),
             (None, None) => {}
             (None, Some(flag)) => {

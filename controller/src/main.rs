@@ -6,14 +6,14 @@ use herdlet::{
     cli::{self, Command},
     guard, run, serve,
 };
-use herdlet_agent::{memory, telemetry::logs};
+use herdlet_agent::{malloc, telemetry::logs};
 use herdlet_storage::artifact::unpack;
 
 /// How long tasks of the runtime that can't be cancelled (a commit on a hung disk) may delay the exit.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    memory::use_one_heap();
+    malloc::use_one_heap();
     let command = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli.command,
         Err(code) => return code.into(),
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         return unpack::execute(&args.order).into();
     }
     if matches!(command, Command::Agent(_) | Command::Run(_)) {
-        memory::close_to_others();
+        malloc::close_to_others();
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
@@ -49,7 +49,7 @@ async fn execute(command: Command) -> u8 {
         Command::Agent(flags) => serve::run_agent(*flags).await,
         Command::Run(args) => {
             init_logs();
-            let variables = match args.variables.given() {
+            let variables = match args.variables.collect() {
                 Ok(variables) => variables,
                 Err(code) => return code,
             };

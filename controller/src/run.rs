@@ -3,8 +3,8 @@
 //! In: manifests. Out: the tasks' output on stdout and stderr, progress and the result on stderr, an exit code. It has its
 //! own instance and state directory, and no socket. A guard process cleans up, however the agent ends.
 
+mod announcer;
 pub mod output;
-mod told;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,8 +47,8 @@ use herdlet_services::catalog::Catalogs;
 use crate::{
     guard::{Charge, Guard},
     run::{
+        announcer::{Announcer, exit_code},
         output::Output,
-        told::{Told, exit_code},
     },
 };
 
@@ -139,7 +139,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         herdlet_base::tell!("warning: {warning}");
     }
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
-    forget_others(&agent, &jobs).await?;
+    delete_leftover_jobs(&agent, &jobs).await?;
     let work = Work::of(&jobs);
     let follow = Output::start(Arc::clone(&agent.model), agent.context.paths.clone(), &jobs);
     agent::accepted(agent.requests.ask(Command::Apply { jobs: jobs.clone(), volumes }).await?)?;
@@ -283,7 +283,7 @@ fn tried_once(mut job: Job) -> Job {
 }
 
 /// Deletes jobs that an earlier, killed run has left in this state directory, unless the files contain them.
-async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
+async fn delete_leftover_jobs(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
     agent.handle.first_turn.opened().await.context("finish the first turn")?;
     let wanted: BTreeSet<_> = jobs.iter().map(Job::key).collect();
     for view in agent.model.jobs().iter().filter(|view| !wanted.contains(&view.key)) {
@@ -317,12 +317,12 @@ impl Work {
     /// Waits until all batch work has ended, and prints the changes of each task.
     async fn until_done(&self, model: &ReadModel, requests: &Requests, began: Instant) -> End {
         let mut changes = model.changes();
-        let mut told = Told::default();
+        let mut told = Announcer::default();
         let interrupt = interrupted();
         tokio::pin!(interrupt);
         let mut trouble = Trouble::default();
         loop {
-            told.tell(model, began);
+            told.announce(model, began);
             let over = |jobs: &BTreeMap<JobKey, u64>| {
                 !jobs.is_empty() && jobs.iter().all(|(job, count)| is_over(model, job, *count))
             };

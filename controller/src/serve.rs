@@ -33,12 +33,12 @@ use herdlet_agent::{
     telemetry::{Format, Measured, Telemetry, logs},
 };
 use herdlet_api::{
+    alloc_ops::bounds::Bounds,
     dns::{self, Sockets, Zone},
     http::{
-        self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token,
+        self, Access, Admission, Evaluations, Facts, Frontend, Limits, Listener, Names, Shared, Tls, Token,
         Vitals,
     },
-    reach::bounds::Bounds,
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
@@ -80,7 +80,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
         herdlet_base::tell!("herdlet: failed to {error}");
         return USAGE;
     }
-    logs::tell_panics();
+    logs::log_panics();
     for problem in &config.warnings {
         tracing::warn!("{problem}");
     }
@@ -102,7 +102,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
     // Before any change: an agent whose addresses are taken must not have started tasks.
-    let doors = match Doors::open(&config).await {
+    let doors = match Listeners::open(&config).await {
         Ok(doors) => doors,
         // An agent with the same state is a better explanation than a taken address.
         Err(error) => match config.state_dir.is_dir().then(|| StateDir::claim(&config.state_dir)) {
@@ -215,7 +215,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     for folder in folders {
         agent.watch(folder.follow());
     }
-    agent.complete_after(readiness.clone().all_said());
+    agent.complete_after(readiness.clone().until_folders_read());
     // Collection needs the folders' ownership: a collected job of a folder would run again.
     agent.watch({
         let ready = readiness.clone().reached();
@@ -224,7 +224,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
             collector.run().await;
         }
     });
-    agent.watch(readiness.tell_service_manager(
+    agent.watch(readiness.notify_service_manager(
         agent.requests.clone(),
         Arc::clone(&agent.model),
         config.socket.clone(),
@@ -362,7 +362,7 @@ fn shared(
 
 /// Sockets on TCP and UDP. They are opened first, so that a taken address is reported at once. Early clients wait until
 /// the agent serves.
-struct Doors {
+struct Listeners {
     api: Option<(Listener, Token)>,
     tls: Option<Arc<Tls>>,
     metrics: Option<Listener>,
@@ -370,7 +370,7 @@ struct Doors {
     node: Option<Listener>,
 }
 
-impl Doors {
+impl Listeners {
     async fn open(config: &Config) -> anyhow::Result<Self> {
         let mut tls = None;
         let api = match &config.listen {
@@ -430,7 +430,7 @@ impl<'c> Open<'c> {
         access: Access,
     ) -> impl Future<Output = ()> + Send + use<> {
         let limits = Limits { per_peer_max: self.config.http.max_conns_per_client, ..Limits::default() };
-        let face = Face { router, access, admission: Arc::clone(&self.admission), limits };
+        let face = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
         http::serve(listener, face, self.closing.clone())
     }
 }
@@ -438,7 +438,7 @@ impl<'c> Open<'c> {
 /// Creates the unix socket, and serves all listeners except the node's, which is returned.
 async fn listen(
     open: &Open<'_>,
-    doors: Doors,
+    doors: Listeners,
     shared: &Arc<Shared>,
     faces: &mut JoinSet<()>,
 ) -> anyhow::Result<Option<Listener>> {

@@ -2,11 +2,11 @@
 //!
 //! In: servers, and the behaviour of nodes and their tasks. Out: nodes that servers can't distinguish from real ones. Each is a
 //! whole controller (session, planner, loop, read model) with its own id and secret, but with a simulated executor and no stored
-//! state: [`hands`]. A line reports their state every second, until Ctrl-C. Nothing runs and nothing is written on this machine.
+//! state: [`executor`]. A line reports their state every second, until Ctrl-C. Nothing runs and nothing is written on this machine.
 
 pub mod behaviour;
+mod executor;
 mod figures;
-mod hands;
 mod node;
 
 use std::{
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use herdlet_agent::memory;
+use herdlet_agent::malloc;
 use herdlet_nomad::identity::Identity;
 use herdlet_rpc::{address::Address, tls::ClientTls};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use behaviour::Behaviour;
 pub use figures::Figures;
-use node::Ground;
+use node::Fleet;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -63,7 +63,7 @@ pub async fn simulate(
 ) -> anyhow::Result<Figures> {
     let began = Instant::now();
     let cancel = CancellationToken::new();
-    let ground = Arc::new(Ground::new(options, cancel.clone()));
+    let ground = Arc::new(Fleet::new(options, cancel.clone()));
     let mut nodes = JoinSet::new();
     tokio::pin!(end);
     let pause = Duration::from_secs(1) / ground.options.rate.max(1);
@@ -78,7 +78,7 @@ pub async fn simulate(
             line(&figures);
             quiet = if figures.updates == last.updates { quiet + 1 } else { 0 };
             if quiet == QUIET_LINES {
-                let _ = herdlet_runtime::off_thread(memory::give_back).await;
+                let _ = herdlet_runtime::off_thread(malloc::give_back).await;
             }
             last = figures;
         }

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use super::{ground::Ground, job::Bench, table::Table};
+use super::{ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 
 /// `kill -9` with 200 tasks running, and a new agent: until it knows all of them again.
-pub(super) fn after_kill(table: &mut Table, ground: &Ground) {
+pub(super) fn after_kill(table: &mut Table, ground: &BenchDirs) {
     let mut bench = Bench::new(ground);
     bench.submit("service", COUNT, r#"{command: sleep, args: ["100000"]}"#);
     bench.until_running(COUNT);

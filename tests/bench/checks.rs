@@ -13,7 +13,7 @@ use std::{
 
 use herdlet_e2e::wait;
 
-use super::{cost, ground::Ground, job::Bench, table::Table};
+use super::{cost, ground::BenchDirs, job::Bench, table::Table};
 
 /// So many services, each with a check.
 const COUNT: usize = 1_000;
@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(60);
 const SETTLED: Duration = Duration::from_secs(35);
 
 /// 1,000 http checks, one every ten seconds each.
-pub(super) fn http(table: &mut Table, ground: &Ground) {
+pub(super) fn http(table: &mut Table, ground: &BenchDirs) {
     let target = Target::start(Answers::Always);
     let bench = Bench::new(ground);
     bench.apply(&manifest(COUNT, unchecked, ""));
@@ -35,11 +35,11 @@ pub(super) fn http(table: &mut Table, ground: &Ground) {
     let before = cost::pss_kib([bench.agent.pid()]);
     bench.apply(&manifest(COUNT, |index| checked(index, target.port, "10s"), ""));
     wait::pause(SETTLED);
-    let made = target.asked();
+    let made = target.request_count();
     let (cpu, began) = (cost::cpu([bench.agent.pid()]), Instant::now());
     wait::pause(REST);
     let cpu = cost::cpu([bench.agent.pid()]).saturating_sub(cpu).as_secs_f64();
-    let made = target.asked() - made;
+    let made = target.request_count() - made;
     table.row(
         &format!("{COUNT} http checks, each every {} s: processor time of the agent", INTERVAL.as_secs()),
         format_args!("{:.2} % of a core", 100.0 * cpu / began.elapsed().as_secs_f64()),
@@ -52,7 +52,7 @@ pub(super) fn http(table: &mut Table, ground: &Ground) {
 }
 
 /// 1,000 targets that take a request and never answer, and one that answers.
-pub(super) fn hanging(table: &mut Table, ground: &Ground) {
+pub(super) fn hanging(table: &mut Table, ground: &BenchDirs) {
     let (silent, healthy) = (Target::start(Answers::Never), Target::start(Answers::Always));
     let bench = Bench::new(ground);
     bench.apply(&manifest(
@@ -62,9 +62,9 @@ pub(super) fn hanging(table: &mut Table, ground: &Ground) {
     ));
     bench.until_running(GROUPS);
     wait::pause(SETTLED);
-    let (made, began) = (healthy.asked(), Instant::now());
+    let (made, began) = (healthy.request_count(), Instant::now());
     wait::pause(REST);
-    let made = healthy.asked() - made;
+    let made = healthy.request_count() - made;
     table.row(
         &format!("a check every second beside {} whose targets hang: how often it is made", HANGING),
         format_args!("{:.2} a second", made as f64 / began.elapsed().as_secs_f64()),
@@ -144,7 +144,7 @@ impl Target {
         Self { port, asked }
     }
 
-    fn asked(&self) -> usize {
+    fn request_count(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
 }

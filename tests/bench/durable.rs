@@ -9,12 +9,12 @@ use std::{
 use herdlet_e2e::wait;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::{ground::Ground, job::Bench, table::Table};
+use super::{ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 
 /// Bytes and waits for the disk while 200 tasks are started.
-pub(super) fn writes(table: &mut Table, ground: &Ground) {
+pub(super) fn writes(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     let database = bench.agent.home.state().join("state.db");
     let trace = bench.agent.home.path().join("trace");

@@ -15,12 +15,12 @@ use rustix::{
 use tempfile::TempDir;
 
 /// The place of one run of the benchmarks.
-pub(super) struct Ground {
+pub(super) struct BenchDirs {
     disk: TempDir,
     memory: TempDir,
 }
 
-impl Ground {
+impl BenchDirs {
     pub(super) fn new() -> Self {
         if let Err(error) = own_mounts() {
             eprintln!("mounts that others make cost the agent time: {error}");

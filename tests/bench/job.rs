@@ -12,7 +12,7 @@ use herdlet_e2e::{
     wait,
 };
 
-use super::ground::Ground;
+use super::ground::BenchDirs;
 
 /// Far beyond what anything here may take.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -28,12 +28,12 @@ pub(super) struct Bench {
 
 impl Bench {
     /// A fresh agent that has come to rest.
-    pub(super) fn new(ground: &Ground) -> Self {
+    pub(super) fn new(ground: &BenchDirs) -> Self {
         Self::with(ground, |setup| setup)
     }
 
     /// The same, started differently.
-    pub(super) fn with(ground: &Ground, change: impl FnOnce(Setup) -> Setup) -> Self {
+    pub(super) fn with(ground: &BenchDirs, change: impl FnOnce(Setup) -> Setup) -> Self {
         let setup = change(Setup { ground: ground.disk().to_owned(), ..Setup::default() });
         let agent =
             Agent::start_with(setup.env("HERDLET_RUNTIME_DIR", ground.runtime().display().to_string()));

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{cost, ground::Ground};
+use super::{cost, ground::BenchDirs};
 
 /// As many starts at a time as the agent makes.
 const PARALLEL: usize = 8;
@@ -23,7 +23,7 @@ pub(super) struct Spawns {
 }
 
 /// Starts `count` times `program`, each with a stdout and a stderr file of its own, and ends them.
-pub(super) fn spawns(ground: &Ground, count: usize, program: &str, arguments: &[&str]) -> Spawns {
+pub(super) fn spawns(ground: &BenchDirs, count: usize, program: &str, arguments: &[&str]) -> Spawns {
     let dir = ground.dir();
     let next = AtomicUsize::new(0);
     let own = cost::cpu([std::process::id()]);
@@ -58,7 +58,7 @@ pub(super) fn spawns(ground: &Ground, count: usize, program: &str, arguments: &[
 }
 
 /// What one wait for the disk takes that comes after a rest, as a lone commit's does: the median.
-pub(super) fn sync(ground: &Ground) -> Duration {
+pub(super) fn sync(ground: &BenchDirs) -> Duration {
     const TRIES: usize = 40;
     let dir = ground.dir();
     let file = File::create(dir.path().join("file")).expect("a file");

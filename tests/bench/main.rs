@@ -36,11 +36,11 @@ mod table;
 
 use std::process::ExitCode;
 
-use ground::Ground;
+use ground::BenchDirs;
 use table::Table;
 
 /// A measure: prints one row or more.
-type Measure = fn(&mut Table, &Ground);
+type Measure = fn(&mut Table, &BenchDirs);
 
 const MEASURES: [(&str, Measure); 19] = [
     ("idle-memory", rest::idle_memory),
@@ -51,7 +51,7 @@ const MEASURES: [(&str, Measure); 19] = [
     ("batch", starts::batch),
     ("latency", starts::latency),
     ("rest", rest::with_tasks),
-    ("look", rest::a_look),
+    ("look", rest::inspection),
     ("adoption", adoption::after_kill),
     ("memory-back", rest::memory_comes_back),
     ("checks", checks::http),
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         eprintln!("no measure {unknown:?}; --list shows all");
         return ExitCode::from(2);
     }
-    let ground = Ground::new();
+    let ground = BenchDirs::new();
     let mut table = Table::begin();
     for (name, measure) in MEASURES {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {

@@ -29,7 +29,7 @@ use tokio::runtime::Runtime;
 
 use super::{
     cost,
-    ground::Ground,
+    ground::BenchDirs,
     job::Bench,
     table::{Table, quantile},
 };
@@ -80,7 +80,7 @@ impl Servers {
         Self { runtime, cluster, _listeners: listeners, sent, address }
     }
 
-    fn agent(&self, ground: &Ground) -> (Bench, NodeId) {
+    fn agent(&self, ground: &BenchDirs) -> (Bench, NodeId) {
         let [port] = ports::free();
         let bench = Bench::with(ground, |setup| {
             let setup = setup.config(format!("cluster: {{http_addr: 127.0.0.1, http_port: {port}}}\n"));
@@ -127,7 +127,7 @@ impl Servers {
 }
 
 /// One allocation at a time: from its placing to its task's own first act, and until the servers know that it runs.
-pub(super) fn latency(table: &mut Table, ground: &Ground) {
+pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     let servers = Servers::start();
     let (bench, node) = servers.agent(ground);
     let (send, acts) = mpsc::sync_channel(1);
@@ -171,7 +171,7 @@ pub(super) fn latency(table: &mut Table, ground: &Ground) {
 }
 
 /// So many allocations at once.
-pub(super) fn many(table: &mut Table, ground: &Ground, count: usize) {
+pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
     let servers = Servers::counting();
     let (bench, node) = servers.agent(ground);
     let beats = |servers: &Servers| servers.cluster.seen("Node.UpdateStatus").len();
@@ -214,12 +214,12 @@ pub(super) fn many(table: &mut Table, ground: &Ground, count: usize) {
 }
 
 /// Many nodes in one process, each with ten allocations.
-pub(super) fn simulated(table: &mut Table, _ground: &Ground) {
+pub(super) fn simulated(table: &mut Table, _ground: &BenchDirs) {
     let servers = Servers::start();
     let nodes = NODES.to_string();
     let mut simulation = Command::new(program());
     simulation.args(["simulate", "--nodes", &nodes, "--servers", &servers.address]);
-    let mut simulation = Ended(simulation.stdout(Stdio::null()).spawn().expect("a simulation"));
+    let mut simulation = KillOnDrop(simulation.stdout(Stdio::null()).spawn().expect("a simulation"));
     let pid = simulation.0.id();
     let began = Instant::now();
     let ready =
@@ -283,9 +283,9 @@ pub(super) fn simulated(table: &mut Table, _ground: &Ground) {
 }
 
 /// Is ended in any case.
-struct Ended(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

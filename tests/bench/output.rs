@@ -5,13 +5,13 @@ use std::{
     time::Instant,
 };
 
-use super::{ground::Ground, job::Bench, table::Table};
+use super::{ground::BenchDirs, job::Bench, table::Table};
 
 /// What a task writes, in MiB.
 const MIB: u32 = 2_048;
 
 /// One task that writes its log in pieces of 4 KiB and of 64 KiB, beside the same writer into `| cat > file`.
-pub(super) fn throughput(table: &mut Table, ground: &Ground) {
+pub(super) fn throughput(table: &mut Table, ground: &BenchDirs) {
     for (name, piece, count) in [("4 KiB", 4 << 10, MIB << 8), ("64 KiB", 64 << 10, MIB << 4)] {
         let writer = format!("dd if=/dev/zero bs={piece} count={count} 2>/dev/null");
         let plain = piped(ground, &writer);
@@ -34,7 +34,7 @@ pub(super) fn throughput(table: &mut Table, ground: &Ground) {
 }
 
 /// What `| cat > file` does, in MiB/s. Nothing is rotated here: it is one file that grows.
-fn piped(ground: &Ground, writer: &str) -> f64 {
+fn piped(ground: &BenchDirs, writer: &str) -> f64 {
     let dir = ground.dir();
     let began = Instant::now();
     let script = format!("{writer} | cat > {}", dir.path().join("log").display());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use herdlet_e2e::wait;
 
-use super::{cost, ground::Ground, job::Bench, table::Table};
+use super::{cost, ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
@@ -18,7 +18,7 @@ const LOOKS: u32 = 2;
 const REST: Duration = Duration::from_secs(60);
 
 /// An agent without any work.
-pub(super) fn idle_memory(table: &mut Table, ground: &Ground) {
+pub(super) fn idle_memory(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     let pid = bench.agent.pid();
     wait::pause(SETTLED);
@@ -32,7 +32,7 @@ pub(super) fn idle_memory(table: &mut Table, ground: &Ground) {
 }
 
 /// 200 tasks that sleep: memory for each, and a minute in which nothing happens.
-pub(super) fn with_tasks(table: &mut Table, ground: &Ground) {
+pub(super) fn with_tasks(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     wait::pause(SETTLED);
     let before = cost::pss_kib([bench.agent.pid()]);
@@ -69,7 +69,7 @@ pub(super) fn with_tasks(table: &mut Table, ground: &Ground) {
 }
 
 /// 1,000 tasks that sleep, and what it costs to look at all that was made for them, which is done every 30 s.
-pub(super) fn a_look(table: &mut Table, ground: &Ground) {
+pub(super) fn inspection(table: &mut Table, ground: &BenchDirs) {
     const MANY: usize = 1_000;
     let bench = Bench::new(ground);
     bench.submit("service", MANY, SLEEP);
@@ -89,7 +89,7 @@ pub(super) fn a_look(table: &mut Table, ground: &Ground) {
 }
 
 /// Memory after 200 tasks came and went.
-pub(super) fn memory_comes_back(table: &mut Table, ground: &Ground) {
+pub(super) fn memory_comes_back(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     wait::pause(SETTLED);
     let before = cost::pss_kib([bench.agent.pid()]);

@@ -7,7 +7,7 @@ use herdlet_e2e::{
     wait,
 };
 
-use super::{cost, ground::Ground, job::Bench, table::Table};
+use super::{cost, ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 1_000;
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
@@ -19,7 +19,7 @@ const REST: Duration = Duration::from_secs(60);
 const BETWEEN: Duration = Duration::from_millis(250);
 
 /// A thousand services.
-pub(super) fn a_thousand(table: &mut Table, ground: &Ground) {
+pub(super) fn a_thousand(table: &mut Table, ground: &BenchDirs) {
     let Some(consul) = Consul::start(Access::Open) else { return };
     let bench = Bench::with(ground, |setup| setup.env("CONSUL_HTTP_ADDR", consul.address()));
     bench.submit("service", COUNT, SLEEP);

@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 
 use super::{
     cost,
-    ground::Ground,
+    ground::BenchDirs,
     job::Bench,
     machine,
     table::{Table, quantile},
@@ -26,7 +26,7 @@ const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
 const SINGLES: usize = 40;
 
 /// `count` tasks that sleep: started, stopped, and what that cost.
-pub(super) fn many(table: &mut Table, ground: &Ground, count: usize) {
+pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
     let plain = machine::spawns(ground, count, "sleep", &["100000"]);
     let plain_rate = rate(count, plain.took);
     let bench = Bench::new(ground);
@@ -77,7 +77,7 @@ pub(super) fn many(table: &mut Table, ground: &Ground, count: usize) {
 }
 
 /// 200 tasks that end at once.
-pub(super) fn batch(table: &mut Table, ground: &Ground) {
+pub(super) fn batch(table: &mut Table, ground: &BenchDirs) {
     const COUNT: usize = 200;
     let plain = machine::spawns(ground, COUNT, "true", &[]);
     let bench = Bench::new(ground);
@@ -94,7 +94,7 @@ pub(super) fn batch(table: &mut Table, ground: &Ground) {
 }
 
 /// One task at a time: from before the request until the task's own first act, which is to say so through a fifo.
-pub(super) fn latency(table: &mut Table, ground: &Ground) {
+pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     let (send, acts) = mpsc::sync_channel(1);
     let fifo = bench.agent.home.path().join("acts");

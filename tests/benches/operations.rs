@@ -21,7 +21,7 @@ pub(crate) struct Operation {
 /// All operations.
 pub(crate) const ALL: [Operation; 15] = [
     Operation { name: "plan a converged allocation", ready: planner::converged },
-    Operation { name: "plan 1000 running tasks, nothing changed", ready: planner::look },
+    Operation { name: "plan 1000 running tasks, nothing changed", ready: planner::inspect },
     Operation { name: "apply and plan one job until its task runs", ready: planner::start_one },
     Operation { name: "apply and plan one job until its 200 tasks run", ready: planner::start_many },
     Operation { name: "adopt 1000 running tasks after a restart", ready: planner::adopt },

@@ -6,33 +6,33 @@
 //!
 //! - [`machine`]: what is real: directories, mounts, processes, registrations. Survives crashes of the agent.
 //! - [`life`]: the agent's loop around the planner, with commits, operations in flight and crashes.
-//! - [`promises`]: what must hold when the agent lets something out.
+//! - [`invariants`]: what must hold when the agent lets something out.
 //! - [`oracle`]: what a life must come to once its faults stop.
 //! - [`clock`]: the wall clock, which somebody sets.
-//! - [`met`]: what lives have met with.
-//! - [`people`]: what people do, and what happens behind the agent's back.
+//! - [`coverage`]: what lives have met with.
+//! - [`workload`]: what people do, and what happens behind the agent's back.
 //! - [`probe`]: parts that only tests have.
 //! - [`jobs`]: the jobs that lives are made of.
-//! - [`tale`]: the log.
+//! - [`trace`]: the log.
 //! - [`rollouts`]: what a roll-out may do.
 //! - [`rooms`]: who may have what of the machine.
 //! - [`launches`]: what launches of periodic jobs must keep.
 //! - [`seeds`]: many lives.
 
-pub use herdlet_e2e::random::Dice;
+pub use herdlet_e2e::random::Rng;
 
 pub mod clock;
+pub mod coverage;
 pub mod deployments;
+pub mod invariants;
 pub mod jobs;
 pub mod launches;
 pub mod life;
 pub mod machine;
-pub mod met;
 pub mod oracle;
-pub mod people;
 pub mod probe;
-pub mod promises;
 pub mod rollouts;
 pub mod rooms;
 pub mod seeds;
-pub mod tale;
+pub mod trace;
+pub mod workload;

@@ -161,12 +161,12 @@ fn a_volume_is_unmounted_behind_our_back() {
         life.see(Event::Drift { alloc, part, by: Noticed::Event });
         life.pass(5)?;
         life.chapter("A look that finds all in place changes nothing.");
-        life.see(Event::Drift { alloc, part, by: Noticed::Look });
+        life.see(Event::Drift { alloc, part, by: Noticed::Periodic });
         life.pass(5)?;
         life.chapter("Somebody removes the task's directory. It is not made anew, empty: the task fails.");
         let part = Part::Task(0, TaskPart::Dir);
         life.machine().vanish(&Thing::Part(alloc, part));
-        life.see(Event::Drift { alloc, part, by: Noticed::Look });
+        life.see(Event::Drift { alloc, part, by: Noticed::Periodic });
         life.pass(10)?;
         Ok(life)
     });

@@ -234,7 +234,7 @@ impl Constraint {
 
 impl Affinity {
     /// The condition as a constraint.
-    pub fn wanted(&self) -> Constraint {
+    pub fn to_constraint(&self) -> Constraint {
         let Self {
             attribute,
             operator,
@@ -262,7 +262,7 @@ impl Affinity {
     /// Converts to an affinity.
     pub fn to_affinity(&self) -> constraint::Affinity {
         let weight = self.weight.unwrap_or(WEIGHT);
-        constraint::Affinity { wanted: self.wanted().to_constraint(), weight }
+        constraint::Affinity { wanted: self.to_constraint().to_constraint(), weight }
     }
 
     /// Converts from an affinity.

@@ -36,7 +36,7 @@ pub struct Updates {
 
 impl Updates {
     /// In Nomad's form.
-    pub fn shown(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         json!({
             "Ignore": self.ignore, "Place": self.place, "Migrate": 0, "Stop": self.stop,
             "InPlaceUpdate": self.in_place_update, "DestructiveUpdate": self.destructive_update, "Canary": self.canary,

@@ -89,18 +89,18 @@ pub fn node(machine: &Machine) -> Value {
 }
 
 /// A node in Nomad's list; `os` and `resources` are parameters of the query.
-pub fn node_stub(machine: &Machine, os: Wanted, with_resources: Wanted) -> Value {
+pub fn node_stub(machine: &Machine, os: Inclusion, with_resources: Inclusion) -> Value {
     let mut shown = common(machine);
     let attributes = match os {
-        Wanted::Yes => {
+        Inclusion::Yes => {
             let name = machine.attributes.get("os.name").cloned().unwrap_or_default();
             json!({ "os.name": name })
         }
-        Wanted::No => Value::Null,
+        Inclusion::No => Value::Null,
     };
     let (resources, reserved) = match with_resources {
-        Wanted::Yes => (resources(machine), reserved(machine)),
-        Wanted::No => (Value::Null, Value::Null),
+        Inclusion::Yes => (resources(machine), reserved(machine)),
+        Inclusion::No => (Value::Null, Value::Null),
     };
     shown.extend(object(json!({
         "Address": "127.0.0.1", "Attributes": attributes, "Version": machine.version,
@@ -111,7 +111,7 @@ pub fn node_stub(machine: &Machine, os: Wanted, with_resources: Wanted) -> Value
 
 /// Whether to include a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Inclusion {
     /// Include it.
     Yes,
     /// Leave it out.

@@ -29,7 +29,7 @@ fn of_group(group: &Group, view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
     let count = |is: fn(&AllocView) -> bool| placed.iter().filter(|alloc| is(alloc)).count();
     let events: Vec<Value> = view.scaled.newest_first(&group.name).map(event).collect();
     json!({
-        "Desired": view.wanted(group), "Placed": placed.len(),
+        "Desired": view.desired_count(group), "Placed": placed.len(),
         "Running": count(|alloc| alloc.status == ClientStatus::Running),
         "Healthy": count(|alloc| alloc.verdict == Some(true)),
         "Unhealthy": count(|alloc| alloc.verdict == Some(false)),

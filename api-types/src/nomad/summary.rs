@@ -21,7 +21,7 @@ pub fn job_summary(view: &JobView, allocs: &[Arc<AllocView>], children: &Childre
             let of_group = || allocs.iter().filter(|alloc| alloc.spec.group == group.name);
             let count = |status: ClientStatus| of_group().filter(|alloc| alloc.status == status).count();
             let placed = of_group().filter(|alloc| alloc.spec.desired == Desired::Run).count();
-            let wanted = usize::try_from(view.wanted(group)).unwrap_or(usize::MAX);
+            let wanted = usize::try_from(view.desired_count(group)).unwrap_or(usize::MAX);
             let counts = json!({
                 "Queued": wanted.saturating_sub(placed), "Complete": count(ClientStatus::Complete),
                 "Failed": count(ClientStatus::Failed), "Running": count(ClientStatus::Running),

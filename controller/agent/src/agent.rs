@@ -7,9 +7,9 @@
 
 mod closing;
 pub mod drivers;
-mod eyes;
 pub mod folder;
 mod orphans;
+mod watchers;
 
 use std::{
     collections::BTreeSet,
@@ -47,7 +47,7 @@ use crate::{
         services::{self, Services, sweep_consul},
     },
     instance::Instance,
-    memory,
+    malloc,
     planner::{Answer, Input, NoteSink, Planner},
     present,
     publish::ReadModel,
@@ -56,8 +56,8 @@ use crate::{
     state_db::Opened,
     watch::{clock, drift},
 };
-use eyes::Eyes;
 use orphans::{Extent, Memory, reconcile_found};
+use watchers::Watchers;
 
 pub use closing::close_left_open;
 pub use orphans::{Orphans, Tally};
@@ -107,8 +107,8 @@ pub struct Agent {
     /// What was found at the start and belongs to nothing.
     pub orphans: Orphans,
     /// Live operations and their figures.
-    pub operations: runtime::Operations<executor::OpKey, executor::Kind, herdlet_plan::action::Outcome>,
-    eyes: Eyes,
+    pub operations: runtime::Operations<executor::OpKey, executor::WorkKind, herdlet_plan::action::Outcome>,
+    eyes: Watchers,
     /// Cancelled when the loop has ended, by a panic too.
     ended: CancellationToken,
 }
@@ -181,7 +181,10 @@ impl Agent {
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             host_env: executor::inheritable(std::env::vars()),
-            cgroup_parent: instance.isolation.cgroups().map(|_| cgroup::as_told(&instance.cgroup_parent)),
+            cgroup_parent: instance
+                .isolation
+                .cgroups()
+                .map(|_| cgroup::reported_parent(&instance.cgroup_parent)),
         });
         services::restore_built_in(&context, now.boot, world.allocations());
         model.history().begin(BootClock.now().boot_ns);
@@ -206,10 +209,10 @@ impl Agent {
             runtime.run().await;
             drop(tell_end);
         });
-        for event in found.into_iter().chain(volumes.into_iter().map(wanted_volume)) {
+        for event in found.into_iter().chain(volumes.into_iter().map(declare_volume)) {
             inbox.send(Input::Event(event)).await.context("reach the loop")?;
         }
-        let mut eyes = Eyes::default();
+        let mut eyes = Watchers::default();
         eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
         let (news_of_drivers, drivers_news) = mpsc::channel(DRIVER_NEWS_LEN);
         eyes.open(instance.drivers.clone().follow(news_of_drivers));
@@ -218,7 +221,7 @@ impl Agent {
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(clock::watch(inbox.clone()));
-        eyes.open(memory::give_back_after_changes(Arc::clone(&model)));
+        eyes.open(malloc::give_back_after_changes(Arc::clone(&model)));
         Ok(Self {
             inbox,
             requests,
@@ -311,7 +314,7 @@ fn begun_earlier(world: &World) -> BTreeSet<AttemptId> {
     world.allocations().flat_map(of_alloc).collect()
 }
 
-fn wanted_volume(volume: Volume) -> Event {
+fn declare_volume(volume: Volume) -> Event {
     Event::Desired(DesiredChange::Volume(Box::new(volume)))
 }
 

@@ -32,7 +32,7 @@ use herdlet_api_types::{
     alloc::Allocation,
     job::{Provider, Task},
 };
-use herdlet_base::{paths::Paths, privileges::Privileges, sight::Class};
+use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
@@ -44,9 +44,9 @@ use herdlet_plan::{
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
 
-use self::{identities::Cluster, process::Known, services::Attempted};
+use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
-    planner::{Do, Input},
+    planner::{Input, PlannedAction},
     server_tokens::ServerTokens,
 };
 use tokio_util::sync::CancellationToken;
@@ -86,7 +86,7 @@ pub struct Context {
 /// Starts actions as operations.
 pub struct Executor {
     context: Arc<Context>,
-    operations: Operations<OpKey, Kind, Outcome>,
+    operations: Operations<OpKey, WorkKind, Outcome>,
 }
 
 /// Under which key an operation is alone: its target; signals never wait for one another.
@@ -98,9 +98,9 @@ pub struct OpKey {
 
 /// Kinds of work, each with its own permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum WorkKind {
     /// Looks at all but catalogues: they change nothing.
-    Look,
+    Inspect,
     /// Directories, mounts, tokens, volumes.
     Place,
     /// Downloads, and identities that servers sign: they may take long.
@@ -115,15 +115,15 @@ pub enum Kind {
     BuiltIn,
 }
 
-impl Kind {
+impl WorkKind {
     /// All of them.
     pub const ALL: [Self; 7] =
-        [Self::Look, Self::Place, Self::Download, Self::Start, Self::Stop, Self::Catalog, Self::BuiltIn];
+        [Self::Inspect, Self::Place, Self::Download, Self::Start, Self::Stop, Self::Catalog, Self::BuiltIn];
 
     /// Its name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Look => "look",
+            Self::Inspect => "look",
             Self::Place => "place",
             Self::Download => "download",
             Self::Start => "start",
@@ -137,21 +137,21 @@ impl Kind {
 impl Executor {
     /// Operations report to `inbox`; starts keep to the pace.
     pub fn new(context: Arc<Context>, inbox: Inbox<Input>, starts: Pace) -> Self {
-        let permits = Permits::new(limit_of).paced(BTreeMap::from([(Kind::Start, starts)]));
+        let permits = Permits::new(limit_of).paced(BTreeMap::from([(WorkKind::Start, starts)]));
         Self { context, operations: Operations::new(inbox, permits) }
     }
 
     /// The live operations and figures, to look at.
-    pub fn operations(&self) -> Operations<OpKey, Kind, Outcome> {
+    pub fn operations(&self) -> Operations<OpKey, WorkKind, Outcome> {
         self.operations.clone()
     }
 }
 
-impl runtime::Executor<Do> for Executor {
-    fn start(&mut self, mut actions: Vec<Do>) {
+impl runtime::Executor<PlannedAction> for Executor {
+    fn start(&mut self, mut actions: Vec<PlannedAction>) {
         // What begins at once begins in this order.
-        actions.sort_by_key(|Do(action)| Reverse(priority_of(&action.subject)));
-        for Do(action) in actions {
+        actions.sort_by_key(|PlannedAction(action)| Reverse(priority_of(&action.subject)));
+        for PlannedAction(action) in actions {
             let key = OpKey {
                 target: action.op.target.clone(),
                 signal: matches!(action.verb, Verb::Signal { .. }).then_some(action.op.generation),
@@ -193,24 +193,29 @@ const CATALOG_PERIOD: Duration = Duration::from_millis(2);
 
 /// How many operations of a kind run at once. Starts gain nothing beyond a handful on two cores; stops mostly wait for
 /// their tasks, so many may.
-fn limit_of(kind: Kind) -> Limit {
+fn limit_of(kind: WorkKind) -> Limit {
     let concurrent = match kind {
-        Kind::Look => 16,
-        Kind::Place => 8,
+        WorkKind::Inspect => 16,
+        WorkKind::Place => 8,
         // Each is one task's and mostly waits; a server that hangs must not keep others' tasks from starting.
-        Kind::Download => 64,
-        Kind::Start => 8,
-        Kind::Stop => 1_024,
+        WorkKind::Download => 64,
+        WorkKind::Start => 8,
+        WorkKind::Stop => 1_024,
         // They wait for a Consul that may hang, and share what they ask it; the requests have bounds of their own.
-        Kind::Catalog => 1_024,
-        Kind::BuiltIn => 1_024,
+        WorkKind::Catalog => 1_024,
+        WorkKind::BuiltIn => 1_024,
     };
     let rate = match kind {
         // A node with thousands of services must not drown its Consul agent (whose own limit is about this) when it starts.
-        Kind::Catalog => {
+        WorkKind::Catalog => {
             Some(Rate { burst: NonZeroU32::MIN.saturating_add(CATALOG_BURST - 1), period: CATALOG_PERIOD })
         }
-        Kind::Look | Kind::Place | Kind::Download | Kind::Start | Kind::Stop | Kind::BuiltIn => None,
+        WorkKind::Inspect
+        | WorkKind::Place
+        | WorkKind::Download
+        | WorkKind::Start
+        | WorkKind::Stop
+        | WorkKind::BuiltIn => None,
     };
     Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate }
 }
@@ -252,7 +257,7 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
                     services::task_checks(&context, &Attempted { task, launch }, verb).await
                 }
                 (TaskPart::Process | TaskPart::Prestop, None) => {
-                    process::perform(&context, &task, &verb, &Known { inputs, launch }).await
+                    process::perform(&context, &task, &verb, &AttemptContext { inputs, launch }).await
                 }
                 (_, _) => fatal(format!("{verb:?}: this part knows no such verb")),
             }
@@ -269,7 +274,7 @@ pub enum PlaceVerb {
     /// Take it down.
     Down,
     /// See what is there.
-    Look,
+    Inspect,
 }
 
 impl PlaceVerb {
@@ -277,7 +282,7 @@ impl PlaceVerb {
         match verb {
             Verb::Up => Some(Self::Up),
             Verb::Down => Some(Self::Down),
-            Verb::Look => Some(Self::Look),
+            Verb::Inspect => Some(Self::Inspect),
             Verb::Ask
             | Verb::Start { .. }
             | Verb::Withdraw
@@ -359,33 +364,32 @@ fn priority_of(subject: &Subject) -> u8 {
     }
 }
 
-fn kind_of(action: &Action) -> Kind {
+fn kind_of(action: &Action) -> WorkKind {
     match (&action.verb, &action.op.target) {
         // Taking back is no operation; it is about a start.
-        (Verb::Start { .. } | Verb::Withdraw, _) => Kind::Start,
+        (Verb::Start { .. } | Verb::Withdraw, _) => WorkKind::Start,
         (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
-            Kind::Stop
+            WorkKind::Stop
         }
         // Looks too: those that wait for a Consul must not keep others from looking at processes, nor services from the built-in
         // catalogue or checks from being made.
-        (Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Recover { .. }, Target::Alloc(_, part))
-            if is_for_consul(&action.subject, *part) =>
-        {
-            Kind::Catalog
-        }
-        (Verb::Up | Verb::Down | Verb::Look, Target::Alloc(_, part))
+        (
+            Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Recover { .. },
+            Target::Alloc(_, part),
+        ) if is_for_consul(&action.subject, *part) => WorkKind::Catalog,
+        (Verb::Up | Verb::Down | Verb::Inspect, Target::Alloc(_, part))
             if matches!(part.row().medium, Medium::Catalogue | Medium::Agent) =>
         {
-            Kind::BuiltIn
+            WorkKind::BuiltIn
         }
-        (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
+        (Verb::Inspect | Verb::Ask | Verb::Recover { .. }, _) => WorkKind::Inspect,
         (Verb::Up, Target::Alloc(_, part)) if part.row().withdraw == Withdraw::WhileStarting => {
-            Kind::Download
+            WorkKind::Download
         }
         (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Identity))) if is_servers(&action.subject) => {
-            Kind::Download
+            WorkKind::Download
         }
-        (Verb::Up | Verb::Down, _) => Kind::Place,
+        (Verb::Up | Verb::Down, _) => WorkKind::Place,
     }
 }
 

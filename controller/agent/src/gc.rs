@@ -11,14 +11,14 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    gc::{Due, Ended},
+    gc::{Collectable, Due},
 };
 use herdlet_base::clock;
 use herdlet_config::gc::Rules;
 use herdlet_plan::event::{Command, Reply};
 use herdlet_runtime::off_thread;
 
-use self::choose::{Choice, Seen, Usage, What, choose, next_due};
+use self::choose::{Choice, CollectorInput, Usage, What, choose, next_due};
 use crate::{
     publish::ReadModel,
     requests::{RequestError, Requests},
@@ -57,21 +57,21 @@ impl std::fmt::Debug for Collector {
 
 impl Collector {
     /// Everything that has ended, the due ones first.
-    pub async fn ended(&self) -> Vec<Ended> {
-        self.look(&self.rules).await.into_iter().map(|choice| choice.ended).collect()
+    pub async fn ended(&self) -> Vec<Collectable> {
+        self.choose(&self.rules).await.into_iter().map(|choice| choice.ended).collect()
     }
 
     /// Collects everything in `scope` that has ended, due or not, and returns what it collected.
     ///
     /// # Errors
     /// When the collection is not known to be durable.
-    pub async fn collect_now(&self, scope: Scope) -> Result<Vec<Ended>, RequestError> {
+    pub async fn collect_now(&self, scope: Scope) -> Result<Vec<Collectable>, RequestError> {
         let rules = match scope {
             // With a threshold of zero, a job is due and takes its allocations with it, which are not listed then.
             Scope::All => Rules { job_gc_threshold: herdlet_api_types::Duration::ZERO, ..self.rules },
             Scope::Allocs | Scope::Alloc(_) => self.rules,
         };
-        let mut choices = self.look(&rules).await;
+        let mut choices = self.choose(&rules).await;
         choices.retain(|choice| match (&choice.what, scope) {
             (_, Scope::All) | (What::Alloc(_), Scope::Allocs) => true,
             (What::Alloc(id), Scope::Alloc(wanted)) => *id == wanted,
@@ -87,7 +87,7 @@ impl Collector {
     pub async fn run(self: Arc<Self>) {
         loop {
             let version = self.model.version();
-            let choices = self.look(&self.rules).await;
+            let choices = self.choose(&self.rules).await;
             let due: Vec<Choice> =
                 choices.iter().filter(|choice| choice.ended.due.is_some()).cloned().collect();
             let is_due = !due.is_empty();
@@ -113,7 +113,7 @@ impl Collector {
         job.into_iter().chain(disk).min().unwrap_or(Duration::MAX)
     }
 
-    async fn look(&self, rules: &Rules) -> Vec<Choice> {
+    async fn choose(&self, rules: &Rules) -> Vec<Choice> {
         // A disk may take a while to respond.
         let path = self.alloc_dirs.clone();
         let usage = off_thread(move || usage(&path)).await.unwrap_or_default();
@@ -122,11 +122,17 @@ impl Collector {
         let is_owned = |key: &JobKey| owners.owns(key);
         choose(
             rules,
-            &Seen { jobs: &jobs, allocs: &allocs, is_owned: &is_owned, usage, now: clock::wall_now() },
+            &CollectorInput {
+                jobs: &jobs,
+                allocs: &allocs,
+                is_owned: &is_owned,
+                usage,
+                now: clock::wall_now(),
+            },
         )
     }
 
-    async fn collect(&self, choices: Vec<Choice>) -> Result<Vec<Ended>, RequestError> {
+    async fn collect(&self, choices: Vec<Choice>) -> Result<Vec<Collectable>, RequestError> {
         if choices.is_empty() {
             return Ok(Vec::new());
         }
@@ -145,8 +151,8 @@ impl Collector {
             What::Job(key) => jobs.contains(key),
             What::Alloc(id) => allocs.contains(id),
         });
-        let collected: Vec<Ended> = collected.map(|choice| choice.ended).collect();
-        for Ended { kind, name, due, message, .. } in &collected {
+        let collected: Vec<Collectable> = collected.map(|choice| choice.ended).collect();
+        for Collectable { kind, name, due, message, .. } in &collected {
             tracing::info!(kind = kind.as_str(), name, why = message, "collected");
             self.telemetry.collected(*kind, due.unwrap_or(Due::Request));
         }

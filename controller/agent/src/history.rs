@@ -106,12 +106,12 @@ impl History {
             true => change.with_wait(cause::ADOPTED),
             false => change.cause(),
         };
-        inner.tell(at, after, state.into(), cause);
+        inner.record(at, after, state.into(), cause);
     }
 
     /// Records that an allocation, last published as `last`, is gone.
     pub fn alloc_gone(&self, at: UnixNanos, last: &AllocView) {
-        self.inner().tell(at, last, TransitionState::Gone, cause::gone(last));
+        self.inner().record(at, last, TransitionState::Gone, cause::gone(last));
     }
 
     /// Records the published view of a job.
@@ -227,7 +227,7 @@ impl History {
 }
 
 impl Inner {
-    fn tell(&mut self, at: UnixNanos, of: &AllocView, state: TransitionState, cause: String) {
+    fn record(&mut self, at: UnixNanos, of: &AllocView, state: TransitionState, cause: String) {
         if self.transitions.len() >= self.transitions_max {
             self.transitions.pop_front();
         }
@@ -330,7 +330,7 @@ mod tests {
         let dir = Drifted { task: None, kind: "alloc_dir", ..mount() };
         let service = Drifted { kind: "service", ..mount() };
         for of in [&mount(), &dir, &service, &mount()] {
-            history.drift_found(UnixNanos(1), of, Noticed::Look);
+            history.drift_found(UnixNanos(1), of, Noticed::Periodic);
         }
         history.drift_repaired(5, &mount(), 3);
         history.drift_dropped(&dir);

@@ -97,7 +97,7 @@ impl Instance {
         let mut left = Vec::new();
         for (name, entry) in self.drivers.entries().iter() {
             let driver = &entry.driver;
-            let found = match driver.found().await {
+            let found = match driver.list_attempts().await {
                 Ok(found) => found,
                 Err(error) => {
                     left.push(format!("attempts of driver {name}: {}", error.why()));

@@ -9,7 +9,7 @@ pub mod gc;
 pub mod history;
 pub mod instance;
 pub mod logs;
-pub mod memory;
+pub mod malloc;
 pub mod overview;
 pub mod planner;
 pub mod present;

@@ -83,7 +83,7 @@ impl LogFiles {
     fn list(&self) -> io::Result<Listing> {
         let Some(dir) = self.open_dir()? else { return Ok(Listing::default()) };
         // Read before the names, so that later changes of the directory are noticed.
-        let changed = Changed::of(&dir)?;
+        let changed = DirectoryStamp::of(&dir)?;
         let names = self.names(&dir, NAMES_MAX)?;
         let Ok(own) = rotation::own(|visit: &mut dyn FnMut(Name)| {
             names.iter().for_each(|name| visit(*name));
@@ -176,18 +176,18 @@ impl LogFiles {
 #[derive(Debug, Default)]
 struct Listing {
     /// `None` if the same names may be listed differently a moment later.
-    changed: Option<Changed>,
+    changed: Option<DirectoryStamp>,
     indexes: Vec<u64>,
 }
 
 /// A directory and the time when its names last changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Changed {
+struct DirectoryStamp {
     file: (u64, u64),
     at: Duration,
 }
 
-impl Changed {
+impl DirectoryStamp {
     /// `None` if that was only just now.
     fn of(dir: &Dir) -> io::Result<Option<Self>> {
         let stat = dir.stat().map_err(io_error)?;
@@ -321,7 +321,7 @@ impl Follower {
 
     /// Lists the files, unless no name has changed since the last listing.
     fn list(&mut self) -> io::Result<()> {
-        let changed = self.files.open_dir()?.as_ref().map(Changed::of).transpose()?.flatten();
+        let changed = self.files.open_dir()?.as_ref().map(DirectoryStamp::of).transpose()?.flatten();
         if changed.is_none() || changed != self.listing.changed {
             self.listing = self.files.list()?;
             self.listings += 1;

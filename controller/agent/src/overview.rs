@@ -30,13 +30,13 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
     for job in all.iter().filter(is_shown) {
         let mut row = row(job, &model.allocs_of(&job.key));
         if let Some(children) = children.get(&job.key) {
-            row.next = children.told_before(&row.next);
+            row.next = children.prefix_text(&row.next);
         }
         jobs.push(row);
     }
     let complete_children = (all.len() - jobs.len()) as u64;
     let placed: Vec<JobRow> =
-        placed::jobs(model).iter().map(|(job, allocs)| placed_row(job, allocs)).collect();
+        placed::jobs(model).iter().map(|(job, allocs)| server_job_row(job, allocs)).collect();
     let converged = placed.iter().filter(|row| row.state == ConvergenceState::Converged).count() as u64;
     jobs.extend(placed);
     jobs.sort_by_key(|row| row.state == ConvergenceState::Converged);
@@ -53,7 +53,7 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
 }
 
 /// The row of a job that servers have placed here.
-fn placed_row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
+fn server_job_row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
     let Convergence { state, message, since, overdue_at, .. } = &job.convergence;
     let first = allocs.iter().find(|alloc| alloc.convergence == job.convergence);
     let first = first.filter(|_| *state != ConvergenceState::Converged);
@@ -86,7 +86,7 @@ struct Children {
 
 impl Children {
     /// Formats the counts, followed by `next`.
-    fn told_before(self, next: &str) -> String {
+    fn prefix_text(self, next: &str) -> String {
         let Self { pending, running, failed, complete } = self;
         let parts = [
             (pending > 0).then(|| format!("{pending} pending")),
@@ -158,7 +158,7 @@ fn row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
         state,
         since: job.convergence.since.wall,
         healthy: allocs.iter().filter(|alloc| alloc.is_healthy() && alloc.fills_a_place()).count() as u64,
-        wanted: job.job.groups.iter().map(|group| u64::from(job.wanted(group))).sum(),
+        wanted: job.job.groups.iter().map(|group| u64::from(job.desired_count(group))).sum(),
         next,
         next_alloc,
         due: due.map(|due| due.wall),
@@ -223,6 +223,6 @@ mod tests {
             ["import", "import/dispatch-3", "import/dispatch-4", "import/dispatch-5", "other/dispatch-1"];
         assert_eq!(names, expected);
         assert_eq!((shown.complete_children, shown.job_count()), (2, 7));
-        assert_eq!(Children::default().told_before(""), "children: 0 running, 0 failed, 0 complete");
+        assert_eq!(Children::default().prefix_text(""), "children: 0 running, 0 failed, 0 complete");
     }
 }

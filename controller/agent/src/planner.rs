@@ -57,15 +57,15 @@ impl Planner {
     }
 
     /// Adds the planner's output to the runtime's turn.
-    fn hand_over(&self, made: Turn, turn: &mut runtime::Turn<Self>, asked: Option<Asked>) {
+    fn hand_over(&self, made: Turn, turn: &mut runtime::Turn<Self>, asked: Option<PendingRequest>) {
         let Turn { records, actions, views, replies, wakes, notes } = made;
         turn.records.extend(records);
-        turn.actions.extend(actions.into_iter().map(Do));
+        turn.actions.extend(actions.into_iter().map(PlannedAction));
         turn.statuses.extend(views);
         for (key, at_ns) in wakes {
             turn.wake(key, at_ns, "plan");
         }
-        if let Some(Asked { request, sender }) = asked
+        if let Some(PendingRequest { request, sender }) = asked
             && let Some((_, reply)) = replies.into_iter().find(|(number, _)| *number == request)
         {
             turn.replies.push(PendingReply { sender, reply });
@@ -79,7 +79,7 @@ impl Planner {
 impl runtime::World for Planner {
     type Key = Key;
     type Event = Input;
-    type Action = Do;
+    type Action = PlannedAction;
     type Record = Record;
     type Status = View;
     type Reply = PendingReply;
@@ -111,7 +111,7 @@ impl runtime::World for Planner {
             Input::Request(command, sender) => {
                 self.requests += 1;
                 let request = self.requests;
-                (Event::Command { request, command }, Some(Asked { request, sender }))
+                (Event::Command { request, command }, Some(PendingRequest { request, sender }))
             }
         };
         let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
@@ -146,16 +146,16 @@ impl runtime::World for Planner {
 }
 
 /// A request that the world is processing.
-struct Asked {
+struct PendingRequest {
     request: u64,
     sender: oneshot::Sender<Answer>,
 }
 
 /// An action under the runtime.
 #[derive(Debug)]
-pub struct Do(pub Action);
+pub struct PlannedAction(pub Action);
 
-impl runtime::Action for Do {
+impl runtime::Action for PlannedAction {
     fn release(&self) -> runtime::Release {
         use herdlet_plan::action::Release;
         match self.0.release() {

@@ -25,7 +25,7 @@ const CHANGES_LEN: usize = 1_024;
 
 /// A change to a published object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub struct ObjectChange {
     pub object: Object,
     /// The commit that made the change.
     pub index: u64,
@@ -44,7 +44,7 @@ pub enum Object {
 pub struct ReadModel {
     objects: RwLock<Objects>,
     reached: watch::Sender<Reached>,
-    changes: broadcast::Sender<Changed>,
+    changes: broadcast::Sender<ObjectChange>,
     history: History,
     recent: Mutex<Recent>,
 }
@@ -61,7 +61,7 @@ struct Reached {
 /// The last changes, oldest first.
 #[derive(Debug, Default)]
 struct Recent {
-    changes: VecDeque<Changed>,
+    changes: VecDeque<ObjectChange>,
     /// All changes from this commit on are kept; `None` before the first.
     from: Option<u64>,
     max: usize,
@@ -125,7 +125,7 @@ impl ReadModel {
     }
 
     /// The changes since commit `index`, including that commit's; `None` if some of them are no longer kept.
-    pub fn since(&self, index: u64) -> Option<Vec<Changed>> {
+    pub fn since(&self, index: u64) -> Option<Vec<ObjectChange>> {
         let recent = self.recent();
         let known = recent.from.is_some_and(|from| index >= from);
         known.then(|| recent.changes.iter().filter(|change| change.index >= index).cloned().collect())
@@ -140,7 +140,7 @@ impl ReadModel {
     }
 
     /// Subscribes to all further changes. A receiver that lags must read everything again.
-    pub fn changes(&self) -> broadcast::Receiver<Changed> {
+    pub fn changes(&self) -> broadcast::Receiver<ObjectChange> {
         self.changes.subscribe()
     }
 
@@ -200,14 +200,14 @@ impl ReadModel {
         }
     }
 
-    fn tell(&self, at: UnixNanos, scene: &Scene) {
+    fn log_changes(&self, at: UnixNanos, scene: &Scene) {
         let Scene { before, after, job, previous } = scene;
         match (before, after) {
             (before, Some(after)) => {
                 let before = before.as_deref();
                 let (job, previous) = (job.as_deref(), previous.as_deref());
                 self.history.alloc(at, Change { before, after, job, previous });
-                tell_transitions(before, after);
+                log_transitions(before, after);
             }
             (Some(last), None) => self.history.alloc_gone(at, last),
             (None, None) => {}
@@ -233,14 +233,14 @@ impl Publisher<View> for ModelPublisher {
             for view in views {
                 self.0.remember(&view, now);
                 let (object, transition) = objects.put(view);
-                changed.push(Changed { object, index: index.0 });
+                changed.push(ObjectChange { object, index: index.0 });
                 transitions.extend(transition);
             }
             transitions.into_iter().map(|transition| objects.scene(transition)).collect()
         };
         // Without the lock, because the log's receiver may be slow.
         for scene in scenes {
-            self.0.tell(UnixNanos(now.wall_ns), &scene);
+            self.0.log_changes(UnixNanos(now.wall_ns), &scene);
         }
         self.0.recent().extend(&changed, index.0);
         self.0.reached.send_modify(|reached| {
@@ -301,7 +301,7 @@ impl Objects {
 }
 
 impl Recent {
-    fn extend(&mut self, changed: &[Changed], index: u64) {
+    fn extend(&mut self, changed: &[ObjectChange], index: u64) {
         self.from.get_or_insert(index);
         for change in changed {
             if self.changes.len() >= self.max
@@ -315,7 +315,7 @@ impl Recent {
 }
 
 /// Logs one line for each transition of a task or an allocation, and nothing for other changes.
-fn tell_transitions(before: Option<&AllocView>, after: &AllocView) {
+fn log_transitions(before: Option<&AllocView>, after: &AllocView) {
     let alloc = || after.spec.name();
     for (index, task) in after.tasks.iter().enumerate() {
         let known = before.and_then(|before| before.tasks.get(index));

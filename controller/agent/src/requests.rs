@@ -186,16 +186,16 @@ mod tests {
 
     use super::*;
 
-    struct Ground {
+    struct TestEnv {
         requests: Requests,
         store: watch::Sender<StoreHealth>,
         arrivals: Arrivals<Input>,
     }
 
-    fn ground(health: StoreHealth) -> Ground {
+    fn test_env(health: StoreHealth) -> TestEnv {
         let (inbox, arrivals) = Inbox::with_capacity(4);
         let store = watch::Sender::new(health);
-        Ground { requests: Requests::to(inbox, store.subscribe(), "/var/lib/x".into()), store, arrivals }
+        TestEnv { requests: Requests::to(inbox, store.subscribe(), "/var/lib/x".into()), store, arrivals }
     }
 
     fn full() -> StoreHealth {
@@ -209,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_to_a_store_that_cannot_write_is_withheld_in_time_with_the_cause() {
-        let Ground { requests, store: _store, mut arrivals } = ground(full());
+        let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
         let began = Instant::now();
         let error = requests.ask(delete()).await.unwrap_err();
         assert_eq!(began.elapsed(), STORE_WAIT_MAX);
@@ -223,7 +223,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_was_taken_before_the_store_failed_is_said_to_be_open() {
-        let Ground { requests, store, mut arrivals } = ground(StoreHealth::Ok);
+        let TestEnv { requests, store, mut arrivals } = test_env(StoreHealth::Ok);
         let began = Instant::now();
         let asked = tokio::spawn(async move { requests.ask(delete()).await });
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -237,7 +237,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_commit_of_a_sound_store_is_waited_for() {
-        let Ground { requests, store: _store, mut arrivals } = ground(StoreHealth::Ok);
+        let TestEnv { requests, store: _store, mut arrivals } = test_env(StoreHealth::Ok);
         let asked = tokio::spawn(async move { requests.ask(delete()).await });
         tokio::time::sleep(STORE_WAIT_MAX * 3).await;
         let Some(Input::Request(_, sender)) = arrivals.take() else { panic!("no request") };
@@ -247,7 +247,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_question_is_asked_whatever_the_state_of_the_store() {
-        let Ground { requests, store: _store, mut arrivals } = ground(full());
+        let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
         let explain = Command::Explain { alloc: AllocId::from_hash([1; 16]) };
         let asked = tokio::spawn(async move { requests.ask(explain).await });
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -90,7 +90,7 @@ impl ServerTokens {
     pub fn of_task(&self, id: AllocId, task: &str) -> io::Result<Option<Token>> {
         let Some(text) = self.read(&self.paths.server_tokens(&id))? else { return Ok(None) };
         let mut signed: BTreeMap<String, String> = serde_json::from_str(&text)?;
-        Ok(signed.remove(task).map(Token::given))
+        Ok(signed.remove(task).map(Token::from_servers))
     }
 
     /// Stores the token that proves to another node that this allocation may have its predecessor's disk.

@@ -118,7 +118,7 @@ impl StateDb {
         }
         let db = match self.db.take() {
             Some(db) => db,
-            None => file::open(&self.path).map_err(|broken| CommitError::Reopen(said(broken)))?,
+            None => file::open(&self.path).map_err(|broken| CommitError::Reopen(damage_text(broken)))?,
         };
         let instance = self.dir.instance().0.clone();
         let steps = &self.steps;
@@ -130,7 +130,7 @@ impl StateDb {
         match written {
             Ok(Ok(db)) => self.db = Some(db),
             Ok(Err(error)) => return Err(CommitError::Database(error)),
-            Err(broken) => return Err(CommitError::Database(said(broken))),
+            Err(broken) => return Err(CommitError::Database(damage_text(broken))),
         }
         if let Some(names) = forgotten {
             self.forgotten.set(names);
@@ -268,7 +268,7 @@ fn apply(table: &mut OpenTable<'_>, place: &str, write: &Write) -> Result<(), re
 }
 
 /// A description of what is wrong with the file.
-fn said(broken: Broken) -> String {
+fn damage_text(broken: Broken) -> String {
     match broken {
         Broken::Missing => "the file is gone".to_owned(),
         Broken::Newer(format) => format!("it has format {format}"),

@@ -32,7 +32,7 @@ use std::{
 
 use herdlet_api_types::{
     JobKey,
-    gc::{Due, EndedKind},
+    gc::{CollectableKind, Due},
     view::JobView,
 };
 use herdlet_plan::{env::NodeFacts, job::capacity::Room, turn::Note};
@@ -52,7 +52,7 @@ pub use page::Format;
 use crate::{
     agent::{Orphans, Tally},
     planner::NoteSink,
-    publish::{Changed, Object, ReadModel},
+    publish::{Object, ObjectChange, ReadModel},
 };
 use counts::Counts;
 pub use counts::Unknown;
@@ -167,15 +167,15 @@ impl Telemetry {
             let change = changes.recv().await;
             let Some(model) = model.upgrade() else { return };
             match change {
-                Ok(Changed { object: Object::Alloc(id), .. }) => match model.alloc(&id) {
+                Ok(ObjectChange { object: Object::Alloc(id), .. }) => match model.alloc(&id) {
                     Some(view) => self.0.counts().alloc(&view),
                     None => self.0.counts().alloc_gone(id),
                 },
-                Ok(Changed { object: Object::Job(key), .. }) => match model.job(&key) {
+                Ok(ObjectChange { object: Object::Job(key), .. }) => match model.job(&key) {
                     Some(view) => self.0.counts().job(&view),
                     None => self.0.counts().job_gone(&key),
                 },
-                Ok(Changed { object: Object::Volume(_), .. }) => {}
+                Ok(ObjectChange { object: Object::Volume(_), .. }) => {}
                 Err(RecvError::Lagged(_)) => self.see_all(&model),
                 Err(RecvError::Closed) => return,
             }
@@ -201,7 +201,7 @@ impl Telemetry {
     }
 
     /// Counts a collected object.
-    pub fn collected(&self, kind: EndedKind, why: Due) {
+    pub fn collected(&self, kind: CollectableKind, why: Due) {
         *self.0.counts().collected.entry((kind.as_str(), why.as_str())).or_default() += 1;
     }
 

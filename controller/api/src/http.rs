@@ -81,7 +81,7 @@ use herdlet_services::catalog::{BuiltIn, Consul};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::reach::bounds::Bounds;
+use crate::alloc_ops::bounds::Bounds;
 
 pub use admission::{Access, Admission, Names, TokenVerdict, Tokens};
 pub use admission::{AllowedPage, Guess, LateToken, TOO_MANY, WrongToken};
@@ -91,7 +91,7 @@ pub use evaluations::Evaluations;
 pub use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use serve::connection;
-pub use serve::{Face, Limits, Listener, ServeError, serve};
+pub use serve::{Frontend, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
 pub use tls::{Tls, TlsError, Validity};
 

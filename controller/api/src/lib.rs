@@ -2,8 +2,8 @@
 //!
 //! In: requests. Out: answers from the read model, requests to the planner.
 
+pub mod alloc_ops;
 pub mod dns;
 pub mod http;
 pub mod listen;
 pub mod peer;
-pub mod reach;

@@ -3,6 +3,6 @@
 //! In: strings from a job. Out: types. Nothing is fetched or unpacked here.
 
 pub mod checksum;
+pub mod destination;
 pub mod format;
-pub mod place;
 pub mod source;

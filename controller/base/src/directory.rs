@@ -72,7 +72,7 @@ impl DirectoryWatch {
         let kernel = match Subscription::new(path, interests, move || teller.notify_one()) {
             Ok(subscription) => Some(subscription),
             Err(error) if is_used_up(&error) => {
-                said_once(&error);
+                log_once(&error);
                 None
             }
             Err(error) => return Err(error),
@@ -110,7 +110,7 @@ pub fn is_used_up(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| used_up.contains(&errno))
 }
 
-fn said_once(error: &io::Error) {
+fn log_once(error: &io::Error) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
         tracing::warn!(

@@ -26,14 +26,14 @@ pub mod error;
 pub mod http_client;
 pub mod interrupt;
 pub mod mounts;
+pub mod observation;
 pub mod ownership;
 pub mod paths;
 pub mod privileges;
 pub mod ready;
 pub mod safe_fs;
-pub mod sight;
 pub mod signal;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
-pub mod test_ground;
+pub mod test_env;
 pub mod token_path;
 pub mod user;

@@ -57,8 +57,8 @@ use std::{
 use rustix::fs::FileType;
 
 use accounts::Accounts;
-pub use exposed::{Exposed, shown};
-use exposed::{Place, Right};
+pub use exposed::{Exposed, escape_path};
+use exposed::{PathRole, Right};
 pub use kept::{check_kept, exposed_kept};
 pub use session::{ForeignSession, check_session};
 use trusted::Trusted;
@@ -69,14 +69,14 @@ use walk::{End, Node};
 #[derive(Debug, thiserror::Error)]
 pub enum OwnershipError {
     /// Another user can change it.
-    #[error("trust {}: {exposed}", shown(path))]
+    #[error("trust {}: {exposed}", escape_path(path))]
     Exposed {
         path: PathBuf,
         /// Who can, and by which right.
         exposed: Box<Exposed>,
     },
     /// The path can't be walked.
-    #[error("check the ownership of {}", shown(path))]
+    #[error("check the ownership of {}", escape_path(path))]
     Unknown {
         /// The step that failed.
         path: PathBuf,
@@ -123,7 +123,7 @@ impl OwnershipError {
 /// # Errors
 /// [`OwnershipError`].
 pub fn check(path: &Path) -> Result<(), OwnershipError> {
-    let guard = Guard::of_process();
+    let guard = TrustPolicy::of_process();
     guard.end(path, &walk::walk(path, &guard)?)
 }
 
@@ -133,7 +133,7 @@ pub fn check(path: &Path) -> Result<(), OwnershipError> {
 /// # Errors
 /// [`OwnershipError`].
 pub fn check_way(path: &Path) -> Result<(), OwnershipError> {
-    unless_absent(walk::walk(path, &Guard::of_process()).map(drop))
+    unless_absent(walk::walk(path, &TrustPolicy::of_process()).map(drop))
 }
 
 /// As [`check`] if `path` exists, otherwise as [`check_way`].
@@ -171,7 +171,7 @@ pub fn exposed_in<'p>(dir: &Path, files: impl Iterator<Item = &'p Path>) -> Vec<
 
 /// Reads the entries after the directory has been found trusted.
 fn exposed<P: AsRef<Path>>(dir: &Path, entries: impl FnOnce() -> io::Result<Vec<P>>) -> Vec<OwnershipError> {
-    let guard = Guard::of_process();
+    let guard = TrustPolicy::of_process();
     let found = walk::walk(dir, &guard).and_then(|end| {
         guard.end(dir, &end)?;
         let unknown = |source| OwnershipError::Unknown { path: dir.to_owned(), source };
@@ -188,13 +188,13 @@ fn exposed<P: AsRef<Path>>(dir: &Path, entries: impl FnOnce() -> io::Result<Vec<
 
 /// The trusted users and groups, for messages: `root, daemon (uid 1) and nomad (uid 100) (HERDLET_TRUSTED_USERS)`.
 pub fn trusted() -> String {
-    Guard::of_process().described()
+    TrustPolicy::of_process().described()
 }
 
 /// Users whose processes may belong to an earlier agent: our own, and for root those in [`TRUSTED_USERS`], as the agent
 /// may have run as one of them.
 pub fn own_and_trusted_users() -> Vec<u32> {
-    let guard = Guard::of_process();
+    let guard = TrustPolicy::of_process();
     let others = if guard.uid == 0 { guard.others.users } else { Vec::new() };
     std::iter::once(guard.uid).chain(others).collect()
 }
@@ -216,13 +216,13 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// The trusted users and groups.
-struct Guard {
+struct TrustPolicy {
     uid: u32,
     others: Trusted,
     accounts: Accounts,
 }
 
-impl Guard {
+impl TrustPolicy {
     fn of_process() -> Self {
         let accounts = Accounts::of_machine();
         let others = Trusted::of(variable, &accounts);
@@ -276,7 +276,7 @@ impl Guard {
     /// Checks `end`, which `path` leads to.
     fn end(&self, path: &Path, end: &End) -> Result<(), OwnershipError> {
         let (at, node) = end.named();
-        let exposed = |right| Exposed::new(self, (at, node), right, Place::Target).of(path);
+        let exposed = |right| Exposed::new(self, (at, node), right, PathRole::Target).of(path);
         self.exposure(node).map_or(Ok(()), |right| Err(exposed(right)))
     }
 
@@ -285,16 +285,16 @@ impl Guard {
     fn entry(&self, dir: &End, path: &Path) -> Result<(), OwnershipError> {
         match dir.entry(path) {
             Ok(node) if self.trusts(node.uid) => self.end(path, &dir.walk(path, self)?),
-            Ok(node) => Err(Exposed::new(self, (path, &node), Right::Owner, Place::Target).of(path)),
+            Ok(node) => Err(Exposed::new(self, (path, &node), Right::Owner, PathRole::Target).of(path)),
             Err(source) => Err(OwnershipError::Unknown { path: path.to_owned(), source }),
         }
     }
 }
 
-impl walk::Judge for Guard {
+impl walk::Judge for TrustPolicy {
     fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Box<Exposed>> {
         const STICKY: u32 = 0o1000;
-        let exposed = |found, right| Err(Exposed::new(self, found, right, Place::Way));
+        let exposed = |found, right| Err(Exposed::new(self, found, right, PathRole::Way));
         match (self.exposure(dir.1), entry) {
             (None, _) => Ok(()),
             (Some(Right::Group | Right::Others | Right::AccessList), entry) if dir.1.mode & STICKY != 0 => {

@@ -11,7 +11,7 @@ pub mod guests;
 
 use std::ffi::{CStr, CString};
 
-use super::sight::Class;
+use super::observation::Class;
 
 /// The user and groups of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

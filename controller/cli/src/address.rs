@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// The first connection flag that is set.
-    pub fn given(&self) -> Option<&'static str> {
+    pub fn first_flag(&self) -> Option<&'static str> {
         let files = [
             ("--token-file", &self.token_file),
             ("--ca-cert", &self.ca_cert),

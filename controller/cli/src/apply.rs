@@ -25,7 +25,7 @@ use super::{
     show::styled,
     style,
     variables::VariableArgs,
-    wait::{Accepted, Goal, WaitFlags, Wanted},
+    wait::{Accepted, Goal, WaitFlags, WaitTarget},
 };
 
 /// Arguments of `herdlet apply`.
@@ -76,7 +76,7 @@ pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
     let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()?, set };
     let client = args.connection.client()?;
     let reply = limit.within("apply it", client.apply(&request)).await?;
-    tell(&reply, args.output);
+    print_reply(&reply, args.output);
     let pruned = match &args.prune {
         Some(set) => limit.within("prune", prune(&client, set, &reply, args.output)).await?,
         None => Vec::new(),
@@ -90,7 +90,7 @@ pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
         args.output.document(&report)?;
         return Ok(if unchanged { UNCHANGED } else { CHANGED });
     }
-    let wanted = |job: &AppliedJob| Wanted::version(job.job.clone(), job.version);
+    let wanted = |job: &AppliedJob| WaitTarget::version(job.job.clone(), job.version);
     let jobs = reply.jobs.iter().map(wanted).collect();
     let accepted = Accepted { client: &client, jobs, index: reply.index, goal: Goal::Converged };
     args.wait.finish(limit, accepted, &report, args.output).await
@@ -124,7 +124,7 @@ async fn prune(
     Ok(pruned)
 }
 
-fn tell(reply: &ApplyReply, output: Output) {
+fn print_reply(reply: &ApplyReply, output: Output) {
     for warning in &reply.warnings {
         herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }

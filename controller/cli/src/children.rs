@@ -68,7 +68,7 @@ pub(super) fn left(parent: &JobView, jobs: &[JobView]) -> Option<String> {
 /// The names and states of the first children.
 fn named(children: &[&JobView]) -> String {
     let first = children.iter().take(NAMED_LEN);
-    let first: Vec<_> = first.map(|child| format!("{} ({})", child.key, standing(child))).collect();
+    let first: Vec<_> = first.map(|child| format!("{} ({})", child.key, status_text(child))).collect();
     let more = match children.len().saturating_sub(NAMED_LEN) {
         0 => String::new(),
         more => format!(" and {more} more (herdlet get jobs)"),
@@ -77,7 +77,7 @@ fn named(children: &[&JobView]) -> String {
 }
 
 /// Nomad's status, except that Nomad reports failed jobs as dead too.
-fn standing(child: &JobView) -> &'static str {
+fn status_text(child: &JobView) -> &'static str {
     match child.convergence.state {
         ConvergenceState::Failed => "failed",
         ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => {

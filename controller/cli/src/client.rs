@@ -15,7 +15,7 @@ use std::{io::ErrorKind, time::Duration};
 use futures_util::Stream;
 use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
-    gc::Ended,
+    gc::Collectable,
     overview::{Drift, Overview, Transition},
     service::ServiceView,
     view::{AllocView, JobView, VolumeView},
@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 pub use allocs::{LogRequest, RestartScope, Tty};
 pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
-pub use jobs::{Changed, Dispatch};
+pub use jobs::{Dispatch, JobChange};
 pub use usage::Usage;
 
 use super::Address;
@@ -151,12 +151,12 @@ impl Client {
     }
 
     /// Ended objects that can be collected.
-    pub async fn ended(&self) -> Result<Vec<Ended>> {
+    pub async fn ended(&self) -> Result<Vec<Collectable>> {
         self.get("/v1/herdlet/gc").await
     }
 
     /// Collects them, and returns what was collected.
-    pub async fn collect(&self) -> Result<Vec<Ended>> {
+    pub async fn collect(&self) -> Result<Vec<Collectable>> {
         self.ask(self.to(Method::PUT, "/v1/herdlet/gc")).await
     }
 

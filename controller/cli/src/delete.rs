@@ -15,7 +15,7 @@ use super::{
     here,
     output::Output,
     variables::VariableArgs,
-    wait::{Goal, Limit, WaitReport, Waited, Wanted, wait_for_accepted},
+    wait::{Goal, Limit, WaitReport, WaitTarget, Waited, wait_for_accepted},
 };
 
 /// Arguments of `herdlet delete`.
@@ -106,7 +106,7 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
         report.jobs.push(key.clone());
     }
     if (args.wait || !volumes.is_empty()) && !keys.is_empty() {
-        let jobs = keys.iter().map(Wanted::any).collect();
+        let jobs = keys.iter().map(WaitTarget::any).collect();
         let waited = wait_for_accepted(&client, jobs, index, Goal::Deleted, limit).await?;
         report.waited = Some(waited.report(Goal::Deleted));
         if waited != Waited::Reached {
@@ -197,7 +197,7 @@ impl Removal {
             };
             let (line, data) = match self.purge {
                 Purge::Data => {
-                    until_forgotten(client, &name).await?;
+                    wait_until_gone(client, &name).await?;
                     (format!("volume/{name} deleted with its data"), "removed")
                 }
                 Purge::Nothing => {
@@ -213,7 +213,7 @@ impl Removal {
 }
 
 /// The agent answers a deletion before it is done. This waits until the agent has removed the data and the volume.
-async fn until_forgotten(client: &Client, name: &str) -> Result<(), Failure> {
+async fn wait_until_gone(client: &Client, name: &str) -> Result<(), Failure> {
     let mut changes = client.events().await?;
     if client.volumes().await?.iter().all(|view| view.spec.name != name) {
         return Ok(());

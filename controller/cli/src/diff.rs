@@ -62,7 +62,7 @@ struct Report {
 struct Change {
     /// `job/NAME` or `volume/NAME`.
     object: String,
-    change: Kind,
+    change: ChangeKind,
     /// For an update, every changed field, by path.
     fields: Vec<FieldChange>,
     /// For a job, what happens to the allocations of each group.
@@ -125,7 +125,7 @@ impl GroupKind {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum ChangeKind {
     #[default]
     Create,
     Update,
@@ -181,7 +181,7 @@ pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
         let wanted = document(&loaded.object);
         changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
             let versions = kept.get(&key).map_or(&[][..], Vec::as_slice);
-            let known = view.map(|view| Known::of(view, &allocs, versions));
+            let known = view.map(|view| CurrentJob::of(view, &allocs, versions));
             let groups = groups(known.as_ref(), &loaded.object, &change.fields);
             let planned = planned.jobs.iter().find(|planned| planned.job == key);
             Change {
@@ -215,7 +215,7 @@ fn pruned<'j>(read: &'j Set, name: &'j str, jobs: &'j [JobView]) -> impl Iterato
     let is_kept = |key: &JobKey| read.jobs.iter().any(|loaded| loaded.object.key() == *key);
     sets::left(jobs, name, is_kept).map(|view| Change {
         object: format!("job/{}", view.key),
-        change: Kind::Delete,
+        change: ChangeKind::Delete,
         ..Change::default()
     })
 }
@@ -248,7 +248,7 @@ fn value<T: Serialize>(object: &T) -> Value {
 /// The changes of one object; none if it is unchanged.
 fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Change> {
     let Some(known) = known else {
-        return Some(Change { object, change: Kind::Create, ..Change::default() });
+        return Some(Change { object, change: ChangeKind::Create, ..Change::default() });
     };
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     flatten("", known, &mut before);
@@ -265,32 +265,32 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
         })
         .filter(|field| field.before != field.after)
         .collect();
-    (!fields.is_empty()).then(|| Change { object, change: Kind::Update, fields, ..Change::default() })
+    (!fields.is_empty()).then(|| Change { object, change: ChangeKind::Update, fields, ..Change::default() })
 }
 
 /// The job's allocations that run and should continue.
-fn placed<'k>(view: &'k JobView, allocs: &'k [AllocView]) -> impl Iterator<Item = &'k Allocation> {
+fn running_allocs<'k>(view: &'k JobView, allocs: &'k [AllocView]) -> impl Iterator<Item = &'k Allocation> {
     let of_job = allocs.iter().filter(|alloc| alloc.spec.job_key == view.key && alloc.fills_a_place());
     of_job.map(|alloc| &*alloc.spec)
 }
 
 /// Whether an allocation has an older version, whose job must be fetched.
 fn runs_older(view: &JobView, allocs: &[AllocView]) -> bool {
-    placed(view, allocs).any(|spec| spec.job_version != view.version)
+    running_allocs(view, allocs).any(|spec| spec.job_version != view.version)
 }
 
 /// The present state of a job.
-struct Known<'k> {
+struct CurrentJob<'k> {
     job: &'k Job,
     /// By group, the versions of running allocations, including older ones while canaries wait or after a failed
     /// roll-out.
     runs: BTreeMap<&'k str, Vec<Arc<Job>>>,
 }
 
-impl<'k> Known<'k> {
+impl<'k> CurrentJob<'k> {
     fn of(view: &'k JobView, allocs: &'k [AllocView], versions: &[JobVersion]) -> Self {
         let mut runs: BTreeMap<&str, Vec<Arc<Job>>> = BTreeMap::new();
-        for spec in placed(view, allocs) {
+        for spec in running_allocs(view, allocs) {
             let older = versions.iter().find(|kept| kept.version == spec.job_version);
             let text = older.map_or(&view.job, |older| &older.job);
             let of_group = runs.entry(&spec.group).or_default();
@@ -311,7 +311,7 @@ impl<'k> Known<'k> {
 }
 
 /// What happens to each group when `known` (if any) becomes `wanted`. `fields`: the differences.
-fn groups(known: Option<&Known<'_>>, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
+fn groups(known: Option<&CurrentJob<'_>>, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
     let current = known.map(|known| known.job);
     let gone = current.iter().flat_map(|known| &known.groups);
     let gone = gone.filter(|group| wanted.group(&group.name).is_none());
@@ -325,7 +325,7 @@ fn groups(known: Option<&Known<'_>>, wanted: &Job, fields: &[FieldChange]) -> Ve
             .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
             .collect();
         let asking = known.map_or_else(Vec::new, |known| known.replacing(wanted, group));
-        let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.wanted(group)));
+        let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.desired_count(group)));
         // Stopped jobs and parents have no allocations.
         let runs = |job: &'_ Job| !job.makes_children() && count(job) > 0;
         let (change, because) = match (current.is_some_and(runs), runs(wanted)) {
@@ -363,9 +363,9 @@ fn written_of(asking: Vec<String>, differing: &[String]) -> Vec<String> {
 fn lines(change: &Change) -> String {
     let object = &change.object;
     let mut lines = match change.change {
-        Kind::Create => styled(style::GOOD, format!("+ {object}")),
-        Kind::Update => styled(style::WARNING, format!("~ {object}")),
-        Kind::Delete => styled(style::ERROR, format!("- {object}")),
+        ChangeKind::Create => styled(style::GOOD, format!("+ {object}")),
+        ChangeKind::Update => styled(style::WARNING, format!("~ {object}")),
+        ChangeKind::Delete => styled(style::ERROR, format!("- {object}")),
     };
     lines.push('\n');
     for FieldChange { path, before, after } in &change.fields {
@@ -547,13 +547,13 @@ mod tests {
             submit_time: herdlet_api_types::UnixNanos(0),
             job: Arc::clone(job),
         });
-        let told = |wanted: &Job| groups(Some(&Known::of(&view, &allocs, &kept)), wanted, &[])[0].change;
+        let told = |wanted: &Job| groups(Some(&CurrentJob::of(&view, &allocs, &kept)), wanted, &[])[0].change;
         assert_eq!(told(&blue), GroupKind::Nothing);
         assert_eq!(told(&green), GroupKind::Replace);
     }
 
-    fn idle(job: &Job) -> Known<'_> {
-        Known { job, runs: BTreeMap::new() }
+    fn idle(job: &Job) -> CurrentJob<'_> {
+        CurrentJob { job, runs: BTreeMap::new() }
     }
 
     /// It was reported as an in-place change, although the job had no allocations.

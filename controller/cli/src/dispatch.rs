@@ -16,7 +16,7 @@ use super::{
     failure::{Failure, USAGE},
     output::Output,
     rollback::find,
-    wait::{Accepted, Goal, WaitFlags, Wanted},
+    wait::{Accepted, Goal, WaitFlags, WaitTarget},
 };
 
 /// Arguments of `herdlet dispatch`.
@@ -69,7 +69,7 @@ pub async fn run(args: DispatchArgs) -> Result<u8, Failure> {
     let (job, index) = limit.within("dispatch it", client.dispatch(&parent, &wanted)).await?;
     args.output.line(&format!("job/{parent} dispatched as job/{job}"));
     let report = Report { job: job.clone(), parent };
-    let jobs = vec![Wanted::version(job, 0)];
+    let jobs = vec![WaitTarget::version(job, 0)];
     let accepted = Accepted { client: &client, jobs, index, goal: Goal::Complete };
     args.wait.finish(limit, accepted, &report, args.output).await
 }

@@ -66,11 +66,11 @@ struct AllocReport<'r> {
 }
 
 pub async fn explain(args: ExplainArgs) -> Result<u8, Failure> {
-    tell(args, Depth::Waits).await
+    print_explanation(args, Depth::Waits).await
 }
 
 pub async fn describe(args: ExplainArgs) -> Result<u8, Failure> {
-    tell(args, Depth::Everything).await
+    print_explanation(args, Depth::Everything).await
 }
 
 /// The amount of detail.
@@ -82,7 +82,7 @@ enum Depth {
     Everything,
 }
 
-async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
+async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (jobs, allocs, status) = tokio::try_join!(client.jobs(), client.allocs(), client.status())?;
     let target = target::find_among(&client, &args.target, &jobs, &allocs).await?;

@@ -30,16 +30,16 @@ pub struct FsArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum What {
     /// List a directory
-    Ls(Place),
+    Ls(FsTarget),
     /// Show the size, mode and age of a file or directory
-    Stat(Place),
+    Stat(FsTarget),
     /// Print a file
     Cat(File),
 }
 
 /// A file or directory, and the form of the output.
 #[derive(Debug, Clone, Args)]
-struct Place {
+struct FsTarget {
     /// A job or group with one running allocation, an allocation, or a task
     target: String,
     /// Path in the allocation's directory (alloc, TASK), or in the task's (local, tmp)
@@ -65,7 +65,7 @@ struct Listing {
 pub async fn run(args: FsArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     match args.what {
-        What::Ls(Place { target, path, output }) => {
+        What::Ls(FsTarget { target, path, output }) => {
             let (alloc, path) = find(&client, &target, &path).await?;
             let files = client.list_files(alloc, &path).await?;
             match output.reader() {
@@ -73,7 +73,7 @@ pub async fn run(args: FsArgs) -> Result<u8, Failure> {
                 Reader::Program => output.document(&Listing { files })?,
             }
         }
-        What::Stat(Place { target, path, output }) => {
+        What::Stat(FsTarget { target, path, output }) => {
             let (alloc, path) = find(&client, &target, &path).await?;
             let info = client.stat_file(alloc, &path).await?;
             match output.reader() {

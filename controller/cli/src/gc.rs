@@ -3,7 +3,7 @@
 //! In: the agent's list of ended objects. Out: a line for each, with the reason.
 
 use clap::Args;
-use herdlet_api_types::gc::Ended;
+use herdlet_api_types::gc::Collectable;
 use serde::Serialize;
 
 use super::{
@@ -30,26 +30,26 @@ pub struct GcArgs {
 struct Report {
     /// Whether they are being collected now.
     collected: bool,
-    items: Vec<Ended>,
+    items: Vec<Collectable>,
 }
 
 pub async fn run(args: GcArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let items = if args.dry_run { client.ended().await? } else { client.collect().await? };
     if args.output.reader() == Reader::Person {
-        show::out(&told(&items, args.dry_run));
+        show::out(&summary(&items, args.dry_run));
     }
     args.output.document(&Report { collected: !args.dry_run, items })?;
     Ok(0)
 }
 
-fn told(items: &[Ended], dry_run: bool) -> String {
+fn summary(items: &[Collectable], dry_run: bool) -> String {
     if items.is_empty() {
         return "there is nothing to collect\n".to_owned();
     }
     let mut table = Table::new(&["KIND", "NAME", "ID", "ENDED", "WHY"]);
     for item in items {
-        let Ended { kind, name, id, ended_at, due, message, .. } = item;
+        let Collectable { kind, name, id, ended_at, due, message, .. } = item;
         let id: String = id.chars().take(if name == id { 0 } else { 8 }).collect();
         let why = match due {
             Some(_) if dry_run => format!("now: {message}"),
@@ -69,13 +69,13 @@ fn told(items: &[Ended], dry_run: bool) -> String {
 mod tests {
     use herdlet_api_types::{
         UnixNanos,
-        gc::{Due, EndedKind},
+        gc::{CollectableKind, Due},
     };
 
     use super::*;
 
-    fn item(kind: EndedKind, name: &str, id: &str, due: Option<Due>) -> Ended {
-        Ended {
+    fn item(kind: CollectableKind, name: &str, id: &str, due: Option<Due>) -> Collectable {
+        Collectable {
             kind,
             namespace: "default".to_owned(),
             name: name.to_owned(),
@@ -90,16 +90,16 @@ mod tests {
     #[test]
     fn what_is_due_is_marked_while_nothing_is_collected() {
         let items = [
-            item(EndedKind::Job, "backup", "backup", Some(Due::Age)),
-            item(EndedKind::Alloc, "web.g[0]", "01234567-89ab", None),
+            item(CollectableKind::Job, "backup", "backup", Some(Due::Age)),
+            item(CollectableKind::Alloc, "web.g[0]", "01234567-89ab", None),
         ];
-        let lines: Vec<String> = told(&items, true).lines().map(str::to_owned).collect();
+        let lines: Vec<String> = summary(&items, true).lines().map(str::to_owned).collect();
         assert!(lines[1].starts_with("job    backup ") && lines[1].ends_with("now: stays"), "{lines:?}");
         assert!(
             lines[2].starts_with("alloc  web.g[0]  01234567  ") && lines[2].ends_with("  stays"),
             "{lines:?}"
         );
-        assert!(told(&items, false).ends_with("2 are being collected\n"));
-        assert_eq!(told(&[], true), "there is nothing to collect\n");
+        assert!(summary(&items, false).ends_with("2 are being collected\n"));
+        assert_eq!(summary(&[], true), "there is nothing to collect\n");
     }
 }

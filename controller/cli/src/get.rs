@@ -27,11 +27,11 @@ use listing::Listing;
 pub struct GetArgs {
     /// What to list
     #[arg(value_enum)]
-    kind: Kind,
+    kind: ObjectKind,
     /// Only these targets, or names of services and volumes
     targets: Vec<String>,
     #[arg(skip)]
-    ended: Ended,
+    ended: EndedAllocs,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -60,27 +60,27 @@ pub struct OfKindArgs {
 }
 
 impl OfKindArgs {
-    fn of(self, kind: Kind, ended: Ended) -> GetArgs {
+    fn of(self, kind: ObjectKind, ended: EndedAllocs) -> GetArgs {
         let Self { targets, output, connection } = self;
         GetArgs { kind, targets, ended, output, connection }
     }
 
     /// `herdlet get drift`.
     pub fn drift(self) -> GetArgs {
-        self.of(Kind::Drift, Ended::Listed)
+        self.of(ObjectKind::Drift, EndedAllocs::Listed)
     }
 }
 
 impl PsArgs {
     /// `herdlet get allocs`; only live allocations unless `--all` is given.
     pub fn allocs(self) -> GetArgs {
-        self.listed.of(Kind::Allocs, if self.all { Ended::Listed } else { Ended::Counted })
+        self.listed.of(ObjectKind::Allocs, if self.all { EndedAllocs::Listed } else { EndedAllocs::Counted })
     }
 }
 
 /// Whether to list ended allocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Ended {
+enum EndedAllocs {
     #[default]
     Listed,
     /// Only their number is printed.
@@ -110,7 +110,7 @@ enum Form {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum ObjectKind {
     #[value(alias = "job")]
     Jobs,
     #[value(alias = "alloc", alias = "allocations")]
@@ -137,11 +137,11 @@ enum Kind {
 }
 
 /// What to list, and how.
-struct Wanted<'w> {
+struct ListRequest<'w> {
     client: &'w Client,
-    kind: Kind,
+    kind: ObjectKind,
     targets: &'w [String],
-    ended: Ended,
+    ended: EndedAllocs,
     form: Form,
     heading: Heading,
 }
@@ -150,8 +150,9 @@ pub async fn run(args: GetArgs) -> Result<u8, Failure> {
     let GetArgs { kind, targets, ended, output, connection } = args;
     let client = connection.client()?;
     let heading = if output.no_headers { Heading::Hidden } else { Heading::Shown };
-    let wanted = Wanted { client: &client, kind, targets: &targets, ended, form: output.output, heading };
-    if kind == Kind::Node {
+    let wanted =
+        ListRequest { client: &client, kind, targets: &targets, ended, form: output.output, heading };
+    if kind == ObjectKind::Node {
         if output.watch {
             return Err(
                 Failure::new("node can't be watched: it does not change while the agent runs").code(USAGE)
@@ -166,7 +167,7 @@ pub async fn run(args: GetArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-impl Wanted<'_> {
+impl ListRequest<'_> {
     /// Lists the present objects.
     async fn list(&self, missing: Missing) -> Result<Listing, Failure> {
         rows::list(self, missing).await

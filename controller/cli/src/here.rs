@@ -95,11 +95,11 @@ fn is_manifest(path: &Path) -> std::io::Result<bool> {
     if name.starts_with('.') || !(is_nomads || may_be_ours) || !fs::metadata(path)?.is_file() {
         return Ok(false);
     }
-    Ok(is_nomads || says_so(path)?)
+    Ok(is_nomads || has_version_line(path)?)
 }
 
 /// Whether the beginning of a file names our version of the format.
-fn says_so(path: &Path) -> std::io::Result<bool> {
+fn has_version_line(path: &Path) -> std::io::Result<bool> {
     let mut head = Vec::new();
     fs::File::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);

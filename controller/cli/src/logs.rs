@@ -30,7 +30,7 @@ use super::{
     show, stdout,
     table::plain,
     target::{self, Target},
-    watch::{Shown, Told},
+    watch::{ChangeStep, Shown},
 };
 use merged::print;
 
@@ -149,8 +149,8 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     tokio::select! {
         (read, ()) = async { tokio::join!(reading, printing) } => match read {
             Ok(()) => Ok(0),
-            Err(Unread::Asked(error @ ClientError::Broken { .. })) => Err(lost(&client, error, &args.target).await),
-            Err(Unread::Asked(error)) => Err(error.into()),
+            Err(Unread::Request(error @ ClientError::Broken { .. })) => Err(lost(&client, error, &args.target).await),
+            Err(Unread::Request(error)) => Err(error.into()),
             Err(Unread::AgentEnded) => Err(gone(&args.target)),
             Err(Unread::Reader(error)) => Err(Failure::new(format!("failed to read a log: {error}"))),
         },
@@ -160,7 +160,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
 
 /// Why a log was not read to its end.
 enum Unread {
-    Asked(ClientError),
+    Request(ClientError),
     /// The stream of changes ended, which happens only when the agent ends.
     AgentEnded,
     /// A reader task failed.
@@ -169,7 +169,7 @@ enum Unread {
 
 impl From<ClientError> for Unread {
     fn from(error: ClientError) -> Self {
-        Self::Asked(error)
+        Self::Request(error)
     }
 }
 
@@ -363,7 +363,7 @@ impl Merge {
             tokio::select! {
                 change = events.next() => {
                     let change = change.ok_or(Unread::AgentEnded)?;
-                    if shown.apply(change?) == Told::Part { continue }
+                    if shown.apply(change?) == ChangeStep::Part { continue }
                     let meant = |view: &&&AllocView| {
                         !view.status.is_terminal()
                             && (whole || slots.contains(&(view.spec.group.clone(), view.spec.index)))
@@ -563,7 +563,7 @@ mod tests {
     }
 
     /// The lines of a log whose pieces come after these delays in milliseconds.
-    async fn told(patience: Option<Duration>, pieces: &[(u64, &str)]) -> Vec<(String, End)> {
+    async fn merged(patience: Option<Duration>, pieces: &[(u64, &str)]) -> Vec<(String, End)> {
         let pieces =
             pieces.iter().map(|(after, text)| (*after, text.as_bytes().to_vec())).collect::<Vec<_>>();
         let pieces = futures_util::stream::iter(pieces).then(|(after, bytes)| async move {
@@ -587,18 +587,18 @@ mod tests {
         let open = |text: &str| (text.to_owned(), End::Open);
         let pieces = [(0, "one\nname"), (100, "? "), (5_000, "x\ntwo"), (300, "!")];
         assert_eq!(
-            told(Some(REST), &pieces).await,
+            merged(Some(REST), &pieces).await,
             [line("one\n"), open("name? "), line("x\n"), open("two"), line("!")]
         );
         assert_eq!(
-            told(Some(Duration::ZERO), &pieces).await,
+            merged(Some(Duration::ZERO), &pieces).await,
             [line("one\n"), open("name"), open("? "), line("x\n"), open("two"), line("!")]
         );
-        assert_eq!(told(None, &pieces).await, [line("one\n"), line("name? x\n"), line("two!")]);
-        assert_eq!(told(Some(REST), &[(0, "a"), (300, "\n")]).await, [open("a"), line("\n")]);
+        assert_eq!(merged(None, &pieces).await, [line("one\n"), line("name? x\n"), line("two!")]);
+        assert_eq!(merged(Some(REST), &[(0, "a"), (300, "\n")]).await, [open("a"), line("\n")]);
         // The end of the line is passed on, so that the next output begins a new line.
         let ends = [(0, "a"), (300, "")];
-        assert_eq!(told(Some(REST), &ends).await, [open("a"), line("")]);
-        assert_eq!(told(None, &[]).await, []);
+        assert_eq!(merged(Some(REST), &ends).await, [open("a"), line("")]);
+        assert_eq!(merged(None, &[]).await, []);
     }
 }

@@ -96,7 +96,7 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
         false => USAGE,
     };
     match args.output.reader() {
-        Reader::Person => say_validation(&set, &problems),
+        Reader::Person => print_validation(&set, &problems),
         Reader::Program => args.output.document(&Validation {
             good,
             jobs: set.jobs.iter().map(|loaded| loaded.object.key().to_string()).collect(),
@@ -126,7 +126,7 @@ fn for_consul(set: &Set) -> Vec<String> {
     jobs.filter(|job| job.has_services_in(Provider::Consul)).map(|job| job.key().to_string()).collect()
 }
 
-fn say_validation(set: &Set, problems: &Problems) {
+fn print_validation(set: &Set, problems: &Problems) {
     for warning in &set.warnings {
         herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }

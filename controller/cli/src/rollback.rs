@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Changed, Client},
+    client::{Client, JobChange},
     failure::Failure,
     output::Output,
     wait::{Accepted, WaitFlags},
@@ -48,7 +48,7 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     let kept = limit.within("list its versions", client.versions(&job)).await?;
     let (current, to) = choose(&view, &kept, args.to)?;
     let reverting = client.revert(&job, to, current);
-    let Changed { index, version } = limit.within("roll it back", reverting).await?;
+    let JobChange { index, version } = limit.within("roll it back", reverting).await?;
     if version == current {
         args.output.line(&format!("job/{job} unchanged: version {current} is the same as version {to}"));
     } else {

@@ -11,7 +11,7 @@ use super::{
     client::{Client, ClientError},
     failure::Failure,
     output::Output,
-    wait::{Accepted, Goal, Limit, WaitFlags, Wanted},
+    wait::{Accepted, Goal, Limit, WaitFlags, WaitTarget},
 };
 
 /// What `-o json` prints.
@@ -62,9 +62,9 @@ impl Round<'_> {
         });
         match touched.await {
             Ok(index) => {
-                let mut jobs: BTreeMap<&JobKey, Wanted> = BTreeMap::new();
+                let mut jobs: BTreeMap<&JobKey, WaitTarget> = BTreeMap::new();
                 for AllocView { spec, .. } in allocs {
-                    let wanted = jobs.entry(&spec.job_key).or_insert_with(|| Wanted::any(&spec.job_key));
+                    let wanted = jobs.entry(&spec.job_key).or_insert_with(|| WaitTarget::any(&spec.job_key));
                     wanted.allocs.extend((!self.replaced).then_some(spec.id));
                 }
                 let jobs = jobs.into_values().collect();

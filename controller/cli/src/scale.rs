@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::Changed,
+    client::JobChange,
     failure::{Failure, USAGE},
     output::Output,
     wait::{Accepted, WaitFlags},
@@ -47,7 +47,7 @@ pub async fn run(args: ScaleArgs) -> Result<u8, Failure> {
     let (view, group) = find(&jobs, &args.target)?;
     let job = view.key.clone();
     let scaling = client.scale(&job, &group.name, args.count, &args.message);
-    let Changed { index, version } = limit.within("scale it", scaling).await?;
+    let JobChange { index, version } = limit.within("scale it", scaling).await?;
     let name = &group.name;
     if group.count == args.count {
         args.output.line(&format!("job/{job} unchanged: group {name} has count {} already", args.count));

@@ -73,7 +73,7 @@ impl Screen<'_> {
             self.cells(["JOB", "VERSION", "STATE", "HEALTHY", "CPU", "MEMORY", "NEXT"].map(str::to_owned));
         let rows: Vec<Vec<Cell>> =
             std::iter::once(heading).chain(jobs.iter().map(|row| self.row(row))).collect();
-        text.push_str(&laid_out(&rows, columns));
+        text.push_str(&render_rows(&rows, columns));
         text
     }
 
@@ -82,7 +82,7 @@ impl Screen<'_> {
         let mut cells = self.cells([
             if row.placed { format!("{} (servers)", row.key) } else { row.key.to_string() },
             row.versions(),
-            row.standing(),
+            row.progress_text(),
             format!("{}/{}", row.healthy, row.wanted),
             format!("{:.1}%", load.cpu_percent),
             show::bytes(load.memory),
@@ -106,7 +106,7 @@ impl Screen<'_> {
     }
 }
 
-fn laid_out(rows: &[Vec<Cell>], columns: Option<usize>) -> String {
+fn render_rows(rows: &[Vec<Cell>], columns: Option<usize>) -> String {
     let count = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].text.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count).map(width).collect();

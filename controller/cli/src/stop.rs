@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Changed, Client, EndFlags},
+    client::{Client, EndFlags, JobChange},
     failure::{Failure, USAGE},
     output::Output,
     rollback,
@@ -56,12 +56,12 @@ struct Report {
 
 /// What to do with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum JobOutcome {
     Stopped(EndFlags),
     Started,
 }
 
-impl Fate {
+impl JobOutcome {
     fn as_str(self) -> &'static str {
         match self {
             Self::Stopped(_) => "stopped",
@@ -81,7 +81,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
         return Err(Failure::new(message).code(USAGE).hint(hint));
     }
     if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
-        return decide(&client, name, Fate::Stopped(args.ends), limit, &args.wait, args.output).await;
+        return decide(&client, name, JobOutcome::Stopped(args.ends), limit, &args.wait, args.output).await;
     }
     let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
     if live.is_empty() {
@@ -103,23 +103,23 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
 pub async fn start(args: StartArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
     let client = args.connection.client()?;
-    decide(&client, &args.job, Fate::Started, limit, &args.wait, args.output).await
+    decide(&client, &args.job, JobOutcome::Started, limit, &args.wait, args.output).await
 }
 
 /// Stops or starts a whole job.
 async fn decide(
     client: &Client,
     name: &str,
-    fate: Fate,
+    fate: JobOutcome,
     limit: Limit,
     wait: &WaitFlags,
     output: Output,
 ) -> Result<u8, Failure> {
     let view = limit.within("find it", rollback::find(client, name)).await?;
     let job = view.key;
-    let Changed { index, version } = match fate {
-        Fate::Stopped(ends) => limit.within("stop it", client.stop_job(&job, ends)).await?,
-        Fate::Started => limit.within("start it", client.start_job(&job)).await?,
+    let JobChange { index, version } = match fate {
+        JobOutcome::Stopped(ends) => limit.within("stop it", client.stop_job(&job, ends)).await?,
+        JobOutcome::Started => limit.within("start it", client.start_job(&job)).await?,
     };
     let told = fate.as_str();
     if version == view.version {
@@ -127,7 +127,7 @@ async fn decide(
     } else {
         output.line(&format!("job/{job} {told} (version {version})"));
     }
-    let report = Report { job: job.clone(), version, stopped: fate != Fate::Started };
+    let report = Report { job: job.clone(), version, stopped: fate != JobOutcome::Started };
     let accepted = Accepted::version(client, job, version, index);
     wait.finish(limit, accepted, &report, output).await
 }

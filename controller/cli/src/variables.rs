@@ -54,7 +54,7 @@ impl VariableArgs {
     ///
     /// # Errors
     /// The exit code.
-    pub fn given(&self) -> Result<VariableTexts, u8> {
+    pub fn collect(&self) -> Result<VariableTexts, u8> {
         self.texts().map_err(|failure| {
             failure.print();
             failure.not_the_tasks().code

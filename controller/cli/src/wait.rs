@@ -26,7 +26,7 @@ use super::{
     failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT, USAGE},
     output::Output,
     target,
-    watch::{Shown, Told},
+    watch::{ChangeStep, Shown},
 };
 use progress::Progress;
 
@@ -133,7 +133,7 @@ struct Report {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct WaitTarget {
     pub(super) job: JobKey,
     /// The version that was applied: a newer one ends the wait. None accepts any version.
     pub(super) version: Option<u64>,
@@ -141,7 +141,7 @@ pub(super) struct Wanted {
     pub(super) allocs: Vec<AllocId>,
 }
 
-impl Wanted {
+impl WaitTarget {
     /// The job in any version.
     pub(super) fn any(job: &JobKey) -> Self {
         Self { job: job.clone(), version: None, allocs: Vec::new() }
@@ -153,7 +153,7 @@ impl Wanted {
     }
 
     /// Whether the agent has given up. A wait for single allocations continues even if the job has failed.
-    fn is_given_up(&self, job: &JobView) -> bool {
+    fn has_failed(&self, job: &JobView) -> bool {
         self.allocs.is_empty() && job.convergence.state == ConvergenceState::Failed
     }
 }
@@ -201,14 +201,14 @@ pub(super) async fn wait_for(
     goal: Goal,
     limit: Limit,
 ) -> Result<Waited, Failure> {
-    let wanted = jobs.iter().map(Wanted::any).collect();
+    let wanted = jobs.iter().map(WaitTarget::any).collect();
     Waiting { wanted, index: 0, goal }.follow(client, limit).await
 }
 
 /// The same after a change: commits before `index` don't count.
 pub(super) async fn wait_for_accepted(
     client: &Client,
-    wanted: Vec<Wanted>,
+    wanted: Vec<WaitTarget>,
     index: u64,
     goal: Goal,
     limit: Limit,
@@ -257,7 +257,7 @@ impl Source<'_> {
 }
 
 struct Waiting {
-    wanted: Vec<Wanted>,
+    wanted: Vec<WaitTarget>,
     index: u64,
     goal: Goal,
 }
@@ -274,7 +274,7 @@ impl Waiting {
         let waited = loop {
             tokio::select! {
                 change = source.next() => {
-                    if shown.apply(change?) == Told::Part || shown.index < self.index {
+                    if shown.apply(change?) == ChangeStep::Part || shown.index < self.index {
                         continue;
                     }
                     progress.show(&self.jobs(&shown), &self.allocs(&shown));
@@ -288,7 +288,7 @@ impl Waiting {
             }
         };
         progress.end();
-        self.tell(&waited, &shown, began.elapsed());
+        self.print_outcome(&waited, &shown, began.elapsed());
         Ok(waited)
     }
 
@@ -297,14 +297,14 @@ impl Waiting {
     }
 
     /// Selects jobs.
-    fn of<'s>(&self, shown: &'s Shown, meant: impl Fn(&Wanted, &JobView) -> bool) -> Vec<&'s JobView> {
-        let known = |wanted: &Wanted| shown.jobs.get(&wanted.job).map(|view| &**view);
+    fn of<'s>(&self, shown: &'s Shown, meant: impl Fn(&WaitTarget, &JobView) -> bool) -> Vec<&'s JobView> {
+        let known = |wanted: &WaitTarget| shown.jobs.get(&wanted.job).map(|view| &**view);
         self.wanted.iter().filter_map(|wanted| known(wanted).filter(|view| meant(wanted, view))).collect()
     }
 
     fn allocs<'s>(&self, shown: &'s Shown) -> Vec<&'s AllocView> {
-        let versions = |wanted: &Wanted| wanted.version;
-        let of_job = |wanted: &Wanted| {
+        let versions = |wanted: &WaitTarget| wanted.version;
+        let of_job = |wanted: &WaitTarget| {
             let version = versions(wanted);
             let allocs = shown.allocs_of(&wanted.job).into_iter();
             // Older allocations count while they run.
@@ -338,7 +338,7 @@ impl Waiting {
         Some(if failed.is_empty() { Waited::Reached } else { Waited::Failed(failed.join("; ")) })
     }
 
-    fn verdict_on(&self, wanted: &Wanted, shown: &Shown) -> Option<Waited> {
+    fn verdict_on(&self, wanted: &WaitTarget, shown: &Shown) -> Option<Waited> {
         let Some(job) = shown.jobs.get(&wanted.job) else {
             return Some(match self.goal {
                 Goal::Deleted => Waited::Reached,
@@ -408,7 +408,7 @@ impl Waiting {
     }
 
     /// Prints the last line: the result, and what has not converged and why.
-    fn tell(&self, waited: &Waited, shown: &Shown, took: Duration) {
+    fn print_outcome(&self, waited: &Waited, shown: &Shown, took: Duration) {
         let names = self.wanted.iter().map(|wanted| wanted.job.to_string()).collect::<Vec<_>>().join(", ");
         let goal = self.goal.as_str();
         let seconds = took.as_secs_f64();
@@ -416,18 +416,18 @@ impl Waiting {
             Waited::Reached => herdlet_base::tell!("{names} {goal} in {seconds:.1} s"),
             Waited::Failed(why) => {
                 herdlet_base::tell!("not {goal}: {why}");
-                for failed in self.of(shown, Wanted::is_given_up) {
+                for failed in self.of(shown, WaitTarget::has_failed) {
                     herdlet_base::tell!("  {}", what_now(failed));
                 }
             }
             Waited::Reverted(why) | Waited::Superseded(why) => herdlet_base::tell!("not {goal}: {why}"),
             Waited::TimedOut => {
-                for failed in self.of(shown, Wanted::is_given_up) {
+                for failed in self.of(shown, WaitTarget::has_failed) {
                     herdlet_base::tell!("{} has failed: {}", failed.key, failed.convergence.message);
                     herdlet_base::tell!("  {}", what_now(failed));
                 }
                 herdlet_base::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
-                if let Some(tried) = self.of(shown, |wanted, view| !wanted.is_given_up(view)).first() {
+                if let Some(tried) = self.of(shown, |wanted, view| !wanted.has_failed(view)).first() {
                     herdlet_base::tell!("  see why: herdlet explain {}", tried.key);
                 }
             }
@@ -441,7 +441,7 @@ impl Waiting {
 
     /// What has not converged but still may, and why.
     fn open(&self, shown: &Shown) -> String {
-        let tried = self.of(shown, |wanted, view| !wanted.is_given_up(view));
+        let tried = self.of(shown, |wanted, view| !wanted.has_failed(view));
         let is_tried = |job: &JobKey| tried.iter().any(|view| view.key == *job);
         let of_allocs = self.allocs(shown).into_iter().filter(|view| is_tried(&view.spec.job_key));
         let of_allocs = of_allocs.filter(|view| view.convergence.state != ConvergenceState::Converged);
@@ -505,7 +505,7 @@ mod tests {
         view: Option<JobView>,
         allocs: Vec<AllocView>,
     ) -> Option<Waited> {
-        let wanted = Wanted { version, ..Wanted::any(&job("web", "g", "t").key()) };
+        let wanted = WaitTarget { version, ..WaitTarget::any(&job("web", "g", "t").key()) };
         let mut shown = Shown::default();
         if let Some(view) = view {
             shown.apply(Change::Job(Arc::new(view)));
@@ -530,7 +530,7 @@ mod tests {
         let waited = |state, desired| {
             let mut view = AllocView { convergence: verdict(state, "why"), ..alloc_view(&web, 0, 1) };
             Arc::make_mut(&mut view.spec).desired = desired;
-            let wanted = Wanted { allocs: vec![view.spec.id], ..Wanted::any(&web.key()) };
+            let wanted = WaitTarget { allocs: vec![view.spec.id], ..WaitTarget::any(&web.key()) };
             let mut shown = Shown::default();
             shown.apply(Change::Job(Arc::new(failed.clone())));
             shown.apply(Change::Alloc(Arc::new(view)));
@@ -550,7 +550,7 @@ mod tests {
         let mut wanted = Vec::new();
         for name in ["api", "web"] {
             let view = job_view(&job(name, "g", "t"), 0);
-            wanted.push(Wanted::any(&view.key));
+            wanted.push(WaitTarget::any(&view.key));
             let convergence = verdict(ConvergenceState::Failed, "why");
             shown.apply(Change::Job(Arc::new(JobView { convergence, ..view })));
         }

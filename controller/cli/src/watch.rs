@@ -21,7 +21,7 @@ pub(super) struct Shown {
 
 /// What a change completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ChangeStep {
     /// A commit: the views are consistent.
     Commit,
     /// A part of a commit.
@@ -29,7 +29,7 @@ pub(super) enum Told {
 }
 
 impl Shown {
-    pub(super) fn apply(&mut self, change: Change) -> Told {
+    pub(super) fn apply(&mut self, change: Change) -> ChangeStep {
         match change {
             Change::Reset => *self = Self::default(),
             Change::Job(view) => {
@@ -52,10 +52,10 @@ impl Shown {
             }
             Change::Index(index) => {
                 self.index = index;
-                return Told::Commit;
+                return ChangeStep::Commit;
             }
         }
-        Told::Part
+        ChangeStep::Part
     }
 
     /// The allocations of a job, by group, index and age.

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::driver::{DriverInfo, RAW_EXEC, ServerJobs, built_in};
 use herdlet_driver::Availability;
-use herdlet_manifest::yaml::{self, Entry, Node, Place, Problems, Value, nearest};
+use herdlet_manifest::yaml::{self, Entry, Located, Node, Problems, Value, nearest};
 use serde_json::{Map, Value as Json, json};
 
 use super::{Cluster, merge::merged};
@@ -100,7 +100,7 @@ pub(super) fn check(source: &str, root: &Node) -> Problems {
     let section = root.get("drivers").and_then(Node::entries).unwrap_or_default();
     for Entry { key, key_position, value } in section {
         let path = format!("drivers.{key}");
-        let place = |node| Place { source, path: path.clone(), node };
+        let place = |node| Located { source, path: path.clone(), node };
         let Some(driver) = known.iter().find(|driver| driver.name == **key) else {
             let names = || known.iter().map(|driver| driver.name.as_str());
             let at_key = Node { position: *key_position, ..Node::clone(value) };

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use herdlet_fingerprint::Interface;
 use herdlet_manifest::yaml::{
-    Entry, Node, Position, Problem, Problems, nearest, printable::printable, words,
+    Entry, Node, Position, Problem, Problems, nearest, phrases, printable::printable,
 };
 
 use self::{
@@ -74,7 +74,7 @@ impl Reading<'_> {
             match known.map(|(_, key)| key) {
                 None => self.unknown(entry, &path, keys.iter().map(|(name, _)| *name)),
                 Some(Key::Unused) => self.unused(entry, &path),
-                Some(Key::Met) => {}
+                Some(Key::Satisfied) => {}
                 Some(Key::Field(kind, ours)) => match kind.take(&entry.value, self.interfaces) {
                     Ok(value) => self.put(ours, &path, value),
                     Err(message) => self.wrong(entry.value.position, &path, message),
@@ -97,8 +97,11 @@ impl Reading<'_> {
             if node.entries().is_some() {
                 bodies.push(Arc::clone(node));
             } else {
-                let message =
-                    format!("expected a block `{} {{ … }}`, found {}", entry.key, words::found(node));
+                let message = format!(
+                    "expected a block `{} {{ … }}`, found {}",
+                    entry.key,
+                    phrases::describe_node(node)
+                );
                 self.wrong(node.position, path, message);
             }
         }

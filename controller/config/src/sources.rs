@@ -145,7 +145,7 @@ impl Sources {
             return Ok(Loaded { file: File::default(), tree: None, warnings, has_nomads });
         };
         let source = self.texts.first().map_or("", |text| &text.document.source);
-        let place = yaml::Place { source, path: String::new(), node: &tree };
+        let place = yaml::Located { source, path: String::new(), node: &tree };
         let file: File = yaml::from_node(&place).map_err(Problems::from)?;
         for (path, message) in file.problems() {
             let problem = self.problem(&path, message);

@@ -41,9 +41,9 @@ const RAW_EXEC_ENABLED: &str = "raw_exec.enabled";
 /// # Errors
 /// As [`Config::load`].
 pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Setting>, ConfigError> {
-    let given = said(&flags);
+    let given = flag_values(&flags);
     let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-    let with_variables = said(&flags);
+    let with_variables = flag_values(&flags);
     let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
     let written = loaded.tree.as_deref().and_then(as_written);
     let source = |key: &str| {
@@ -93,7 +93,7 @@ fn of_node_that_listens(settings: &mut [Setting], listen: &str) {
 }
 
 /// Returns the flags that are set, by the names of the file.
-fn said(flags: &Flags) -> Map<String, Value> {
+fn flag_values(flags: &Flags) -> Map<String, Value> {
     let Flags {
         config: _,
         name,
@@ -132,7 +132,7 @@ fn said(flags: &Flags) -> Map<String, Value> {
 
 /// Converts the merged files, which have no problems, to JSON.
 fn as_written(tree: &yaml::Node) -> Option<Value> {
-    yaml::from_node(&yaml::Place { source: "", path: String::new(), node: tree }).ok()
+    yaml::from_node(&yaml::Located { source: "", path: String::new(), node: tree }).ok()
 }
 
 /// Returns the effective settings, by the names of the file.

@@ -145,7 +145,7 @@ impl Agent {
     }
 
     async fn found(&self) -> Vec<AttemptId> {
-        self.driver.found().await.unwrap()
+        self.driver.list_attempts().await.unwrap()
     }
 }
 

@@ -94,7 +94,7 @@ pub trait TaskDriver: Send + Sync + 'static {
     fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>>;
 
     /// The attempts of which this driver finds something on the machine, whoever started them.
-    fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+    fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
         async { Ok(Vec::new()) }.boxed()
     }
 

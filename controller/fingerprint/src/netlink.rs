@@ -165,7 +165,7 @@ fn dump(kind: u16, header: usize) -> io::Result<Vec<Vec<u8>>> {
 
 /// Splits off the first message: its type, its body and the rest.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let length = usize::try_from(word(bytes, 0)?).ok()?;
+    let length = usize::try_from(read_u32(bytes, 0)?).ok()?;
     let kind = u16::from_ne_bytes(*bytes.get(4..6)?.first_chunk()?);
     let body = bytes.get(16..length)?;
     Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
@@ -183,12 +183,12 @@ fn attributes(body: &[u8], header: usize) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..at.checked_add(4)?)?.first_chunk()?))
 }
 
 fn read_link(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
-    let (Some(index), Some(flags)) = (word(body, 4), word(body, 8)) else { return };
+    let (Some(index), Some(flags)) = (read_u32(body, 4), read_u32(body, 8)) else { return };
     let mut interface = Interface {
         is_up: flags & FLAG_UP != 0,
         is_loopback: flags & FLAG_LOOPBACK != 0,
@@ -210,7 +210,7 @@ fn read_link(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
 }
 
 fn read_address(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
-    let (Some(index), Some(prefix)) = (word(body, 4), body.get(1)) else { return };
+    let (Some(index), Some(prefix)) = (read_u32(body, 4), body.get(1)) else { return };
     let Some(interface) = found.get_mut(&index) else { return };
     let of =
         |wanted: u16| attributes(body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, ip)| ip_of(ip));
@@ -227,7 +227,7 @@ fn default_route(body: &[u8]) -> Option<(bool, u32, u32)> {
         return None;
     }
     let of = |wanted: u16| {
-        attributes(body, 12).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| word(value, 0))
+        attributes(body, 12).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| read_u32(value, 0))
     };
     let is_ip6 = u16::from(family) == AddressFamily::INET6.as_raw();
     Some((is_ip6, of(ROUTE_PRIORITY).unwrap_or_default(), of(ROUTE_INTERFACE)?))

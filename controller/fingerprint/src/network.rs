@@ -175,7 +175,7 @@ mod tests {
         ]
     }
 
-    fn shown(found: &Networks) -> Vec<String> {
+    fn addresses(found: &Networks) -> Vec<String> {
         let of = |network: &NodeNetwork| {
             let addresses = network.addresses.iter();
             let addresses: Vec<_> =
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn the_default_interface_is_the_one_of_the_default_route() {
         let found = networks(&machine(), &NetworkRules::default(), |_| Some(10_000));
-        assert_eq!(shown(&found), ["eth0 default=10.0.0.7 default=2001:db8::7"]);
+        assert_eq!(addresses(&found), ["eth0 default=10.0.0.7 default=2001:db8::7"]);
         assert_eq!(found.ip, Some(IpAddr::from([10, 0, 0, 7])));
         let [first, second] = &found.resources[..] else { panic!("{found:?}") };
         assert_eq!((first.cidr.as_str(), second.cidr.as_str()), ("10.0.0.7/32", "2001:db8::7/128"));
@@ -221,7 +221,7 @@ mod tests {
             "eth0 private=10.0.0.7",
             "eth1 private=192.168.1.7 all=192.168.1.7:22",
         ];
-        assert_eq!(shown(&found), expected);
+        assert_eq!(addresses(&found), expected);
         assert_eq!(found.ip, Some("::1".parse().unwrap()));
     }
 
@@ -229,7 +229,10 @@ mod tests {
     fn a_link_local_address_is_better_than_none() {
         let mut machine = machine();
         machine[1].addresses.retain(|(ip, _)| is_link_local(*ip));
-        assert_eq!(shown(&networks(&machine, &NetworkRules::default(), |_| None)), ["eth0 default=fe80::1"]);
+        assert_eq!(
+            addresses(&networks(&machine, &NetworkRules::default(), |_| None)),
+            ["eth0 default=fe80::1"]
+        );
         let rules = NetworkRules { disallow_link_local: true, ..NetworkRules::default() };
         assert_eq!(networks(&machine, &rules, |_| None), Networks::default());
     }

@@ -12,12 +12,12 @@
 
 mod body;
 mod eval;
-mod kind;
 mod locals;
 mod scan;
 mod scope;
 mod source;
 mod value;
+mod variable_type;
 mod variables;
 
 #[cfg(test)]

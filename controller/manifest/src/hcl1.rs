@@ -399,23 +399,23 @@ mod tests {
 
     use super::*;
 
-    fn shown(node: &Node) -> Json {
+    fn to_json(node: &Node) -> Json {
         match &node.value {
             Value::Null | Value::Refused => Json::Null,
             Value::Bool(value) => json!(value),
             Value::Int(value) => json!(i64::try_from(*value).unwrap()),
             Value::Float(value) => json!(value),
             Value::Str => json!(node.text),
-            Value::Seq(items) => items.iter().map(|item| shown(item)).collect(),
+            Value::Seq(items) => items.iter().map(|item| to_json(item)).collect(),
             // As pairs, to show repeated names.
             Value::Map(entries) => {
-                entries.iter().map(|entry| json!([entry.key, shown(&entry.value)])).collect()
+                entries.iter().map(|entry| json!([entry.key, to_json(&entry.value)])).collect()
             }
         }
     }
 
     fn read(text: &str) -> Json {
-        shown(&parse("a.hcl", text.as_bytes()).unwrap())
+        to_json(&parse("a.hcl", text.as_bytes()).unwrap())
     }
 
     #[test]

@@ -40,7 +40,7 @@ mod tests;
 
 pub use drivers::{DriverRules, Drivers};
 pub use folder::{Folder, FolderFile, read_folder, texts};
-pub use nomad::in_manifest_words;
+pub use nomad::to_manifest_name;
 pub use schema::schema;
 pub use write::{job_to_yaml, volume_to_yaml};
 
@@ -171,7 +171,7 @@ impl<'r> Reading<'r> {
         self.problems.append(parsed.problems);
         for document in parsed.documents {
             if nomad::is_job(&document) {
-                self.api_job(&document, nomad::Unknown::Told);
+                self.api_job(&document, nomad::Unknown::Reported);
             } else {
                 let content = self.document(document, str::to_owned);
                 self.contents(content);
@@ -201,7 +201,7 @@ impl<'r> Reading<'r> {
         let (document, problems) = nomad::from_json(written, unknown);
         let translates = problems.is_empty();
         self.problems.append(problems);
-        let content = self.document(document, |path| nomad::in_api_words(path, job)).filter(|_| translates);
+        let content = self.document(document, |path| nomad::to_api_path(path, job)).filter(|_| translates);
         self.contents(content);
     }
 

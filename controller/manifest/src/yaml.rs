@@ -15,12 +15,12 @@ mod check;
 mod node;
 mod parse;
 pub(crate) mod path;
+pub mod phrases;
 pub mod printable;
 mod problem;
 mod read;
 mod scalar;
 mod tree;
-pub mod words;
 mod write;
 
 #[cfg(test)]
@@ -28,11 +28,11 @@ mod tests;
 
 pub(crate) use check::{Checked, check_fields};
 pub use check::{check, schema_for, strictly};
-pub use node::{Document, Entry, Node, Place, Style, Value};
+pub use node::{Document, Entry, Located, Node, Style, Value};
 pub use parse::{Limits, Parsed, parse, parse_within};
 pub(crate) use path::{OwnedStep as PathStep, Trail, parse as parse_path};
+pub use phrases::nearest;
 pub use problem::{Position, Problem, Problems};
 pub use read::from_node;
 pub use tree::tree_of;
-pub use words::nearest;
 pub use write::{WriteError, to_yaml};

@@ -101,7 +101,7 @@ impl Mirror {
                 told_again.mark_unchanged();
                 self.told.clear();
             }
-            let pause = match self.tell(&queries).await {
+            let pause = match self.synchronize(&queries).await {
                 Ok(()) => None,
                 Err(error) if is_unknown(&error) => {
                     tracing::warn!(%error, "the servers do not support services (before 1.3); those of provider nomad are found on this node only");
@@ -123,13 +123,13 @@ impl Mirror {
         }
     }
 
-    async fn tell<S: Service, D: Dial>(&mut self, queries: &Queries<S, D>) -> Result<(), CallError> {
-        let wanted = self.wanted();
+    async fn synchronize<S: Service, D: Dial>(&mut self, queries: &Queries<S, D>) -> Result<(), CallError> {
+        let wanted = self.desired_entries();
         let news: Vec<Entry> =
             wanted.values().filter(|entry| self.told.get(&entry.id) != Some(entry)).cloned().collect();
         for batch in news.chunks(BATCH) {
             let request = |options| UpsertRequest { services: batch.to_vec(), options };
-            let Done {} = queries.tell("ServiceRegistration.Upsert", request).await?;
+            let Done {} = queries.send_once("ServiceRegistration.Upsert", request).await?;
             self.told.extend(batch.iter().map(|entry| (entry.id.clone(), entry.clone())));
         }
         let gone: Vec<Entry> =
@@ -139,7 +139,7 @@ impl Mirror {
                 id: entry.id.clone(),
                 options: WriteOptions { namespace: entry.namespace.clone(), ..options },
             };
-            match queries.tell::<_, Done>("ServiceRegistration.DeleteByID", request).await {
+            match queries.send_once::<_, Done>("ServiceRegistration.DeleteByID", request).await {
                 Ok(Done {}) => {}
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
@@ -150,7 +150,7 @@ impl Mirror {
     }
 
     /// The entries that servers should have; local allocations are excluded.
-    fn wanted(&self) -> BTreeMap<String, Entry> {
+    fn desired_entries(&self) -> BTreeMap<String, Entry> {
         let entries = self.catalog.all().into_iter().filter_map(|one| self.entry(one));
         entries.map(|entry| (entry.id.clone(), entry)).collect()
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Information about a Consul agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct ConsulFingerprint {
     /// `consul.…` and `unique.consul.…`.
     pub attributes: Attributes,
     /// The node's name in Consul: `DATACENTER.NAME`.
@@ -17,13 +17,13 @@ pub struct Known {
 }
 
 /// Queries an agent; `None` if it does not answer.
-pub async fn ask(consul: &ConsulReader) -> Option<Known> {
+pub async fn ask(consul: &ConsulReader) -> Option<ConsulFingerprint> {
     consul.read("/v1/agent/self").await.ok().map(|answer| known(&answer))
 }
 
-fn known(answer: &Value) -> Known {
+fn known(answer: &Value) -> ConsulFingerprint {
     let at = |pointer: &str| answer.pointer(pointer).and_then(text);
-    let mut known = Known::default();
+    let mut known = ConsulFingerprint::default();
     let version = at("/Config/Version");
     let sku =
         version.as_deref().map(|version| if version.contains("+ent") { "ent" } else { "oss" }.to_owned());

@@ -247,7 +247,7 @@ impl Describer {
                     self.change(|parts| parts.consul = known);
                 }
                 None if misses + 1 < CONSUL_MISSES => misses += 1,
-                None => self.change(|parts| parts.consul = consul::Known::default()),
+                None => self.change(|parts| parts.consul = consul::ConsulFingerprint::default()),
             }
             self.shared.asked.send_replace(true);
         }

@@ -54,14 +54,14 @@ use self::{
 };
 use super::{
     acl::{Acl, Denied},
-    asking::{Answer, Servers},
+    cluster_client::{Answer, Servers},
     serve::NodeService,
     snapshot::Snapshots,
 };
 
 /// The node's contact with its servers, for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ServerContact {
     /// Time since the last answered heartbeat; `None` before the first.
     pub last_heartbeat: Option<Duration>,
     /// How long after it the next one was due.
@@ -79,11 +79,11 @@ pub struct NodeApi {
     /// Serves disks to other nodes.
     pub snapshots: Snapshots,
     /// The current contact with the servers.
-    pub standing: Box<dyn Fn() -> Standing + Send + Sync>,
+    pub standing: Box<dyn Fn() -> ServerContact + Send + Sync>,
 }
 
 /// Why a request failed: a status code and a text.
-struct Refused(u16, String);
+struct HttpError(u16, String);
 
 /// Maximum size of a request body.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -109,20 +109,20 @@ const OF_OTHER_ORIGINS: [&str; 7] = [
 /// Time limit for receiving a request body.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
 
-impl IntoResponse for Refused {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let code = StatusCode::from_u16(self.0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.1).into_response()
     }
 }
 
-impl From<Denied> for Refused {
+impl From<Denied> for HttpError {
     fn from(denied: Denied) -> Self {
         Self(denied.code(), denied.to_string())
     }
 }
 
-impl From<ServerError> for Refused {
+impl From<ServerError> for HttpError {
     fn from(error: ServerError) -> Self {
         if let Some(code) = error.code() {
             return Self(code, error.message().to_owned());
@@ -151,7 +151,7 @@ impl From<ServerError> for Refused {
     }
 }
 
-impl From<CallError> for Refused {
+impl From<CallError> for HttpError {
     fn from(error: CallError) -> Self {
         if let CallError::Server(error) = error {
             error.into()
@@ -180,8 +180,8 @@ async fn gate(State(api): State<Arc<NodeApi>>, request: Request, next: Next) -> 
         verdict = api.judge(&token).await;
     }
     let mut response = match api.answer(request).await {
-        Ok(Passed::Answer(response)) => response,
-        Ok(Passed::On(request)) => next.run(*request).await,
+        Ok(Dispatch::Answer(response)) => response,
+        Ok(Dispatch::On(request)) => next.run(*request).await,
         Err(refused) => {
             // A server's refusal does not reveal whether the token is unknown or lacks the permission.
             if refused.0 == Denied::Refused.code() && verdict == TokenVerdict::None {
@@ -227,7 +227,7 @@ impl Tokens for NodeApi {
 }
 
 /// The result of a request at this layer.
-enum Passed {
+enum Dispatch {
     /// A response.
     Answer(Response),
     /// The request, to be passed on to the local API.
@@ -274,18 +274,18 @@ impl NodeApi {
         }
     }
 
-    async fn answer(self: &Arc<Self>, mut request: Request) -> Result<Passed, Refused> {
-        let missing = || Refused(404, "resource not found".to_owned());
+    async fn answer(self: &Arc<Self>, mut request: Request) -> Result<Dispatch, HttpError> {
+        let missing = || HttpError(404, "resource not found".to_owned());
         let path = request.uri().path();
         match path {
-            "/healthz" | "/readyz" => return Ok(Passed::On(Box::new(request))),
+            "/healthz" | "/readyz" => return Ok(Dispatch::On(Box::new(request))),
             "/" => {
                 let answer = (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, "/ui/")]);
-                return Ok(Passed::Answer(answer.into_response()));
+                return Ok(Dispatch::Answer(answer.into_response()));
             }
             path if path.starts_with("/ui/") => {
                 let page = "<html><p>The user interface is on the cluster's servers</p></html>";
-                return Ok(Passed::Answer(
+                return Ok(Dispatch::Answer(
                     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
                 ));
             }
@@ -294,10 +294,10 @@ impl NodeApi {
         let well_known = || path.strip_prefix('/').filter(|path| path.starts_with(".well-known/"));
         let path = path.strip_prefix("/v1/").or_else(well_known).ok_or_else(missing)?.to_owned();
         let params = RequestParams::read(request.uri().query().unwrap_or_default(), request.headers())?;
-        let target = Target { path: &path, query: &|name| params.given(name) };
+        let target = Target { path: &path, query: &|name| params.non_empty(name) };
         let found = routes::find(request.method(), target).map_err(|missing| match missing {
-            Missing::Verb => Refused(405, "Invalid method".to_owned()),
-            Missing::Path => Refused(404, "resource not found".to_owned()),
+            Missing::Verb => HttpError(405, "Invalid method".to_owned()),
+            Missing::Path => HttpError(404, "resource not found".to_owned()),
         });
         let (route, path) = found?;
         let routed = |own, call| RoutedCall { verb: route.verb, own, call };
@@ -305,16 +305,17 @@ impl NodeApi {
             OnNode::Itself(what) => self.answer_itself(*what, Incoming { path, params, request }).await,
             OnNode::Stream(kind) => {
                 let what = Streamed::of(*kind, &path);
-                self.stream(what, &params, &mut request).await.map(Passed::Answer)
+                self.stream(what, &params, &mut request).await.map(Dispatch::Answer)
             }
-            OnNode::Servers(call) => {
-                self.forward(routed(None, call), Incoming { path, params, request }).await.map(Passed::Answer)
-            }
+            OnNode::Servers(call) => self
+                .forward(routed(None, call), Incoming { path, params, request })
+                .await
+                .map(Dispatch::Answer),
             OnNode::Either(own, call) => {
                 let routed = routed(Some(*own), call);
-                self.forward(routed, Incoming { path, params, request }).await.map(Passed::Answer)
+                self.forward(routed, Incoming { path, params, request }).await.map(Dispatch::Answer)
             }
-            OnNode::ServersOnly => Err(Refused(501, "Invalid method".to_owned())),
+            OnNode::ServersOnly => Err(HttpError(501, "Invalid method".to_owned())),
             OnNode::Nobody => Err(missing()),
         }
     }
@@ -324,14 +325,14 @@ impl NodeApi {
         match alloc {
             Some(id) => self.service.has(id),
             None => {
-                params.given("server_id").is_none()
+                params.non_empty("server_id").is_none()
                     && params.node().is_none_or(|node| node == self.shared.facts.node.id)
             }
         }
     }
 
     /// Makes the call of a request at this node or at a server.
-    async fn forward(&self, routed: RoutedCall<'_>, incoming: Incoming) -> Result<Response, Refused> {
+    async fn forward(&self, routed: RoutedCall<'_>, incoming: Incoming) -> Result<Response, HttpError> {
         let Incoming { path, params, request } = incoming;
         let call = routed.call;
         let raw =
@@ -339,14 +340,14 @@ impl NodeApi {
         let is_json = !matches!(call.body, CallBody::Raw(_)) && !raw.is_empty();
         let body = if is_json {
             serde_json::from_slice(&raw)
-                .map_err(|error| Refused(400, format!("the body is not valid JSON: {error}")))?
+                .map_err(|error| HttpError(400, format!("the body is not valid JSON: {error}")))?
         } else {
             Json::Null
         };
         let alloc = path_param(&path, "AllocID").map(str::to_owned);
         let region = &self.shared.facts.node.region;
         let inputs = CallInputs { path, body: &body, raw: raw.to_vec(), region };
-        let question = params.request_of(routed, inputs).map_err(|why| Refused(400, why))?;
+        let question = params.request_of(routed, inputs).map_err(|why| HttpError(400, why))?;
         // A body may name the node, too.
         let node = question.fields.get("NodeID").and_then(Value::as_text).filter(|node| !node.is_empty());
         let is_here = self.is_here(alloc.as_deref(), &params)
@@ -355,7 +356,7 @@ impl NodeApi {
             Some(own) => {
                 let answer = self.service.ask(own, &question.body(region, Duration::ZERO)).await;
                 let answer = answer.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
-                codec::decode(&answer).map_err(|error| Refused(500, format!("failed to {error}")))?
+                codec::decode(&answer).map_err(|error| HttpError(500, format!("failed to {error}")))?
             }
             None => match self.servers.ask(question).await {
                 Ok(Answer(answer)) => answer,
@@ -367,10 +368,10 @@ impl NodeApi {
 }
 
 /// Reads a request body, which may be empty.
-async fn read(body: Body) -> Result<Bytes, Refused> {
+async fn read(body: Body) -> Result<Bytes, HttpError> {
     let read = tokio::time::timeout(BODY_WAIT_MAX, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
-    read.map_err(|_| Refused(408, format!("the body did not arrive within {} s", BODY_WAIT_MAX.as_secs())))?
-        .map_err(|error| Refused(400, format!("the body could not be read: {error}")))
+    read.map_err(|_| HttpError(408, format!("the body did not arrive within {} s", BODY_WAIT_MAX.as_secs())))?
+        .map_err(|error| HttpError(400, format!("the body could not be read: {error}")))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use herdlet_agent::executor::{
     identities::{Cluster, SignRequest, SignedIdentity},
 };
 use herdlet_api_types::UnixNanos;
-use herdlet_base::{clock, sight::Class};
+use herdlet_base::{clock, observation::Class};
 use herdlet_nomad::{
     session::Queries,
     wire::queries::{self, IdentityRequest, SignResponse},

@@ -16,9 +16,9 @@ use super::{
     acknowledged, catalog,
     identities::Servers,
     limit,
-    placed::Reading,
-    previous::{self, mover::Mover},
+    predecessor::{self, mover::Mover},
     runner,
+    server_alloc::Reading,
 };
 
 /// Runs the session once the node is `described`. Jobs may use `drivers`; `mover` fetches disks from other nodes.
@@ -29,11 +29,11 @@ pub fn join<S: Service, D: Dial>(
     mover: Mover,
     described: impl Future<Output = ()> + Send + 'static,
 ) {
-    let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
+    let (previous, asked) = mpsc::channel(predecessor::WAITING_MAX);
     let (inbox, model) = (agent.inbox.clone(), agent.model.clone());
     let tokens = Arc::clone(&agent.context.server_tokens);
     let moving = Some(Arc::new((mover, model.clone())));
-    agent.watch(previous::follow(asked, session.queries(), inbox.clone(), moving));
+    agent.watch(predecessor::follow(asked, session.queries(), inbox.clone(), moving));
     agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), agent.context.paths.node()));
     agent.watch(acknowledged::keep(session.acknowledgements(), agent.context.paths.node()));
     if agent.context.cluster.set(Box::new(Servers(session.queries()))).is_err() {

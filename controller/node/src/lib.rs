@@ -17,8 +17,9 @@
 
 pub mod acknowledged;
 pub mod acl;
-pub mod asking;
 pub mod catalog;
+pub mod client_takeover;
+pub mod cluster_client;
 pub mod consul;
 pub mod describe;
 pub mod http;
@@ -28,12 +29,11 @@ pub mod leave;
 pub mod limit;
 pub mod member;
 pub mod meta;
-pub mod moving;
-pub mod placed;
-pub mod previous;
+pub mod predecessor;
 pub mod report;
 pub mod runner;
 pub mod serve;
+pub mod server_alloc;
 pub mod servers;
 pub mod snapshot;
 

@@ -44,7 +44,7 @@ pub async fn follow(
         {
             let contact = contact.borrow_and_update();
             if let Some(heard) = contact.last {
-                memory.heard(heard.at, heard.wall, contact.silence_max());
+                memory.on_contact(heard.at, heard.wall, contact.silence_max());
             }
         }
         told.retain(|id| model.alloc(id).is_some());
@@ -111,7 +111,7 @@ impl Memory {
         }
     }
 
-    fn heard(&mut self, at: Instant, wall: SystemTime, silence: Duration) {
+    fn on_contact(&mut self, at: Instant, wall: SystemTime, silence: Duration) {
         self.silence = silence;
         if at > self.since {
             (self.since, self.wall, self.is_kept) = (at, wall, false);

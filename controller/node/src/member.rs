@@ -33,13 +33,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     acknowledged,
     acl::{Resolver, Settings},
-    asking::{Late, OfSession},
+    client_takeover::{self, Moved},
+    cluster_client::{LazyServers, SessionServers},
     describe::{self, Describer},
-    http::{NodeApi, Standing},
+    http::{NodeApi, ServerContact},
     join::join,
     leave,
-    moving::{self, Moved},
-    previous::mover::{self, Mover},
+    predecessor::mover::{self, Mover},
     serve::{self, NodeService},
     servers,
     snapshot::Snapshots,
@@ -66,7 +66,7 @@ impl Member {
         let dir = config.state_dir.join("node");
         let network =
             servers::network(&cluster, &config.region).context("prepare TLS to servers (`cluster.tls`)")?;
-        let moved = moving::identity(&dir, cluster.moved_from.as_deref())?;
+        let moved = client_takeover::identity(&dir, cluster.moved_from.as_deref())?;
         let consul = ConsulReader::new(consul).context("set up the Consul client")?;
         Ok(Some(Self {
             cluster,
@@ -109,7 +109,7 @@ impl Member {
         let snapshots =
             Snapshots::new(agent.context.paths.clone(), identity.secret.clone(), shared.closing.clone());
         let describer = Describer::start(config, &cluster, found)?;
-        let asked: Arc<Late> = Arc::default();
+        let asked: Arc<LazyServers> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {
             reach: shared.reach(),
             acl: Resolver::new(asked.clone(), Settings::from(&cluster.acl)),
@@ -130,7 +130,7 @@ impl Member {
             ..session::Options::default()
         };
         let session = Session::new(Arc::clone(&pool), identity.clone(), describer.watch(), options);
-        asked.are(OfSession { queries: session.queries(), pool: Arc::clone(&pool) });
+        asked.are(SessionServers { queries: session.queries(), pool: Arc::clone(&pool) });
         let contact = session.contact();
         let api = Arc::new(NodeApi {
             shared: Arc::clone(shared),
@@ -139,7 +139,7 @@ impl Member {
             snapshots,
             standing: Box::new({
                 let contact = contact.clone();
-                move || standing(&contact.borrow())
+                move || server_contact(&contact.borrow())
             }),
         });
         let leave: Leave = Arc::new({
@@ -270,8 +270,8 @@ impl Joined {
     }
 }
 
-fn standing(contact: &Contact) -> Standing {
-    Standing { last_heartbeat: contact.last.map(|heard| heard.at.elapsed()), ttl: contact.ttl }
+fn server_contact(contact: &Contact) -> ServerContact {
+    ServerContact { last_heartbeat: contact.last.map(|heard| heard.at.elapsed()), ttl: contact.ttl }
 }
 
 /// Keeps resources of local manifests reserved from servers' jobs.
@@ -283,7 +283,7 @@ async fn reserve(describer: Describer, model: Arc<ReadModel>) {
         let mut ports = BTreeSet::new();
         for job in model.jobs() {
             for group in &job.job.groups {
-                let wanted = job.wanted(group);
+                let wanted = job.desired_count(group);
                 room = room.plus(Room::of(group).times(u64::from(wanted)));
                 ports.extend(group.fixed_ports().filter(|_| wanted > 0));
             }

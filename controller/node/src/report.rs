@@ -183,7 +183,7 @@ mod tests {
     fn events_are_told_as_stock_clients_tell_them() {
         #[derive(Default, serde::Deserialize)]
         #[serde(default, rename_all = "PascalCase")]
-        struct Told {
+        struct UpdateBody {
             alloc: Vec<AllocReport>,
         }
         let told = messages()
@@ -192,7 +192,7 @@ mod tests {
         let events: Vec<wire::TaskEvent> = told
             .flat_map(|message| {
                 let header = Extent::new(Limits::HEADER).of(&message.bytes).unwrap().unwrap();
-                codec::decode::<Told>(&message.bytes[header..]).unwrap().alloc
+                codec::decode::<UpdateBody>(&message.bytes[header..]).unwrap().alloc
             })
             .flat_map(|alloc| alloc.task_states.into_values())
             .flat_map(|task| task.events)

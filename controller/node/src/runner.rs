@@ -12,13 +12,13 @@ use herdlet_agent::{
 };
 use herdlet_api_types::{
     AllocId,
-    alloc::{Allocation, Desired, Heritage},
+    alloc::{Allocation, Desired, DiskMigration},
     view::AllocView,
 };
 use herdlet_base::clock;
 use herdlet_nomad::{
     reports::Reports,
-    seam::{self, Changed, Factory, Runner},
+    seam::{self, DesiredAlloc, Factory, Runner},
     wire::{self, ClientStatus},
 };
 use herdlet_plan::event::{DesiredChange, Event};
@@ -30,9 +30,9 @@ use tokio::{
 };
 
 use super::{
-    placed::{Reader, Reading},
-    previous::Awaited,
+    predecessor::Awaited,
     report,
+    server_alloc::{Reader, Reading},
 };
 
 /// The runner's dependencies.
@@ -100,7 +100,7 @@ impl Runner for AgentRunner {
             awaited.extend(self.place(&mut reader, &changed.alloc, &mut events));
         }
         for (id, why) in unreadable {
-            self.tell_unreadable(id, &why);
+            self.fail_unreadable(id, &why);
         }
         let removed: Vec<AllocId> = removed.iter().filter_map(parse).collect();
         events.extend(removed.iter().copied().map(DesiredChange::AllocGone));
@@ -111,7 +111,7 @@ impl Runner for AgentRunner {
             }
         }
         // Send these after the events: the end of an allocation that nothing waits for is dropped.
-        tell(self.parts.previous.clone(), awaited).await;
+        send_awaited(self.parts.previous.clone(), awaited).await;
         let listed =
             is_first.then(|| changed.iter().filter_map(|changed| parse(&changed.alloc.id)).collect());
         self.forget_tokens(removed, listed).await;
@@ -143,8 +143,8 @@ async fn keep_held(tokens: Arc<ServerTokens>, are_held: Arc<Notify>) {
 
 impl AgentRunner {
     /// Stores the tokens before any task that needs them starts.
-    async fn keep_tokens(&self, changed: &[Changed]) {
-        let given = |changed: &Changed| {
+    async fn keep_tokens(&self, changed: &[DesiredAlloc]) {
+        let given = |changed: &DesiredAlloc| {
             let (signed, disk) = (&changed.alloc.signed_identities, &changed.migrate_token);
             let is_given = !signed.is_empty() || disk.is_some();
             is_given.then(|| Some((parse(&changed.alloc.id)?, signed.clone(), disk.clone())))?
@@ -232,7 +232,7 @@ impl AgentRunner {
     }
 
     /// Reports a new allocation as failed; a known one keeps running.
-    fn tell_unreadable(&self, id: wire::AllocId, why: &str) {
+    fn fail_unreadable(&self, id: wire::AllocId, why: &str) {
         let is_known = parse(&id).is_some_and(|id| self.parts.model.alloc(&id).is_some());
         tracing::warn!(alloc = %id, why, is_known, "an allocation from the servers cannot be decoded");
         if !is_known {
@@ -271,14 +271,14 @@ fn is_unbegun(view: &AllocView) -> bool {
 
 /// An allocation's predecessors that are not on this node.
 fn elsewhere(spec: &Allocation, model: &ReadModel) -> Vec<Awaited> {
-    let moves = spec.server.as_ref().is_some_and(|server| server.heritage == Heritage::AnyNode);
+    let moves = spec.server.as_ref().is_some_and(|server| server.heritage == DiskMigration::AnyNode);
     let heir = |id| (moves && spec.previous == Some(id)).then_some(spec.id);
     let begins = spec.desired == Desired::Run;
     let absent = spec.awaited().filter(|id| begins && model.alloc(id).is_none());
     absent.map(|id| Awaited { id, heir: heir(id) }).collect()
 }
 
-async fn tell(to: mpsc::Sender<Awaited>, awaited: Vec<Awaited>) {
+async fn send_awaited(to: mpsc::Sender<Awaited>, awaited: Vec<Awaited>) {
     for one in awaited {
         // The receiver is gone: the agent ends.
         let _ = to.send(one).await;

@@ -1,7 +1,7 @@
 //! The calls from servers to this node, over the connections that the node has opened.
 //!
 //! In: calls, with the token of the user who asked the server. Out: the same data as from the local API, in the format of Nomad's clients:
-//! logs, files, commands, statistics, restarts and signals of allocations ([`reach`](herdlet_api::reach)), the node's metadata, the agent's
+//! logs, files, commands, statistics, restarts and signals of allocations ([`alloc_ops`](herdlet_api::reach)), the node's metadata, the agent's
 //! log. Each call is checked against the cluster's ACLs, whatever the server has checked before.
 //!
 //! Facts: `hashicorp/nomad:client/rpc.go`, `client/*_endpoint.go`, and recordings.
@@ -13,11 +13,11 @@ mod failure;
 mod files;
 mod identity;
 pub mod meta;
-mod told;
+mod stream_answer;
 
 use std::sync::Arc;
 
-use herdlet_api::reach::{Reach, host::HostLook};
+use herdlet_api::alloc_ops::{AllocOps, host::HostSampler};
 use herdlet_api_types::view::AllocView;
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use self::{failure::Failure, meta::DynamicMeta};
 use super::{
     acl::{Access, Acl, Capability, Denied, Resolver},
-    asking::Servers,
+    cluster_client::Servers,
 };
 
 /// Maximum number of unread bytes in a stream within this process.
@@ -47,7 +47,7 @@ const SERVICES: [&str; 6] = ["Agent", "Allocations", "ClientStats", "FileSystem"
 /// The service's dependencies.
 pub struct Parts {
     /// Access to this machine's allocations.
-    pub reach: Reach,
+    pub reach: AllocOps,
     /// Resolves tokens.
     pub acl: Resolver,
     pub servers: Arc<dyn Servers>,
@@ -65,7 +65,7 @@ pub struct Parts {
 /// Handles calls from servers.
 pub struct NodeService {
     parts: Parts,
-    host: HostLook,
+    host: HostSampler,
 }
 
 impl std::fmt::Debug for NodeService {
@@ -77,7 +77,7 @@ impl std::fmt::Debug for NodeService {
 /// A request with nothing but a token.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Asked {
+struct TokenOnly {
     auth_token: Secret,
 }
 
@@ -111,7 +111,7 @@ impl NodeService {
     /// Serves with these dependencies.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self { parts, host: HostLook::default() }
+        Self { parts, host: HostSampler::default() }
     }
 
     /// The permissions of a token.
@@ -154,7 +154,7 @@ impl NodeService {
     pub async fn ask(&self, method: &str, arguments: &Value) -> Result<Vec<u8>, Refusal> {
         let call = Call::new(method, arguments);
         let call = call.map_err(|error| Refusal::Error(format!("failed to {error}")))?;
-        self.answered(&call).await.map_err(Refusal::from)
+        self.answer(&call).await.map_err(Refusal::from)
     }
 
     /// Starts a streaming call from this process like one from a server.
@@ -214,7 +214,7 @@ impl NodeService {
         self.parts.reach.alloc(id).is_ok()
     }
 
-    async fn answered(&self, call: &Call) -> Answered {
+    async fn answer(&self, call: &Call) -> Answered {
         match &*call.method {
             "Allocations.Restart" => self.restart(call.arguments()?).await,
             "Allocations.Signal" => self.signal(call.arguments()?).await,
@@ -249,7 +249,7 @@ fn unknown(method: &str) -> Refusal {
 
 impl Service for NodeService {
     async fn call(&self, _: &Peer, call: Call) -> Result<Vec<u8>, Refusal> {
-        self.answered(&call).await.map_err(|failure| {
+        self.answer(&call).await.map_err(|failure| {
             tracing::debug!(method = call.method, %failure, "a call from a server failed");
             failure.into()
         })

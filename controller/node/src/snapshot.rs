@@ -31,7 +31,7 @@ use herdlet_base::{
 };
 use herdlet_nomad::wire::Secret;
 use herdlet_runtime::off_thread;
-use herdlet_storage::alloc_dir::{DATA, heritage::LOCAL};
+use herdlet_storage::alloc_dir::{DATA, migration::LOCAL};
 use rustix::fs::{FileType, Stat};
 use tokio::{
     runtime::Handle,

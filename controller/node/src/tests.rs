@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     join::join,
-    previous,
+    predecessor,
     snapshot::{Snapshots, tests::migrate_token},
 };
 
@@ -60,7 +60,7 @@ async fn start_giving(cluster: &Cluster, path: &Path) -> (Agent, NodeId, Identit
     let model: Arc<OnceLock<Arc<ReadModel>>> = Arc::default();
     let shown = Arc::clone(&model);
     let known = move |id| shown.get()?.alloc(&id).map(|view| Arc::clone(&view.spec));
-    let address = previous::tests::serve(Arc::new(snapshots), known).await;
+    let address = predecessor::tests::serve(Arc::new(snapshots), known).await;
     let (agent, node) = start_at(cluster, path, address).await;
     assert!(model.set(Arc::clone(&agent.model)).is_ok());
     (agent, node, identity)
@@ -110,7 +110,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
     };
     let (_, node) = watch::channel(Arc::new(described));
     let session = Session::new(Arc::new(pool), identity, node, Options::default());
-    let mover = previous::tests::mover(&paths, id.as_str());
+    let mover = predecessor::tests::mover(&paths, id.as_str());
     join(&mut agent, session, watch::channel(Drivers::built_in()).1, mover, std::future::ready(()));
     (agent, id)
 }

@@ -7,7 +7,7 @@ pub mod acknowledged;
 pub mod contact;
 pub mod desired;
 pub mod events;
-pub mod standing;
+pub mod status_tracker;
 pub mod tokens;
 pub mod updates;
 pub mod watch;

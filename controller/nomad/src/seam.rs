@@ -50,7 +50,7 @@
 
 use std::future::Future;
 
-pub use crate::decide::desired::{Changed, Desired};
+pub use crate::decide::desired::{Desired, DesiredAlloc};
 use crate::{reports::Reports, wire::AllocId};
 
 /// Runs allocations.

@@ -236,16 +236,16 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     /// Processes the fields that responses to registrations and heartbeats share.
-    fn heard(&self, answer: &NodeUpdateResponse) {
+    fn on_node_update(&self, answer: &NodeUpdateResponse) {
         let addresses = answer.servers.iter().filter_map(|server| {
             let parsed = server.rpc_advertise_addr.parse();
             parsed.inspect_err(|error| tracing::warn!(%error, "ignoring an invalid address of a server")).ok()
         });
         self.pool.set_servers(addresses.collect());
-        lock(&self.tokens).answered(answer.signed().cloned());
+        lock(&self.tokens).on_answer(answer.signed().cloned());
         self.show_signed();
         let servers = self.pool.servers().len();
-        self.shared.contact.send_modify(|contact| contact.hear(answer, servers));
+        self.shared.contact.send_modify(|contact| contact.record_answer(answer, servers));
     }
 
     fn show_signed(&self) {

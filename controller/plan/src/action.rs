@@ -48,7 +48,7 @@ pub struct MountSource {
 
 /// An operation on the subject's part.
 ///
-/// | part | `Up` | `Down` | `Look` |
+/// | part | `Up` | `Down` | `Inspect` |
 /// | --- | --- | --- | --- |
 /// | `Dir` | create the allocation directory | remove it with all mounts below it | does it exist? |
 /// | `Services` | make the catalogue hold exactly the group's registrations | deregister them, confirmed | does it hold them? |
@@ -67,7 +67,7 @@ pub enum Verb {
     /// Take the part down.
     Down,
     /// Inspect the part; changes nothing.
-    Look,
+    Inspect,
     /// Check whether the catalogue responds at all; changes nothing, and has no other effect. Only for `Services`: it
     /// runs before the first registration is sent, so that registrations that were never sent need not be removed.
     Ask,
@@ -129,7 +129,7 @@ impl Action {
     /// When it may start.
     pub fn release(&self) -> Release {
         match self.verb {
-            Verb::Look | Verb::Ask | Verb::Recover { .. } => Release::AtOnce,
+            Verb::Inspect | Verb::Ask | Verb::Recover { .. } => Release::AtOnce,
             Verb::Stop { .. } | Verb::Withdraw => Release::Stop,
             Verb::Down => match self.op.target {
                 // It precedes the kill, and is redone if the decision was never stored.
@@ -159,16 +159,16 @@ pub enum Outcome {
     Done(Option<Arc<Facts>>),
     /// Result of `Start`: the process runs.
     Started(Launch),
-    /// Result of `Look`: the part is as wanted, and has produced these facts.
+    /// Result of `Inspect`: the part is as wanted, and has produced these facts.
     Present(Option<Arc<Facts>>),
-    /// Result of `Look`: the part is missing, or not as wanted.
+    /// Result of `Inspect`: the part is missing, or not as wanted.
     Absent,
-    /// Result of `Look`: the part's contents are lost, in whole or in part, and can't be repaired.
+    /// Result of `Inspect`: the part's contents are lost, in whole or in part, and can't be repaired.
     Lost {
         /// What is lost.
         why: String,
     },
-    /// Result of `Look`: something that is not ours is in its place.
+    /// Result of `Inspect`: something that is not ours is in its place.
     Foreign {
         /// What is there.
         why: String,
@@ -226,7 +226,7 @@ mod tests {
         for (verb, expected) in [
             (Verb::Stop { attempt, signal: None, grace: Duration::ZERO }, Release::Stop),
             (Verb::Up, Release::AfterCommit),
-            (Verb::Look, Release::AtOnce),
+            (Verb::Inspect, Release::AtOnce),
             (Verb::Ask, Release::AtOnce),
             (Verb::Start { attempt }, Release::AfterCommit),
             (Verb::Withdraw, Release::Stop),

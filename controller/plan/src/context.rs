@@ -12,7 +12,7 @@ use crate::{
     action::MountSource,
     env::NodeFacts,
     job::capacity::Room,
-    shared::volume::{Fate, VolumeState, volume_name},
+    shared::volume::{VolumeIntent, VolumeState, volume_name},
     state::{PartState, Tracked},
 };
 
@@ -79,13 +79,13 @@ impl Context {
 
     /// Whether this machine has, or will have, such a volume.
     pub(crate) fn has_volume(&self, name: &str) -> bool {
-        self.volumes.get(name).is_some_and(|entry| entry.state.fate == Fate::Wanted)
+        self.volumes.get(name).is_some_and(|entry| entry.state.fate == VolumeIntent::Desired)
     }
 
     /// Path of a volume's data; `None` while it is not ready.
     pub fn volume_path(&self, name: &str) -> Option<&str> {
         let entry = self.volumes.get(name)?;
-        if entry.part != PartState::Up || entry.state.fate != Fate::Wanted {
+        if entry.part != PartState::Up || entry.state.fate != VolumeIntent::Desired {
             return None;
         }
         entry.state.path.as_deref()

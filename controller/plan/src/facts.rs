@@ -180,12 +180,12 @@ impl AllFacts {
     }
 
     /// Stores the facts that a part has produced.
-    pub(crate) fn learn(&mut self, part: Part, facts: Arc<Facts>) {
+    pub(crate) fn set(&mut self, part: Part, facts: Arc<Facts>) {
         self.0.insert(part, facts);
     }
 
     /// Drops the facts of a part that is gone.
-    pub(crate) fn forget(&mut self, part: Part) {
+    pub(crate) fn remove(&mut self, part: Part) {
         self.0.remove(&part);
     }
 }
@@ -213,9 +213,9 @@ mod tests {
     fn unknown_facts_are_not_none() {
         let mut state = AllocState::default();
         assert_eq!(state.fact(PART), Fact::Unknown);
-        state.parts.learn(PART, PartState::Up);
+        state.parts.set_part(PART, PartState::Up);
         assert_eq!(state.fact(PART), Fact::NONE, "it is up and has produced none");
-        state.parts.learn(PART, PartState::Suspect(Noticed::Event));
+        state.parts.set_part(PART, PartState::Suspect(Noticed::Event));
         assert_eq!(state.fact(PART), Fact::Unknown);
     }
 
@@ -223,12 +223,12 @@ mod tests {
     fn the_last_good_value_outlives_what_becomes_of_its_part() {
         let mut state = AllocState::default();
         let facts = Facts::rooted(String::from("/data"));
-        state.facts.learn(PART, facts.clone());
+        state.facts.set(PART, facts.clone());
         for known in [PartState::Up, PartState::Suspect(Noticed::Event), PartState::Unknown] {
-            state.parts.learn(PART, known);
+            state.parts.set_part(PART, known);
             assert_eq!(state.fact(PART), Fact::Known(&facts));
         }
-        state.facts.forget(PART);
+        state.facts.remove(PART);
         assert_eq!(state.fact(PART), Fact::Unknown);
     }
 }

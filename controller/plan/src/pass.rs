@@ -38,15 +38,15 @@ impl Pass<'_> {
             PartState::Up => return Progress::Arrived,
             PartState::Suspect(noticed) => {
                 let noticed = *noticed;
-                self.operate(part, Doing::Look(Some(noticed)), Verb::Look);
+                self.operate(part, Doing::Inspect(Some(noticed)), Verb::Inspect);
             }
             PartState::Unknown => match part.row().trust {
-                Trust::LookFirst => self.operate(part, Doing::Look(None), Verb::Look),
+                Trust::InspectFirst => self.operate(part, Doing::Inspect(None), Verb::Inspect),
                 Trust::Assert => self.bring_up(part, Doing::Up),
             },
             PartState::Absent => self.bring_up(part, Doing::Up),
-            PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => {}
-            PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
+            PartState::Busy { doing: Doing::Inspect(Some(_)) | Doing::Renew, .. } => {}
+            PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Inspect(None), .. } => {
                 self.wait(Waiting::Part(part));
             }
             PartState::Pending { ask_at_ns, .. } => {
@@ -111,7 +111,7 @@ impl Pass<'_> {
                 self.operate(part, Doing::Down, Verb::Down);
             }
             PartState::Busy { .. } => {}
-            PartState::Failed { doing: Doing::Up | Doing::Renew | Doing::Look(_), .. } => {
+            PartState::Failed { doing: Doing::Up | Doing::Renew | Doing::Inspect(_), .. } => {
                 self.operate(part, Doing::Down, Verb::Down);
             }
             PartState::Failed { doing: Doing::Down, retry_at_ns, .. } => {

@@ -66,7 +66,7 @@ pub enum Change {
         said: String,
     },
     /// Tasks that wait to start fail permanently, as something that they need isn't here.
-    Doom(String),
+    Fail(String),
     /// Change a task.
     Task(TaskIndex, TaskChange),
     /// The allocation is healthy from now on, or no longer.

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     checks::ChecksMemory,
-    part::{Doing, Ended, Noticed, PartState, Parts},
+    part::{Doing, FinishedOperation, Noticed, PartState, Parts},
     restart::{GroupRestart, RestartPhase},
     stage::Stage,
 };
@@ -55,7 +55,7 @@ pub struct AllocState {
     /// Since when the allocation has been healthy without interruption, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
     /// Signals in flight that notify tasks of changes, by operation.
-    pub telling: BTreeMap<u64, Told>,
+    pub telling: BTreeMap<u64, SignalledPart>,
     /// The facts that its parts have produced.
     pub facts: AllFacts,
     /// Tasks whose first attempt a previous agent may have begun in this boot.
@@ -302,7 +302,7 @@ pub struct TaskState {
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub unhealthy: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
-    pub doom: Option<Doom>,
+    pub doom: Option<PermanentFailure>,
     /// The launch record of its newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Arc<Launch>>,
@@ -319,7 +319,7 @@ pub struct TaskState {
 
 /// The change of which a signal in flight notifies a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct SignalledPart {
     /// The task.
     pub task: TaskIndex,
     /// The part that has changed.
@@ -330,7 +330,7 @@ pub struct Told {
 
 /// Why a task can't go on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doom {
+pub struct PermanentFailure {
     /// Nomad's event for it.
     pub kind: TaskEventKind,
     /// The reason, in one sentence.
@@ -493,7 +493,7 @@ impl TaskState {
     }
 
     /// It starts with the current facts, or never again: drops all pending notifications.
-    pub(crate) fn forget_owed(&mut self) {
+    pub(crate) fn clear_owed(&mut self) {
         self.changing.clear();
         self.owed.clear();
     }
@@ -548,7 +548,7 @@ impl<T> Tracked<T> {
     }
 
     /// Returns the value for a change that need not be written by itself: it is written with the next tracked change.
-    pub fn unnoticed(&mut self) -> &mut T {
+    pub fn get_mut_untracked(&mut self) -> &mut T {
         &mut self.value
     }
 

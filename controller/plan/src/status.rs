@@ -122,7 +122,7 @@ pub fn convergence(
         };
     };
     let mut message = String::with_capacity(SENTENCE);
-    let told = tell(&mut message, now, spec, state, waiting);
+    let told = write_reason(&mut message, now, spec, state, waiting);
     if unhealthy {
         message = format!("{}; {message}", unhealthy_why(spec));
     }
@@ -155,7 +155,7 @@ pub fn describe(
     waiting: &Waiting,
 ) -> herdlet_api_types::view::Wait {
     let mut part = String::new();
-    let told = tell(&mut part, now, spec, state, waiting);
+    let told = write_reason(&mut part, now, spec, state, waiting);
     let message = String::from(part.get(told.part + SEPARATOR.len()..).unwrap_or_default());
     part.truncate(told.part);
     herdlet_api_types::view::Wait {
@@ -174,7 +174,7 @@ const SENTENCE: usize = 80;
 const SEPARATOR: &str = ": ";
 
 /// The properties of a written message.
-struct Told {
+struct ReasonFields {
     /// Length of the part's name, which precedes the message.
     part: usize,
     reason: Reason,
@@ -191,7 +191,13 @@ fn unhealthy_why(spec: &Allocation) -> String {
 }
 
 /// Writes one wait, the part first, without intermediate strings: this happens on each change of each allocation.
-fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, waiting: &Waiting) -> Told {
+fn write_reason(
+    text: &mut String,
+    now: Now,
+    spec: &Allocation,
+    state: &AllocState,
+    waiting: &Waiting,
+) -> ReasonFields {
     let mut part = 0;
     let mut say = |name: &dyn Display, message: Arguments<'_>| {
         // Writing to a string can't fail.
@@ -354,7 +360,7 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             (Reason::Promotion, None, None)
         }
     };
-    Told { part, reason, since_ns, until_ns }
+    ReasonFields { part, reason, since_ns, until_ns }
 }
 
 /// The name of a part in output.
@@ -463,7 +469,7 @@ impl Display for Work {
             Doing::Up => write!(f, "{up} {them}"),
             Doing::Down => write!(f, "{down} {them}"),
             Doing::Renew => write!(f, "renewing {them}"),
-            Doing::Look(_) => write!(f, "inspecting {them}"),
+            Doing::Inspect(_) => write!(f, "inspecting {them}"),
         }
     }
 }

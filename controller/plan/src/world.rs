@@ -159,7 +159,7 @@ impl World {
                 self.write(open, alloc, |writer| writer.driver_message(&task, message));
             }
             Event::Found { alloc, task, attempt } => {
-                self.write(open, alloc, |writer| writer.found(&task, attempt));
+                self.write(open, alloc, |writer| writer.on_attempt_found(&task, attempt));
             }
             Event::Command { request, command } => {
                 let reply = self.command(open, command);
@@ -229,7 +229,7 @@ impl World {
             DesiredChange::AllocReconnected(id) => {
                 self.write(open, id, |writer| writer.reconnected());
             }
-            DesiredChange::Contact => self.hear_servers(open),
+            DesiredChange::Contact => self.on_server_allocs(open),
             DesiredChange::Complete => {
                 self.ctx.complete = true;
                 for (key, entry) in &mut self.jobs {
@@ -275,7 +275,7 @@ impl World {
         if self.ctx.awaited.contains_key(&id) && self.allocs.has_ended(id) {
             self.follow(open, id);
         }
-        self.settle_heritage(open, id);
+        self.finish_migration(open, id);
     }
 
     fn reconcile_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
@@ -308,7 +308,7 @@ impl World {
         self.issued = issued;
         if gone {
             self.plan = plan;
-            return self.forget_alloc(open, id);
+            return self.remove_alloc(open, id);
         }
         if rounds > 0 {
             self.review(open, id);
@@ -331,7 +331,7 @@ impl World {
     fn show_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId, plan: &Plan) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
         let touched = entry.flush(open, &mut self.meta);
-        let standing = Some(entry.standing());
+        let standing = Some(entry.summary());
         let stirs = entry.standing != standing;
         entry.standing = standing;
         let mut tells = false;
@@ -351,7 +351,7 @@ impl World {
         }
         if stirs {
             let key = entry.spec.job_key.clone();
-            self.stir_job(open, key);
+            self.mark_stale(open, key);
         } else if tells {
             open.dirty.insert(Key::Job(entry.spec.job_key.clone()));
             self.note_verdict(id);
@@ -359,15 +359,15 @@ impl World {
     }
 
     /// Nothing of the allocation is left on the machine: removes it from the world.
-    fn forget_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
+    fn remove_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.remove(id) else { return };
         self.follow(open, id);
-        self.disinherit(open, &entry.spec);
-        self.stir_job(open, entry.spec.job_key.clone());
+        self.cancel_migration(open, &entry.spec);
+        self.mark_stale(open, entry.spec.job_key.clone());
         open.turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         open.turn.records.push(Record::Delete(RecordKey::AllocState(id)));
         open.turn.views.push(View::AllocGone(id));
-        self.stir_short();
+        self.wake_blocked_jobs();
         open.dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
     }
 

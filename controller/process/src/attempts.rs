@@ -8,9 +8,9 @@
 //! - `lost`: restores records that were deleted under a living supervisor.
 //! - `proc_dir`: processes that supervise attempts, and their open files.
 
+mod attempts_dir;
 mod events;
 mod lost;
-mod place;
 mod proc_dir;
 #[cfg(test)]
 mod tests;
@@ -41,9 +41,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::supervisor::{
     Listed, PidFd, Process, ProcessError, Record, RecordsError, RuntimeDir, State, TombstoneOutcome,
 };
+use attempts_dir::AttemptsDir;
 use lost::Mirror;
 pub use lost::Supervised;
-use place::Place;
 
 /// Why attempts can't be followed. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ pub enum AttemptsError {
 
 /// How an attempt's supervision ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum SupervisionEnd {
     /// With a final record.
     Record(Record),
     /// The supervisor died and left the record as it was.
@@ -107,7 +107,7 @@ pub struct Attempts {
     memory: Memory,
     /// Attempts that had begun, according to the stored state, when this agent started.
     earlier: Earlier,
-    place: Mutex<Place>,
+    place: Mutex<AttemptsDir>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
     shims: Mutex<BTreeMap<String, Process>>,
@@ -128,7 +128,7 @@ impl Attempts {
     pub fn open(path: &Path) -> Result<Arc<Self>, AttemptsError> {
         let watch = |source| AttemptsError::Watch { path: path.to_owned(), source };
         let inotify = events::queue().map_err(|errno| watch(errno.into()))?;
-        let place = Place::open(path, &inotify)?;
+        let place = AttemptsDir::open(path, &inotify)?;
         place.records().remove_unfinished()?;
         let memory = forget_earlier_boot(path, place.records(), Path::new(BOOT_ID))?;
         let inotify = Arc::new(ready::register(inotify, Interest::READABLE).map_err(watch)?);
@@ -204,7 +204,7 @@ impl Attempts {
     ///
     /// # Errors
     /// When the directory can't be listed.
-    pub fn found(&self) -> Result<Vec<AttemptId>, AttemptsError> {
+    pub fn recorded_attempts(&self) -> Result<Vec<AttemptId>, AttemptsError> {
         let listed = self.records().list()?;
         let begun = listed.iter().filter(|listed| !is_tombstone(listed));
         Ok(begun.filter_map(|listed| AttemptId::parse(&listed.name)).collect())
@@ -250,7 +250,7 @@ impl Attempts {
     /// # Errors
     /// When the record can't be read or restored, or it is unknown whether the supervisor lives. Then nothing has
     /// ended.
-    pub async fn ended(&self, id: &AttemptId, shim: Option<&PidFd>) -> Result<Ended, AttemptsError> {
+    pub async fn ended(&self, id: &AttemptId, shim: Option<&PidFd>) -> Result<SupervisionEnd, AttemptsError> {
         let named = match shim {
             Some(_) => None,
             None => match self.record(id)?.filter(|record| record.shim.pid != 0 && !record.is_final()) {
@@ -262,13 +262,13 @@ impl Attempts {
             loop {
                 let ended = self
                     .until(id, |record| match record {
-                        None => Some(Ended::Removed),
-                        Some(record) => record.is_final().then_some(Ended::Record(record)),
+                        None => Some(SupervisionEnd::Removed),
+                        Some(record) => record.is_final().then_some(SupervisionEnd::Record(record)),
                     })
                     .await?;
                 // The record may have been deleted, and the event may not have arrived yet.
-                if ended != Ended::Removed || !self.put_back(&id.name())? {
-                    return Ok::<Ended, AttemptsError>(ended);
+                if ended != SupervisionEnd::Removed || !self.put_back(&id.name())? {
+                    return Ok::<SupervisionEnd, AttemptsError>(ended);
                 }
             }
         };
@@ -283,10 +283,10 @@ impl Attempts {
             biased;
             ended = by_record => ended,
             () = shim_gone => Ok(match self.last_record(id)? {
-                None => Ended::Removed,
+                None => SupervisionEnd::Removed,
                 // It writes the record before it ends.
-                Some(record) if record.is_final() => Ended::Record(record),
-                Some(record) => Ended::SupervisorDied(record),
+                Some(record) if record.is_final() => SupervisionEnd::Record(record),
+                Some(record) => SupervisionEnd::SupervisorDied(record),
             }),
         }
     }
@@ -434,7 +434,7 @@ impl Attempts {
         lock(&self.waiting)
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, AttemptsDir> {
         lock(&self.place)
     }
 }
@@ -470,7 +470,7 @@ enum Memory {
 /// again. Only a directory on disk can have such records.
 fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<Memory, AttemptsError> {
     let boot = read_boot(boot_file)?;
-    let marker = path.join(place::BOOT);
+    let marker = path.join(attempts_dir::BOOT);
     let write = || durable::write(&marker, boot.as_bytes());
     let written = |source| AttemptsError::Prepare { path: marker.clone(), source };
     match read_boot(&marker) {

@@ -88,7 +88,7 @@ impl Isolation {
 }
 
 /// The topmost directory as shown to tasks and servers: an absolute path, unless it is a systemd slice.
-pub fn as_told(parent: &str) -> String {
+pub fn reported_parent(parent: &str) -> String {
     if parent.starts_with('/') || parent.ends_with(".slice") {
         parent.to_owned()
     } else {
@@ -179,7 +179,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// When the tree can't be listed.
-    pub fn found(&self) -> Result<BTreeSet<AttemptId>, CgroupError> {
+    pub fn existing_attempts(&self) -> Result<BTreeSet<AttemptId>, CgroupError> {
         let mut found = BTreeSet::new();
         for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
             let names = files::child_dirs(tree)?;
@@ -193,7 +193,7 @@ impl Cgroups {
     ///
     /// When a part of it can't be removed.
     pub async fn remove(&self) -> Result<(), CgroupError> {
-        for id in self.found()? {
+        for id in self.existing_attempts()? {
             let cgroup = self.of(&id);
             cgroup.kill().await?;
             cgroup.remove().await?;

@@ -15,7 +15,7 @@ mod end;
 mod exec;
 mod failure;
 mod ledger;
-mod look;
+mod reconcile;
 mod start;
 mod stats;
 mod supervise;
@@ -178,7 +178,7 @@ impl TaskDriver for Engine {
         self.shared.destroy(id, leftover).boxed()
     }
 
-    fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+    fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
         async { self.shared.found() }.boxed()
     }
 
@@ -238,9 +238,9 @@ impl Shared {
     }
 
     fn found(&self) -> DriverResult<Vec<AttemptId>> {
-        let mut found = self.attempts().found().map_err(DriverError::retry)?;
+        let mut found = self.attempts().recorded_attempts().map_err(DriverError::retry)?;
         if let Some(cgroups) = self.setup.isolation.cgroups() {
-            found.extend(cgroups.found().map_err(DriverError::retry)?);
+            found.extend(cgroups.existing_attempts().map_err(DriverError::retry)?);
         }
         found.sort();
         found.dedup();

@@ -174,7 +174,7 @@ impl TaskDriver for Mock {
         .boxed()
     }
 
-    fn found(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+    fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
         async { self.shared.notes.list().map_err(DriverError::retry) }.boxed()
     }
 
@@ -261,7 +261,7 @@ impl Shared {
         let run = Run::new(entry);
         self.runs().insert(id.clone(), Arc::clone(&run));
         if let Some(spec) = spec {
-            tokio::spawn(run::speak_to_logs(Arc::clone(&run), spec.dirs.clone()));
+            tokio::spawn(run::write_logs(Arc::clone(&run), spec.dirs.clone()));
             tokio::spawn(Arc::clone(self).shut_down(id.clone(), Arc::clone(&run)));
         }
         let elapsed = (self.clock)().0.saturating_sub(entry.started_at.0);

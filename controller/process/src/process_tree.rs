@@ -26,14 +26,14 @@ pub struct Stat {
 
 /// Stat of a process from /proc; `None` if there is no such process, or it can't be read.
 pub fn stat(pid: u32) -> Option<Stat> {
-    look(pid).ok().flatten()
+    read_stat(pid).ok().flatten()
 }
 
 /// Stat of a process from /proc; `None` if there is no such process.
 ///
 /// # Errors
 /// When /proc can't be read, for instance for lack of descriptors: the process may live.
-pub fn look(pid: u32) -> io::Result<Option<Stat>> {
+pub fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
     let mut text = [0; STAT_LEN_MAX];
     match fs::File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut text)) {
         // A process can have any name: only the part after it is sure to be text.
@@ -169,7 +169,7 @@ mod tests {
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
             let null = fs::File::open("/dev/null").unwrap();
             let mut all: Vec<fs::File> = std::iter::from_fn(|| null.try_clone().ok()).collect();
-            let none = (look(own).is_err(), PidFd::open(process).is_err());
+            let none = (read_stat(own).is_err(), PidFd::open(process).is_err());
             // The pidfd can be opened, but its start time can't be read.
             drop(all.pop());
             let one = PidFd::open(process).is_err();
@@ -177,7 +177,7 @@ mod tests {
             (none, one, PidFd::open(process).is_ok_and(|found| found.is_some()))
         });
         assert_eq!(looked.join().unwrap(), ((true, true), true, true));
-        assert_eq!(look(u32::MAX >> 1).unwrap(), None, "there is no such process");
+        assert_eq!(read_stat(u32::MAX >> 1).unwrap(), None, "there is no such process");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use herdlet_api_types::{
     manifest::{Text, driver::RawExecConfig},
 };
 use herdlet_base::{
-    sight::Class,
+    observation::Class,
     user::{self, Login, UserError},
 };
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, read_config};

@@ -130,7 +130,7 @@ impl CallError {
 /// An error text from a server. [`ServerError::kind`] searches the text, since each relaying server may add a prefix (`rpc error: `).
 /// `Display` shortens long texts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", shown(text))]
+#[error("{}", escape(text))]
 pub struct ServerError {
     text: String,
 }
@@ -195,7 +195,7 @@ const TEXTS: [(&str, ErrorKind); 23] = [
 /// Longest error text that `Display` prints in full.
 const SHOWN_BYTES_MAX: usize = 4 << 10;
 
-fn shown(text: &str) -> Cow<'_, str> {
+fn escape(text: &str) -> Cow<'_, str> {
     let beginning = &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)];
     if beginning.len() == text.len() {
         text.into()

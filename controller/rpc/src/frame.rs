@@ -36,7 +36,7 @@ const FIN: u16 = 4;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Data,
     WindowUpdate,
     Ping,
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
 /// A frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) flags: u16,
     pub(crate) stream: u32,
     pub(crate) length: u32,
@@ -62,10 +62,10 @@ impl Frame {
         }
         let [version, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = header;
         let kind = match kind {
-            0 => Kind::Data,
-            1 => Kind::WindowUpdate,
-            2 => Kind::Ping,
-            3 => Kind::GoAway,
+            0 => FrameKind::Data,
+            1 => FrameKind::WindowUpdate,
+            2 => FrameKind::Ping,
+            3 => FrameKind::GoAway,
             4.. => return Err(format!("sends a frame of kind {kind}, which yamux does not have")),
         };
         if version != 0 {
@@ -75,20 +75,20 @@ impl Frame {
         let (stream, length) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([l0, l1, l2, l3]));
         let frame = Self { kind, flags, stream, length };
         match kind {
-            Kind::Data if length > WINDOW => {
+            FrameKind::Data if length > WINDOW => {
                 Err(format!("sends {length} bytes in one frame, more than allowed"))
             }
-            Kind::Data | Kind::WindowUpdate if stream == 0 => {
+            FrameKind::Data | FrameKind::WindowUpdate if stream == 0 => {
                 Err("sends data on stream 0, which does not exist".to_owned())
             }
-            Kind::Data | Kind::WindowUpdate | Kind::Ping | Kind::GoAway => Ok(frame),
+            FrameKind::Data | FrameKind::WindowUpdate | FrameKind::Ping | FrameKind::GoAway => Ok(frame),
         }
     }
 
     fn payload(self) -> usize {
         match self.kind {
-            Kind::Data => usize::try_from(self.length).unwrap_or(usize::MAX),
-            Kind::WindowUpdate | Kind::Ping | Kind::GoAway => 0,
+            FrameKind::Data => usize::try_from(self.length).unwrap_or(usize::MAX),
+            FrameKind::WindowUpdate | FrameKind::Ping | FrameKind::GoAway => 0,
         }
     }
 }
@@ -104,7 +104,7 @@ pub(crate) struct Finder {
 
 impl Finder {
     /// Calls `each` for every frame whose header ends in `bytes`.
-    pub(crate) fn look(
+    pub(crate) fn inspect_frames(
         &mut self,
         mut bytes: &[u8],
         mut each: impl FnMut(Frame) -> Result<(), String>,
@@ -130,7 +130,7 @@ impl Finder {
 
 /// What is known about a connection from its traffic.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ConnectionState {
     received: AtomicU64,
     end: Mutex<Option<Lost>>,
     streams: Mutex<Streams>,
@@ -145,7 +145,7 @@ struct Streams {
     unknown: Option<u32>,
 }
 
-impl Seen {
+impl ConnectionState {
     /// Number of bytes received.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
@@ -161,14 +161,14 @@ impl Seen {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
     }
 
-    /// Starts tracking a stream, until [`Seen::forget`].
+    /// Starts tracking a stream, until [`ConnectionState::remove_stream`].
     pub(crate) fn heed(&self, stream: u32) {
         let mut streams = self.streams();
         let is_finished = streams.unknown == Some(stream);
         streams.live.insert(stream, is_finished);
     }
 
-    pub(crate) fn forget(&self, stream: u32) {
+    pub(crate) fn remove_stream(&self, stream: u32) {
         self.streams().live.remove(&stream);
     }
 
@@ -201,12 +201,12 @@ pub(crate) struct Watched<T> {
     finishing: Option<u32>,
     /// The crate has sent the peer a GoAway for a violation.
     condemned: bool,
-    seen: Arc<Seen>,
+    seen: Arc<ConnectionState>,
 }
 
 impl<T> Watched<T> {
-    pub(crate) fn new(io: T) -> (Self, Arc<Seen>) {
-        let seen = Arc::<Seen>::default();
+    pub(crate) fn new(io: T) -> (Self, Arc<ConnectionState>) {
+        let seen = Arc::<ConnectionState>::default();
         let (inbound, outbound) = Default::default();
         let known = Arc::clone(&seen);
         (Self { io, inbound, outbound, last: None, finishing: None, condemned: false, seen }, known)
@@ -215,16 +215,16 @@ impl<T> Watched<T> {
     fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.seen.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let (last, finishing, seen) = (&mut self.last, &mut self.finishing, &self.seen);
-        let looked = self.inbound.look(bytes, |frame| {
+        let looked = self.inbound.inspect_frames(bytes, |frame| {
             *last = Some(frame);
             // The previous frame has passed completely.
             finishing.take().into_iter().for_each(|stream| seen.finished(stream));
             match frame.kind {
-                Kind::GoAway => seen.ends(Lost::GoAway(frame.length)),
-                Kind::Data | Kind::WindowUpdate => {
+                FrameKind::GoAway => seen.ends(Lost::GoAway(frame.length)),
+                FrameKind::Data | FrameKind::WindowUpdate => {
                     *finishing = (frame.flags & FIN != 0).then_some(frame.stream);
                 }
-                Kind::Ping => {}
+                FrameKind::Ping => {}
             }
             Ok(())
         });
@@ -250,8 +250,8 @@ impl<T> Watched<T> {
     fn went(&mut self, bytes: &[u8]) {
         let condemned = &mut self.condemned;
         // Frames that we send are well-formed.
-        let _ = self.outbound.look(bytes, |frame| {
-            *condemned |= frame.kind == Kind::GoAway && frame.length != 0;
+        let _ = self.outbound.inspect_frames(bytes, |frame| {
+            *condemned |= frame.kind == FrameKind::GoAway && frame.length != 0;
             Ok(())
         });
     }
@@ -317,7 +317,7 @@ mod tests {
                 // Split at arbitrary places.
                 for piece in lines.concat().chunks(7) {
                     finder
-                        .look(piece, |frame| {
+                        .inspect_frames(piece, |frame| {
                             found.push(frame);
                             Ok(())
                         })
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_told() {
-        let look = |header: [u8; HEADER]| Finder::default().look(&header, |_| Ok(())).unwrap_err();
+        let look = |header: [u8; HEADER]| Finder::default().inspect_frames(&header, |_| Ok(())).unwrap_err();
         assert_eq!(look([1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]), "uses version 1 of yamux");
         assert_eq!(look(*b"GET / HTTP/1"), "sends a frame of kind 69, which yamux does not have");
         assert!(look([0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 1]).contains("262145 bytes"));

@@ -37,7 +37,7 @@ pub fn feed(data: &[u8]) {
         0 => message(data),
         1 => in_time(client(data)),
         2 => in_time(server(data)),
-        _ => in_time(answered(data)),
+        _ => in_time(answer_call(data)),
     }
 }
 
@@ -119,18 +119,18 @@ async fn client(data: &[u8]) {
         let _ = caller.call("A.B", &(), WAIT / 2).await;
         mux.ended().await;
     };
-    tokio::join!(served, called, say(theirs, data));
+    tokio::join!(served, called, write_all(theirs, data));
 }
 
 /// A client sends the input, starting with its kind byte.
 async fn server(data: &[u8]) {
     let (ours, theirs) = duplex(1 << 20);
     let served = connect::accept(ours, None, Arc::new(Repeats), String::new());
-    let _ = tokio::join!(served, say(theirs, data));
+    let _ = tokio::join!(served, write_all(theirs, data));
 }
 
 /// A server answers a call with the input.
-async fn answered(data: &[u8]) {
+async fn answer_call(data: &[u8]) {
     let (ours, theirs) = duplex(1 << 20);
     let ((client, _incoming), (_server, mut streams)) =
         (Mux::start(ours, Side::Client), Mux::start(theirs, Side::Server));
@@ -146,7 +146,7 @@ async fn answered(data: &[u8]) {
 }
 
 /// Sends all the data and closes, ignoring whatever the other side sends.
-async fn say(theirs: tokio::io::DuplexStream, data: &[u8]) {
+async fn write_all(theirs: tokio::io::DuplexStream, data: &[u8]) {
     let (mut read, mut write) = tokio::io::split(theirs);
     let says = async {
         let _ = write.write_all(data).await;

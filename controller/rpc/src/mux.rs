@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::Lost,
-    frame::{Seen, WINDOW, Watched},
+    frame::{ConnectionState, WINDOW, Watched},
     stream::Stream,
 };
 
@@ -75,7 +75,7 @@ pub struct Mux {
     peers_room: Arc<Semaphore>,
     close: CancellationToken,
     ended: watch::Receiver<Option<Lost>>,
-    seen: Arc<Seen>,
+    seen: Arc<ConnectionState>,
     /// Cancelled when streams can no longer carry data.
     gone: CancellationToken,
 }
@@ -198,7 +198,7 @@ struct Driver<T> {
     opens: mpsc::Receiver<oneshot::Sender<yamux::Stream>>,
     closing: CancellationToken,
     gone: CancellationToken,
-    seen: Arc<Seen>,
+    seen: Arc<ConnectionState>,
     incoming: mpsc::Sender<Box<Stream>>,
     /// Permits for the peer's streams.
     room: Arc<Semaphore>,

@@ -74,7 +74,7 @@ pub struct Pool<S, D = Network> {
     service: Arc<S>,
     network: D,
     region: String,
-    known: Mutex<Known>,
+    known: Mutex<PoolState>,
     /// Permits for blocking queries.
     long: Semaphore,
     successes: watch::Sender<u64>,
@@ -82,7 +82,7 @@ pub struct Pool<S, D = Network> {
 }
 
 #[derive(Debug)]
-struct Known {
+struct PoolState {
     servers: ServerList,
     links: HashMap<Address, Arc<Link>>,
     chance: Chance,
@@ -117,7 +117,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     /// A pool without connections. `chance` shuffles servers and spreads retries; use [`Chance::new`] except for reproducible tests.
     #[must_use]
     pub fn new(service: Arc<S>, region: String, servers: Vec<Address>, network: D, chance: Chance) -> Self {
-        let known = Known { servers: ServerList::default(), links: HashMap::new(), chance };
+        let known = PoolState { servers: ServerList::default(), links: HashMap::new(), chance };
         let (known, long) = (Mutex::new(known), Semaphore::new(LONG));
         let (successes, left) = (watch::Sender::new(0), watch::Sender::new(0));
         let pool = Self { service, network, region, known, long, successes, left };
@@ -129,7 +129,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     /// unchanged, in whatever order, this does nothing: failed servers stay at the end. An empty list is ignored.
     pub fn set_servers(&self, servers: Vec<Address>) {
         let mut known = self.known();
-        let Known { servers: list, chance, links, .. } = &mut *known;
+        let PoolState { servers: list, chance, links, .. } = &mut *known;
         if list.replace(servers, chance) {
             tracing::info!(servers = %list, "the list of servers has changed");
             // Calls in progress there run to completion.
@@ -264,7 +264,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     pub async fn rebalance(&self) {
         let order = {
             let mut known = self.known();
-            let Known { servers, chance, .. } = &mut *known;
+            let PoolState { servers, chance, .. } = &mut *known;
             servers.shuffled(chance)
         };
         for (at, address) in order.iter().enumerate() {
@@ -443,7 +443,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         sleep(pause).await;
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, PoolState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -77,17 +77,17 @@ pub(crate) fn messages() -> Vec<Message> {
 }
 
 /// Bytes that were sent together.
-pub(crate) struct Passed {
+pub(crate) struct Segment {
     /// From the client to the server.
     pub(crate) way: bool,
     pub(crate) bytes: Vec<u8>,
 }
 
 /// The recorded raw connections: first the kind byte, then one frame per line.
-pub(crate) fn connections() -> Vec<(String, Vec<Passed>)> {
+pub(crate) fn connections() -> Vec<(String, Vec<Segment>)> {
     let line = |line: &str| {
         let (way, text) = line.split_once(' ').unwrap();
-        Passed { way: way == "c2s", bytes: from_hex(text) }
+        Segment { way: way == "c2s", bytes: from_hex(text) }
     };
     files(".hex").into_iter().map(|(file, text)| (file, text.lines().map(line).collect())).collect()
 }

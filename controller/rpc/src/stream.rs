@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::frame::Seen;
+use crate::frame::ConnectionState;
 
 /// Bytes to read at a time. The buffer has to be zeroed first.
 const CHUNK: usize = 16 * 1024;
@@ -28,7 +28,7 @@ pub struct Stream {
     inner: yamux::Stream,
     finished: bool,
     id: u32,
-    seen: Arc<Seen>,
+    seen: Arc<ConnectionState>,
     reading: Gone,
     writing: Gone,
     _room: OwnedSemaphorePermit,
@@ -42,7 +42,7 @@ impl Stream {
     pub(crate) fn new(
         inner: yamux::Stream,
         room: OwnedSemaphorePermit,
-        seen: Arc<Seen>,
+        seen: Arc<ConnectionState>,
         gone: &CancellationToken,
     ) -> Self {
         // The crate exposes the number only through `Display`.
@@ -70,7 +70,7 @@ impl fmt::Debug for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.seen.forget(self.id);
+        self.seen.remove_stream(self.id);
     }
 }
 

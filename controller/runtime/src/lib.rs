@@ -55,7 +55,7 @@ pub use pace::Pace;
 pub use permit::{Limit, Permit, Permits, Rate};
 pub use queue::{Wake, WakeQueue};
 pub use ready::{Gate, GateOpener};
-pub use run::{Ended, Handle, Runtime, Shell};
+pub use run::{FinishedRuntime, Handle, Runtime, Shell};
 pub use settings::Settings;
 pub use turn::Reconciler;
 pub use world::{Action, CommitIndex, Dirty, Release, Reply, Turn, World};

@@ -41,17 +41,17 @@ pub struct Rate {
 /// A permission to work; dropping it frees the place.
 #[derive(Debug)]
 pub struct Permit {
-    _place: Place,
+    _place: Slot,
 }
 
 /// The permits of all kinds; cheap to clone.
 pub struct Permits<N> {
     limit_of: Arc<dyn Fn(N) -> Limit + Send + Sync>,
-    kinds: Arc<Mutex<BTreeMap<N, Arc<Kind>>>>,
+    kinds: Arc<Mutex<BTreeMap<N, Arc<PermitKind>>>>,
     paces: Arc<BTreeMap<N, Pace>>,
 }
 
-struct Kind {
+struct PermitKind {
     places: Arc<Places>,
     /// The lock serves those who wait for the rate in order.
     rate: Option<tokio::sync::Mutex<Limiter>>,
@@ -117,13 +117,13 @@ impl<N: Ord + Copy> Permits<N> {
         Permit { _place: place }
     }
 
-    fn kind(&self, kind: N) -> Arc<Kind> {
+    fn kind(&self, kind: N) -> Arc<PermitKind> {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(kinds.entry(kind).or_insert_with(|| Arc::new(Kind::new((self.limit_of)(kind)))))
+        Arc::clone(kinds.entry(kind).or_insert_with(|| Arc::new(PermitKind::new((self.limit_of)(kind)))))
     }
 }
 
-impl Kind {
+impl PermitKind {
     fn new(limit: Limit) -> Self {
         let rate = limit.rate.and_then(|rate| {
             let quota = Quota::with_period(rate.period.max(Duration::from_nanos(1)))?.allow_burst(rate.burst);
@@ -141,26 +141,26 @@ struct Places(Mutex<Room>);
 struct Room {
     free: u32,
     /// The waiters: the highest priority first, then in order of arrival.
-    waiting: BTreeMap<(Reverse<u8>, u64), oneshot::Sender<Place>>,
+    waiting: BTreeMap<(Reverse<u8>, u64), oneshot::Sender<Slot>>,
     /// The number of waiters so far.
     came: u64,
 }
 
 /// A place, occupied until it is dropped.
 #[derive(Debug)]
-struct Place(Option<Arc<Places>>);
+struct Slot(Option<Arc<Places>>);
 
 impl Places {
     fn new(count: NonZeroU32) -> Self {
         Self(Mutex::new(Room { free: count.get(), waiting: BTreeMap::new(), came: 0 }))
     }
 
-    async fn take(this: &Arc<Self>, priority: u8) -> Place {
+    async fn take(this: &Arc<Self>, priority: u8) -> Slot {
         let waits = {
             let mut room = this.room();
             if room.free > 0 {
                 room.free -= 1;
-                return Place(Some(Arc::clone(this)));
+                return Slot(Some(Arc::clone(this)));
             }
             room.came += 1;
             let (sender, waits) = oneshot::channel();
@@ -181,7 +181,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let Some(places) = self.0.take() else { return };
         let mut room = places.room();

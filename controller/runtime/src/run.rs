@@ -62,7 +62,7 @@ pub struct Runtime<W: World, S: Store<Record = W::Record>, X, P, C: Clock> {
 }
 
 /// The remains of a runtime that has ended.
-pub struct Ended<W, S> {
+pub struct FinishedRuntime<W, S> {
     /// The world after the last turn.
     pub world: W,
     /// The store, if everything was flushed to it; `None` if the last commits did not finish in time.
@@ -110,7 +110,7 @@ where
     /// Runs until the shutdown token is cancelled, all senders of the inbox are gone, or the committer fails. Then it
     /// takes the events already accepted, waits for the last commits (at most [`Settings::flush_max`]) and starts no
     /// further action; running operations are left alone.
-    pub async fn run(self) -> Ended<W, S> {
+    pub async fn run(self) -> FinishedRuntime<W, S> {
         let Self {
             reconciler,
             mut arrivals,
@@ -171,7 +171,7 @@ where
                 None
             }
         };
-        Ended { world: reconciler.into_world(), store }
+        FinishedRuntime { world: reconciler.into_world(), store }
     }
 }
 

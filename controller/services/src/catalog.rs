@@ -11,7 +11,7 @@ use herdlet_api_types::{
     job::{Job, Provider},
     service::Registration,
 };
-use herdlet_base::sight::{Class, Sight};
+use herdlet_base::observation::{Class, Observation};
 
 mod built_in;
 mod consul;
@@ -120,7 +120,7 @@ impl Catalogs {
         let (built_in, consul) = split(wanted);
         self.built_in.up(owner, built_in);
         if consul.is_empty() && !self.consul.holds(owner) {
-            self.consul.forget_asked(owner);
+            self.consul.stop_waiting_for(owner);
             return Ok(());
         }
         self.consul.up(owner, &consul).await
@@ -135,7 +135,7 @@ impl Catalogs {
         let (_, consul) = split(known);
         self.built_in.down(owner);
         if consul.is_empty() && !self.consul.holds(owner) {
-            self.consul.forget_asked(owner);
+            self.consul.stop_waiting_for(owner);
             return Ok(());
         }
         self.consul.down(owner, &consul).await
@@ -146,21 +146,27 @@ impl Catalogs {
     /// # Errors
     ///
     /// If Consul can't be reached.
-    pub async fn look(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
+    pub async fn inspect(
+        &self,
+        owner: &ServiceOwner,
+        wanted: &[Registration],
+    ) -> Result<Observation, CatalogError> {
         let (built_in, consul) = split(wanted);
-        let here = self.built_in.look(owner, &built_in);
+        let here = self.built_in.inspect(owner, &built_in);
         if consul.is_empty() && !self.consul.holds(owner) {
             return Ok(here);
         }
-        let there = self.consul.look(owner, &consul).await?;
+        let there = self.consul.inspect(owner, &consul).await?;
         Ok(match (here, there) {
-            (Sight::Present, Sight::Present) => Sight::Present,
+            (Observation::Present, Observation::Present) => Observation::Present,
             // If nothing is wanted on one side, its result does not matter.
-            (Sight::Present, other) if built_in.is_empty() => other,
-            (Sight::Absent, Sight::Absent) => Sight::Absent,
-            (Sight::Foreign { why } | Sight::Lost { why }, _)
-            | (_, Sight::Foreign { why } | Sight::Lost { why }) => Sight::Foreign { why },
-            (Sight::Present | Sight::Absent, _) => Sight::foreign("some services are not registered"),
+            (Observation::Present, other) if built_in.is_empty() => other,
+            (Observation::Absent, Observation::Absent) => Observation::Absent,
+            (Observation::Foreign { why } | Observation::Lost { why }, _)
+            | (_, Observation::Foreign { why } | Observation::Lost { why }) => Observation::Foreign { why },
+            (Observation::Present | Observation::Absent, _) => {
+                Observation::foreign("some services are not registered")
+            }
         })
     }
 }

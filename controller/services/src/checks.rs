@@ -25,7 +25,7 @@ use herdlet_api_types::{
     job::{CheckKind, InitialStatus, Provider},
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
 };
-use herdlet_base::{clock::wall_now, sight::Sight};
+use herdlet_base::{clock::wall_now, observation::Observation};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -122,7 +122,7 @@ impl Checks {
     }
 
     /// Whether exactly these checks run for `owner`.
-    pub fn look(&self, owner: &ServiceOwner, registrations: &[Registration]) -> Sight {
+    pub fn inspect(&self, owner: &ServiceOwner, registrations: &[Registration]) -> Observation {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let none = BTreeMap::new();
         let observers = running.get(owner).unwrap_or(&none);
@@ -131,11 +131,11 @@ impl Checks {
             observers.get(*id).is_some_and(|observer| observer.makes(check))
         };
         if wanted.len() == observers.len() && wanted.iter().all(same) {
-            Sight::Present
+            Observation::Present
         } else if observers.is_empty() {
-            Sight::Absent
+            Observation::Absent
         } else {
-            Sight::foreign("the running checks differ from the wanted ones")
+            Observation::foreign("the running checks differ from the wanted ones")
         }
     }
 
@@ -143,7 +143,7 @@ impl Checks {
         let token = CancellationToken::new();
         let pending = Arc::new(Mutex::new(CheckResult::pending(registration, check)));
         let check = Arc::new(check.clone());
-        let observation = Observation {
+        let observation = CheckLoop {
             shared: Arc::clone(&self.shared),
             check: Arc::clone(&check),
             pending: Arc::clone(&pending),
@@ -199,7 +199,7 @@ const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Delay before repeating a run that failed for lack of resources, if the interval is longer.
 const MAKE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-struct Observation {
+struct CheckLoop {
     shared: Arc<Shared>,
     check: Arc<RegisteredCheck>,
     /// Template for results; includes their consequences, which may change.
@@ -223,16 +223,16 @@ struct Last {
 }
 
 /// The receiver is dropped.
-struct Ended;
+struct ListenerGone;
 
-impl Drop for Observation {
+impl Drop for CheckLoop {
     fn drop(&mut self) {
-        self.shared.consul.forget_check(&self.check.id);
+        self.shared.consul.remove_check(&self.check.id);
     }
 }
 
-impl Observation {
-    async fn observe(mut self: Box<Self>) -> Result<(), Ended> {
+impl CheckLoop {
+    async fn observe(mut self: Box<Self>) -> Result<(), ListenerGone> {
         let interval = self.check.interval.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
         if let Some(status) = self.check.initial_status {
             Box::pin(self.report_initial(status)).await?;
@@ -251,7 +251,7 @@ impl Observation {
     }
 
     /// Runs the check once and reports the result; returns the time of the next run.
-    async fn make(&mut self, pause: Duration) -> Result<Instant, Ended> {
+    async fn make(&mut self, pause: Duration) -> Result<Instant, ListenerGone> {
         let result = match self.probe().await {
             Ok(result) => result,
             Err(why) => {
@@ -263,7 +263,7 @@ impl Observation {
         self.was_slow = result.timed_out;
         if let Some(result) = self.streak.take(result) {
             self.report(result.clone()).await?;
-            self.tell_consul(&result, next).await;
+            self.report_to_consul(&result, next).await;
         }
         Ok(next)
     }
@@ -296,7 +296,7 @@ impl Observation {
     }
 
     /// Repeats until Consul accepts the result, or the next run is due.
-    async fn tell_consul(&self, result: &ProbeResult, until: Instant) {
+    async fn report_to_consul(&self, result: &ProbeResult, until: Instant) {
         if self.provider != Provider::Consul {
             return;
         }
@@ -314,7 +314,7 @@ impl Observation {
         let _ = tokio::time::timeout_at(until, telling).await;
     }
 
-    async fn report(&mut self, result: ProbeResult) -> Result<(), Ended> {
+    async fn report(&mut self, result: ProbeResult) -> Result<(), ListenerGone> {
         let changed_at = match &self.last {
             Some(last) if last.result.status == result.status => {
                 let is_other =
@@ -343,16 +343,16 @@ impl Observation {
 
     /// Reports the status before the first run. It is stale, so it restarts nothing, and earlier results take
     /// precedence.
-    async fn report_initial(&mut self, status: InitialStatus) -> Result<(), Ended> {
+    async fn report_initial(&mut self, status: InitialStatus) -> Result<(), ListenerGone> {
         let ProbeResult { status, output, .. } = ProbeResult::initial(status);
         let result =
             CheckResult { status, output, at: wall_now(), stale: true, ..lock(&self.pending).clone() };
         self.send(CheckReport { alloc: self.alloc, result }).await
     }
 
-    async fn send(&self, report: CheckReport) -> Result<(), Ended> {
+    async fn send(&self, report: CheckReport) -> Result<(), ListenerGone> {
         let heard = Heard { report, by: self.token.clone() };
-        self.shared.reports.send(heard).await.map_err(|_| Ended)
+        self.shared.reports.send(heard).await.map_err(|_| ListenerGone)
     }
 
     /// Depends only on the check's id.

@@ -52,7 +52,7 @@ pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
     let worst = checks.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
     let good = worst < if args.strict { Verdict::Warning } else { Verdict::Failure };
     match args.output.reader() {
-        Reader::Person => checks.iter().for_each(say),
+        Reader::Person => checks.iter().for_each(print_finding),
         Reader::Program => args.output.document(&Report { good, checks })?,
     }
     Ok(if good { 0 } else { FAILED })
@@ -90,7 +90,7 @@ async fn agent(config: &Config) -> (Finding, Option<AgentStatus>) {
     (finding, asked.ok())
 }
 
-fn say(finding: &Finding) {
+fn print_finding(finding: &Finding) {
     let (style, word) = match finding.verdict {
         Verdict::Ok => (style::GOOD, "ok"),
         Verdict::Warning => (style::WARNING, "warning"),

@@ -88,7 +88,7 @@ const VERBS: [Verb; 32] = [
 
 /// The result of a translation.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Translation {
     /// It is not one of Nomad's.
     Ours,
     /// Our equivalent.
@@ -99,31 +99,31 @@ pub(super) enum Said {
     Unknown(Option<String>, String),
 }
 
-pub(super) fn translate(args: &[OsString]) -> Said {
-    let Some(at) = words::place_of_verb(args) else { return Said::Ours };
+pub(super) fn translate(args: &[OsString]) -> Translation {
+    let Some(at) = words::place_of_verb(args) else { return Translation::Ours };
     let text = |at: usize| args.get(at).and_then(|arg| arg.to_str()).unwrap_or_default();
     let (noun, second) = (text(at), text(at + 1));
     let known = || VERBS.iter().filter(|verb| verb.noun == noun);
     if known().next().is_none() {
-        return Said::Ours;
+        return Translation::Ours;
     }
     let mut command = Cli::command();
     command.build();
     let purges = || args[at + 2..].iter().any(is_purge);
     let wanted = if (noun, second) == ("job", "stop") && purges() { "stop -purge" } else { second };
     if let Some(verb) = known().find(|verb| verb.verb == wanted) {
-        return match in_our_words(verb, &command, &args[at + 2..]) {
-            Ok(words) => Said::Translated([&args[..at], &words].concat()),
-            Err(refused) => Said::Refused(refused),
+        return match translate_command(verb, &command, &args[at + 2..]) {
+            Ok(words) => Translation::Translated([&args[..at], &words].concat()),
+            Err(refused) => Translation::Refused(refused),
         };
     }
     let is_help = ["help", "-h", "-help", "--help"].contains(&second);
     if is_help && command.find_subcommand(noun).is_some() {
-        return Said::Ours;
+        return Translation::Ours;
     }
     let sentence =
         (!second.is_empty() && !is_help).then(|| unknown(noun, second, known().map(|verb| verb.verb)));
-    Said::Unknown(sentence, known().map(Verb::line).collect())
+    Translation::Unknown(sentence, known().map(Verb::line).collect())
 }
 
 fn unknown<'v>(noun: &str, second: &str, known: impl Iterator<Item = &'v str> + Clone) -> String {
@@ -155,7 +155,7 @@ struct Words {
     rest: Vec<OsString>,
 }
 
-fn in_our_words(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec<OsString>, String> {
+fn translate_command(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec<OsString>, String> {
     let first = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
     let path = verb.ours.iter().copied().chain(first);
     let ours = path.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
@@ -202,7 +202,7 @@ fn understood(verb: &str, ours: &Command, typed: &str) -> Option<(usize, Meaning
     let name = typed.trim_start_matches('-');
     let is_ours = find_flag(ours, &in_two_dashes(typed)).is_some();
     match (is_ours, typed.starts_with("--")) {
-        (true, true) if !flags::is_theirs(verb, name) => None,
+        (true, true) if !flags::is_nomad_flag(verb, name) => None,
         (true, _) => flags::of_verb(verb, name),
         (false, _) => flags::meaning(verb, name),
     }
@@ -227,7 +227,7 @@ impl Words {
             self.rest.remove(0);
         }
         let mut words: Vec<OsString> = path.iter().map(OsString::from).collect();
-        let names = placed(verb.places, self.names);
+        let names = arrange(verb.places, self.names);
         // Commands with the same name may have a further verb, which must precede the flags: `job periodic force`.
         let (first, then) = if verb.is_called_so_here() { (names, self.flags) } else { (self.flags, names) };
         words.extend(first);
@@ -274,7 +274,7 @@ fn takes_value(flag: &clap::Arg) -> bool {
     matches!(flag.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
-fn placed(places: Places, names: Vec<OsString>) -> Vec<OsString> {
+fn arrange(places: Places, names: Vec<OsString>) -> Vec<OsString> {
     let joined = |a: &OsString, by: &str, b: &OsString| {
         let mut joined = a.clone();
         joined.push(by);
@@ -298,12 +298,12 @@ mod tests {
         line.split_whitespace().map(OsString::from).collect()
     }
 
-    fn said(line: &str) -> String {
+    fn translated(line: &str) -> String {
         match translate(&args(line)) {
-            Said::Ours => "ours".to_owned(),
-            Said::Translated(args) => args.join(std::ffi::OsStr::new(" ")).into_string().unwrap(),
-            Said::Refused(why) => why,
-            Said::Unknown(sentence, known) => format!("{}\n{known}", sentence.unwrap_or_default()),
+            Translation::Ours => "ours".to_owned(),
+            Translation::Translated(args) => args.join(std::ffi::OsStr::new(" ")).into_string().unwrap(),
+            Translation::Refused(why) => why,
+            Translation::Unknown(sentence, known) => format!("{}\n{known}", sentence.unwrap_or_default()),
         }
     }
 
@@ -371,7 +371,7 @@ mod tests {
             ("herdlet status", "ours"),
             ("herdlet exec web -- job run", "ours"),
         ] {
-            assert_eq!(said(theirs), ours, "{theirs}");
+            assert_eq!(translated(theirs), ours, "{theirs}");
         }
     }
 
@@ -380,7 +380,7 @@ mod tests {
         for verb in &VERBS {
             let usage = verb.usage.replace(['[', ']'], "").replace("COUNT", "3").replace("VERSION", "3");
             let theirs = format!("herdlet {} {} {usage}", verb.noun, verb.verb);
-            let Said::Translated(ours) = translate(&args(&theirs)) else { panic!("{theirs}") };
+            let Translation::Translated(ours) = translate(&args(&theirs)) else { panic!("{theirs}") };
             assert!(crate::cli::parse(ours.clone()).is_ok(), "{theirs}: {ours:?}");
         }
     }
@@ -408,7 +408,7 @@ mod tests {
                 "-detach is not accepted with =false: this command never waits",
             ),
         ] {
-            let told = said(theirs);
+            let told = translated(theirs);
             assert!(told.starts_with(why) && !told.contains("abc"), "{theirs}: {told}");
         }
     }
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_verb_that_nothing_is_called_here_is_answered_with_those_that_are() {
-        let known = said("herdlet job frobnicate web");
+        let known = translated("herdlet job frobnicate web");
         assert!(
             known.starts_with("there is no command \"job frobnicate\"\n  herdlet job run FILE"),
             "{known}"
@@ -439,9 +439,9 @@ mod tests {
             known.contains("  herdlet job periodic force JOB\n") && !known.contains("herdlet alloc"),
             "{known}"
         );
-        let near = said("herdlet job stauts web");
+        let near = translated("herdlet job stauts web");
         assert!(near.starts_with("there is no command \"job stauts\": did you mean job status?\n"), "{near}");
-        let listed = said("herdlet alloc");
+        let listed = translated("herdlet alloc");
         assert!(listed.starts_with("\n") && listed.contains("herdlet alloc logs ALLOC [TASK]"), "{listed}");
     }
 }

@@ -19,7 +19,7 @@ use axum::{
 };
 use clap::Args;
 use herdlet_agent::telemetry::Telemetry;
-use herdlet_api::http::{Access, Admission, Face, Limits, Listener, Names, serve};
+use herdlet_api::http::{Access, Admission, Frontend, Limits, Listener, Names, serve};
 use herdlet_cli::{Connection, client::Client, failure::Failure, show};
 use tokio_util::sync::CancellationToken;
 
@@ -55,11 +55,11 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     let port = listener.address().map(|address| address.port()).unwrap_or_default();
     let (ticket, session) = (secret()?, secret()?);
     let address = format!("http://127.0.0.1:{port}/?ticket={ticket}");
-    let door = Arc::new(Door { client, port, ticket: Mutex::new(Some(ticket)), session });
+    let door = Arc::new(BrowserGate { client, port, ticket: Mutex::new(Some(ticket)), session });
     let closing = CancellationToken::new();
     let router = Router::new().fallback(enter).with_state(door);
     let admission = Admission::new(Names::default(), Telemetry::new());
-    let face = Face { router, access: Access::Open, admission, limits: Limits::default() };
+    let face = Frontend { router, access: Access::Open, admission, limits: Limits::default() };
     let serving = tokio::spawn(serve(listener, face, closing.clone()));
     show::out(&format!("{address}\n"));
     // The file is removed when the command ends.
@@ -72,7 +72,7 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
 }
 
 /// Admits browsers and forwards their requests.
-struct Door {
+struct BrowserGate {
     client: Client,
     port: u16,
     /// None after its first use.
@@ -80,7 +80,7 @@ struct Door {
     session: String,
 }
 
-async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
+async fn enter(State(door): State<Arc<BrowserGate>>, request: Request) -> Response {
     let (uri, headers) = (request.uri(), request.headers());
     if request.method() != axum::http::Method::GET {
         return (StatusCode::METHOD_NOT_ALLOWED, "Invalid method").into_response();
@@ -90,7 +90,7 @@ async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
         let headers = [(header::SET_COOKIE, cookie), (header::REFERRER_POLICY, "no-referrer".to_owned())];
         return (headers, Redirect::to(PAGES)).into_response();
     }
-    if !door.knows(headers) {
+    if !door.has_session(headers) {
         return (StatusCode::FORBIDDEN, "this address has been used already: run herdlet ui again")
             .into_response();
     }
@@ -110,7 +110,7 @@ fn is_of_the_page(path: &str) -> bool {
     path == EVENTS || path == PAGES || path.strip_prefix("/ui/").is_some_and(is_plain)
 }
 
-impl Door {
+impl BrowserGate {
     /// Checks the single-use secret in the address, and invalidates it.
     fn takes_ticket(&self, uri: &Uri) -> bool {
         let given = uri.query().and_then(|query| query.strip_prefix("ticket=")).unwrap_or_default();
@@ -122,7 +122,7 @@ impl Door {
         fits
     }
 
-    fn knows(&self, headers: &HeaderMap) -> bool {
+    fn has_session(&self, headers: &HeaderMap) -> bool {
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
         let name = self.cookie();
         cookies
@@ -188,12 +188,17 @@ mod tests {
     use super::*;
     use herdlet_cli::Address;
 
-    fn door() -> Door {
+    fn gate() -> BrowserGate {
         let client = Client::new(Address::Unix("/nowhere".into()), None).unwrap();
-        Door { client, port: 7, ticket: Mutex::new(Some("once".to_owned())), session: "known".to_owned() }
+        BrowserGate {
+            client,
+            port: 7,
+            ticket: Mutex::new(Some("once".to_owned())),
+            session: "known".to_owned(),
+        }
     }
 
-    async fn asked(door: &Arc<Door>, path: &str, headers: &[(&str, &str)]) -> Response {
+    async fn request(door: &Arc<BrowserGate>, path: &str, headers: &[(&str, &str)]) -> Response {
         let mut request = Request::builder().uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -203,19 +208,19 @@ mod tests {
 
     #[tokio::test]
     async fn the_ticket_opens_the_door_once_and_the_cookie_from_then_on() {
-        let door = Arc::new(door());
+        let door = Arc::new(gate());
         let host = ("host", "127.0.0.1:7");
-        assert_eq!(asked(&door, "/ui", &[host]).await.status(), StatusCode::FORBIDDEN);
-        assert_eq!(asked(&door, "/?ticket=other", &[host]).await.status(), StatusCode::FORBIDDEN);
-        let entered = asked(&door, "/?ticket=once", &[host]).await;
+        assert_eq!(request(&door, "/ui", &[host]).await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(request(&door, "/?ticket=other", &[host]).await.status(), StatusCode::FORBIDDEN);
+        let entered = request(&door, "/?ticket=once", &[host]).await;
         assert_eq!(entered.status(), StatusCode::SEE_OTHER);
         let cookie = entered.headers()[header::SET_COOKIE].to_str().unwrap();
         assert!(cookie.starts_with("herdlet-7=known; HttpOnly; SameSite=Strict"), "{cookie}");
-        assert_eq!(asked(&door, "/?ticket=once", &[host]).await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(request(&door, "/?ticket=once", &[host]).await.status(), StatusCode::FORBIDDEN);
         let known = ("cookie", "other=1; herdlet-7=known");
         // This test has no agent.
-        assert_eq!(asked(&door, "/ui", &[host, known]).await.status(), StatusCode::BAD_GATEWAY);
-        assert_eq!(asked(&door, "/v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);
-        assert_eq!(asked(&door, "/ui/../v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);
+        assert_eq!(request(&door, "/ui", &[host, known]).await.status(), StatusCode::BAD_GATEWAY);
+        assert_eq!(request(&door, "/v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);
+        assert_eq!(request(&door, "/ui/../v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);
     }
 }

@@ -68,7 +68,7 @@ fn within<'c>(root: &'c Command, args: &[OsString], unknown: &str) -> (String, &
 mod tests {
     use super::*;
 
-    fn said(line: &str, unknown: &str) -> String {
+    fn suggestion(line: &str, unknown: &str) -> String {
         let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         failure(&args, unknown).to_string()
     }
@@ -76,19 +76,19 @@ mod tests {
     #[test]
     fn one_sentence_names_what_was_meant() {
         assert_eq!(
-            said("herdlet stauts", "stauts"),
+            suggestion("herdlet stauts", "stauts"),
             "there is no command \"stauts\": did you mean herdlet status?"
         );
-        assert_eq!(said("herdlet rm web", "rm"), "there is no command \"rm\"; use: herdlet delete");
+        assert_eq!(suggestion("herdlet rm web", "rm"), "there is no command \"rm\"; use: herdlet delete");
         assert_eq!(
-            said("herdlet --addr unix:///s fs list web", "list"),
+            suggestion("herdlet --addr unix:///s fs list web", "list"),
             "there is no command \"fs list\": did you mean herdlet fs ls?"
         );
         assert_eq!(
-            said("herdlet config veiw", "veiw"),
+            suggestion("herdlet config veiw", "veiw"),
             "there is no command \"config veiw\": did you mean herdlet config view?"
         );
-        assert_eq!(said("herdlet frobnicate", "frobnicate"), "there is no command \"frobnicate\"");
+        assert_eq!(suggestion("herdlet frobnicate", "frobnicate"), "there is no command \"frobnicate\"");
     }
 
     #[test]

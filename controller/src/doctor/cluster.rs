@@ -108,7 +108,7 @@ mod tests {
         Config::load(flags, &surroundings).unwrap()
     }
 
-    async fn found(
+    async fn finding(
         servers: &[&str],
         change: impl FnOnce(&mut Flags),
     ) -> Vec<(&'static str, Verdict, String)> {
@@ -128,17 +128,17 @@ mod tests {
         let gone = "127.0.0.1:1".to_owned();
         let on = |flags: &mut Flags| flags.raw_exec = Some("true".to_owned());
 
-        let good = found(&[here], on).await;
+        let good = finding(&[here], on).await;
         assert_eq!(good, [("servers", Verdict::Ok, format!("{here} of region global answer"))]);
 
-        let half = found(&[here, &gone], on).await;
+        let half = finding(&[here, &gone], on).await;
         assert_eq!((half[0].1, half.len()), (Verdict::Warning, 1), "{half:?}");
         assert!(
             half[0].2.contains(&format!("{here} of region global answer; failed to connect to {gone}: ")),
             "{half:?}"
         );
 
-        let none = found(&[&gone], |_| {}).await;
+        let none = finding(&[&gone], |_| {}).await;
         assert_eq!(
             (none[0].1, none[1].0, none[1].1),
             (Verdict::Failure, "drivers", Verdict::Warning),
@@ -148,17 +148,17 @@ mod tests {
         let elsewhere = |n| gone.replace("127.0.0.1", &format!("127.0.0.{n}"));
         let many: Vec<String> = (2..22).map(elsewhere).chain([here.to_owned()]).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let said = &found(&many, on).await[0].2;
+        let said = &finding(&many, on).await[0].2;
         let beginning = format!("{here} of region global answer; failed to connect to 127.0.0.2:");
         assert!(said.starts_with(&beginning) && said.ends_with("; 15 more fail"), "{said}");
 
         let in_eu = |flags: &mut Flags| flags.region = Some("eu".to_owned());
-        let (check, verdict, said) = found(&[here], in_eu).await.remove(0);
+        let (check, verdict, said) = finding(&[here], in_eu).await.remove(0);
         let expected = format!("{here} answers with an error: No path to region");
         assert_eq!((check, verdict, said), ("servers", Verdict::Failure, expected));
 
         standin.lead(None);
-        let led = found(&[here], on).await;
+        let led = finding(&[here], on).await;
         let says = format!("{here} answers with an error: No cluster leader");
         assert_eq!(led, [("servers", Verdict::Failure, says)]);
     }
@@ -177,6 +177,6 @@ mod tests {
 
     #[tokio::test]
     async fn a_machine_that_stands_alone_asks_nobody() {
-        assert!(found(&[], |_| {}).await.is_empty());
+        assert!(finding(&[], |_| {}).await.is_empty());
     }
 }

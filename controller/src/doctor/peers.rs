@@ -71,7 +71,8 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
             // An owner without services: the request is cheap, and needs the same permissions as reading
             // registrations.
             let nobody = ServiceOwner { alloc: AllocId::from_hash([0; 16]), task: None };
-            let asked = tokio::time::timeout(CONSUL_MAX, async { client.look(&nobody, &[]).await.map(drop) });
+            let asked =
+                tokio::time::timeout(CONSUL_MAX, async { client.inspect(&nobody, &[]).await.map(drop) });
             asked.await.map_or_else(
                 |_| Err("does not answer".to_owned()),
                 |answer| answer.map_err(|error| in_full(&error)),

@@ -72,11 +72,11 @@ fn only(written: &str) -> (Vec<Job>, Vec<Volume>) {
 
 fn refused(name: &str, data: &[u8], problems: &Problems) {
     assert!(!problems.is_empty());
-    placed(name, data, problems);
+    check_positions(name, data, problems);
 }
 
 /// Every problem has a position in the text, in order, and can be printed on a terminal.
-pub(super) fn placed(name: &str, data: &[u8], problems: &Problems) {
+pub(super) fn check_positions(name: &str, data: &[u8], problems: &Problems) {
     let text = String::from_utf8_lossy(data);
     // As YAML counts lines: a carriage return alone also ends a line.
     let normal = text.replace("\r\n", "\n").replace('\r', "\n");

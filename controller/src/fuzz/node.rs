@@ -1,17 +1,17 @@
 //! Foreign data that a node of a cluster reads: Nomad's agent files, the state of its client, and SRV answers.
 
 use herdlet_config::fuzz as agent_file;
-use herdlet_node::{moving, servers::srv};
+use herdlet_node::{client_takeover, servers::srv};
 
-use super::manifest::placed;
+use super::manifest::check_positions;
 
 /// Agent files in HCL1 or JSON: for any bytes, every problem has a position.
 pub(super) fn feed_agent(data: &[u8]) {
     match agent_file::feed(data) {
-        Ok(warnings) => placed(agent_file::NAME, data, &warnings),
+        Ok(warnings) => check_positions(agent_file::NAME, data, &warnings),
         Err(problems) => {
             assert!(!problems.is_empty());
-            placed(agent_file::NAME, data, &problems);
+            check_positions(agent_file::NAME, data, &problems);
         }
     }
 }
@@ -22,11 +22,11 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn feed_bolt(data: &[u8]) {
-    moving::feed_bolt(data);
+    client_takeover::feed_bolt(data);
 }
 
 pub(super) fn bolt_seeds() -> Vec<Vec<u8>> {
-    vec![moving::example()]
+    vec![client_takeover::example()]
 }
 
 /// Answers to SRV queries.

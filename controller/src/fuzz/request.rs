@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use herdlet_agent::{gc::Collector, publish::ReadModel, requests::Requests, telemetry::Telemetry};
 use herdlet_api::{
+    alloc_ops::bounds::Bounds,
     http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
-    reach::bounds::Bounds,
 };
 use herdlet_api_types::UnixNanos;
 use herdlet_base::paths::Paths;

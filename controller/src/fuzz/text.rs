@@ -30,7 +30,7 @@ pub(super) fn feed(data: &[u8]) {
         1 => variables(text),
         2 => config(text),
         3 => names(text),
-        4 => drop(telemetry::Format::wanted(Some(text))),
+        4 => drop(telemetry::Format::negotiate(Some(text))),
         5 => drop(signal::parse(text)),
         _ => address(text),
     }

@@ -20,7 +20,7 @@ pub(super) struct Signals {
 
 /// The signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum StopSignal {
     Interrupt,
     Terminate,
 }
@@ -34,10 +34,10 @@ impl Signals {
         listen().context("listen for signals")
     }
 
-    async fn next(&mut self) -> Asked {
+    async fn next(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Asked::Interrupt,
-            _ = self.terminate.recv() => Asked::Terminate,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
         }
     }
 }
@@ -63,10 +63,10 @@ pub(super) async fn wait(mut signals: Signals, cluster: Option<&Cluster>, joined
 }
 
 /// How to drain the node; none if it does not leave.
-fn drain(cluster: &Cluster, asked: Asked) -> Option<DrainOnShutdown> {
+fn drain(cluster: &Cluster, asked: StopSignal) -> Option<DrainOnShutdown> {
     let leaves = match asked {
-        Asked::Interrupt => cluster.leave_on_interrupt,
-        Asked::Terminate => cluster.leave_on_terminate,
+        StopSignal::Interrupt => cluster.leave_on_interrupt,
+        StopSignal::Terminate => cluster.leave_on_terminate,
     };
     cluster.drain_on_shutdown.filter(|_| leaves)
 }

@@ -44,7 +44,7 @@ impl Readiness {
     }
 
     /// Resolves when every folder was read or found unreadable.
-    pub(super) async fn all_said(self) {
+    pub(super) async fn until_folders_read(self) {
         for (_, tried) in &self.folders {
             if tried.opened().await.is_err() {
                 // The folder's task is gone, and with it the agent.
@@ -57,11 +57,11 @@ impl Readiness {
         if self.restored.opened().await.is_err() {
             std::future::pending::<()>().await;
         }
-        self.all_said().await;
+        self.until_folders_read().await;
     }
 
     /// Sends READY=1 once, and then the status whenever it changes.
-    pub(super) async fn tell_service_manager(
+    pub(super) async fn notify_service_manager(
         self,
         requests: Requests,
         model: Arc<ReadModel>,

@@ -10,7 +10,7 @@ use std::{
 
 use herdlet_agent::{
     agent::{Agent, folder::FolderStatus},
-    executor::Kind,
+    executor::WorkKind,
     telemetry::{Format, Host, KindFigures, Measured, Sources, Telemetry},
 };
 use herdlet_api::http::Tls;
@@ -47,8 +47,8 @@ pub(super) fn scrape(
         runtime: Arc::clone(&agent.handle.metrics),
         store_health: agent.handle.store_health.clone(),
         operations: Box::new(move || {
-            let mut known: BTreeMap<Kind, KindFigures> = operations.figures().into_iter().collect();
-            let figures = Kind::ALL.map(|kind| (kind.as_str(), known.remove(&kind).unwrap_or_default()));
+            let mut known: BTreeMap<WorkKind, KindFigures> = operations.figures().into_iter().collect();
+            let figures = WorkKind::ALL.map(|kind| (kind.as_str(), known.remove(&kind).unwrap_or_default()));
             figures.to_vec()
         }),
         isolation,

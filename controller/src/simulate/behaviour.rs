@@ -48,12 +48,12 @@ impl FromStr for Span {
 
 /// Draws the results of attempts.
 #[derive(Debug)]
-pub(super) struct Fate {
+pub(super) struct AttemptScript {
     behaviour: Behaviour,
     chance: Mutex<Chance>,
 }
 
-impl Fate {
+impl AttemptScript {
     pub(super) fn new(behaviour: Behaviour) -> Self {
         Self { behaviour, chance: Mutex::new(Chance::new()) }
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn so_many_of_a_hundred_fail() {
-        let fate = Fate::new(Behaviour {
+        let fate = AttemptScript::new(Behaviour {
             fail_percent: 30.0,
             exit_code: 4,
             run_for: Some("1s..2s".parse().unwrap()),
@@ -118,7 +118,7 @@ mod tests {
         let failed = ends.iter().filter(|(_, exit)| exit.code == 4).count();
         assert!((200..400).contains(&failed), "{failed}");
         assert!(ends.iter().all(|(length, _)| (1..=2).contains(&length.as_secs())));
-        let calm = Fate::new(Behaviour::default());
+        let calm = AttemptScript::new(Behaviour::default());
         assert!(
             calm.end(JobType::Service).is_none()
                 && calm.end(JobType::Batch).is_some()

@@ -9,7 +9,7 @@ use std::{
 use herdlet_agent::{agent, planner::Planner, present, publish::ReadModel};
 use herdlet_api_types::{InstanceId, alloc::ClientStatus};
 use herdlet_base::error::in_full;
-use herdlet_node::{placed::Reading, previous, runner};
+use herdlet_node::{predecessor, runner, server_alloc::Reading};
 use herdlet_nomad::{
     identity::Identity,
     session::{self, Contact, Session},
@@ -36,7 +36,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Figures, Options, behaviour::Fate, hands::Hands};
+use super::{Figures, Options, behaviour::AttemptScript, executor::SimulatedExecutor};
 
 /// Interval of pings.
 const PING: Duration = Duration::from_secs(1);
@@ -48,27 +48,27 @@ const INBOX_LEN: usize = 64;
 const CHANGES_LEN: usize = 16;
 
 /// State that all nodes share.
-pub(super) struct Ground {
+pub(super) struct Fleet {
     pub(super) options: Options,
     /// The registration of each node, except for its name.
     described: watch::Sender<Arc<Node>>,
-    fate: Arc<Fate>,
-    seen: Mutex<Vec<Seen>>,
+    fate: Arc<AttemptScript>,
+    seen: Mutex<Vec<NodeProbe>>,
     /// The latency of the last ping, or why it failed; none before the first.
     ping: Mutex<Option<Result<Duration, String>>>,
     cancel: CancellationToken,
 }
 
 /// Observes a node from outside.
-struct Seen {
+struct NodeProbe {
     model: Arc<ReadModel>,
     contact: watch::Receiver<Contact>,
     calls: watch::Receiver<u64>,
 }
 
-impl Ground {
+impl Fleet {
     pub(super) fn new(options: Options, cancel: CancellationToken) -> Self {
-        let fate = Arc::new(Fate::new(options.behaviour.clone()));
+        let fate = Arc::new(AttemptScript::new(options.behaviour.clone()));
         let described = watch::Sender::new(Arc::new(described(&options)));
         Self { options, described, fate, seen: Mutex::default(), ping: Mutex::default(), cancel }
     }
@@ -95,7 +95,7 @@ impl Ground {
         figures.after(last)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
+    fn seen(&self) -> MutexGuard<'_, Vec<NodeProbe>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -180,7 +180,7 @@ fn described(options: &Options) -> Node {
 }
 
 /// Runs the node until the simulation ends.
-pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
+pub(super) async fn live(ground: Arc<Fleet>, number: u32, identity: Identity) {
     let id = identity.id.to_string();
     let settings = Settings {
         node: NodeFacts { id: id.clone(), ..NodeFacts::default() },
@@ -188,7 +188,7 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
     };
     let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
     let model = Arc::new(ReadModel::with_room_for(CHANGES_LEN));
-    let hands = Hands::new(inbox.clone(), Arc::clone(&ground.fate));
+    let hands = SimulatedExecutor::new(inbox.clone(), Arc::clone(&ground.fate));
     let (runtime, handle) = Runtime::new(Shell {
         world: Planner::new(World::new(settings), present::now().boot, Arc::new(|_| {})),
         arrivals,
@@ -206,13 +206,13 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
         ..session::Options::default()
     };
     let session = Session::new(Arc::clone(&pool), identity, ground.described.subscribe(), options);
-    ground.seen().push(Seen {
+    ground.seen().push(NodeProbe {
         model: Arc::clone(&model),
         contact: session.contact(),
         calls: pool.successes(),
     });
-    let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
-    let follower = tokio::spawn(previous::follow(asked, session.queries(), inbox.clone(), None));
+    let (previous, asked) = mpsc::channel(predecessor::WAITING_MAX);
+    let follower = tokio::spawn(predecessor::follow(asked, session.queries(), inbox.clone(), None));
     let parts = runner::Parts {
         inbox,
         model,
@@ -233,7 +233,7 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
 }
 
 /// One node pings its server every second.
-async fn ping(ground: &Ground, pool: &Pool<Unserved, Network>) {
+async fn ping(ground: &Fleet, pool: &Pool<Unserved, Network>) {
     let pinging = async {
         loop {
             sleep(PING).await;

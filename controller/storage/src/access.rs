@@ -30,9 +30,9 @@ use std::{
 
 use herdlet_base::{
     acl::{Acl, AclError, Perm},
+    observation::Class,
     privileges::{Ownership, Privileges},
     safe_fs::{Dir, FsError, Rights},
-    sight::Class,
     user::{self, Ids, UserError},
 };
 
@@ -43,13 +43,13 @@ pub struct TaskUsers {
     users: Vec<Ids>,
     /// Users who may enter every allocation.
     guests: Vec<Ids>,
-    known: Known,
+    known: UserLookup,
     own: Own,
 }
 
 /// Whether all users were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Known {
+enum UserLookup {
     #[default]
     All,
     /// Users with existing access may be the ones that were not found: they keep it.
@@ -96,7 +96,7 @@ impl TaskUsers {
                 Ok(ids) if ids.uid == us().uid || found.iter().any(|known| known.uid == ids.uid) => {}
                 Ok(ids) => found.push(ids),
                 Err(error) if error.class() == Class::Retry => return Err(error),
-                Err(_) => self.known = Known::Some,
+                Err(_) => self.known = UserLookup::Some,
             }
         }
         Ok(found)
@@ -104,7 +104,7 @@ impl TaskUsers {
 
     /// For name services that don't answer: names nobody, and every user keeps its rights.
     pub fn unknown() -> Self {
-        Self { known: Known::Some, own: Own::Unknown, ..Self::default() }
+        Self { known: UserLookup::Some, own: Own::Unknown, ..Self::default() }
     }
 
     /// For the directory of the task that runs as `name`.
@@ -147,8 +147,8 @@ impl TaskUsers {
     /// `alloc/data`: without the sticky bit, so that tasks may change and replace each other's files.
     pub(crate) fn data(&self) -> Access {
         let plain = match (&self.users[..], self.known) {
-            ([one], Known::All) => Plain::Of(*one),
-            (_, Known::All | Known::Some) => Plain::Closed,
+            ([one], UserLookup::All) => Plain::Of(*one),
+            (_, UserLookup::All | UserLookup::Some) => Plain::Closed,
         };
         self.agents(Perm::ALL, plain)
     }
@@ -160,21 +160,21 @@ impl TaskUsers {
             access.name(own.uid, Perm::ALL);
             access.plain = Plain::Of(own);
         } else if self.own == Own::Unknown {
-            access.known = Known::Some;
+            access.known = UserLookup::Some;
         }
         access
     }
 
     /// `local` and `tmp`.
     pub(crate) fn own(&self, privileges: Privileges) -> Access {
-        self.agents(Perm::READ_EXECUTE, Plain::Closed).given_to(self.own, privileges)
+        self.agents(Perm::READ_EXECUTE, Plain::Closed).owned_by(self.own, privileges)
     }
 
     /// `secrets`.
     pub(crate) fn secret(&self, privileges: Privileges) -> Access {
         Self { users: Vec::new(), guests: Vec::new(), ..self.clone() }
             .agents(Perm::NONE, Plain::Closed)
-            .given_to(self.own, privileges)
+            .owned_by(self.own, privileges)
     }
 
     /// `private`.
@@ -197,7 +197,7 @@ pub(crate) struct Access {
     /// Mode bits that no list has.
     special: u32,
     plain: Plain,
-    known: Known,
+    known: UserLookup,
 }
 
 /// The replacement for a list on a file system without lists.
@@ -250,7 +250,7 @@ impl Access {
         self.acl = Acl::of_users(Perm::ALL, others.chain([(uid, perm)]));
     }
 
-    fn given_to(mut self, own: Own, privileges: Privileges) -> Self {
+    fn owned_by(mut self, own: Own, privileges: Privileges) -> Self {
         match (own, privileges.ownership) {
             (Own::Agent, _) => {}
             (Own::Unknown, _) => self.owner = None,
@@ -306,7 +306,7 @@ impl Access {
     /// The changes for a directory with a list. Their order keeps every intermediate state closed, even if the agent is
     /// killed after any of them: a world-writable directory keeps its sticky bit until it is closed.
     fn steps(&self, found: &Found, present: &Acl) -> Vec<Step> {
-        let wanted = self.wanted(present);
+        let wanted = self.desired_acl(present);
         let mut steps = Vec::new();
         if self.has_wrong_default(found) {
             steps.push(Step::NoDefault);
@@ -334,7 +334,7 @@ impl Access {
         let found = Found::of(dir)?;
         let here = dir.path().display();
         let (owner, acl, mode) = match (&found.acl, self.without_list(found.mode)) {
-            (Some(acl), _) => (self.owner.map(|owner| owner.uid), self.wanted(acl), None),
+            (Some(acl), _) => (self.owner.map(|owner| owner.uid), self.desired_acl(acl), None),
             (None, Rights::Exact { mode, owner }) => {
                 (owner.map(|(uid, _)| uid), Acl::from_mode(mode), Some(mode & SPECIAL))
             }
@@ -363,10 +363,10 @@ impl Access {
     }
 
     /// The list for a directory that currently has `present`.
-    fn wanted(&self, present: &Acl) -> Acl {
+    fn desired_acl(&self, present: &Acl) -> Acl {
         match self.known {
-            Known::All => self.acl.clone(),
-            Known::Some => {
+            UserLookup::All => self.acl.clone(),
+            UserLookup::Some => {
                 let named = |uid| self.acl.users.iter().any(|(known, _)| *known == uid);
                 let kept = present.users.iter().copied().filter(|(uid, _)| !named(*uid));
                 Acl::of_users(Perm::ALL, self.acl.users.iter().copied().chain(kept))
@@ -381,10 +381,10 @@ impl Access {
             (Plain::Of(one), _) => (0o700, Some(one)),
             (Plain::Passage, _) if is_shared => (0o711, self.owner),
             // The missing user may be the one with access, or the owner: close it to strangers and change nothing else.
-            (Plain::Passage, Known::Some) => (present & (SPECIAL | 0o711), None),
-            (Plain::Closed, Known::Some) => (present & (SPECIAL | 0o700), None),
-            (Plain::Closed, Known::All) if is_shared => (0o700, self.owner),
-            (Plain::Passage | Plain::Closed, Known::All) => (0o700 | self.special, self.owner),
+            (Plain::Passage, UserLookup::Some) => (present & (SPECIAL | 0o711), None),
+            (Plain::Closed, UserLookup::Some) => (present & (SPECIAL | 0o700), None),
+            (Plain::Closed, UserLookup::All) if is_shared => (0o700, self.owner),
+            (Plain::Passage | Plain::Closed, UserLookup::All) => (0o700 | self.special, self.owner),
         };
         Rights::Exact { mode, owner: owner.map(Ids::pair) }
     }

@@ -10,13 +10,13 @@
 //!
 //! [`crate::access`] sets the rights.
 //!
-//! [`heritage`] moves data from a predecessor's disk into it.
+//! [`migration`] moves data from a predecessor's disk into it.
 //!
 //! In: the directory of all allocations, an id, privileges. Out: directories created, or the result of an inspection.
 //! Removal first renames the directory to `.gone-<id>`, so that a directory under its own name is never partly removed;
 //! [`sweep`] finishes interrupted removals. All calls block.
 
-pub mod heritage;
+pub mod migration;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -26,13 +26,13 @@ use std::{
 use herdlet_api_types::AllocId;
 use herdlet_base::{
     mounts::{kernel, table::mounts_below},
+    observation::{Class, Observation},
     paths::{Paths, SHARED},
     safe_fs::{Dir, FsError, Outlives, Rights},
-    sight::{Class, Sight},
 };
 use rustix::io::Errno;
 
-use self::heritage::{COMING, Heritage, came_for, came_name, coming_name};
+use self::migration::{COMING, Migration, came_for, came_name, coming_name};
 use crate::{
     access::{Access, TaskUsers, UNOPENED},
     artifact::staging,
@@ -44,7 +44,7 @@ pub struct AllocDir {
     allocs: PathBuf,
     id: AllocId,
     users: TaskUsers,
-    heritage: Option<Heritage>,
+    heritage: Option<Migration>,
 }
 
 /// Errors of allocation directories.
@@ -59,7 +59,7 @@ pub enum AllocDirError {
     },
     /// It can't be inspected.
     #[error("inspect allocation directory of {id}: {source}")]
-    Look {
+    Inspect {
         id: AllocId,
         /// The step that failed.
         source: FsError,
@@ -76,7 +76,7 @@ impl AllocDirError {
     /// Whether a retry can help.
     pub fn class(&self) -> Class {
         match self {
-            Self::Up { source, .. } | Self::Look { source, .. } => source.class(),
+            Self::Up { source, .. } | Self::Inspect { source, .. } => source.class(),
             // There is no other way to remove it.
             Self::Down { .. } => Class::Retry,
         }
@@ -97,7 +97,7 @@ impl AllocDir {
 
     /// Sets the predecessor whose disk it takes over.
     #[must_use]
-    pub fn inheriting(self, heritage: Option<Heritage>) -> Self {
+    pub fn inheriting(self, heritage: Option<Migration>) -> Self {
         Self { heritage, ..self }
     }
 
@@ -116,8 +116,8 @@ impl AllocDir {
     /// # Errors
     ///
     /// If it can't be inspected.
-    pub fn look(&self) -> Result<Sight, AllocDirError> {
-        self.see().map_err(|source| AllocDirError::Look { id: self.id, source })
+    pub fn inspect(&self) -> Result<Observation, AllocDirError> {
+        self.see().map_err(|source| AllocDirError::Inspect { id: self.id, source })
     }
 
     /// Unmounts everything at or below it and removes it recursively. Succeeds if it does not exist.
@@ -184,23 +184,23 @@ impl AllocDir {
         }
     }
 
-    fn see(&self) -> Result<Sight, FsError> {
-        let Some(allocs) = open(&self.allocs)? else { return Ok(Sight::Absent) };
+    fn see(&self) -> Result<Observation, FsError> {
+        let Some(allocs) = open(&self.allocs)? else { return Ok(Observation::Absent) };
         let alloc = match allocs.find(&self.name()) {
             Ok(Some(alloc)) => alloc,
             Ok(None) if allocs.stat_name(&gone_name(self.id))?.is_some() => {
-                return Ok(Sight::foreign(format!(
+                return Ok(Observation::foreign(format!(
                     "{} is partly removed",
                     allocs.path().join(gone_name(self.id)).display()
                 )));
             }
-            Ok(None) => return Ok(Sight::Absent),
-            Err(error) => return error.into_sight(),
+            Ok(None) => return Ok(Observation::Absent),
+            Err(error) => return error.into_observation(),
         };
         let shared = match alloc.find(OsStr::new(SHARED)) {
             Ok(Some(shared)) => shared,
             Ok(None) => return Ok(lost(&alloc, SHARED)),
-            Err(error) => return error.into_sight(),
+            Err(error) => return error.into_observation(),
         };
         let mut open =
             Vec::from([self.users.entrance().difference(&alloc)?, self.users.common().difference(&shared)?]);
@@ -209,13 +209,13 @@ impl AllocDir {
                 Ok(Some(dir)) => open.push(self.access(name).difference(&dir)?),
                 Ok(None) if name == DATA => return Ok(lost(&shared, name)),
                 Ok(None) => return Ok(missing(&shared, name)),
-                Err(error) => return error.into_sight(),
+                Err(error) => return error.into_observation(),
             }
         }
         if alloc.stat_name(OsStr::new(SPEC))?.is_none() {
             return Ok(missing(&alloc, SPEC));
         }
-        Ok(open.into_iter().flatten().next().map_or(Sight::Present, Sight::foreign))
+        Ok(open.into_iter().flatten().next().map_or(Observation::Present, Observation::foreign))
     }
 
     fn remove(&self) -> Result<(), FsError> {
@@ -372,12 +372,12 @@ fn remove_all(allocs: &Dir, name: &OsStr) -> Result<(), FsError> {
     kernel::remove_with_mounts(allocs, name)
 }
 
-fn missing(dir: &Dir, name: &str) -> Sight {
-    Sight::foreign(format!("{} is missing", dir.path().join(name).display()))
+fn missing(dir: &Dir, name: &str) -> Observation {
+    Observation::foreign(format!("{} is missing", dir.path().join(name).display()))
 }
 
-fn lost(dir: &Dir, name: &str) -> Sight {
-    Sight::Lost { why: format!("{} is gone", dir.path().join(name).display()) }
+fn lost(dir: &Dir, name: &str) -> Observation {
+    Observation::Lost { why: format!("{} is gone", dir.path().join(name).display()) }
 }
 
 #[cfg(test)]

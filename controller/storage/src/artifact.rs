@@ -6,7 +6,7 @@
 //! of an address, and no header values.
 //!
 //! - [`source`]: addresses in go-getter's form; [`format`]: archive formats; [`checksum`].
-//! - [`place`]: destinations; [`staging`]: preparing and publishing files; [`marker`]: which artifacts have been
+//! - [`destination`]: destinations; [`staging`]: preparing and publishing files; [`marker`]: which artifacts have been
 //!   fetched.
 //! - [`download`]: http. [`unpack`]: archives, in a separate process.
 //!
@@ -28,9 +28,9 @@ use futures_util::{StreamExt as _, stream};
 use herdlet_api_types::job::{Artifact, ArtifactMode};
 use herdlet_base::{
     artifact::{
-        checksum::{self, Checksum, Written},
+        checksum::{self, Checksum, ChecksumSource},
+        destination::{Base, Destination, Dirs, Outside},
         format::Format,
-        place::{Base, Dirs, Outside, Place},
         source::{self, Source, SourceError},
     },
     http_client::{self, Tls},
@@ -45,7 +45,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    download::{DownloadError, Wanted},
+    download::{DownloadError, DownloadRequest},
     staging::Staging,
     unpack::{Order, UnpackError, Unpacker},
 };
@@ -194,15 +194,19 @@ pub fn digest_of(artifact: &Artifact) -> String {
 ///
 /// # Errors
 /// If the marks can't be read.
-pub fn look(artifacts: &[Resolved], dirs: &Dirs) -> Result<bool, ArtifactError> {
+pub fn is_fetched(artifacts: &[Resolved], dirs: &Dirs) -> Result<bool, ArtifactError> {
     Ok(missing(artifacts, dirs)?.is_empty())
 }
 
 /// The artifacts that have not been fetched, without duplicates.
-fn missing<'a>(artifacts: &'a [Resolved], dirs: &Dirs) -> Result<Vec<(&'a Resolved, Place)>, ArtifactError> {
-    let places =
-        artifacts.iter().map(|resolved| Ok((resolved, Place::of(&resolved.artifact.destination, dirs)?)));
-    let places: Vec<(&Resolved, Place)> = places.collect::<Result<_, Outside>>()?;
+fn missing<'a>(
+    artifacts: &'a [Resolved],
+    dirs: &Dirs,
+) -> Result<Vec<(&'a Resolved, Destination)>, ArtifactError> {
+    let places = artifacts
+        .iter()
+        .map(|resolved| Ok((resolved, Destination::of(&resolved.artifact.destination, dirs)?)));
+    let places: Vec<(&Resolved, Destination)> = places.collect::<Result<_, Outside>>()?;
     let mut done = BTreeSet::new();
     for base in [Base::Task, Base::Secrets] {
         if places.iter().any(|(_, place)| marked_in(place) == base) {
@@ -217,7 +221,7 @@ fn missing<'a>(artifacts: &'a [Resolved], dirs: &Dirs) -> Result<Vec<(&'a Resolv
 }
 
 /// The place of an artifact's mark: it disappears together with the artifact.
-fn marked_in(place: &Place) -> Base {
+fn marked_in(place: &Destination) -> Base {
     match place.base() {
         Base::Secrets => Base::Secrets,
         Base::Task | Base::Shared => Base::Task,
@@ -248,10 +252,10 @@ impl Fetcher {
     ) -> Result<(), ArtifactError> {
         let (artifacts, recipient) = (Arc::new(artifacts), Arc::new(recipient));
         let looked_at = (Arc::clone(&artifacts), Arc::clone(&recipient));
-        let missing: Vec<(usize, Place)> = blocking(move || {
+        let missing: Vec<(usize, Destination)> = blocking(move || {
             let (artifacts, recipient) = looked_at;
             let digests: Vec<&str> = artifacts.iter().map(|resolved| &*resolved.digest).collect();
-            let at = |(resolved, place): (&Resolved, Place)| {
+            let at = |(resolved, place): (&Resolved, Destination)| {
                 Some((digests.iter().position(|digest| *digest == resolved.digest)?, place))
             };
             let missing: Vec<_> = missing(&artifacts, &recipient.dirs)?.into_iter().filter_map(at).collect();
@@ -280,7 +284,7 @@ impl Fetcher {
     async fn fetch(
         &self,
         resolved: &Resolved,
-        place: Place,
+        place: Destination,
         recipient: Arc<Recipient>,
         turn: &Mutex<()>,
         cancelled: &CancellationToken,
@@ -290,7 +294,7 @@ impl Fetcher {
         }
         let source = Source::parse(&resolved.artifact.source, &resolved.artifact.options)?;
         if resolved.artifact.mode == ArtifactMode::Dir && source.format.is_none() {
-            return Err(ArtifactError::NoArchive { what: source.told() });
+            return Err(ArtifactError::NoArchive { what: source.redacted() });
         }
         let owner = recipient.file_owner();
         let target = Target { place, mode: resolved.artifact.mode, name: source.file_name.clone() };
@@ -350,7 +354,7 @@ impl Fetcher {
             biased;
             () = cancelled.cancelled() => return Err(ArtifactError::Cancelled),
             fetched = tokio::time::timeout(limit, self.download(resolved, source, body)) => {
-                fetched.map_err(|_| ArtifactError::Slow { what: source.told(), limit })??
+                fetched.map_err(|_| ArtifactError::Slow { what: source.redacted(), limit })??
             }
         };
         let Some(format) = source.format else { return Ok(Made::File(body)) };
@@ -377,7 +381,7 @@ impl Fetcher {
             source_error @ (UnpackError::Start(_)
             | UnpackError::Refused { .. }
             | UnpackError::Slow { .. }) => {
-                ArtifactError::Unpack { what: source.told(), source: source_error }
+                ArtifactError::Unpack { what: source.redacted(), source: source_error }
             }
         })?;
         Ok(Made::Tree(tree, format))
@@ -391,31 +395,32 @@ impl Fetcher {
     ) -> Result<File, ArtifactError> {
         let Artifact { headers, insecure, .. } = &resolved.artifact;
         let client = |url: &Url| self.client(url, *insecure);
-        let failed = |source_error| ArtifactError::Download { what: source.told(), source: source_error };
+        let failed = |source_error| ArtifactError::Download { what: source.redacted(), source: source_error };
         let headers = headers.iter().map(|(name, value)| (name, value.clone()));
         let headers = download::header_fields(headers).map_err(failed)?;
-        let wrong = |why: String| ArtifactError::Checksum { what: source.told(), why };
-        let written = source.checksum.as_deref().map(Written::parse).transpose();
+        let wrong = |why: String| ArtifactError::Checksum { what: source.redacted(), why };
+        let written = source.checksum.as_deref().map(ChecksumSource::parse).transpose();
         let checksum = match written.map_err(|error| wrong(format!("its checksum {error}")))? {
             None => None,
-            Some(Written::Value(checksum)) => Some(checksum),
-            Some(Written::List(url)) => {
+            Some(ChecksumSource::Value(checksum)) => Some(checksum),
+            Some(ChecksumSource::List(url)) => {
                 let url = source::check_scheme(&url)
                     .and_then(|url| {
                         Url::parse(url).map_err(|error| SourceError::Invalid { why: error.to_string() })
                     })
                     .map_err(|error| wrong(format!("the address of its checksum list {error}")))?;
                 let (client, bytes_max) = (client(&url)?, LIST_BYTES_MAX);
-                let wanted = Wanted { client: &client, url: &url, headers: &headers, bytes_max };
-                let list = download::text(&wanted)
-                    .await
-                    .map_err(|error| ArtifactError::Download { what: source::told(&url), source: error })?;
+                let wanted = DownloadRequest { client: &client, url: &url, headers: &headers, bytes_max };
+                let list = download::text(&wanted).await.map_err(|error| ArtifactError::Download {
+                    what: source::redacted_url(&url),
+                    source: error,
+                })?;
                 let of_file = Checksum::in_list(&list, &source.remote_name);
                 Some(of_file.map_err(|error| wrong(error.to_string()))?)
             }
         };
         let (url, bytes_max) = (&source.url, self.limits.http_bytes_max);
-        let wanted = Wanted { client: &client(url)?, url, headers: &headers, bytes_max };
+        let wanted = DownloadRequest { client: &client(url)?, url, headers: &headers, bytes_max };
         let hasher = checksum.as_ref().map(Checksum::begin);
         let (body, computed) = download::into_file(&wanted, body, hasher).await.map_err(failed)?;
         match (checksum, computed) {
@@ -443,7 +448,7 @@ impl Fetcher {
 /// The destination of an artifact.
 #[derive(Debug, Clone)]
 struct Target {
-    place: Place,
+    place: Destination,
     mode: ArtifactMode,
     name: String,
 }

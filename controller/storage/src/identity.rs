@@ -12,8 +12,8 @@ use aws_lc_rs::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use herdlet_base::{
+    observation::Class,
     safe_fs::{Dir, FsError, Outlives, Rights},
-    sight::Class,
 };
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::Serialize;
@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 mod files;
 
-pub use files::{Given, Issued, TaskTokens, WantedToken};
+pub use files::{Issued, SignedToken, TaskTokens, WantedToken};
 
 /// The key that signs this node's tokens.
 pub struct Signer {
@@ -170,7 +170,7 @@ impl fmt::Debug for Signer {
 
 impl Token {
     /// A token that a server has signed.
-    pub fn given(text: String) -> Self {
+    pub fn from_servers(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 

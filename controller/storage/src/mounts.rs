@@ -16,9 +16,9 @@ mod link;
 use herdlet_base::{
     below::{NotBelow, below},
     mounts::kernel::{self, Access},
+    observation::{Class, Observation},
     privileges::{Mounting, Privileges},
     safe_fs::{Crossing, Dir, FsError, Rights},
-    sight::{Class, Sight},
 };
 
 /// A volume mounted for a task.
@@ -163,24 +163,24 @@ impl TaskMounts {
     /// # Errors
     ///
     /// If it can't be inspected.
-    pub fn look(&self, bindings: &[Binding]) -> Result<Sight, MountError> {
-        let Some(task) = self.open()? else { return Ok(Sight::Absent) };
+    pub fn inspect(&self, bindings: &[Binding]) -> Result<Observation, MountError> {
+        let Some(task) = self.open()? else { return Ok(Observation::Absent) };
         let mut absent = 0;
         for binding in bindings {
             let seen = match self.privileges.mounting {
-                Mounting::Possible => bind::look(&task, binding)?,
-                Mounting::Impossible => link::look(&task, binding)?,
+                Mounting::Possible => bind::inspect(&task, binding)?,
+                Mounting::Impossible => link::inspect(&task, binding)?,
             };
             match seen {
-                Sight::Present => {}
-                Sight::Absent => absent += 1,
-                seen @ (Sight::Foreign { .. } | Sight::Lost { .. }) => return Ok(seen),
+                Observation::Present => {}
+                Observation::Absent => absent += 1,
+                seen @ (Observation::Foreign { .. } | Observation::Lost { .. }) => return Ok(seen),
             }
         }
         Ok(match absent {
-            0 => Sight::Present,
-            all if all == bindings.len() => Sight::Absent,
-            some => Sight::foreign(format!("{some} of {} volumes are not mounted", bindings.len())),
+            0 => Observation::Present,
+            all if all == bindings.len() => Observation::Absent,
+            some => Observation::foreign(format!("{some} of {} volumes are not mounted", bindings.len())),
         })
     }
 

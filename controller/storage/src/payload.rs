@@ -9,9 +9,9 @@ use std::{
 };
 
 use herdlet_base::{
+    observation::Class,
     privileges::{Ownership, Privileges},
     safe_fs::{FileOwner, FsError, Outlives, Rights},
-    sight::Class,
 };
 
 use super::task_dir::{TaskDir, TaskDirError};
@@ -81,11 +81,11 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use herdlet_base::test_ground::Ground;
+    use herdlet_base::test_env::TestEnv;
 
     #[test]
     fn a_payload_is_written_below_local_and_nowhere_else() {
-        let Some(ground) = Ground::mounting() else { return };
+        let Some(ground) = TestEnv::mounting() else { return };
         let task = ground.path().join("task");
         let dir = TaskDir::new(task.clone(), ground.privileges());
         let put = |path: &str| write(&dir, Path::new(path), b"hello", None, ground.privileges());

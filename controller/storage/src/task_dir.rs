@@ -12,7 +12,7 @@
 //! disk.
 //!
 //! In: the path and privileges. Out: directories created, or the result of an inspection. An inspection creates
-//! nothing: a deleted directory is [`Sight::Absent`], and other modules decide whether the task survives that. All
+//! nothing: a deleted directory is [`Observation::Absent`], and other modules decide whether the task survives that. All
 //! calls block.
 
 use std::{
@@ -25,9 +25,9 @@ use herdlet_base::{
         kernel,
         table::{Mount, mounts_below},
     },
+    observation::{Class, Observation},
     privileges::{Mounting, Privileges},
     safe_fs::{Dir, FsError, Rights},
-    sight::{Class, Sight},
 };
 
 use crate::{
@@ -113,12 +113,12 @@ impl TaskDir {
     /// # Errors
     ///
     /// If it can't be inspected.
-    pub fn look(&self) -> Result<Sight, TaskDirError> {
-        let Some(alloc) = self.alloc()? else { return Ok(Sight::Absent) };
+    pub fn inspect(&self) -> Result<Observation, TaskDirError> {
+        let Some(alloc) = self.alloc()? else { return Ok(Observation::Absent) };
         let task = match alloc.find(self.name()) {
             Ok(Some(task)) => task,
-            Ok(None) => return Ok(Sight::Absent),
-            Err(error) => return Ok(error.into_sight()?),
+            Ok(None) => return Ok(Observation::Absent),
+            Err(error) => return Ok(error.into_observation()?),
         };
         let mut open = Vec::from([self.users.task().difference(&task)?]);
         for name in DIRS {
@@ -126,12 +126,17 @@ impl TaskDir {
                 Ok(Some(dir)) => open.push(self.access(name).difference(&dir)?),
                 // The task's own files; all others can be created again.
                 Ok(None) if name == "local" => {
-                    return Ok(Sight::Lost { why: format!("{} is gone", task.path().join(name).display()) });
+                    return Ok(Observation::Lost {
+                        why: format!("{} is gone", task.path().join(name).display()),
+                    });
                 }
                 Ok(None) => {
-                    return Ok(Sight::foreign(format!("{} is missing", task.path().join(name).display())));
+                    return Ok(Observation::foreign(format!(
+                        "{} is missing",
+                        task.path().join(name).display()
+                    )));
                 }
-                Err(error) => return Ok(error.into_sight()?),
+                Err(error) => return Ok(error.into_observation()?),
             }
         }
         if self.privileges.mounting == Mounting::Possible {
@@ -140,13 +145,13 @@ impl TaskDir {
             for name in TMPFS {
                 let here = task.path().join(name);
                 if !kernel::may_be_mounted(&task, OsStr::new(name))? {
-                    return Ok(Sight::foreign(format!("{} is not mounted", here.display())));
+                    return Ok(Observation::foreign(format!("{} is not mounted", here.display())));
                 }
                 match at(&mounts, &base.join(name)).as_slice() {
                     [one] if one.is_ours() => {}
-                    [] => return Ok(Sight::foreign(format!("{} is not mounted", here.display()))),
+                    [] => return Ok(Observation::foreign(format!("{} is not mounted", here.display()))),
                     _ => {
-                        return Ok(Sight::foreign(format!(
+                        return Ok(Observation::foreign(format!(
                             "a mount that is not ours covers {}",
                             here.display()
                         )));
@@ -154,7 +159,7 @@ impl TaskDir {
                 }
             }
         }
-        Ok(open.into_iter().flatten().next().map_or(Sight::Present, Sight::foreign))
+        Ok(open.into_iter().flatten().next().map_or(Observation::Present, Observation::foreign))
     }
 
     /// Unmounts everything below and removes the directory. Succeeds if it does not exist.

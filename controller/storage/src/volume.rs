@@ -14,11 +14,11 @@ use std::{
 use herdlet_api_types::volume::{Volume, VolumeKind};
 use herdlet_base::{
     mounts::kernel,
+    observation::{Class, Observation},
     ownership,
     paths::Paths,
     privileges::{Ownership, Privileges},
     safe_fs::{Dir, FsError, Rights},
-    sight::{Class, Sight},
 };
 
 /// The volumes of this machine.
@@ -96,13 +96,13 @@ impl HostVolumes {
     /// # Errors
     ///
     /// If it can't be inspected.
-    pub fn look(&self, volume: &Volume) -> Result<Sight, VolumeError> {
+    pub fn inspect(&self, volume: &Volume) -> Result<Observation, VolumeError> {
         match &volume.kind {
             VolumeKind::HostPath { path } => match check_host_path(&volume.name, Path::new(path)) {
-                Ok(_) => Ok(Sight::Present),
-                Err(VolumeError::Missing { .. }) => Ok(Sight::Absent),
+                Ok(_) => Ok(Observation::Present),
+                Err(VolumeError::Missing { .. }) => Ok(Observation::Absent),
                 Err(error @ (VolumeError::NotADirectory { .. } | VolumeError::Relative { .. })) => {
-                    Ok(Sight::foreign(error.to_string()))
+                    Ok(Observation::foreign(error.to_string()))
                 }
                 Err(error) => Err(error),
             },
@@ -170,16 +170,16 @@ impl HostVolumes {
         Ok(path)
     }
 
-    fn see(&self, name: &str) -> Result<Sight, FsError> {
+    fn see(&self, name: &str) -> Result<Observation, FsError> {
         let path = self.paths.volume(name);
-        let Some(volumes) = self.open()? else { return Ok(Sight::Absent) };
+        let Some(volumes) = self.open()? else { return Ok(Observation::Absent) };
         match volumes.find(part(&path)) {
-            Ok(Some(_)) => Ok(Sight::Present),
+            Ok(Some(_)) => Ok(Observation::Present),
             Ok(None) if volumes.stat_name(&marked(GONE, part(&path)))?.is_some() => {
-                Ok(Sight::foreign(format!("{} is partly removed", path.display())))
+                Ok(Observation::foreign(format!("{} is partly removed", path.display())))
             }
-            Ok(None) => Ok(Sight::Absent),
-            Err(error) => error.into_sight(),
+            Ok(None) => Ok(Observation::Absent),
+            Err(error) => error.into_observation(),
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) fn converged() -> Box<dyn FnMut()> {
     })
 }
 
-pub(super) fn look() -> Box<dyn FnMut()> {
+pub(super) fn inspect() -> Box<dyn FnMut()> {
     let (mut world, _) = started(&sleepers(1_000));
     let keys = world.keys();
     Box::new(move || {
@@ -157,10 +157,10 @@ fn settle(world: &mut World, dirty: &mut BTreeSet<Key>, event: Event) -> Vec<Rec
 
 fn done(action: &Action) -> Outcome {
     match (&action.subject, &action.verb) {
-        (Subject::Volume(volume), Verb::Up | Verb::Look) => {
+        (Subject::Volume(volume), Verb::Up | Verb::Inspect) => {
             Outcome::Done(Some(Facts::rooted(format!("/volumes/{}", volume.name))))
         }
-        (_, Verb::Look) => Outcome::Present(None),
+        (_, Verb::Inspect) => Outcome::Present(None),
         (_, Verb::Ask) => Outcome::Absent,
         (_, Verb::Start { attempt }) => Outcome::Started(Launch::of(*attempt)),
         (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),

@@ -294,7 +294,7 @@ impl Agent {
     #[track_caller]
     pub fn apply(&mut self, text: &str) {
         let path = self.manifest(text);
-        self.answered(&["apply", "-f", &path.display().to_string()]).success();
+        self.retry_while_busy(&["apply", "-f", &path.display().to_string()]).success();
     }
 
     /// Runs `herdlet apply --wait -f`.
@@ -304,13 +304,13 @@ impl Agent {
     #[track_caller]
     pub fn apply_and_wait(&mut self, text: &str) {
         let path = self.manifest(text);
-        let output = self.answered(&["apply", "--wait", "-f", &path.display().to_string()]);
+        let output = self.retry_while_busy(&["apply", "--wait", "-f", &path.display().to_string()]);
         assert_eq!(output.code, 0, "{}{}\n{}", output.stdout, output.stderr, self.log_tail());
     }
 
     /// Runs an idempotent command, and repeats it as long as the agent or its disk is too busy to answer
     /// within the ten seconds that commands wait.
-    fn answered(&self, arguments: &[&str]) -> Output {
+    fn retry_while_busy(&self, arguments: &[&str]) -> Output {
         let deadline = Instant::now() + wait::PATIENCE;
         loop {
             let output = self.cli(arguments);

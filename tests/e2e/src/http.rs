@@ -49,9 +49,9 @@ pub fn get(peer: &Peer, path: &str) -> Option<Answer> {
 
 /// A pending request on a unix socket.
 #[derive(Debug)]
-pub struct Asked(UnixStream);
+pub struct PendingHttp(UnixStream);
 
-impl Asked {
+impl PendingHttp {
     /// Returns whether the response, or the end of the connection, has arrived.
     pub fn is_answered(&self) -> bool {
         let mut waited = [PollFd::new(&self.0, PollFlags::IN)];
@@ -60,16 +60,16 @@ impl Asked {
 
     /// Returns the response; `None` if the connection broke before it was complete.
     pub fn answer(self) -> Option<Answer> {
-        hear(self.0)
+        read_answer(self.0)
     }
 }
 
 /// Sends a request to a unix socket without waiting for the response. `None` if nobody listens.
-pub fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<Asked> {
+pub fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<PendingHttp> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     stream.write_all(written(method, path, &[("Content-Type", "application/json")], body).as_bytes()).ok()?;
-    Some(Asked(stream))
+    Some(PendingHttp(stream))
 }
 
 /// Sends a request. `None` if nobody listens or the connection breaks.
@@ -118,10 +118,10 @@ fn written(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> St
 
 fn talk(mut stream: impl Read + Write, text: &str) -> Option<Answer> {
     stream.write_all(text.as_bytes()).ok()?;
-    hear(stream)
+    read_answer(stream)
 }
 
-fn hear(mut stream: impl Read) -> Option<Answer> {
+fn read_answer(mut stream: impl Read) -> Option<Answer> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();

@@ -71,7 +71,7 @@ impl Proxy {
     }
 
     /// Returns the number of requests answered since the manner was set.
-    pub fn answered(&self) -> u64 {
+    pub fn answer_count(&self) -> u64 {
         self.state().1
     }
 

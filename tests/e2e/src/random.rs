@@ -2,9 +2,9 @@
 
 /// A small generator of pseudo-random numbers (SplitMix64): stable over releases, unlike a library's.
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     /// Numbers of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)

@@ -5,7 +5,7 @@
 //!
 //! - [`program`]: such a program, and its version.
 //! - [`stock`]: a running server or client.
-//! - [`ground`]: servers, an agent that is their node, and the command line.
+//! - [`cluster`]: servers, an agent that is their node, and the command line.
 //! - [`jobs`]: the servers' view of jobs and allocations.
 //! - [`campaign`]: runs stories one after the other.
 //! - [`stories`]: the stories themselves.
@@ -15,7 +15,7 @@
 //! nothing to the next one.
 
 pub mod campaign;
-pub mod ground;
+pub mod cluster;
 pub mod jobs;
 pub mod program;
 pub mod stock;

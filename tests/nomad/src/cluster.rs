@@ -75,7 +75,7 @@ const FAILOVER: Duration = Duration::from_secs(300);
 
 /// A received call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct RecordedCall {
     /// When.
     pub at: Instant,
     /// To which server.
@@ -105,7 +105,7 @@ pub(crate) struct Inner {
     pub(crate) answers: Mutex<BTreeMap<String, Vec<u8>>>,
     pub(crate) asked: Mutex<BTreeMap<String, Vec<Value>>>,
     faults: Mutex<Faults>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<RecordedCall>>,
     is_quiet: AtomicBool,
 }
 
@@ -191,7 +191,7 @@ impl Cluster {
 
     /// The arguments of calls that are answered this way, and of those of `ServiceRegistration`.
     #[must_use]
-    pub fn asked(&self, method: &str) -> Vec<Value> {
+    pub fn requests(&self, method: &str) -> Vec<Value> {
         lock(&self.0.asked).get(method).cloned().unwrap_or_default()
     }
 
@@ -292,7 +292,7 @@ impl Cluster {
 
     /// Received calls of a method, including failed ones.
     #[must_use]
-    pub fn seen(&self, method: &str) -> Vec<Seen> {
+    pub fn seen(&self, method: &str) -> Vec<RecordedCall> {
         lock(&self.0.seen).iter().filter(|seen| seen.method == method).cloned().collect()
     }
 
@@ -322,7 +322,7 @@ impl Inner {
 
     pub(crate) fn see(&self, server: usize, method: &str) -> Option<Fault> {
         if !self.is_quiet.load(Ordering::Relaxed) {
-            lock(&self.seen).push(Seen { at: Instant::now(), server, method: method.to_owned() });
+            lock(&self.seen).push(RecordedCall { at: Instant::now(), server, method: method.to_owned() });
         }
         lock(&self.faults).next(method)
     }

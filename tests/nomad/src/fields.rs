@@ -36,7 +36,7 @@ const LATER: [(&str, (u8, u8)); 15] = [
 impl Fields {
     /// Encodes an answer again with these fields.
     #[must_use]
-    pub fn of(self, answer: Vec<u8>) -> Vec<u8> {
+    pub fn apply_to(self, answer: Vec<u8>) -> Vec<u8> {
         if self == Self::Known {
             return answer;
         }

@@ -23,7 +23,7 @@ const PORTS: (i64, i64) = (20_000, 32_000);
 
 /// The properties of an allocation to place.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct PlacementRequest {
     /// Its index in the group.
     pub(crate) index: usize,
     /// The allocation that it replaces.
@@ -39,7 +39,12 @@ type TaskNetworks = BTreeMap<String, Vec<NetworkResource>>;
 
 impl State {
     /// Places an allocation. `None` if there is no room now.
-    pub(crate) fn place_one(&mut self, job: &Stored, group: &Group, wanted: Wanted) -> Option<AllocId> {
+    pub(crate) fn place_one(
+        &mut self,
+        job: &Stored,
+        group: &Group,
+        wanted: PlacementRequest,
+    ) -> Option<AllocId> {
         let node = match &wanted.node {
             Some(node) => node.clone(),
             None => self.choose(&job.spec, group)?,

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     jobs::{Group, Spec, Stored, index_of, is_in_place, value, with},
-    place::Wanted,
+    place::PlacementRequest,
     state::{State, is_over},
 };
 
@@ -97,7 +97,7 @@ impl State {
     /// Makes all decisions that are possible now.
     pub fn evaluate(&mut self, now: Instant) {
         if !self.unknown_since.is_empty() {
-            self.lose_late(now);
+            self.lose_overdue(now);
         }
         let keys: Vec<_> = self.jobs.keys().cloned().collect();
         for key in keys {
@@ -116,7 +116,7 @@ impl State {
 
     /// The job's wanted allocations for which `is_so` holds.
     fn running(&self, key: &Key, is_so: impl Fn(&Allocation) -> bool) -> Vec<AllocId> {
-        self.wanted(key).filter(|alloc| is_so(alloc)).map(|alloc| alloc.id.clone()).collect()
+        self.desired_allocs(key).filter(|alloc| is_so(alloc)).map(|alloc| alloc.id.clone()).collect()
     }
 
     pub(crate) fn stop(&mut self, id: &AllocId, why: &str) {
@@ -167,7 +167,7 @@ impl State {
                     self.stop(&id, MIGRATES);
                 }
             }
-            let wanted = Wanted { index, previous: Some(id), ..self.new_one(key, job) };
+            let wanted = PlacementRequest { index, previous: Some(id), ..self.new_one(key, job) };
             if self.place_one(job, group, wanted).is_some() {
                 taken.insert(index);
             }
@@ -178,17 +178,20 @@ impl State {
         }
         for index in (0..count).filter(|index| !taken.contains(index)) {
             let previous = self.last_of(key, group, index);
-            let wanted = Wanted { index, previous, ..self.new_one(key, job) };
+            let wanted = PlacementRequest { index, previous, ..self.new_one(key, job) };
             if self.place_one(job, group, wanted).is_none() {
                 break;
             }
         }
     }
 
-    fn new_one(&self, key: &Key, job: &Stored) -> Wanted {
+    fn new_one(&self, key: &Key, job: &Stored) -> PlacementRequest {
         let deployment = self.deployments.get(key);
         let deployment = deployment.filter(|it| it.version == job.version && it.status == "running");
-        Wanted { deployment: deployment.map(|it| it.id.clone()).unwrap_or_default(), ..Wanted::default() }
+        PlacementRequest {
+            deployment: deployment.map(|it| it.id.clone()).unwrap_or_default(),
+            ..PlacementRequest::default()
+        }
     }
 
     /// The last allocation with this index, if nothing has replaced it.
@@ -298,7 +301,7 @@ impl State {
         let feasible = self.feasible(&job.spec, group).filter(|node| self.has_room(node, group));
         let nodes: Vec<_> = feasible.map(|node| node.id.clone()).filter(|id| !had.contains(id)).collect();
         for node in nodes {
-            self.place_one(job, group, Wanted { node: Some(node), ..self.new_one(key, job) });
+            self.place_one(job, group, PlacementRequest { node: Some(node), ..self.new_one(key, job) });
         }
     }
 
@@ -372,7 +375,7 @@ impl State {
     }
 
     /// Allocations whose node lost contact for longer than their job outlives are lost.
-    fn lose_late(&mut self, now: Instant) {
+    fn lose_overdue(&mut self, now: Instant) {
         let is_late = |alloc: &&Allocation| {
             let since = self.unknown_since.get(&alloc.id);
             alloc.client_status == ClientStatus::Unknown

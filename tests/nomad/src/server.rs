@@ -49,7 +49,7 @@ impl Service for Server {
             answer = self.with_fault(peer, &call, fault) => {
                 let mut hung = self.cluster.hung.subscribe();
                 let _ = hung.wait_for(|hung| !hung[self.number]).await;
-                answer.map(|answer| self.cluster.settings.fields.of(answer))
+                answer.map(|answer| self.cluster.settings.fields.apply_to(answer))
             }
         }
     }
@@ -100,7 +100,7 @@ impl Server {
     }
 
     async fn answer(&self, peer: &Peer, call: &Call, fault: Option<Fault>) -> Answer {
-        if let Some(said) = self.said(call) {
+        if let Some(said) = self.scripted_answer(call) {
             return said;
         }
         match &call.method[..] {
@@ -163,7 +163,7 @@ impl Server {
         loop {
             index.borrow_and_update();
             let is_over = Instant::now() >= until || options.min_query_index == 0;
-            let found = self.look(options.allow_stale, |state| {
+            let found = self.read(options.allow_stale, |state| {
                 let index = index_of(state);
                 (is_over || index > options.min_query_index).then(|| (index, find(state)))
             });
@@ -178,7 +178,7 @@ impl Server {
         }
     }
 
-    fn look<T>(&self, allow_stale: bool, look: impl Fn(&State) -> T) -> T {
+    fn read<T>(&self, allow_stale: bool, look: impl Fn(&State) -> T) -> T {
         if allow_stale && let Some(frozen) = lock(&self.cluster.frozen).get(&self.number) {
             return look(frozen);
         }

@@ -239,7 +239,7 @@ impl State {
     }
 
     /// Allocations of a job that should run.
-    pub(crate) fn wanted(&self, key: &Key) -> impl Iterator<Item = &Allocation> {
+    pub(crate) fn desired_allocs(&self, key: &Key) -> impl Iterator<Item = &Allocation> {
         self.wanted.get(key).into_iter().flatten().filter_map(|id| self.allocs.get(id))
     }
 

@@ -13,7 +13,7 @@ use herdlet_api_types::{
 use herdlet_plan::{job::capacity::Room, op::Part};
 use serde_json::json;
 
-use super::{Dice, launches};
+use super::{Rng, launches};
 
 /// A task whose process runs for `run_for_ms` (for ever where absent) and ends with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
@@ -22,16 +22,16 @@ pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
 }
 
 /// A service with one TCP check that may restart what it checks.
-fn random_service(name: &str, dice: &mut Dice) -> Service {
+fn random_service(name: &str, rng: &mut Rng) -> Service {
     let mut service = service(name);
     for check in &mut service.checks {
-        check.check_restart = dice.one_in(2).then(|| CheckRestart {
-            limit: 1 + dice.below(3) as u32,
-            grace: Duration::from_secs(dice.below(3) as i64),
-            ignore_warnings: dice.one_in(2),
+        check.check_restart = rng.one_in(2).then(|| CheckRestart {
+            limit: 1 + rng.below(3) as u32,
+            grace: Duration::from_secs(rng.below(3) as i64),
+            ignore_warnings: rng.one_in(2),
         });
-        if check.check_restart.is_none() && dice.one_in(3) {
-            check.on_update = if dice.one_in(2) { OnUpdate::Ignore } else { OnUpdate::IgnoreWarnings };
+        if check.check_restart.is_none() && rng.one_in(3) {
+            check.on_update = if rng.one_in(2) { OnUpdate::Ignore } else { OnUpdate::IgnoreWarnings };
         }
     }
     service
@@ -106,47 +106,47 @@ pub fn volumes() -> Vec<Volume> {
 }
 
 /// Some job called `id`: any mix of what exists.
-pub fn random(dice: &mut Dice, id: &str) -> Job {
-    let kind = if dice.one_in(2) { JobType::Service } else { JobType::Batch };
-    let run_for = |dice: &mut Dice| match kind.completes() {
-        false => dice.one_in(3).then(|| dice.below(3_000)),
-        true => Some(dice.below(5_000)),
+pub fn random(rng: &mut Rng, id: &str) -> Job {
+    let kind = if rng.one_in(2) { JobType::Service } else { JobType::Batch };
+    let run_for = |rng: &mut Rng| match kind.completes() {
+        false => rng.one_in(3).then(|| rng.below(3_000)),
+        true => Some(rng.below(5_000)),
     };
-    let exit_code = |dice: &mut Dice| i32::from(dice.one_in(4));
-    let ms = run_for(dice);
-    let code = exit_code(dice);
+    let exit_code = |rng: &mut Rng| i32::from(rng.one_in(4));
+    let ms = run_for(rng);
+    let code = exit_code(rng);
     let mut tasks = vec![task("main", ms, code)];
-    tasks[0].leader = dice.one_in(4);
-    if dice.one_in(3) {
+    tasks[0].leader = rng.one_in(4);
+    if rng.one_in(3) {
         tasks[0].volume_mounts.push(VolumeMount {
             volume: "data".to_owned(),
             destination: "local/data".to_owned(),
-            read_only: dice.one_in(2),
+            read_only: rng.one_in(2),
         });
     }
-    if dice.one_in(3) {
+    if rng.one_in(3) {
         tasks[0].artifacts.push(fixture::artifact("https://example.test/tool.tgz"));
     }
-    if dice.one_in(4) {
+    if rng.one_in(4) {
         tasks[0].shutdown_delay = Duration::from_secs(2);
     }
-    if dice.one_in(4) {
+    if rng.one_in(4) {
         let prestop =
             Prestop { command: "drain".to_owned(), args: Vec::new(), timeout: Duration::from_secs(3) };
         tasks[0].prestop = Some(prestop);
     }
-    if dice.one_in(4) {
+    if rng.one_in(4) {
         tasks[0].config["stubborn"] = true.into();
     }
-    if dice.one_in(4) {
+    if rng.one_in(4) {
         tasks[0].config["probe"] = true.into();
     }
-    if dice.one_in(4) {
-        tasks[0].services.push(random_service("inner", dice));
+    if rng.one_in(4) {
+        tasks[0].services.push(random_service("inner", rng));
     }
-    if dice.one_in(3) {
+    if rng.one_in(3) {
         // Tasks that restart with their tokens, each hour, leave a life time to settle in between.
-        let (ttl, change_mode) = match dice.below(4) {
+        let (ttl, change_mode) = match rng.below(4) {
             0 => (None, ChangeMode::Restart),
             1 => (Some(Duration::from_secs(60)), ChangeMode::Noop),
             2 => (Some(Duration::from_secs(60)), ChangeMode::Signal),
@@ -171,20 +171,17 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         ("late", Lifecycle::PoststartSidecar),
         ("stop", Lifecycle::Poststop),
     ] {
-        if !dice.one_in(4) {
+        if !rng.one_in(4) {
             continue;
         }
         let ends = !lifecycle.is_sidecar() && lifecycle != Lifecycle::Main;
-        let ms = if ends {
-            Some(dice.below(2_000))
-        } else {
-            run_for(dice).filter(|_| lifecycle == Lifecycle::Main)
-        };
-        let code = if dice.one_in(8) { 1 } else { 0 };
+        let ms =
+            if ends { Some(rng.below(2_000)) } else { run_for(rng).filter(|_| lifecycle == Lifecycle::Main) };
+        let code = if rng.one_in(8) { 1 } else { 0 };
         let mut extra = task(name, ms, code);
         extra.lifecycle = lifecycle;
-        if name == "second" && dice.one_in(2) {
-            let condition = match dice.below(3) {
+        if name == "second" && rng.one_in(2) {
+            let condition = match rng.below(3) {
                 0 => DependencyCondition::Started,
                 1 => DependencyCondition::Healthy,
                 // A main task that is not of a batch never completes.
@@ -195,35 +192,35 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         }
         tasks.push(extra);
     }
-    let count = 1 + dice.below(3) as u32;
+    let count = 1 + rng.below(3) as u32;
     let mut group = group("g", count, tasks);
     group.volumes.insert(
         "data".to_owned(),
-        VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: dice.one_in(4) },
+        VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: rng.one_in(4) },
     );
     // Of several allocations with one port, all but one would wait for ever.
-    let fixed = (count == 1 && dice.one_in(4)).then(|| PORTS[dice.below(PORTS.len() as u64) as usize]);
+    let fixed = (count == 1 && rng.one_in(4)).then(|| PORTS[rng.below(PORTS.len() as u64) as usize]);
     group.network = Some(Network { ports: [("http".to_owned(), PortRequest { fixed, to: None })].into() });
-    if dice.one_in(2) {
+    if rng.one_in(2) {
         // Checks in Consul are Consul's: nobody here would make them.
         let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
-        let own = Service { task: dice.one_in(2).then(|| "main".to_owned()), ..random_service("web", dice) };
-        group.services.push(if dice.one_in(3) { in_consul } else { own });
+        let own = Service { task: rng.one_in(2).then(|| "main".to_owned()), ..random_service("web", rng) };
+        group.services.push(if rng.one_in(3) { in_consul } else { own });
     }
-    if dice.one_in(3) {
+    if rng.one_in(3) {
         group.shutdown_delay = Duration::from_secs(3);
     }
-    if dice.one_in(3) {
+    if rng.one_in(3) {
         // A canary would wait for ever for the fixed port of what it stands beside, and share its volume.
         let alone = fixed.is_some() || group.volumes.values().any(|request| request.per_alloc);
-        let canary = if !alone && dice.one_in(2) { 1 + dice.below(3) as u32 } else { 0 };
+        let canary = if !alone && rng.one_in(2) { 1 + rng.below(3) as u32 } else { 0 };
         group.update = Some(Update {
-            max_parallel: 1 + dice.below(2) as u32,
-            progress_deadline: Duration::from_secs(if dice.one_in(4) { 0 } else { 60 }),
-            auto_revert: dice.one_in(2),
-            auto_promote: canary > 0 && dice.one_in(2),
+            max_parallel: 1 + rng.below(2) as u32,
+            progress_deadline: Duration::from_secs(if rng.one_in(4) { 0 } else { 60 }),
+            auto_revert: rng.one_in(2),
+            auto_promote: canary > 0 && rng.one_in(2),
             canary,
-            health_check: match dice.below(4) {
+            health_check: match rng.below(4) {
                 0 => HealthCheck::TaskStates,
                 1 => HealthCheck::Manual,
                 _ => HealthCheck::Checks,
@@ -247,13 +244,13 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         JobType::Batch if count == 1 && group.update.is_none() => JobType::Sysbatch,
         JobType::Service | JobType::Batch | JobType::System | JobType::Sysbatch => kind,
     };
-    if dice.one_in(3) {
+    if rng.one_in(3) {
         // Attempts end, so that lives do.
         let function = [DelayFunction::Constant, DelayFunction::Exponential, DelayFunction::Fibonacci];
         group.reschedule = ReschedulePolicy {
-            attempts: 1 + dice.below(3) as u32,
+            attempts: 1 + rng.below(3) as u32,
             interval: Duration::from_secs(24 * 3600),
-            delay_function: function[dice.below(3) as usize],
+            delay_function: function[rng.below(3) as usize],
             max_delay: Duration::from_secs(10),
             ..fixture::reschedule()
         };
@@ -264,18 +261,18 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         "b" => 80,
         _ => 50,
     };
-    job.parameterized = (kind.completes() && dice.one_in(4)).then(Parameterized::default);
-    job.periodic = (kind.completes() && dice.one_in(4)).then(|| launches::each_minute(dice));
+    job.parameterized = (kind.completes() && rng.one_in(4)).then(Parameterized::default);
+    job.periodic = (kind.completes() && rng.one_in(4)).then(|| launches::each_minute(rng));
     job
 }
 
 /// What somebody who works on `job` applies next: it, but for a release of its main task, which now and then does not work.
-pub fn next_release(dice: &mut Dice, job: &Job) -> Job {
+pub fn next_release(rng: &mut Rng, job: &Job) -> Job {
     let mut job = job.clone();
     let main = &mut job.groups[0].tasks[0];
-    main.env.insert("RELEASE".to_owned(), dice.below(1_000).to_string());
-    if dice.one_in(3) {
-        main.config = task("main", Some(dice.below(1_000)), 1).config;
+    main.env.insert("RELEASE".to_owned(), rng.below(1_000).to_string());
+    if rng.one_in(3) {
+        main.config = task("main", Some(rng.below(1_000)), 1).config;
     }
     job
 }

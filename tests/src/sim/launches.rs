@@ -16,7 +16,7 @@ use herdlet_api_types::{
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
 
-use super::{Dice, life::SECOND, met::Kind};
+use super::{Rng, coverage::Kind, life::SECOND};
 
 /// Seconds between the moments of every periodic job.
 pub const PERIOD: i64 = 60;
@@ -44,11 +44,11 @@ pub struct Launches {
 }
 
 /// Some `periodic`: each minute.
-pub fn each_minute(dice: &mut Dice) -> Periodic {
+pub fn each_minute(rng: &mut Rng) -> Periodic {
     Periodic {
         crons: vec!["* * * * *".to_owned()],
         time_zone: "UTC".to_owned(),
-        prohibit_overlap: dice.one_in(2),
+        prohibit_overlap: rng.one_in(2),
         enabled: true,
     }
 }

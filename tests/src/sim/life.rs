@@ -28,16 +28,16 @@ use herdlet_plan::{
 
 use self::disk::Held;
 use super::{
-    Dice,
+    Rng,
     clock::Clock,
+    coverage::{Coverage, Kind},
+    invariants::Invariants,
     jobs,
     launches::Launches,
     machine::{Machine, Phase, Thing, spec_of},
-    met::{Kind, Met},
-    promises::Promises,
     rollouts::Rollouts,
     rooms::Rooms,
-    tale::Tale,
+    trace::Trace,
 };
 
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -82,10 +82,10 @@ pub(super) struct Flight {
 
 /// One simulated life.
 pub struct Life {
-    pub(super) dice: Dice,
+    pub(super) rng: Rng,
     pub(super) machine: Machine,
     pub(super) faults: Faults,
-    pub(super) tale: Tale,
+    pub(super) tale: Trace,
     pub(super) now_ns: u64,
     /// How long a turn of the agent takes at most. What happens meanwhile is all taken in by the next one.
     pub(super) turn_ns: u64,
@@ -96,9 +96,9 @@ pub struct Life {
     /// Turns that could not be stored, oldest first.
     held: Vec<Held>,
     /// What it has met with.
-    pub met: Met,
+    pub met: Coverage,
     pub(super) world: World,
-    promises: Promises,
+    promises: Invariants,
     rollouts: Rollouts,
     rooms: Rooms,
     pub(super) launches: Launches,
@@ -106,17 +106,17 @@ pub struct Life {
     journal: Option<Vec<RecordValue>>,
     pub(super) flights: Vec<Flight>,
     /// Starts that a dead agent asked for and that have not happened yet.
-    ghosts: Vec<Flight>,
+    late_starts: Vec<Flight>,
     pub(super) dirty: BTreeSet<Key>,
     wakes: Vec<(Key, u64)>,
     /// What a turn is written into, kept for its memory.
-    sheet: Turn,
+    turn: Turn,
     /// What was planned in this turn; kept for its memory.
     planned: Vec<Key>,
     /// Turns in a row with nothing new in them.
     idle_turns: u32,
     /// Events on their way.
-    mail: Vec<(u64, Event)>,
+    event_queue: Vec<(u64, Event)>,
     /// When the checks of an allocation are made next, and what they last said.
     checks: BTreeMap<AllocId, (u64, Option<CheckStatus>)>,
     pub(super) events: Vec<Event>,
@@ -157,31 +157,31 @@ impl Life {
     /// A life of this seed, with an empty machine.
     pub fn new(seed: u64, faults: Faults) -> Self {
         let mut life = Self {
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             machine: Machine { boot: 1, ..Machine::default() },
             faults,
-            tale: Tale::default(),
+            tale: Trace::default(),
             now_ns: SECOND,
             turn_ns: 0,
             clock: Clock::new(),
             full_until: 0,
             held: Vec::new(),
-            met: Met::default(),
+            met: Coverage::default(),
             world: World::new(settings()),
-            promises: Promises::default(),
+            promises: Invariants::default(),
             rollouts: Rollouts::default(),
             rooms: Rooms::default(),
             launches: Launches::default(),
             stored: BTreeMap::new(),
             journal: None,
             flights: Vec::new(),
-            ghosts: Vec::new(),
+            late_starts: Vec::new(),
             dirty: BTreeSet::new(),
             wakes: Vec::new(),
-            sheet: Turn::default(),
+            turn: Turn::default(),
             planned: Vec::new(),
             idle_turns: 0,
-            mail: Vec::new(),
+            event_queue: Vec::new(),
             checks: BTreeMap::new(),
             events: Vec::new(),
             requests: 0,
@@ -200,7 +200,7 @@ impl Life {
 
     /// Keeps a log.
     pub fn logged(mut self) -> Self {
-        self.tale = Tale::kept();
+        self.tale = Trace::kept();
         self
     }
 
@@ -283,11 +283,11 @@ impl Life {
 
     /// Something is seen by the agent up to a second later, and again once in four.
     pub(super) fn post(&mut self, event: Event) {
-        let late = if self.faults.slow_one_in == 0 { 0 } else { self.dice.below(SECOND) };
-        if self.faults.slow_one_in > 0 && self.dice.one_in(4) {
-            self.mail.push((self.now_ns + late + self.dice.below(SECOND), event.clone()));
+        let late = if self.faults.slow_one_in == 0 { 0 } else { self.rng.below(SECOND) };
+        if self.faults.slow_one_in > 0 && self.rng.one_in(4) {
+            self.event_queue.push((self.now_ns + late + self.rng.below(SECOND), event.clone()));
         }
-        self.mail.push((self.now_ns + late, event));
+        self.event_queue.push((self.now_ns + late, event));
     }
 
     /// Kills the agent: what was not committed is gone, what was in flight is gone or has just happened, and starts may still
@@ -299,11 +299,11 @@ impl Life {
                 continue;
             }
             let is_start = matches!(flight.action.verb, Verb::Start { .. });
-            match self.dice.below(3) {
+            match self.rng.below(3) {
                 0 => self.effect(&mut flight)?,
                 1 if is_start => {
-                    flight.effect_at = self.now_ns + 1 + self.dice.below(1_000_000);
-                    self.ghosts.push(flight);
+                    flight.effect_at = self.now_ns + 1 + self.rng.below(1_000_000);
+                    self.late_starts.push(flight);
                     self.met.note(Kind::LateStart);
                 }
                 _ => {}
@@ -311,16 +311,16 @@ impl Life {
         }
         self.checks.clear();
         self.events.clear();
-        self.mail.clear();
+        self.event_queue.clear();
         self.wakes.clear();
         self.asked.clear();
         self.held.clear();
         self.machine.crash(self.now_ns);
         self.promises.crash();
-        if self.faults.reboot_one_in > 0 && self.dice.one_in(self.faults.reboot_one_in) {
+        if self.faults.reboot_one_in > 0 && self.rng.one_in(self.faults.reboot_one_in) {
             self.reboot();
         }
-        if self.faults.damage_one_in > 0 && self.dice.one_in(self.faults.damage_one_in) {
+        if self.faults.damage_one_in > 0 && self.rng.one_in(self.faults.damage_one_in) {
             self.damage_state()?;
         }
         let (world, unusable) = World::restore(settings(), self.now(), self.stored.clone());
@@ -344,7 +344,7 @@ impl Life {
                 Phase::Tombstone => false,
             };
             let task = spec_of(&known.alloc, *index).map(|(_, task)| task.name.clone());
-            if let (true, Ok(task)) = (begun && !self.dice.one_in(4), task) {
+            if let (true, Ok(task)) = (begun && !self.rng.one_in(4), task) {
                 self.events.push(Event::Found { alloc: *alloc, task, attempt: *attempt });
             }
         }
@@ -375,17 +375,17 @@ impl Life {
         self.tale.note(self.now_ns, || "the machine restarts".to_owned());
         self.met.note(Kind::Reboot);
         self.machine.reboot();
-        if self.faults.reboot_one_in > 0 && self.dice.one_in(3) {
+        if self.faults.reboot_one_in > 0 && self.rng.one_in(3) {
             self.met.note(Kind::PowerCut);
             let dirs: Vec<Thing> =
                 self.machine.things.iter().filter(|thing| thing.is_dir()).cloned().collect();
             for dir in dirs {
-                if self.dice.one_in(3) {
+                if self.rng.one_in(3) {
                     self.machine.remove(&dir);
                 }
             }
         }
-        self.ghosts.clear();
+        self.late_starts.clear();
         self.clock.reboot(self.now_ns, 9 * SECOND);
         self.full_until = self.full_until.saturating_sub(self.now_ns + 9 * SECOND);
         self.now_ns = SECOND;
@@ -425,25 +425,25 @@ impl Life {
 
     /// One moment: whatever is due next. `false` when nothing ever will be.
     pub fn moment(&mut self) -> Result<bool, String> {
-        if self.faults.crash_one_in > 0 && self.dice.one_in(self.faults.crash_one_in) {
+        if self.faults.crash_one_in > 0 && self.rng.one_in(self.faults.crash_one_in) {
             self.met.note(Kind::Crash);
             self.crash()?;
         }
-        if self.faults.jump_one_in > 0 && self.dice.one_in(self.faults.jump_one_in) {
+        if self.faults.jump_one_in > 0 && self.rng.one_in(self.faults.jump_one_in) {
             self.set_clock();
         }
-        if self.faults.full_one_in > 0 && self.dice.one_in(self.faults.full_one_in) {
-            let seconds = self.dice.below(60);
+        if self.faults.full_one_in > 0 && self.rng.one_in(self.faults.full_one_in) {
+            let seconds = self.rng.below(60);
             self.disk_full(seconds);
         }
-        if self.faults.damage_one_in > 0 && self.dice.one_in(self.faults.damage_one_in) {
+        if self.faults.damage_one_in > 0 && self.rng.one_in(self.faults.damage_one_in) {
             self.damage_record();
         }
-        if self.faults.drift_one_in > 0 && self.dice.one_in(self.faults.drift_one_in) {
+        if self.faults.drift_one_in > 0 && self.rng.one_in(self.faults.drift_one_in) {
             self.drift();
         }
-        if self.faults.outage_one_in > 0 && self.dice.one_in(self.faults.outage_one_in) {
-            let seconds = self.dice.below(300);
+        if self.faults.outage_one_in > 0 && self.rng.one_in(self.faults.outage_one_in) {
+            let seconds = self.rng.below(300);
             self.catalogue_down(seconds);
         }
         if self.events.is_empty() && self.dirty.is_empty() {
@@ -455,7 +455,7 @@ impl Life {
         self.try_disk()?;
         self.turn()?;
         if self.turn_ns > 0 {
-            self.now_ns += self.dice.below(self.turn_ns);
+            self.now_ns += self.rng.below(self.turn_ns);
         }
         Ok(true)
     }
@@ -473,8 +473,8 @@ impl Life {
             let at = if flight.outcome.is_some() { flight.done_at } else { flight.effect_at };
             flight.overdue_at.map_or(at, |overdue| overdue.min(at))
         });
-        let ghosts = self.ghosts.iter().map(|ghost| ghost.effect_at);
-        let mail = self.mail.iter().map(|(at, _)| *at);
+        let ghosts = self.late_starts.iter().map(|ghost| ghost.effect_at);
+        let mail = self.event_queue.iter().map(|(at, _)| *at);
         let wakes = self.wakes.iter().map(|(_, at)| *at);
         let checks = self.checks.values().map(|(at, _)| *at).filter(|at| *at != u64::MAX);
         flights

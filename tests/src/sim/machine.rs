@@ -415,7 +415,7 @@ impl Machine {
                 self.probes.signal((alloc.id, index));
                 Ok(Outcome::Done(None))
             }
-            Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Withdraw | Verb::Prestop { .. } => {
+            Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Withdraw | Verb::Prestop { .. } => {
                 Err(format!("{verb:?} on a process"))
             }
         }
@@ -551,10 +551,10 @@ impl Machine {
                 self.things.remove(&thing);
                 Outcome::Done(None)
             }
-            Verb::Look if self.covered.contains(&thing) => {
+            Verb::Inspect if self.covered.contains(&thing) => {
                 Outcome::Foreign { why: "another file system is mounted there".to_owned() }
             }
-            Verb::Look => match (self.things.contains(&thing), part) {
+            Verb::Inspect => match (self.things.contains(&thing), part) {
                 (true, Part::Task(index, TaskPart::Identity)) => {
                     let renew_at = self.tokens.get(&(alloc.id, index)).and_then(|tokens| tokens.renew_at);
                     Outcome::Present(Some(Facts::renewed_at(renew_at)))

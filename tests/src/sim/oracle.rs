@@ -80,7 +80,7 @@ impl Life {
         self.check_launches()?;
         self.settle("after the faults stopped")?;
         self.check_wanted()?;
-        if self.dice.one_in(3) {
+        if self.rng.one_in(3) {
             // What stands well can be rolled out to its end, wait for people, and be taken back to.
             self.faults = faults;
             self.release_all();
@@ -107,7 +107,7 @@ impl Life {
     fn try_everything(&mut self, moments: u64, something: fn(&mut Self)) -> Result<(), Violation> {
         for _ in 0..moments {
             // Requests wait at the door while nothing can be stored.
-            if self.dice.one_in(6) && !self.is_full() {
+            if self.rng.one_in(6) && !self.is_full() {
                 something(self);
             }
             self.moment()?;
@@ -295,7 +295,7 @@ impl Life {
         let mut looks = Vec::new();
         for (spec, state) in self.world.allocations() {
             let up = state.parts.iter().filter(|(_, state)| **state == PartState::Up);
-            looks.extend(up.map(|(part, _)| Event::Drift { alloc: spec.id, part, by: Noticed::Look }));
+            looks.extend(up.map(|(part, _)| Event::Drift { alloc: spec.id, part, by: Noticed::Periodic }));
         }
         let renewing = self.allocs.values().filter_map(|view| view.spec.group()).any(|group| {
             let mut identities = group.tasks.iter().flat_map(|task| &task.identities);

@@ -17,8 +17,8 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
+    coverage::Coverage,
     life::{Faults, Life},
-    met::Met,
     oracle::Violation,
 };
 
@@ -59,7 +59,7 @@ pub struct Lived {
     /// Processor time that it took.
     pub cpu: Duration,
     /// In how many lives each kind of thing was met with.
-    pub met: Met,
+    pub met: Coverage,
 }
 
 /// A broken promise.

@@ -28,7 +28,7 @@ async fn settle() {
 }
 
 /// Returns the number of reports for each allocation.
-fn told(world: &World, ids: &[AllocId]) -> Vec<usize> {
+fn report_counts(world: &World, ids: &[AllocId]) -> Vec<usize> {
     world.cluster.read(|state| ids.iter().map(|id| state.reports[id].len()).collect())
 }
 
@@ -37,12 +37,12 @@ fn calls(world: &World) -> usize {
 }
 
 /// Asserts that the next agent reports each allocation exactly once more.
-async fn is_all_told_again(world: &World, node: Living, ids: &[AllocId]) -> Living {
-    let before = told(world, ids);
+async fn assert_reported_again(world: &World, node: Living, ids: &[AllocId]) -> Living {
+    let before = report_counts(world, ids);
     let node = world.again(node).await;
     world.ready(&node).await;
     sleep(seconds(30)).await;
-    assert!(told(world, ids).iter().zip(&before).all(|(now, before)| *now == before + 1));
+    assert!(report_counts(world, ids).iter().zip(&before).all(|(now, before)| *now == before + 1));
     node
 }
 
@@ -53,7 +53,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
     let ends = world.place(&node, &job("sum", "batch", json!({ "run_for": "15s" }), json!({})));
     world.reaches(&ends, ClientStatus::Running).await;
     settle().await;
-    let before = (told(&world, &ids), calls(&world));
+    let before = (report_counts(&world, &ids), calls(&world));
     // The tasks keep running without an agent.
     let number = node.end().await;
     sleep(seconds(9)).await;
@@ -61,7 +61,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
     world.reaches(&ends, ClientStatus::Complete).await;
     world.ready(&node).await;
     sleep(seconds(60)).await;
-    assert_eq!((told(&world, &ids), calls(&world)), (before.0.clone(), before.1 + 1));
+    assert_eq!((report_counts(&world, &ids), calls(&world)), (before.0.clone(), before.1 + 1));
     // After several restarts, ended allocations are not reported again either.
     let mut node = node;
     for _ in 0..3 {
@@ -69,7 +69,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
         world.ready(&node).await;
         sleep(seconds(20)).await;
     }
-    assert_eq!((told(&world, &ids), calls(&world)), (before.0, before.1 + 1));
+    assert_eq!((report_counts(&world, &ids), calls(&world)), (before.0, before.1 + 1));
     // The node forgets an allocation that the servers have forgotten, with its next report.
     world.cluster.write(|state| state.collect(&ends));
     world.cluster.stop(&ids[0]);
@@ -85,7 +85,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
 async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
     let world = World::new(Settings { outlive: true, ..Settings::default() });
     let (node, ids) = running(&world, 5).await;
-    let before = told(&world, &ids);
+    let before = report_counts(&world, &ids);
     let number = node.end().await;
     world
         .until(60, "they are unknown", |state| {
@@ -98,7 +98,7 @@ async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
         world.reaches(id, ClientStatus::Running).await;
     }
     sleep(seconds(30)).await;
-    assert!(told(&world, &ids).iter().zip(before).all(|(now, before)| *now > before));
+    assert!(report_counts(&world, &ids).iter().zip(before).all(|(now, before)| *now > before));
     node.end().await;
 }
 
@@ -119,11 +119,11 @@ async fn servers_that_were_restored_from_an_older_state_are_told_everything() {
         }
     });
     assert_eq!(world.cluster.client_status(&ids[0]), ClientStatus::Running);
-    let before = told(&world, &ids);
+    let before = report_counts(&world, &ids);
     let node = world.node(number).await;
     world.reaches(&ids[0], ClientStatus::Complete).await;
     sleep(seconds(30)).await;
-    assert!(told(&world, &ids).iter().zip(before).all(|(now, before)| *now == before + 1));
+    assert!(report_counts(&world, &ids).iter().zip(before).all(|(now, before)| *now == before + 1));
     node.end().await;
 }
 
@@ -134,11 +134,11 @@ async fn where_it_was_lost_or_damaged_all_is_told_once_more() {
     let path = node.paths.node().join("acknowledged");
     let kept = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &kept[..kept.len() / 2]).unwrap();
-    let node = is_all_told_again(&world, node, &ids).await;
+    let node = assert_reported_again(&world, node, &ids).await;
     std::fs::remove_file(&path).unwrap();
-    let node = is_all_told_again(&world, node, &ids).await;
+    let node = assert_reported_again(&world, node, &ids).await;
     // An older file, as from a backup.
     std::fs::write(&path, kept).unwrap();
-    let node = is_all_told_again(&world, node, &ids).await;
+    let node = assert_reported_again(&world, node, &ids).await;
     node.end().await;
 }

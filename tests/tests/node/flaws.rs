@@ -205,10 +205,10 @@ async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_t
     within(200, "servers hold it no more", || !holds(&gone)).await;
     assert_ne!(world.cluster.client_status(&gone), ClientStatus::Complete, "the servers have removed it");
     // An unconfirmed removal is repeated once more, and not after that.
-    within(300, "the faults are used up", || world.cluster.asked(REMOVED).len() >= 2).await;
-    let asked = world.cluster.asked(REMOVED).len();
+    within(300, "the faults are used up", || world.cluster.requests(REMOVED).len() >= 2).await;
+    let asked = world.cluster.requests(REMOVED).len();
     sleep(seconds(60)).await;
-    assert_eq!(world.cluster.asked(REMOVED).len(), asked);
+    assert_eq!(world.cluster.requests(REMOVED).len(), asked);
     assert!(holds(&kept) && world.cluster.client_status(&kept) == ClientStatus::Running);
     node.end().await;
 }

@@ -9,7 +9,7 @@ use crate::world::{Living, World, job, nanos, within};
 const FOR_EVER: &str = "100000h";
 
 /// Returns the output of a task.
-fn said(node: &Living, id: &AllocId, task: &str) -> String {
+fn output(node: &Living, id: &AllocId, task: &str) -> String {
     let id = herdlet_api_types::AllocId(id.as_str().parse().unwrap());
     std::fs::read_to_string(node.paths.logs(&id).join(format!("{task}.stdout.0"))).unwrap_or_default()
 }
@@ -37,11 +37,11 @@ async fn tasks_of_old_jobs_have_ports_of_their_own_and_know_those_of_the_others(
     world.until(90, "it runs", runs).await;
     let id = world.cluster.allocs_of(&key)[0].id.clone();
     within(30, "both have spoken", || {
-        !said(&node, &id, "web").is_empty() && !said(&node, &id, "cache").is_empty()
+        !output(&node, &id, "web").is_empty() && !output(&node, &id, "cache").is_empty()
     })
     .await;
-    assert_eq!(said(&node, &id, "web"), "20000 127.0.0.1:20000 127.0.0.1:20001\n");
-    assert_eq!(said(&node, &id, "cache"), "20001 127.0.0.1:20001 127.0.0.1:20000\n");
+    assert_eq!(output(&node, &id, "web"), "20000 127.0.0.1:20000 127.0.0.1:20001\n");
+    assert_eq!(output(&node, &id, "cache"), "20001 127.0.0.1:20001 127.0.0.1:20000\n");
     world.until(30, "their services are registered", |state| state.services.len() == 2).await;
     node.end().await;
 }

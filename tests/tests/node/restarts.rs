@@ -163,7 +163,7 @@ async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
         let job = cluster.read(|state| state.jobs[key].clone());
         let wanted = if job.is_stopped { 0 } else { job.spec.task_groups[0].count() };
         let is_batch = job.spec.kind == "batch";
-        assert!(is_batch || world.wanted(key).len() == wanted, "{key:?}");
+        assert!(is_batch || world.desired_allocs(key).len() == wanted, "{key:?}");
     }
     let total = collected.0.len();
     assert!(total > 200 && placed > 5 && ran > 5, "{total} were collected, {ran} of {placed} ran");

@@ -15,7 +15,7 @@ use herdlet_config::{START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
 use herdlet_e2e::host;
 use herdlet_manifest::manifests::Drivers;
-use herdlet_node::{acknowledged, join::join, previous::mover::Mover, report};
+use herdlet_node::{acknowledged, join::join, predecessor::mover::Mover, report};
 use herdlet_nomad::{
     identity::Identity,
     session::{Contact, Options, Session},
@@ -65,7 +65,7 @@ impl World {
         let lan = Lan::new(&cluster);
         // All agents share one clock, so that stored times keep their meaning for the next one.
         let clock = TokioClock::starting_at(BootClock.now());
-        Self { cluster, lan, servers, clock, ground: ground() }
+        Self { cluster, lan, servers, clock, ground: temp_dir() }
     }
 
     /// Starts a node and waits until it is ready.
@@ -170,7 +170,7 @@ impl World {
         let cluster = self.cluster.clone();
         async move {
             if timeout(Duration::from_secs(seconds), cluster.until(is_so)).await.is_err() {
-                panic!("{place}: not within {seconds} s: {what}\n{}", shown(&cluster));
+                panic!("{place}: not within {seconds} s: {what}\n{}", state_text(&cluster));
             }
         }
     }
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// Returns a job's allocations that are wanted to run, as the servers know them.
-    pub(crate) fn wanted(&self, key: &Key) -> Vec<Allocation> {
+    pub(crate) fn desired_allocs(&self, key: &Key) -> Vec<Allocation> {
         let all = self.cluster.allocs_of(key).into_iter();
         all.filter(|alloc| !alloc.desired_status.is_terminal() && !alloc.client_status.is_terminal())
             .collect()
@@ -235,7 +235,7 @@ impl Living {
 }
 
 /// Creates a directory in memory if possible: these tests don't cover power losses.
-fn ground() -> TempDir {
+fn temp_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
@@ -259,7 +259,7 @@ pub(crate) fn status(state: &State, node: &NodeId) -> Option<NodeStatus> {
 }
 
 /// Formats the servers' state for failures.
-pub(crate) fn shown(cluster: &Cluster) -> String {
+pub(crate) fn state_text(cluster: &Cluster) -> String {
     cluster.read(|state| {
         let nodes =
             state.nodes.values().map(|known| format!("node {} {}\n", known.node.id, known.node.status));

@@ -5,9 +5,9 @@
 //! which file owns which job. It is written before anything is applied, so that a manifest removed while the agent
 //! was down is noticed.
 
+mod diff;
 mod links;
 mod memory;
-mod wanted;
 
 use std::{
     collections::BTreeSet,
@@ -33,9 +33,9 @@ use herdlet_plan::event::Command;
 use herdlet_runtime::{Gate, GateOpener, Inbox};
 
 use self::{
+    diff::{FolderDiff, union},
     links::Links,
     memory::Memory,
-    wanted::{Wanted, union},
 };
 use tokio::sync::watch;
 
@@ -162,17 +162,17 @@ impl FolderSource {
         let (folder, exposed) = match tokio::time::timeout(READING_TIME_MAX, &mut reading).await {
             Ok(folder) => folder?,
             Err(_) => {
-                self.tell_hanging();
+                self.log_hanging();
                 reading.await?
             }
         };
-        let mut wanted = Wanted::of(folder, &before);
+        let mut wanted = FolderDiff::of(folder, &before);
         if let Some(problem) = wanted.unreadable {
-            self.tell_unreadable(problem);
+            self.log_unreadable(problem);
             return Ok(Reading::Unreadable);
         }
         let place = self.keep_what_a_loss_took(&before, &mut wanted, identity(&self.dir));
-        let Wanted { jobs, volumes, gone, owned, mut problems, mut warnings, .. } = wanted;
+        let FolderDiff { jobs, volumes, gone, owned, mut problems, mut warnings, .. } = wanted;
         warnings.extend(exposed);
         // Stored first: jobs that are applied but not recorded could never be removed again.
         self.remember(&union(&before, &owned), place)?;
@@ -182,7 +182,7 @@ impl FolderSource {
                 format!("the planner refused the folder as a whole, and nothing was changed: {error:#}");
             problems.push(self.problem(message));
         }
-        self.tell(problems, warnings);
+        self.log_problems(problems, warnings);
         if refused.is_some() {
             return Ok(Reading::Read);
         }
@@ -200,7 +200,7 @@ impl FolderSource {
     fn keep_what_a_loss_took(
         &self,
         before: &Owned,
-        wanted: &mut Wanted,
+        wanted: &mut FolderDiff,
         here: Option<(u64, u64)>,
     ) -> Option<(u64, u64)> {
         let Some(known) = self.remembered.place().filter(|_| !wanted.gone.is_empty()) else { return here };
@@ -298,7 +298,7 @@ impl FolderSource {
     }
 
     /// Logs that the folder is missing or cannot be read; repeated only when the reason changes.
-    fn tell_unreadable(&mut self, problem: Problem) {
+    fn log_unreadable(&mut self, problem: Problem) {
         let problems = vec![problem];
         if problems != self.status.problems() {
             let why = problems.first().map(|problem| problem.message.as_str()).unwrap_or_default();
@@ -312,7 +312,7 @@ impl FolderSource {
     }
 
     /// Logs that a read does not return. Its result later replaces this status.
-    fn tell_hanging(&mut self) {
+    fn log_hanging(&mut self) {
         let message = format!(
             "could not be read within {READING_TIME_MAX:?}: a file in it does not respond; the jobs that it defined \
              stay in force"
@@ -323,7 +323,7 @@ impl FolderSource {
     }
 
     /// Logs problems and warnings when they have changed.
-    fn tell(&mut self, problems: Vec<Problem>, warnings: Vec<Problem>) {
+    fn log_problems(&mut self, problems: Vec<Problem>, warnings: Vec<Problem>) {
         if problems != self.status.problems() {
             for problem in &problems {
                 tracing::error!(%problem, "a manifest is not in force");
@@ -369,7 +369,7 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
         1 => (first.path(), format!("is used although another user can change it: failed to {why}")),
         count => {
             let names = found.iter().take(NAMED_MAX).filter_map(|error| error.path().file_name());
-            let names: Vec<_> = names.map(|name| ownership::shown(name.as_ref())).collect();
+            let names: Vec<_> = names.map(|name| ownership::escape_path(name.as_ref())).collect();
             let more = match count.saturating_sub(names.len()) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
@@ -382,7 +382,7 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
         }
     };
     let message = format!("{message}; `herdlet doctor` lists all");
-    Some(Problem { source: ownership::shown(source), line: 0, column: 0, path: String::new(), message })
+    Some(Problem { source: ownership::escape_path(source), line: 0, column: 0, path: String::new(), message })
 }
 
 /// The files that own jobs.

@@ -72,7 +72,7 @@ pub(super) enum Extent {
 }
 
 /// How the database stands to an allocation.
-enum Standing {
+enum RecordState {
     Known,
     Forgotten,
     Unknown,
@@ -89,25 +89,25 @@ impl Memory {
         }
     }
 
-    fn of(&self, id: &AllocId) -> Standing {
+    fn of(&self, id: &AllocId) -> RecordState {
         if self.known.contains(id) {
-            Standing::Known
+            RecordState::Known
         } else if self.extent == Extent::Whole && self.forgotten.contains(id) {
-            Standing::Forgotten
+            RecordState::Forgotten
         } else {
-            Standing::Unknown
+            RecordState::Unknown
         }
     }
 
     /// How far to go with an attempt of an allocation that is not known; none where it may be wanted.
     fn leak(&self, id: &AllocId, has_directory: bool) -> Option<Leftover> {
         match (self.of(id), self.extent) {
-            (Standing::Known, _) | (_, Extent::Part) => None,
-            (Standing::Forgotten | Standing::Unknown, Extent::Whole) if !has_directory => {
+            (RecordState::Known, _) | (_, Extent::Part) => None,
+            (RecordState::Forgotten | RecordState::Unknown, Extent::Whole) if !has_directory => {
                 Some(Leftover::Kill)
             }
-            (Standing::Forgotten, Extent::Whole) => Some(Leftover::MainMustBeGone),
-            (Standing::Unknown, Extent::Whole) => None,
+            (RecordState::Forgotten, Extent::Whole) => Some(Leftover::MainMustBeGone),
+            (RecordState::Unknown, Extent::Whole) => None,
         }
     }
 }
@@ -119,7 +119,7 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
     let mut used = Used::Only(BTreeSet::new());
     for (name, entry) in instance.drivers.entries().iter() {
         let driver = &entry.driver;
-        let found = match driver.found().await {
+        let found = match driver.list_attempts().await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(driver = name, error = error.why(), "failed to list attempts");
@@ -128,7 +128,7 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
             }
         };
         for id in found {
-            if let Standing::Known = memory.of(&id.alloc) {
+            if let RecordState::Known = memory.of(&id.alloc) {
                 used.insert(id.alloc);
                 events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
                 continue;
@@ -147,9 +147,9 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
             tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
         }
         let done = match memory.of(&id) {
-            Standing::Known => continue,
-            Standing::Forgotten if !used.has(&id) => alloc_dir(instance, id).await,
-            Standing::Forgotten | Standing::Unknown => {
+            RecordState::Known => continue,
+            RecordState::Forgotten if !used.has(&id) => alloc_dir(instance, id).await,
+            RecordState::Forgotten | RecordState::Unknown => {
                 tracing::warn!(alloc = %id, "a directory of an unknown allocation exists; it is left alone");
                 Done::Left
             }
@@ -237,9 +237,9 @@ mod tests {
         };
         assert_eq!(leaks(&whole, true), [None, Some(Leftover::MainMustBeGone), None]);
         assert_eq!(leaks(&whole, false), [None, Some(Leftover::Kill), Some(Leftover::Kill)]);
-        assert!(matches!(whole.of(&forgotten), Standing::Forgotten));
+        assert!(matches!(whole.of(&forgotten), RecordState::Forgotten));
         let part = memory(Extent::Part);
         assert_eq!((leaks(&part, true), leaks(&part, false)), ([None; 3], [None; 3]));
-        assert!(matches!(part.of(&forgotten), Standing::Unknown), "its directory stays too");
+        assert!(matches!(part.of(&forgotten), RecordState::Unknown), "its directory stays too");
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::job::Artifact;
-use herdlet_base::{artifact::place::Dirs, error::in_full, privileges::Ownership, user};
+use herdlet_base::{artifact::destination::Dirs, error::in_full, privileges::Ownership, user};
 use herdlet_plan::{
     action::{FailureClass, Outcome},
     env::{TaskEnv, Variables},
@@ -25,9 +25,9 @@ pub async fn artifacts(
     let dirs = Dirs { task: context.paths.task(id, name), shared: context.paths.shared(id) };
     match verb {
         PlaceVerb::Down => Outcome::Done(None),
-        PlaceVerb::Look => {
+        PlaceVerb::Inspect => {
             let wanted = resolved(workload, &context.task_env(workload, &Variables::new()));
-            let looking = herdlet_runtime::off_thread(move || artifact::look(&wanted, &dirs));
+            let looking = herdlet_runtime::off_thread(move || artifact::is_fetched(&wanted, &dirs));
             match looking.await {
                 Ok(Ok(true)) => Outcome::Present(None),
                 // Bringing it up tells why it can't be.
@@ -65,7 +65,7 @@ async fn recipient(context: &Arc<Context>, workload: &Workload, dirs: Dirs) -> R
     let name = workload.task().and_then(|task| task.user.clone());
     let found = herdlet_runtime::off_thread(move || user::credentials(name.as_deref())).await;
     let found = found.map_err(|error| Refusal {
-        class: herdlet_base::sight::Class::Retry,
+        class: herdlet_base::observation::Class::Retry,
         why: format!("look up the user: {error}"),
     })?;
     let user = found.map_err(|error| Refusal::of(error.class(), &error))?;

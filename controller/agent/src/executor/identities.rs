@@ -9,10 +9,10 @@ use futures_util::future::BoxFuture;
 use herdlet_api_types::{
     AllocId, UnixNanos, alloc::Allocation, job::Task, manifest::defaults::DEFAULT_IDENTITY,
 };
-use herdlet_base::{clock, sight::Class};
+use herdlet_base::{clock, observation::Class};
 use herdlet_nomad::wire::Secret;
 use herdlet_runtime::off_thread;
-use herdlet_storage::identity::{Given, Token};
+use herdlet_storage::identity::{SignedToken, Token};
 
 use super::{Context, Refusal};
 use crate::server_tokens::{Identities, KeptIdentity, ServerTokens};
@@ -100,10 +100,14 @@ fn keeping(error: &io::Error) -> Refusal {
 ///
 /// # Errors
 /// When they can't be read.
-pub fn given(tokens: &ServerTokens, id: AllocId, task: &Task) -> io::Result<BTreeMap<String, Given>> {
+pub fn signed_by_servers(
+    tokens: &ServerTokens,
+    id: AllocId,
+    task: &Task,
+) -> io::Result<BTreeMap<String, SignedToken>> {
     let mut given = BTreeMap::new();
     if let Some(token) = tokens.of_task(id, &task.name)? {
-        given.insert(DEFAULT_IDENTITY.to_owned(), Given { token, renew_in: None });
+        given.insert(DEFAULT_IDENTITY.to_owned(), SignedToken { token, renew_in: None });
     }
     if named(task).next().is_none() {
         return Ok(given);
@@ -112,8 +116,8 @@ pub fn given(tokens: &ServerTokens, id: AllocId, task: &Task) -> io::Result<BTre
     let kept: Identities = tokens.identities(id, &task.name)?;
     for (name, kept) in kept {
         let left = |at: i64| Duration::from_nanos(u64::try_from(at.saturating_sub(now)).unwrap_or_default());
-        let token = Token::given(kept.token.reveal().to_owned());
-        given.insert(name, Given { token, renew_in: kept.renew_at.map(left) });
+        let token = Token::from_servers(kept.token.reveal().to_owned());
+        given.insert(name, SignedToken { token, renew_in: kept.renew_at.map(left) });
     }
     Ok(given)
 }

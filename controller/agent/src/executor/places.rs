@@ -15,7 +15,7 @@ use herdlet_api_types::{
 use herdlet_base::{
     clock::wall_now,
     mounts::kernel::Access,
-    sight::{Class, Sight},
+    observation::{Class, Observation},
     user::{self, UserError},
 };
 use herdlet_plan::{
@@ -27,8 +27,8 @@ use herdlet_plan::{
 };
 use herdlet_storage::{
     access::TaskUsers,
-    alloc_dir::{AllocDir, heritage::Heritage},
-    identity::{Given, IdentityError, TaskTokens, WantedToken},
+    alloc_dir::{AllocDir, migration::Migration},
+    identity::{IdentityError, SignedToken, TaskTokens, WantedToken},
     mounts::{Binding, Destination, TaskMounts},
     payload,
     task_dir::TaskDir,
@@ -46,7 +46,7 @@ use crate::{
 pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
     let heritage = alloc.predecessor().map(|previous| {
         let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
-        Heritage { previous, tasks: tasks.map(|task| task.name.clone()).collect() }
+        Migration { previous, tasks: tasks.map(|task| task.name.clone()).collect() }
     });
     let dir = AllocDir::new(&context.paths, alloc.id).inheriting(heritage);
     let (context, alloc) = (Arc::clone(context), Arc::clone(alloc));
@@ -62,7 +62,7 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Pl
                 Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
             },
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
-            PlaceVerb::Look => dir.look().map(seen),
+            PlaceVerb::Inspect => dir.inspect().map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -83,7 +83,7 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         let result = match verb {
             PlaceVerb::Up => dir.up().map(|()| Outcome::Done(None)),
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
-            PlaceVerb::Look => dir.look().map(seen),
+            PlaceVerb::Inspect => dir.inspect().map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -97,7 +97,7 @@ fn used_by(
 ) -> Result<TaskUsers, UserError> {
     match verb {
         PlaceVerb::Up => find(),
-        PlaceVerb::Look => Ok(find().unwrap_or_else(|_| TaskUsers::unknown())),
+        PlaceVerb::Inspect => Ok(find().unwrap_or_else(|_| TaskUsers::unknown())),
         PlaceVerb::Down => Ok(TaskUsers::default()),
     }
 }
@@ -151,7 +151,7 @@ pub async fn mounts(
         let result = match verb {
             PlaceVerb::Up => mounts.up(&bindings).map(|()| Outcome::Done(None)),
             PlaceVerb::Down => mounts.down(&bindings).map(|()| Outcome::Done(None)),
-            PlaceVerb::Look => mounts.look(&bindings).map(seen),
+            PlaceVerb::Inspect => mounts.inspect(&bindings).map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -168,7 +168,7 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVer
                 .up(&volume)
                 .map(|path| Outcome::Done(Some(Facts::rooted(path.to_string_lossy().into_owned())))),
             PlaceVerb::Down => volumes.purge(&volume).map(|()| Outcome::Done(None)),
-            PlaceVerb::Look => volumes.look(&volume).map(seen),
+            PlaceVerb::Inspect => volumes.inspect(&volume).map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -188,9 +188,11 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         let result = with_tokens(&context, &workload, |tokens, wanted| match verb {
             PlaceVerb::Up => tokens.up(wanted).map(|issued| Outcome::Done(Some(renewed(issued.renew_in)))),
             PlaceVerb::Down => Ok(Outcome::Done(None)),
-            PlaceVerb::Look => tokens.look(wanted).map(|sight| match sight {
-                Sight::Present => Outcome::Present(Some(renewed(tokens.renew_in(wanted)))),
-                Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
+            PlaceVerb::Inspect => tokens.inspect(wanted).map(|sight| match sight {
+                Observation::Present => Outcome::Present(Some(renewed(tokens.renew_in(wanted)))),
+                Observation::Absent | Observation::Foreign { .. } | Observation::Lost { .. } => {
+                    Outcome::Absent
+                }
             }),
         });
         match result {
@@ -254,16 +256,16 @@ fn with_tokens<T>(
         user::credentials(task.user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let wanted: Vec<WantedToken> = match &workload.alloc.server {
-        None => task.identities.iter().map(|of| wanted_token(&workload.alloc, task, of, None)).collect(),
+        None => task.identities.iter().map(|of| token_spec(&workload.alloc, task, of, None)).collect(),
         // What servers have not signed they would not take from us either.
         Some(_) => {
-            let mut given =
-                identities::given(&context.server_tokens, workload.alloc.id, task).map_err(|error| {
+            let mut given = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task)
+                .map_err(|error| {
                     let why = format!("read the tokens that servers have signed: {error}");
                     Refusal { class: Class::Retry, why }
                 })?;
             let wanted =
-                |of: &Identity| Some(wanted_token(&workload.alloc, task, of, Some(given.remove(&of.name)?)));
+                |of: &Identity| Some(token_spec(&workload.alloc, task, of, Some(given.remove(&of.name)?)));
             task.identities.iter().filter_map(wanted).collect()
         }
     };
@@ -277,11 +279,11 @@ fn with_tokens<T>(
     Ok(act(&tokens, &wanted))
 }
 
-fn wanted_token(
+fn token_spec(
     alloc: &Arc<Allocation>,
     task: &Task,
     identity: &Identity,
-    given: Option<Given>,
+    given: Option<SignedToken>,
 ) -> WantedToken {
     let issued_at: UnixNanos = wall_now();
     let token_id = uuid::Uuid::new_v4().to_string();
@@ -298,12 +300,12 @@ fn task_path(context: &Context, workload: &Workload) -> PathBuf {
     context.paths.task(&workload.alloc.id, name)
 }
 
-fn seen(sight: Sight) -> Outcome {
+fn seen(sight: Observation) -> Outcome {
     match sight {
-        Sight::Present => Outcome::Present(None),
-        Sight::Absent => Outcome::Absent,
-        Sight::Foreign { why } => Outcome::Foreign { why },
-        Sight::Lost { why } => Outcome::Lost { why },
+        Observation::Present => Outcome::Present(None),
+        Observation::Absent => Outcome::Absent,
+        Observation::Foreign { why } => Outcome::Foreign { why },
+        Observation::Lost { why } => Outcome::Lost { why },
     }
 }
 

@@ -28,7 +28,7 @@ fn some_avg10(text: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn told(some: &str) -> String {
+    fn pressure_text(some: &str) -> String {
         format!(
             "some avg10={some} avg60=99.00 avg300=99.00 total=26439594004\nfull avg10=99.00 avg60=0.00 avg300=0.00 total=0\n"
         )
@@ -36,8 +36,14 @@ mod tests {
 
     #[test]
     fn any_of_them_counts() {
-        assert!(!any_above(60, [told("0.00"), told("60.00"), told("12.10")].into_iter()));
-        assert!(any_above(60, [told("0.00"), told("60.01"), told("12.10")].into_iter()));
+        assert!(!any_above(
+            60,
+            [pressure_text("0.00"), pressure_text("60.00"), pressure_text("12.10")].into_iter()
+        ));
+        assert!(any_above(
+            60,
+            [pressure_text("0.00"), pressure_text("60.01"), pressure_text("12.10")].into_iter()
+        ));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use herdlet_base::{paths, sight};
+use herdlet_base::{observation, paths};
 use herdlet_driver::{
     self, AttemptId, Device, DriverError, ExecOutcome, FailureClass, KillDefaults, Leftover, Mount,
     MountSupport, Propagation, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
@@ -17,7 +17,7 @@ use herdlet_plan::{
 use crate::executor::{Context, Refusal, Workload, duration, fatal, places, retry};
 
 /// What the planner knows of an attempt.
-pub struct Known {
+pub struct AttemptContext {
     /// The facts that it is started with.
     pub inputs: Vec<Input>,
     /// The launch record of its attempt.
@@ -25,7 +25,12 @@ pub struct Known {
 }
 
 /// Carries out a verb on an attempt.
-pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb, known: &Known) -> Outcome {
+pub async fn perform(
+    context: &Arc<Context>,
+    workload: &Workload,
+    verb: &Verb,
+    known: &AttemptContext,
+) -> Outcome {
     let Some(task) = workload.task() else { return fatal("find the task".to_owned()) };
     let Some(driver) = context.drivers.get(&task.driver) else {
         return match context.drivers.entries().away().get(&task.driver) {
@@ -57,7 +62,7 @@ pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb, k
         Verb::Destroy { attempt } => done(driver.destroy(&attempt_id(*attempt), Leftover::Kill).await),
         Verb::Signal { attempt, signal } => done(driver.signal(&attempt_id(*attempt), signal).await),
         Verb::Prestop { attempt } => prestop(workload, driver.as_ref(), &attempt_id(*attempt)).await,
-        Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Withdraw => {
+        Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Withdraw => {
             fatal(format!("{verb:?} a process: there is no such thing"))
         }
     }
@@ -78,8 +83,10 @@ pub async fn config(
     let task = workload.task().ok_or("find the task")?;
     let tokens = places::env_tokens(context, workload).await?;
     let env = context.task_env(workload, &tokens);
-    let config = interpolate_config(&task.config, &env)
-        .map_err(|error| Refusal { class: sight::Class::Fatal, why: format!("parse config: {error}") })?;
+    let config = interpolate_config(&task.config, &env).map_err(|error| Refusal {
+        class: observation::Class::Fatal,
+        why: format!("parse config: {error}"),
+    })?;
     let alloc = &workload.alloc;
     let labels = [
         ("namespace", alloc.job_key.namespace.to_string()),

@@ -14,7 +14,7 @@ use herdlet_api_types::{
     service::{CheckResult, Registration},
     view::AllocView,
 };
-use herdlet_base::sight::Sight;
+use herdlet_base::observation::Observation;
 use herdlet_plan::{
     action::Outcome,
     env::Variables,
@@ -181,7 +181,7 @@ pub async fn task_checks(context: &Arc<Context>, attempted: &Attempted, verb: Pl
 pub async fn sweep_consul(context: Arc<Context>, model: Arc<ReadModel>) {
     let consul = &context.services.catalogs.consul;
     loop {
-        let (keep, used) = wanted_in_consul(&context, &model.allocs());
+        let (keep, used) = desired_in_consul(&context, &model.allocs());
         // A crash may have left entries of a job that is gone; but a machine without Consul is not asked for one.
         if used || consul.is_named() {
             sweep_until_done(&context, &model, keep).await;
@@ -216,7 +216,7 @@ async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: B
             }
         }
         tokio::time::sleep(delay).await;
-        (keep, _) = wanted_in_consul(context, &model.allocs());
+        (keep, _) = desired_in_consul(context, &model.allocs());
     }
 }
 
@@ -228,7 +228,7 @@ const SWEEP_AGAIN_MIN: Duration = Duration::from_millis(500);
 const SWEEP_AGAIN_MAX: Duration = Duration::from_secs(15);
 
 /// Ids of what live allocations may want in Consul, and whether any allocation wants one.
-fn wanted_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
+fn desired_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
     let mut keep = BTreeSet::new();
     let mut used = false;
     for view in views {
@@ -330,10 +330,10 @@ async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, 
             Ok(()) => Outcome::Done(None),
             Err(error) => refused(&error),
         },
-        PlaceVerb::Look => match catalogs.look(owner, &registrations).await {
-            Ok(Sight::Present) => Outcome::Present(None),
-            Ok(Sight::Absent) => Outcome::Absent,
-            Ok(Sight::Foreign { why } | Sight::Lost { why }) => Outcome::Foreign { why },
+        PlaceVerb::Inspect => match catalogs.inspect(owner, &registrations).await {
+            Ok(Observation::Present) => Outcome::Present(None),
+            Ok(Observation::Absent) => Outcome::Absent,
+            Ok(Observation::Foreign { why } | Observation::Lost { why }) => Outcome::Foreign { why },
             Err(error) => refused(&error),
         },
     }
@@ -360,9 +360,9 @@ fn checks(
             checks.down(owner);
             Outcome::Done(None)
         }
-        PlaceVerb::Look => match checks.look(owner, registrations) {
-            Sight::Present => Outcome::Present(None),
-            Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
+        PlaceVerb::Inspect => match checks.inspect(owner, registrations) {
+            Observation::Present => Outcome::Present(None),
+            Observation::Absent | Observation::Foreign { .. } | Observation::Lost { .. } => Outcome::Absent,
         },
     }
 }

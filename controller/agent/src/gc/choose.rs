@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use herdlet_api_types::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::{ClientStatus, Desired},
-    gc::{Due, Ended, EndedKind},
+    gc::{Collectable, CollectableKind, Due},
     task::TaskStatus,
     view::{AllocView, ConvergenceState, JobView},
 };
@@ -26,7 +26,7 @@ pub struct Usage {
 
 /// The input of the decision.
 #[expect(missing_debug_implementations, reason = "has a closure")]
-pub struct Seen<'s> {
+pub struct CollectorInput<'s> {
     pub jobs: &'s [Arc<JobView>],
     pub allocs: &'s [Arc<AllocView>],
     /// Whether a folder of manifests defines the job: if it were forgotten, it would run again.
@@ -38,7 +38,7 @@ pub struct Seen<'s> {
 /// Something that has ended, and the object to name in the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    pub ended: Ended,
+    pub ended: Collectable,
     pub what: What,
 }
 
@@ -50,7 +50,7 @@ pub enum What {
 }
 
 /// Everything that has ended, the due ones first.
-pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
+pub fn choose(rules: &Rules, seen: &CollectorInput<'_>) -> Vec<Choice> {
     let mut of_job: BTreeMap<&JobKey, Vec<&AllocView>> = BTreeMap::new();
     for view in seen.allocs {
         of_job.entry(&view.spec.job_key).or_default().push(view);
@@ -93,8 +93,8 @@ pub fn choose(rules: &Rules, seen: &Seen<'_>) -> Vec<Choice> {
                 ),
             )
         };
-        let ended = Ended {
-            kind: EndedKind::Alloc,
+        let ended = Collectable {
+            kind: CollectableKind::Alloc,
             namespace: view.spec.job_key.namespace.to_string(),
             name: view.spec.name(),
             id: view.spec.id.to_string(),
@@ -126,8 +126,8 @@ fn over(rules: &Rules, now: UnixNanos, job: &JobView, allocs: &[&AllocView]) -> 
     } else {
         (None, format!("kept for {} more (job_gc_threshold is {threshold})", whole_seconds(left)))
     };
-    let ended = Ended {
-        kind: EndedKind::Job,
+    let ended = Collectable {
+        kind: CollectableKind::Job,
         namespace: job.key.namespace.to_string(),
         name: job.key.id.to_string(),
         id: job.key.id.to_string(),

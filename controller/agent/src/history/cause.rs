@@ -43,8 +43,8 @@ impl Change<'_> {
         }
         match self.after.convergence.state {
             ConvergenceState::Converged => self.arrived(before),
-            ConvergenceState::Progressing => self.trigger(before).unwrap_or_else(|| self.said()),
-            ConvergenceState::Waiting | ConvergenceState::Failed => self.said(),
+            ConvergenceState::Progressing => self.trigger(before).unwrap_or_else(|| self.text()),
+            ConvergenceState::Waiting | ConvergenceState::Failed => self.text(),
         }
     }
 
@@ -125,7 +125,7 @@ impl Change<'_> {
     }
 
     /// The message of the verdict, or else the last event.
-    fn said(&self) -> String {
+    fn text(&self) -> String {
         match self.after.convergence.message.as_str() {
             "" => self.last_event().unwrap_or_default(),
             message => message.to_owned(),

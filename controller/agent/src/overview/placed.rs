@@ -20,7 +20,7 @@ use crate::publish::ReadModel;
 #[error(
     "job \"{job}\" belongs to the cluster, whose servers have placed it here; nothing was changed: {hint}"
 )]
-pub struct Placed {
+pub struct ServerJobHint {
     pub job: JobKey,
     /// Where and how the command can be carried out.
     pub hint: String,
@@ -58,7 +58,7 @@ fn of_servers(model: &ReadModel, key: &JobKey) -> Option<JobView> {
 ///
 /// # Errors
 /// The first such job, and where the command can be carried out.
-pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
+pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> {
     let (jobs, verb) = match command {
         Command::Apply { jobs, .. } => (jobs.iter().map(|job| job.key()).collect(), "run"),
         Command::ApplyWithCounts { job } => (vec![job.key()], "run"),
@@ -89,7 +89,7 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
     } else {
         format!("use the cluster instead: nomad job {verb} -namespace={} {}", job.namespace, job.id)
     };
-    Err(Placed { job, hint })
+    Err(ServerJobHint { job, hint })
 }
 
 /// Derives the view of a job from its allocations: the newest version, and the verdict of the allocation that is

@@ -66,7 +66,7 @@ struct Outline {
 }
 
 /// The target state of a file.
-enum Wanted<'a> {
+enum FileContents<'a> {
     Job(&'a JobState),
     Volume(&'a VolumeState),
     Ended(&'a Durable),
@@ -95,7 +95,7 @@ impl Accepted {
     }
 
     /// Registers the files' current content, so that only differences are written.
-    pub(crate) fn learn(&mut self, read: &Read) {
+    pub(crate) fn load(&mut self, read: &Read) {
         self.jobs = read.jobs.iter().map(|(key, file)| (key.clone(), outline_of(file))).collect();
         self.volumes = read.volumes.iter().map(|(name, file)| (name.clone(), file.state())).collect();
         self.ended = read.ended.keys().copied().collect();
@@ -110,25 +110,28 @@ impl Accepted {
 
     /// Updates the files to match `records`, under the number of the commit that will contain them. Idempotent.
     pub(crate) fn take(&mut self, records: &[Record], commit: u64) -> io::Result<()> {
-        let mut wanted: BTreeMap<&RecordKey, Wanted<'_>> = BTreeMap::new();
+        let mut wanted: BTreeMap<&RecordKey, FileContents<'_>> = BTreeMap::new();
         for record in records {
             match record {
                 Record::Put(RecordKey::JobVersion(key, version), RecordValue::JobVersion(job)) => {
                     self.versions.insert((key.clone(), *version), Arc::clone(job));
                 }
                 Record::Put(key, RecordValue::Job(state)) => {
-                    wanted.insert(key, Wanted::Job(state));
+                    wanted.insert(key, FileContents::Job(state));
                 }
                 Record::Put(key, RecordValue::Volume(state)) if state.origin == Origin::Manifest => {
-                    wanted.insert(key, Wanted::Volume(state));
+                    wanted.insert(key, FileContents::Volume(state));
                 }
                 Record::Put(key @ RecordKey::AllocState(_), RecordValue::AllocState(state)) => {
-                    wanted.insert(key, if has_ended(state) { Wanted::Ended(state) } else { Wanted::Nothing });
+                    wanted.insert(
+                        key,
+                        if has_ended(state) { FileContents::Ended(state) } else { FileContents::Nothing },
+                    );
                 }
                 Record::Delete(
                     key @ (RecordKey::Job(_) | RecordKey::Volume(_) | RecordKey::AllocState(_)),
                 ) => {
-                    wanted.insert(key, Wanted::Nothing);
+                    wanted.insert(key, FileContents::Nothing);
                 }
                 Record::Put(
                     _,
@@ -146,7 +149,7 @@ impl Accepted {
             self.put(key, wanted, commit)?;
         }
         for (key, wanted) in &wanted {
-            if matches!(wanted, Wanted::Nothing) {
+            if matches!(wanted, FileContents::Nothing) {
                 self.drop_file(key)?;
             }
         }
@@ -154,10 +157,10 @@ impl Accepted {
         Ok(())
     }
 
-    fn put(&mut self, key: &RecordKey, wanted: &Wanted<'_>, commit: u64) -> io::Result<()> {
+    fn put(&mut self, key: &RecordKey, wanted: &FileContents<'_>, commit: u64) -> io::Result<()> {
         match (key, wanted) {
-            (RecordKey::Job(key), Wanted::Job(state)) => self.put_job(key, state, commit),
-            (RecordKey::Volume(name), Wanted::Volume(state)) => {
+            (RecordKey::Job(key), FileContents::Job(state)) => self.put_job(key, state, commit),
+            (RecordKey::Volume(name), FileContents::Volume(state)) => {
                 let said = self.volumes.get(name);
                 if said.is_some_and(|said| said.spec == state.spec && said.fate == state.fate) {
                     return Ok(());
@@ -167,7 +170,7 @@ impl Accepted {
                 self.volumes.insert(name.clone(), VolumeState::clone(state));
                 Ok(())
             }
-            (RecordKey::AllocState(id), Wanted::Ended(state)) if !self.ended.contains(id) => {
+            (RecordKey::AllocState(id), FileContents::Ended(state)) if !self.ended.contains(id) => {
                 self.write(&files::ended_path(&self.dir, id), &EndedFile::new(state, commit))?;
                 self.ended.insert(*id);
                 Ok(())

@@ -38,7 +38,7 @@ use super::{code::FORMAT, file};
 #[derive(Debug, Error)]
 pub enum ClaimError {
     /// Another agent uses it.
-    #[error("use the state directory {}: another agent{} is using it", path.display(), said_pid(pid))]
+    #[error("use the state directory {}: another agent{} is using it", path.display(), pid_text(pid))]
     InUse {
         path: PathBuf,
         /// Its process id, if known.
@@ -47,7 +47,7 @@ pub enum ClaimError {
     /// Another agent runs the same instance with another state directory.
     #[error(
         "use the state directory {}: another agent{} is running its instance, {} ({locked} is taken); if this one is a copy, {OWN_INSTANCE}",
-        path.display(), said_holder(holder), instance.0
+        path.display(), holder_text(holder), instance.0
     )]
     InstanceInUse {
         path: PathBuf,
@@ -258,11 +258,11 @@ fn draw_instance(dir: &Path) -> Result<InstanceId, ClaimError> {
     Ok(InstanceId(format!("{:016x}", u64::from_be_bytes(bytes))))
 }
 
-fn said_holder(holder: &Option<Holder>) -> String {
+fn holder_text(holder: &Option<Holder>) -> String {
     holder.as_ref().map(|holder| format!(" ({holder})")).unwrap_or_default()
 }
 
-fn said_pid(pid: &Option<u32>) -> String {
+fn pid_text(pid: &Option<u32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 

@@ -23,12 +23,13 @@ use thiserror::Error;
 use super::{
     StateDb, Write,
     code::{self, FORMAT, Table},
+    damage_text,
     file::{self, Broken},
     forgotten::{Forgotten, Names},
     load::{Aside, Loaded},
     mark::{self, Mark},
     reserve::Reserve,
-    said, write,
+    write,
 };
 use crate::state_db::{
     StateDir,
@@ -197,13 +198,17 @@ impl Opening<'_> {
             Err(Broken::Missing) => Ok(None),
             Err(Broken::Newer(found)) => Err(OpenError::Newer { path: self.path.clone(), found }),
             Err(broken @ Broken::Refused(_)) => {
-                Err(OpenError::Refused { path: self.path.clone(), why: said(broken) })
+                Err(OpenError::Refused { path: self.path.clone(), why: damage_text(broken) })
             }
             Err(broken @ Broken::Damaged(_)) => {
                 let to = unused(&self.path.with_file_name(format!("state.db.damaged-{}", self.time())));
                 durable::rename(&self.path, &to).map_err(io_error("move aside", &self.path))?;
                 tracing::error!(path = %to.display(), "the state database is damaged: it was moved aside");
-                self.damaged.push(SetAside { what: "database".to_owned(), path: to, why: said(broken) });
+                self.damaged.push(SetAside {
+                    what: "database".to_owned(),
+                    path: to,
+                    why: damage_text(broken),
+                });
                 Ok(None)
             }
         }
@@ -222,7 +227,7 @@ impl Opening<'_> {
             mended.last = committed.map(|committed| committed.max(loaded.index));
             let mut keys = missing(loaded, &mended.aside);
             if mended.fell_back {
-                keys.extend(forgotten(loaded, read));
+                keys.extend(keys_lost(loaded, read));
             }
             Scope::Keys(keys)
         };
@@ -302,7 +307,7 @@ impl Opening<'_> {
         let failed = || io_error("write", &dir);
         let mut accepted = Accepted::open(dir.clone()).map_err(failed())?;
         files::remove_leftovers(&dir).map_err(failed())?;
-        accepted.learn(read);
+        accepted.load(read);
         for (key, path, commit) in files_of(read, &dir) {
             if records.contains_key(&key) {
                 continue;
@@ -360,10 +365,10 @@ impl Opening<'_> {
         let db = match db {
             Some(db) if writes.is_empty() => return Ok(db),
             Some(db) => db,
-            None => file::create(&self.path).map_err(|broken| refused(said(broken)))?,
+            None => file::create(&self.path).map_err(|broken| refused(damage_text(broken)))?,
         };
         file::guard(move || write(&db, &writes, index, &dir.instance().0, &Steps::default()).map(|()| db))
-            .map_err(|broken| refused(said(broken)))?
+            .map_err(|broken| refused(damage_text(broken)))?
             .map_err(refused)
     }
 
@@ -376,7 +381,7 @@ impl Opening<'_> {
 }
 
 /// Keys of objects accepted in commits that the database has lost.
-fn forgotten(loaded: &Loaded, read: &Read) -> BTreeSet<RecordKey> {
+fn keys_lost(loaded: &Loaded, read: &Read) -> BTreeSet<RecordKey> {
     let jobs =
         read.jobs.iter().filter(|(key, file)| !loaded.jobs.contains_key(key) && file.commit <= loaded.index);
     let volumes = read

@@ -9,7 +9,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    gc::{Due, EndedKind},
+    gc::{CollectableKind, Due},
     task::TaskPhase,
     view::{AllocView, ConvergenceState, JobView},
 };
@@ -65,7 +65,7 @@ impl Default for Counts {
             }
         }
         let mut collected = BTreeMap::new();
-        for kind in [EndedKind::Job, EndedKind::Alloc] {
+        for kind in [CollectableKind::Job, CollectableKind::Alloc] {
             for why in Due::ALL {
                 collected.insert((kind.as_str(), why.as_str()), 0);
             }

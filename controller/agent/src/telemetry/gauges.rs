@@ -82,7 +82,7 @@ impl Gauges {
             gauges.tasks.insert(state.as_str(), 0);
         }
         for alloc in model.allocs() {
-            if is_wanted(&alloc) {
+            if counts(&alloc) {
                 gauges.count("alloc", &alloc.convergence, now_ns);
             }
             *gauges.allocations.entry(alloc.status.as_str()).or_default() += 1;
@@ -154,7 +154,7 @@ impl Gauges {
 
 /// Whether the allocation is part of the desired state. One that was removed as desired is not, though it may stay
 /// published for a while.
-fn is_wanted(view: &AllocView) -> bool {
+fn counts(view: &AllocView) -> bool {
     match view.spec.desired {
         Desired::Run => true,
         Desired::Stop | Desired::Gone => view.convergence.state != ConvergenceState::Converged,

@@ -74,7 +74,7 @@ pub fn init_for_command() -> Result<(), LogError> {
 }
 
 /// Logs every panic of the process where it happens, even if it is caught.
-pub fn tell_panics() {
+pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let backtrace = std::backtrace::Backtrace::capture();
@@ -165,9 +165,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Written {
+    impl std::io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn written(directives: &str, format: LogFormat, sink: Sink) -> String {
-        let written = Written::default();
+        let written = LogBuffer::default();
         let writer = written.clone();
         let nobody = Path::new("/nonexistent/journal");
         let subscriber = subscriber(directives, format, sink, nobody, move || writer.clone()).unwrap();

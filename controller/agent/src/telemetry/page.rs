@@ -24,7 +24,7 @@ pub enum Format {
 
 impl Format {
     /// The format that the `Accept` header of a request selects.
-    pub fn wanted(accept: Option<&str>) -> Self {
+    pub fn negotiate(accept: Option<&str>) -> Self {
         let mut ranges = accept.unwrap_or_default().split(',');
         let wanted = ranges.any(|range| {
             let mut parts = range.split(';').map(str::trim);

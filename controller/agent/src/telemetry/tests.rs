@@ -346,7 +346,7 @@ fn notes_are_counted() {
     let alloc = AllocId::from_hash([3; 16]);
     let mount = || Drifted { alloc, job: key(), name: "web.g[0]".to_owned(), task: None, kind: "mount" };
     for _ in 0..2 {
-        sink(&Note::DriftDetected { of: mount(), by: Noticed::Look });
+        sink(&Note::DriftDetected { of: mount(), by: Noticed::Periodic });
         sink(&Note::Reconciled { kind: "alloc", result: "unchanged" });
     }
     sink(&Note::DriftRepaired { of: mount(), took_ns: Some(SECOND as u64) });
@@ -500,13 +500,13 @@ fn promtool_has_nothing_to_say() {
 #[test]
 fn who_asks_for_openmetrics_gets_it() {
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
-    assert_eq!(Format::wanted(Some(accept)), Format::OpenMetrics);
-    assert_eq!(Format::wanted(Some("*/*")), Format::Text);
+    assert_eq!(Format::negotiate(Some(accept)), Format::OpenMetrics);
+    assert_eq!(Format::negotiate(Some("*/*")), Format::Text);
     for refused in
         ["application/openmetrics-text;q=0", "application/openmetrics-text; version=1.0.0; q=0.000, */*"]
     {
-        assert_eq!(Format::wanted(Some(refused)), Format::Text, "{refused}");
+        assert_eq!(Format::negotiate(Some(refused)), Format::Text, "{refused}");
     }
-    assert_eq!(Format::wanted(None), Format::Text);
+    assert_eq!(Format::negotiate(None), Format::Text);
     assert!(Format::Text.content_type().starts_with("text/plain; version=0.0.4"));
 }

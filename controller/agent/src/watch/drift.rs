@@ -43,7 +43,7 @@ use tokio::{
 
 use crate::{
     planner::Input,
-    publish::{Changed, Object, ReadModel},
+    publish::{Object, ObjectChange, ReadModel},
 };
 
 /// One inspection serves a burst of changes.
@@ -87,11 +87,11 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
     loop {
         let by = tokio::select! {
             change = changes.recv() => match change {
-                Ok(Changed { object: Object::Alloc(id), .. }) => {
+                Ok(ObjectChange { object: Object::Alloc(id), .. }) => {
                     watched.shown(id);
                     continue;
                 }
-                Ok(Changed { object: Object::Job(_) | Object::Volume(_), .. }) => continue,
+                Ok(ObjectChange { object: Object::Job(_) | Object::Volume(_), .. }) => continue,
                 Err(RecvError::Lagged(_)) => {
                     watched.doubt(model.allocs().iter().map(|view| view.spec.id));
                     continue;
@@ -105,12 +105,12 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
             }
             _ = look.tick() => {
                 watched.doubt(model.allocs().iter().map(|view| view.spec.id));
-                Noticed::Look
+                Noticed::Periodic
             }
         };
         let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
         // A disk that hangs blocks this inspection and nothing else.
-        let missing = herdlet_runtime::off_thread(move || eyes.look(&at, &shown)).await;
+        let missing = herdlet_runtime::off_thread(move || eyes.inspect_due(&at, &shown)).await;
         let missing = match missing.map_err(JoinError::try_into_panic) {
             Ok(missing) => missing,
             // A panic in a watcher ends the agent.
@@ -186,7 +186,7 @@ impl Watched {
     }
 
     /// Inspects the due allocations: starts watching those with running tasks, and stops watching those without.
-    fn look(&self, paths: &Paths, model: &ReadModel) -> Vec<(AllocId, Part)> {
+    fn inspect_due(&self, paths: &Paths, model: &ReadModel) -> Vec<(AllocId, Part)> {
         let due = std::mem::take(&mut *lock(&self.due));
         let volumes = sources(model);
         let mut missing = Vec::new();

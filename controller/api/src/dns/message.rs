@@ -21,7 +21,7 @@ use domain::{
     rdata::{A, Aaaa, Soa, Srv, ZoneRecordData},
 };
 
-use super::zone::{Found, Host, Place, ZONE, Zone, name_of};
+use super::zone::{Endpoint, Found, Host, ZONE, Zone, name_of};
 
 /// Payload of a datagram if the client has no EDNS (RFC 1035), and the smallest that EDNS may advertise (RFC 6891).
 const UDP_LEAST: u16 = 512;
@@ -53,7 +53,7 @@ pub enum Over {
     Tcp,
 }
 
-struct Verdict {
+struct Reply {
     code: OptRcode,
     /// None if the query has no valid question.
     question: Option<(Name<Bytes>, Rtype)>,
@@ -73,8 +73,8 @@ pub fn answer(query: &[u8], over: Over, zone: &Zone) -> Option<Bytes> {
         Over::Loopback | Over::Tcp => usize::from(limit),
         Over::Udp => usize::from(limit).min(AMPLIFICATION_MAX * query.as_slice().len()),
     };
-    let Verdict { code, question, found } = match &opt {
-        Some(opt) if opt.version() > 0 => Verdict::error(OptRcode::BADVERS),
+    let Reply { code, question, found } = match &opt {
+        Some(opt) if opt.version() > 0 => Reply::error(OptRcode::BADVERS),
         Some(_) | None => judge(&query, zone),
     };
     let mut builder = MessageBuilder::from_target(StaticCompressor::new(Vec::new())).ok()?;
@@ -97,29 +97,29 @@ pub fn answer(query: &[u8], over: Over, zone: &Zone) -> Option<Bytes> {
     Some(additional.finish().into_target())
 }
 
-impl Verdict {
+impl Reply {
     fn error(code: OptRcode) -> Self {
         Self { code, question: None, found: Found::Elsewhere }
     }
 }
 
-fn judge(query: &Message<&[u8]>, zone: &Zone) -> Verdict {
+fn judge(query: &Message<&[u8]>, zone: &Zone) -> Reply {
     if query.header().opcode() != Opcode::QUERY {
-        return Verdict::error(OptRcode::NOTIMP);
+        return Reply::error(OptRcode::NOTIMP);
     }
-    let Ok(question) = query.sole_question() else { return Verdict::error(OptRcode::FORMERR) };
+    let Ok(question) = query.sole_question() else { return Reply::error(OptRcode::FORMERR) };
     let is_ours = matches!(question.qclass(), Class::IN | Class::ANY);
     if !is_ours || matches!(question.qtype(), Rtype::AXFR | Rtype::IXFR) {
-        return Verdict::error(OptRcode::REFUSED);
+        return Reply::error(OptRcode::REFUSED);
     }
-    let found = zone.look(&labels(&question));
+    let found = zone.look_up(&labels(&question));
     let code = match found {
         Found::Elsewhere => OptRcode::REFUSED,
         Found::Unknown => OptRcode::SERVFAIL,
         Found::Nothing => OptRcode::NXDOMAIN,
         Found::Apex | Found::Name(_) => OptRcode::NOERROR,
     };
-    Verdict { code, question: Some((question.qname().to_vec(), question.qtype())), found }
+    Reply { code, question: Some((question.qname().to_vec(), question.qtype())), found }
 }
 
 fn labels(question: &Question<ParsedName<&[u8]>>) -> Vec<String> {
@@ -163,7 +163,7 @@ impl Records {
     fn of(kind: Rtype, found: &Found) -> Self {
         match found {
             Found::Elsewhere | Found::Unknown | Found::Nothing => Self::default(),
-            Found::Apex if is_asked(kind, Rtype::SOA) => {
+            Found::Apex if matches_type(kind, Rtype::SOA) => {
                 Self { asked: start_of_authority().into_iter().collect(), beside: Vec::new() }
             }
             Found::Apex => Self::default(),
@@ -171,8 +171,8 @@ impl Records {
         }
     }
 
-    fn to(kind: Rtype, places: &[Place]) -> Self {
-        let addresses = |is_meant: &dyn Fn(&Place) -> bool| {
+    fn to(kind: Rtype, places: &[Endpoint]) -> Self {
+        let addresses = |is_meant: &dyn Fn(&Endpoint) -> bool| {
             let addresses =
                 places.iter().filter(|place| is_meant(place)).filter_map(|place| match place.host {
                     Host::Address(address) => Some(address),
@@ -183,8 +183,8 @@ impl Records {
         };
         let mut records = Self::default();
         let of_kind = addresses(&|_| true).into_iter().map(address);
-        records.asked.extend(of_kind.filter(|record| is_asked(kind, record.rtype())));
-        if is_asked(kind, Rtype::SRV) {
+        records.asked.extend(of_kind.filter(|record| matches_type(kind, record.rtype())));
+        if matches_type(kind, Rtype::SRV) {
             records.asked.extend(shuffled(places.iter().collect()).into_iter().filter_map(service));
             let targets = addresses(&|place| place.port.is_some()).into_iter();
             records.beside.extend(targets.filter_map(|ip| Some((name(&name_of(ip))?, address(ip)))));
@@ -193,7 +193,7 @@ impl Records {
     }
 }
 
-fn is_asked(kind: Rtype, one: Rtype) -> bool {
+fn matches_type(kind: Rtype, one: Rtype) -> bool {
     kind == one || kind == Rtype::ANY
 }
 
@@ -213,7 +213,7 @@ fn address(address: IpAddr) -> Data {
 }
 
 /// The SRV record of an instance; none if it has no port or its host is not a valid name.
-fn service(place: &Place) -> Option<Data> {
+fn service(place: &Endpoint) -> Option<Data> {
     let target = match &place.host {
         Host::Address(address) => name(&name_of(*address))?,
         Host::Name(host) => name(host)?,

@@ -24,12 +24,12 @@ const SRV: u16 = 33;
 const ANY: u16 = 255;
 
 /// A zone to which instances are added.
-struct Ground {
+struct ZoneFixture {
     zone: Arc<Zone>,
     instances: u8,
 }
 
-impl Ground {
+impl ZoneFixture {
     fn new() -> Self {
         let zone = Zone { model: Arc::default(), catalog: Arc::default(), restored: Gate::opened_before() };
         Self { zone: Arc::new(zone), instances: 0 }
@@ -52,11 +52,11 @@ impl Ground {
         self.zone.model.publisher().offer(CommitIndex(1), vec![View::Alloc(view.into())]);
     }
 
-    fn ask(&self, query: &[u8], over: Over) -> Told {
-        Told::read(&answer(query, over, &self.zone).unwrap())
+    fn ask(&self, query: &[u8], over: Over) -> ParsedAnswer {
+        ParsedAnswer::read(&answer(query, over, &self.zone).unwrap())
     }
 
-    fn udp(&self, name: &str, kind: u16) -> Told {
+    fn udp(&self, name: &str, kind: u16) -> ParsedAnswer {
         self.ask(&query(name, kind), Over::Loopback)
     }
 }
@@ -93,7 +93,7 @@ fn with_opt(mut query: Vec<u8>, version: u8, room: u16) -> Vec<u8> {
 
 /// A decoded answer.
 #[derive(Debug)]
-struct Told {
+struct ParsedAnswer {
     len: usize,
     rcode: Rcode,
     flags: [bool; 3],
@@ -104,7 +104,7 @@ struct Told {
     opt: Option<(u16, u16)>,
 }
 
-impl Told {
+impl ParsedAnswer {
     fn read(bytes: &[u8]) -> Self {
         let message = Message::from_octets(bytes).unwrap();
         let header = message.header();
@@ -157,7 +157,7 @@ impl Told {
 
 #[test]
 fn a_name_leads_to_the_instances_that_are_listed() {
-    let mut ground = Ground::new();
+    let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     ground.add("default/web", "192.0.2.2", Some(CheckStatus::Success));
     ground.add("default/web", "192.0.2.3", Some(CheckStatus::Failure));
@@ -181,7 +181,7 @@ fn a_name_leads_to_the_instances_that_are_listed() {
 
 #[test]
 fn service_records_point_to_names_that_have_addresses() {
-    let mut ground = Ground::new();
+    let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     ground.add("default/web", "192.0.2.1", None);
     ground.add("default/web", "2001:db8::5", None);
@@ -210,7 +210,7 @@ fn service_records_point_to_names_that_have_addresses() {
 
 #[test]
 fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
-    let mut ground = Ground::new();
+    let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     ground.add("default/ill", "192.0.2.2", Some(CheckStatus::Failure));
     ground.add("prod/db", "192.0.2.3", None);
@@ -249,8 +249,9 @@ fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
 fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
     let (opener, restored) = Gate::closed();
     let zone = Zone { model: Arc::default(), catalog: Arc::default(), restored };
-    let rcode =
-        || Told::read(&answer(&query("web.service.herdlet", A), Over::Loopback, &zone).unwrap()).rcode;
+    let rcode = || {
+        ParsedAnswer::read(&answer(&query("web.service.herdlet", A), Over::Loopback, &zone).unwrap()).rcode
+    };
     assert_eq!(rcode(), Rcode::SERVFAIL);
     opener.open();
     assert_eq!(rcode(), Rcode::NXDOMAIN);
@@ -258,7 +259,7 @@ fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
 
 #[test]
 fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
-    let mut ground = Ground::new();
+    let mut ground = ZoneFixture::new();
     (1..=200).for_each(|at| ground.add("default/web", &format!("192.0.2.{at}"), None));
     let plain = query("web.service.herdlet", A);
     for (query, most) in [
@@ -275,7 +276,7 @@ fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
     assert!(!told.is_truncated());
     assert_eq!(told.answer.len(), 200);
     // Additional records that don't fit are left out, and the answer is not marked as truncated.
-    let mut few = Ground::new();
+    let mut few = ZoneFixture::new();
     (1..=8).for_each(|at| few.add("default/web", &format!("192.0.2.{at}"), None));
     let told = few.udp("web.service.herdlet", SRV);
     assert_eq!((told.answer.len(), told.is_truncated()), (8, false));
@@ -287,7 +288,7 @@ fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
 
 #[test]
 fn what_is_no_query_is_refused_or_not_answered() {
-    let mut ground = Ground::new();
+    let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     let good = query("web.service.herdlet", A);
     for len in 0..12 {
@@ -312,12 +313,12 @@ fn what_is_no_query_is_refused_or_not_answered() {
     assert_eq!((told.opt, told.answer.len()), (Some((1_232, 16)), 0), "BADVERS");
 }
 
-async fn exchanged(stream: &mut TcpStream, query: &[u8]) -> Told {
+async fn exchanged(stream: &mut TcpStream, query: &[u8]) -> ParsedAnswer {
     let length = u16::try_from(query.len()).unwrap();
     stream.write_all(&[&length.to_be_bytes()[..], query].concat()).await.unwrap();
     let mut answer = vec![0; usize::from(stream.read_u16().await.unwrap())];
     stream.read_exact(&mut answer).await.unwrap();
-    Told::read(&answer)
+    ParsedAnswer::read(&answer)
 }
 
 /// A test waits this long for something before it fails.
@@ -332,14 +333,14 @@ async fn is_over(stream: &mut TcpStream) -> bool {
 /// A query with a forged source address caused an answer 19 times its size to be sent to that address.
 #[test]
 fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question() {
-    let mut ground = Ground::new();
+    let mut ground = ZoneFixture::new();
     for number in 0..64 {
         ground.add("default/web", &format!("192.0.2.{number}"), None);
     }
     ground.add("default/one", "192.0.2.200", None);
     let room = |query: Vec<u8>| {
         let answer = answer(&query, Over::Udp, &ground.zone).unwrap();
-        let told = Told::read(&answer);
+        let told = ParsedAnswer::read(&answer);
         assert!(answer.len() <= 3 * query.len(), "{} for {}", answer.len(), query.len());
         told
     };
@@ -363,7 +364,7 @@ fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question()
 
 #[tokio::test]
 async fn one_address_does_not_take_all_connections() {
-    let ground = Ground::new();
+    let ground = ZoneFixture::new();
     let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
     let address = sockets.address().unwrap();
     let limits = Limits { connections_max: 8, per_peer_max: 2, ..Limits::default() };
@@ -398,7 +399,7 @@ async fn an_address_that_is_taken_is_told_once_it_was_waited_for() {
 
 /// A server with these limits: its address, its task and the token that stops it.
 async fn serving(limits: Limits) -> (SocketAddr, tokio::task::JoinHandle<()>, CancellationToken) {
-    let mut ground = Ground::new();
+    let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
     let (address, closing) = (sockets.address().unwrap(), CancellationToken::new());
@@ -418,7 +419,7 @@ async fn it_answers_datagrams_and_connections_of_which_there_are_not_too_many() 
     udp.send_to(&query, address).await.unwrap();
     let mut told = [0; 512];
     let (length, from) = udp.recv_from(&mut told).await.unwrap();
-    assert_eq!((from, Told::read(&told[..length]).data()), (address, vec!["192.0.2.1"]));
+    assert_eq!((from, ParsedAnswer::read(&told[..length]).data()), (address, vec!["192.0.2.1"]));
 
     let mut first = TcpStream::connect(address).await.unwrap();
     for _ in 0..3 {

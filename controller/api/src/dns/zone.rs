@@ -44,7 +44,7 @@ pub(super) enum Found {
     Nothing,
     Apex,
     /// The name exists; its list may be empty at present.
-    Name(Vec<Place>),
+    Name(Vec<Endpoint>),
 }
 
 impl Found {
@@ -59,7 +59,7 @@ impl Found {
 
 /// The address of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
+pub(super) struct Endpoint {
     pub(super) host: Host,
     /// None for the name of an address.
     pub(super) port: Option<u16>,
@@ -74,7 +74,7 @@ pub(super) enum Host {
 
 impl Zone {
     /// Looks up a name. `labels`: in lower case, leftmost first, without the root.
-    pub(super) fn look(&self, labels: &[String]) -> Found {
+    pub(super) fn look_up(&self, labels: &[String]) -> Found {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         match labels.as_slice() {
             [.., zone] if *zone != ZONE => Found::Elsewhere,
@@ -115,13 +115,13 @@ fn is(known: &str, asked: &str) -> bool {
 }
 
 /// None if the registration has no address.
-fn place(one: &Registration) -> Option<Place> {
+fn place(one: &Registration) -> Option<Endpoint> {
     let host = match one.address.parse() {
         Ok(address) => Host::Address(address),
         Err(_) if one.address.is_empty() => return None,
         Err(_) => Host::Name(one.address.clone()),
     };
-    Some(Place { host, port: (one.port > 0).then_some(one.port) })
+    Some(Endpoint { host, port: (one.port > 0).then_some(one.port) })
 }
 
 /// The first label of an address's name.
@@ -144,7 +144,7 @@ fn named_address(label: &str) -> Found {
     };
     // The label must be in canonical form: `from_str_radix` also accepts a sign.
     match address.filter(|address| label_of(*address) == label) {
-        Some(address) => Found::Name(vec![Place { host: Host::Address(address), port: None }]),
+        Some(address) => Found::Name(vec![Endpoint { host: Host::Address(address), port: None }]),
         None => Found::Nothing,
     }
 }

@@ -31,7 +31,7 @@ pub use names::Names;
 
 use self::{
     guesses::Guesses,
-    names::{Naming, Stranger},
+    names::{HostRefusal, Naming},
     reports::Reports,
 };
 use super::{JWKS_PATH, auth::Token};
@@ -138,7 +138,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     if PUBLIC_PATHS.contains(&request.uri().path()) {
         return next.run(request).await;
     }
-    let given = given(request.headers());
+    let given = token_in(request.headers());
     match (&gate.access, given) {
         (Access::Token(token), Some(given)) if token.is(given) => return next.run(request).await,
         (Access::Token(_), Some(_)) => {
@@ -184,10 +184,10 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
 impl Gate {
     /// Logs a refusal. Each host name is logged once, so that the admin who gave this machine that name learns why
     /// requests fail.
-    fn report(&self, peer: Peer, stranger: &Stranger) {
+    fn report(&self, peer: Peer, stranger: &HostRefusal) {
         tracing::debug!(%peer, %stranger, "a request was refused");
         let Admission { names, reports, .. } = &*self.admission;
-        let Stranger::Host { name, .. } = stranger else { return };
+        let HostRefusal::Host { name, .. } = stranger else { return };
         if names.can_be_extended() && reports.is_due(name) {
             tracing::warn!(
                 name, listener = self.listener.map(tracing::field::display), %peer,
@@ -198,9 +198,9 @@ impl Gate {
     }
 
     /// What the sender can do about a refusal. Only lists remedies that this listener supports.
-    fn remedy(&self, stranger: &Stranger) -> String {
+    fn remedy(&self, stranger: &HostRefusal) -> String {
         let names = &self.admission.names;
-        let Stranger::Host { .. } = stranger else { return String::new() };
+        let HostRefusal::Host { .. } = stranger else { return String::new() };
         let mut ways = vec!["Use an IP address, localhost or the machine's host name"];
         if names.can_be_extended() {
             ways.push("add the name to http.allowed_hosts in the agent's config");
@@ -270,7 +270,7 @@ fn plain(code: StatusCode, text: String) -> Response {
     (code, headers, text).into_response()
 }
 
-fn given(headers: &HeaderMap) -> Option<&[u8]> {
+fn token_in(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(token) = headers.get("x-nomad-token") {
         return Some(token.as_bytes());
     }

@@ -24,7 +24,7 @@ use super::{
     error::ApiResult,
     query::{Params, Read, Source},
 };
-use crate::reach::stats;
+use crate::alloc_ops::stats;
 
 /// At most this many objects are listed; the counts include all.
 const UNCONVERGED_LEN_MAX: usize = 1_000;
@@ -54,7 +54,7 @@ pub(super) async fn transitions(
     shared.filtered(Source::Model, &read, |shared| Ok(shared.model.history().transitions())).await
 }
 
-fn is_wanted(shared: &Shared, id: &AllocId) -> bool {
+fn is_current(shared: &Shared, id: &AllocId) -> bool {
     let wanted = |view: &AllocView| view.spec.desired == Desired::Run && !view.status.is_terminal();
     shared.model.alloc(id).is_some_and(|view| wanted(&view))
 }
@@ -64,7 +64,7 @@ pub(super) async fn drift(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    let drifts = |shared: &Shared| Ok(shared.model.history().drifts(|id| is_wanted(shared, id)));
+    let drifts = |shared: &Shared| Ok(shared.model.history().drifts(|id| is_current(shared, id)));
     shared.filtered(Source::Model, &read, drifts).await
 }
 
@@ -104,7 +104,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
         not_ready: vitals.not_ready,
         degraded: vitals.degraded,
         warnings: vitals.warnings,
-        manifest_problems: vitals.manifest_problems.into_iter().map(shown_problem).collect(),
+        manifest_problems: vitals.manifest_problems.into_iter().map(problem_json).collect(),
         index: shared.model.index(),
         jobs: counts(jobs.iter().map(|view| &view.convergence)),
         allocs: counts(allocs.iter().map(|view| &view.convergence)),
@@ -116,7 +116,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
     }
 }
 
-fn shown_problem(problem: Problem) -> ManifestProblem {
+fn problem_json(problem: Problem) -> ManifestProblem {
     let Problem { source, line, column, path, message } = problem;
     ManifestProblem { source, line, column, path, message }
 }
@@ -188,7 +188,7 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, Str
 /// The metrics page: in OpenMetrics if the caller accepts it, else in Prometheus' text format.
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl IntoResponse {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let format = Format::wanted(accept);
+    let format = Format::negotiate(accept);
     let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
     (headers, shared.page_of_metrics(format).await)
 }

@@ -24,7 +24,7 @@ use super::{
     query::{Params, Read, Source, flag},
     trigger::Trigger,
 };
-use crate::reach::lifecycle;
+use crate::alloc_ops::lifecycle;
 
 impl Shared {
     pub(super) fn node(&self) -> nomad::Node {

@@ -1,6 +1,6 @@
 //! Error responses: a status code and one line of plain text, as in Nomad's API.
 
-pub(super) use crate::reach::error::{ApiError, ApiResult, unexpected};
+pub(super) use crate::alloc_ops::error::{ApiError, ApiResult, unexpected};
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},

@@ -151,7 +151,7 @@ pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.list(&read, |shared| Ok(shared.evaluations()), shown).await
+    shared.list(&read, |shared| Ok(shared.evaluations()), to_json).await
 }
 
 pub(super) async fn of_job(
@@ -165,7 +165,7 @@ pub(super) async fn of_job(
         found.retain(|one| one.job == key);
         Ok(found)
     };
-    shared.list(&read, of_job, shown).await
+    shared.list(&read, of_job, to_json).await
 }
 
 pub(super) async fn read(
@@ -173,7 +173,7 @@ pub(super) async fn read(
     Path(id): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shown(shared, &find(shared, &id)?))).await
+    shared.answer(&read, |shared| Ok(to_json(shared, &find(shared, &id)?))).await
 }
 
 /// The allocations of the evaluation's job. Nomad lists those that the evaluation created or changed.
@@ -191,7 +191,7 @@ fn find(shared: &Shared, id: &str) -> ApiResult<Arc<Evaluation>> {
     found.ok_or_else(|| ApiError::NotFound("eval not found".to_owned()))
 }
 
-pub(super) fn shown(shared: &Shared, one: &Arc<Evaluation>) -> Value {
+pub(super) fn to_json(shared: &Shared, one: &Arc<Evaluation>) -> Value {
     let view = shared.model.job(&one.job);
     nomad::evaluation(&nomad::Evaluated {
         id: &one.id,

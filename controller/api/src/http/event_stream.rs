@@ -13,7 +13,7 @@ use axum::{
     extract::{RawQuery, State},
     response::Response,
 };
-use herdlet_agent::publish::{Changed, Object};
+use herdlet_agent::publish::{Object, ObjectChange};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -23,7 +23,7 @@ use super::{
     query::{Params, Read},
     stream::{Gone, Pieces, streamed},
 };
-use news::{Known, Reader};
+use news::{KnownObjects, Reader};
 use topics::Topics;
 
 /// Interval of the empty objects on an idle stream, as in Nomad.
@@ -37,79 +37,79 @@ pub(super) async fn follow(
     let topics = Topics::read(query.as_deref().unwrap_or_default())?;
     // Subscribes before the response begins, so that a client that lists objects after it misses no change, and before the state
     // is read, so that a concurrent change is sent twice rather than not at all.
-    let seen = Seen {
+    let seen = StreamCursor {
         changes: shared.model.changes(),
         services: shared.catalog.version(),
         evaluations: shared.evaluations.made(),
     };
-    let known = if read.index == 0 { Known::now(&shared) } else { Known::default() };
+    let known = if read.index == 0 { KnownObjects::now(&shared) } else { KnownObjects::default() };
     let reader = Reader { shared: Arc::clone(&shared), topics, read, known };
-    Ok(streamed(&shared, "application/json", |pieces| tell(reader, seen, pieces)))
+    Ok(streamed(&shared, "application/json", |pieces| serve_reader(reader, seen, pieces)))
 }
 
 /// The position from which a reader gets events.
-struct Seen {
-    changes: broadcast::Receiver<Changed>,
+struct StreamCursor {
+    changes: broadcast::Receiver<ObjectChange>,
     services: u64,
     evaluations: u64,
 }
 
 /// Sends events to one reader until it disconnects.
-async fn tell(mut reader: Reader, seen: Seen, pieces: Pieces) -> Result<(), Gone> {
+async fn serve_reader(mut reader: Reader, seen: StreamCursor, pieces: Pieces) -> Result<(), Gone> {
     let shared = Arc::clone(&reader.shared);
-    let Seen { mut changes, mut services, mut evaluations } = seen;
+    let StreamCursor { mut changes, mut services, mut evaluations } = seen;
     match reader.read.index {
         0 => {}
         index => match shared.model.since(index) {
             Some(missed) => {
-                reader.known = Known::before(&shared, index);
+                reader.known = KnownObjects::before(&shared, index);
                 for change in missed {
-                    say(&pieces, change.index, changed(&mut reader, &change)).await?;
+                    send(&pieces, change.index, changed(&mut reader, &change)).await?;
                 }
-                say(&pieces, shared.model.index(), reader.evaluations()).await?;
-                say(&pieces, shared.model.index(), reader.services()).await?;
+                send(&pieces, shared.model.index(), reader.evaluations()).await?;
+                send(&pieces, shared.model.index(), reader.services()).await?;
             }
-            None => tell_all(&mut reader, &pieces).await?,
+            None => send_pending(&mut reader, &pieces).await?,
         },
     }
     loop {
         tokio::select! {
             biased;
             change = changes.recv() => match change {
-                Ok(change) => say(&pieces, change.index, changed(&mut reader, &change)).await?,
-                Err(RecvError::Lagged(_)) => tell_all(&mut reader, &pieces).await?,
+                Ok(change) => send(&pieces, change.index, changed(&mut reader, &change)).await?,
+                Err(RecvError::Lagged(_)) => send_pending(&mut reader, &pieces).await?,
                 Err(RecvError::Closed) => return Ok(()),
             },
             () = shared.evaluations.changed(evaluations) => {
                 evaluations = shared.evaluations.made();
-                say(&pieces, shared.model.index(), reader.evaluations()).await?;
+                send(&pieces, shared.model.index(), reader.evaluations()).await?;
             }
             () = shared.catalog.changed(services) => {
                 services = shared.catalog.version();
-                say(&pieces, shared.model.index(), reader.services()).await?;
+                send(&pieces, shared.model.index(), reader.services()).await?;
             }
             () = tokio::time::sleep(IDLE) => pieces.send(b"{}\n".to_vec()).await?,
         }
     }
 }
 
-async fn tell_all(reader: &mut Reader, pieces: &Pieces) -> Result<(), Gone> {
+async fn send_pending(reader: &mut Reader, pieces: &Pieces) -> Result<(), Gone> {
     let shared = Arc::clone(&reader.shared);
-    reader.known = Known::default();
+    reader.known = KnownObjects::default();
     let index = shared.model.index();
-    say(pieces, index, reader.node(index).into_iter().collect()).await?;
+    send(pieces, index, reader.node(index).into_iter().collect()).await?;
     for view in shared.model.jobs() {
-        say(pieces, index, reader.job(&view.key, index)).await?;
+        send(pieces, index, reader.job(&view.key, index)).await?;
     }
     for view in shared.model.allocs() {
-        say(pieces, index, reader.alloc(view.spec.id, index).into_iter().collect()).await?;
+        send(pieces, index, reader.alloc(view.spec.id, index).into_iter().collect()).await?;
     }
-    say(pieces, index, reader.evaluations()).await?;
-    say(pieces, index, reader.services()).await
+    send(pieces, index, reader.evaluations()).await?;
+    send(pieces, index, reader.services()).await
 }
 
 /// The events of a change.
-fn changed(reader: &mut Reader, change: &Changed) -> Vec<Value> {
+fn changed(reader: &mut Reader, change: &ObjectChange) -> Vec<Value> {
     let index = change.index;
     match &change.object {
         Object::Job(key) => reader.job(key, index),
@@ -120,7 +120,7 @@ fn changed(reader: &mut Reader, change: &Changed) -> Vec<Value> {
     }
 }
 
-async fn say(pieces: &Pieces, index: u64, events: Vec<Value>) -> Result<(), Gone> {
+async fn send(pieces: &Pieces, index: u64, events: Vec<Value>) -> Result<(), Gone> {
     if events.is_empty() {
         return Ok(());
     }

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{extract::State, response::Response};
-use herdlet_agent::publish::{Changed, Object};
+use herdlet_agent::publish::{Object, ObjectChange};
 use herdlet_api_types::api::Change;
 use serde::Deserialize;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -32,65 +32,65 @@ pub(super) async fn follow(
     Params(resume): Params<Resume>,
 ) -> ApiResult<Response> {
     let model = Arc::clone(&shared);
-    Ok(streamed(&shared, "application/x-ndjson", |pieces| tell(model, resume.index, pieces)))
+    Ok(streamed(&shared, "application/x-ndjson", |pieces| serve_reader(model, resume.index, pieces)))
 }
 
-async fn tell(shared: Arc<Shared>, resume: u64, pieces: Pieces) -> Result<(), Gone> {
+async fn serve_reader(shared: Arc<Shared>, resume: u64, pieces: Pieces) -> Result<(), Gone> {
     // Subscribes before the state is read: a concurrent change is sent twice rather than not at all.
     let mut changes = shared.model.changes();
     let mut index = shared.model.index();
     if resume != index || index == 0 {
-        index = tell_all(&shared, &pieces).await?;
+        index = send_pending(&shared, &pieces).await?;
     }
-    say(&pieces, &Change::Index(index)).await?;
+    send(&pieces, &Change::Index(index)).await?;
     loop {
         let changed = match tokio::time::timeout(IDLE, changes.recv()).await {
             Err(_) => {
-                say(&pieces, &Change::Index(index)).await?;
+                send(&pieces, &Change::Index(index)).await?;
                 continue;
             }
             Ok(Ok(changed)) => changed,
             Ok(Err(RecvError::Lagged(_))) => {
-                index = tell_all(&shared, &pieces).await?;
-                say(&pieces, &Change::Index(index)).await?;
+                index = send_pending(&shared, &pieces).await?;
+                send(&pieces, &Change::Index(index)).await?;
                 continue;
             }
             Ok(Err(RecvError::Closed)) => return Ok(()),
         };
         index = index.max(changed.index);
-        say(&pieces, &now(&shared, changed)).await?;
+        send(&pieces, &now(&shared, changed)).await?;
         // All changes of a commit, then its index, so that a reader can process a commit as a whole.
         loop {
             match changes.try_recv() {
                 Ok(changed) => {
                     index = index.max(changed.index);
-                    say(&pieces, &now(&shared, changed)).await?;
+                    send(&pieces, &now(&shared, changed)).await?;
                 }
-                Err(TryRecvError::Lagged(_)) => index = tell_all(&shared, &pieces).await?,
+                Err(TryRecvError::Lagged(_)) => index = send_pending(&shared, &pieces).await?,
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }
         }
-        say(&pieces, &Change::Index(index)).await?;
+        send(&pieces, &Change::Index(index)).await?;
     }
 }
 
-async fn tell_all(shared: &Shared, pieces: &Pieces) -> Result<u64, Gone> {
+async fn send_pending(shared: &Shared, pieces: &Pieces) -> Result<u64, Gone> {
     let index = shared.model.index();
-    say(pieces, &Change::Reset).await?;
+    send(pieces, &Change::Reset).await?;
     for job in shared.model.jobs() {
-        say(pieces, &Change::Job(job)).await?;
+        send(pieces, &Change::Job(job)).await?;
     }
     for volume in shared.model.volumes() {
-        say(pieces, &Change::Volume(volume)).await?;
+        send(pieces, &Change::Volume(volume)).await?;
     }
     for alloc in shared.model.allocs() {
-        say(pieces, &Change::Alloc(alloc)).await?;
+        send(pieces, &Change::Alloc(alloc)).await?;
     }
     Ok(index)
 }
 
 /// The present state of the object, which may be newer than the change.
-fn now(shared: &Shared, changed: Changed) -> Change {
+fn now(shared: &Shared, changed: ObjectChange) -> Change {
     match changed.object {
         Object::Job(key) => shared.model.job(&key).map_or(Change::JobGone(key), Change::Job),
         Object::Alloc(id) => shared.model.alloc(&id).map_or(Change::AllocGone(id), Change::Alloc),
@@ -102,7 +102,7 @@ fn now(shared: &Shared, changed: Changed) -> Change {
     }
 }
 
-async fn say(pieces: &Pieces, change: &Change) -> Result<(), Gone> {
+async fn send(pieces: &Pieces, change: &Change) -> Result<(), Gone> {
     let Ok(mut line) = serde_json::to_vec(change) else { return Ok(()) };
     line.push(b'\n');
     Ok(pieces.send(line).await?)

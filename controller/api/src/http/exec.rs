@@ -29,8 +29,8 @@ use super::{
     error::{ApiError, ApiResult},
     query::{Params, flag},
 };
-pub use crate::reach::exec::input_frames;
-use crate::reach::exec::{self, FRAME_BYTES_MAX, FRAMES_LEN, Session, frame_text};
+pub use crate::alloc_ops::exec::input_frames;
+use crate::alloc_ops::exec::{self, FRAME_BYTES_MAX, FRAMES_LEN, Session, frame_text};
 
 /// Policy violation (RFC 6455 §7.4.1): Nomad's code for errors of the caller.
 pub const CLOSE_POLICY: u16 = 1008;
@@ -41,7 +41,7 @@ pub const CLOSE_NORMAL: u16 = 1000;
 
 /// Query parameters.
 #[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct ExecQuery {
     #[serde(default)]
     task: String,
     /// JSON list of program and arguments.
@@ -54,7 +54,7 @@ pub(super) struct Wanted {
 pub(super) async fn open(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<ExecQuery>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
     let reach = shared.reach();
@@ -64,7 +64,7 @@ pub(super) async fn open(
     }
     let command: Vec<String> = serde_json::from_str(&wanted.command)
         .map_err(|error| ApiError::bad(format!("command is not a JSON list of strings: {error}")))?;
-    let wanted = exec::Wanted { task: wanted.task, command, terminal: wanted.tty };
+    let wanted = exec::ExecSpec { task: wanted.task, command, terminal: wanted.tty };
     let to_execute = reach.open_exec(&alloc, wanted)?;
     let upgrade =
         upgrade.map_err(|error| ApiError::bad(format!("this endpoint requires a websocket: {error}")))?;

@@ -5,15 +5,15 @@
 //! pointer, `"/Meta/a.b"`. Out: whether an object in its JSON form matches. Comparing a field with a value that it can never have
 //! is an error.
 
+mod tokens;
 mod values;
-mod words;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use serde_json::Value;
 
 use super::error::{ApiError, ApiResult};
-use words::{Word, Words};
+use tokens::{Token, Words};
 
 /// A longer expression is a mistake.
 const TEXT_BYTES_MAX: usize = 4_096;
@@ -201,20 +201,20 @@ impl Scope<'_> {
 }
 
 impl Field {
-    fn read(word: Word) -> ApiResult<Self> {
+    fn read(word: Token) -> ApiResult<Self> {
         Ok(Self(match word {
-            Word::Bare(selector) if selector.contains(['[', ']']) => {
+            Token::Bare(selector) if selector.contains(['[', ']']) => {
                 return Err(ApiError::bad(format!(
                     "filter: {selector:?}: a name in brackets must be quoted"
                 )));
             }
-            Word::Bare(selector) => selector.split('.').map(str::to_owned).collect(),
-            Word::Path(steps) => steps,
+            Token::Bare(selector) => selector.split('.').map(str::to_owned).collect(),
+            Token::Path(steps) => steps,
             // A JSON pointer (RFC 6901).
-            Word::Quoted(pointer) if pointer.starts_with('/') => {
+            Token::Quoted(pointer) if pointer.starts_with('/') => {
                 pointer[1..].split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect()
             }
-            Word::Quoted(_) | Word::Mark(_) => {
+            Token::Quoted(_) | Token::Mark(_) => {
                 return Err(ApiError::bad(format!("filter: a field is expected, not {word}")));
             }
         }))
@@ -261,7 +261,7 @@ impl Field {
 mod tests {
     use serde_json::json;
 
-    use super::{words::DEPTH_MAX, *};
+    use super::{tokens::DEPTH_MAX, *};
 
     #[test]
     fn fields_are_compared_with_values() {

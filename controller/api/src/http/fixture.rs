@@ -21,11 +21,11 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Token, Vitals, serve,
+    Access, Admission, Evaluations, Facts, Frontend, Limits, Listener, Names, Shared, Token, Vitals, serve,
 };
-use crate::reach::bounds::Bounds;
+use crate::alloc_ops::bounds::Bounds;
 
-pub struct Ground {
+pub struct ApiFixture {
     pub dir: tempfile::TempDir,
     pub shared: Arc<Shared>,
     pub telemetry: Telemetry,
@@ -34,13 +34,13 @@ pub struct Ground {
     pub store: watch::Sender<StoreHealth>,
 }
 
-impl Default for Ground {
+impl Default for ApiFixture {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Ground {
+impl ApiFixture {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("api")).unwrap();
@@ -112,7 +112,7 @@ impl Ground {
     }
 
     pub fn serve_for(&self, listener: Listener, router: Router, access: Access, limits: Limits) {
-        let face = Face { router, access, admission: Arc::clone(&self.admission), limits };
+        let face = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
         self.tasks.spawn(serve(listener, face, self.shared.closing.clone()));
     }
 }

@@ -17,12 +17,12 @@ use super::{
     query::{Params, flag, from_text},
     stream::{Form, streamed},
 };
-use crate::reach::files;
+use crate::alloc_ops::files;
 
 /// Query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wanted {
+pub(super) struct FileQuery {
     path: String,
     #[serde(deserialize_with = "from_text")]
     offset: u64,
@@ -41,7 +41,7 @@ fn yes() -> bool {
 pub(super) async fn ls(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<FileQuery>,
 ) -> ApiResult<Json<Vec<FileInfo>>> {
     let reach = shared.reach();
     let list = reach.list(&*reach.alloc(&id)?, &wanted.path).await?;
@@ -51,7 +51,7 @@ pub(super) async fn ls(
 pub(super) async fn stat(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<FileQuery>,
 ) -> ApiResult<Json<FileInfo>> {
     let reach = shared.reach();
     Ok(Json(reach.stat(&*reach.alloc(&id)?, &wanted.path).await?.into()))
@@ -60,34 +60,39 @@ pub(super) async fn stat(
 pub(super) async fn cat(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<FileQuery>,
 ) -> ApiResult<Response> {
-    let wanted = files::Wanted { path: wanted.path, ..files::Wanted::default() };
-    told(shared, &id, wanted, Form::Plain).await
+    let wanted = files::FileRequest { path: wanted.path, ..files::FileRequest::default() };
+    stream_file(shared, &id, wanted, Form::Plain).await
 }
 
 /// `limit` bytes of a file, from `offset`.
 pub(super) async fn readat(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<FileQuery>,
 ) -> ApiResult<Response> {
-    let Wanted { path, offset, limit, .. } = wanted;
-    let wanted = files::Wanted { path, offset, limit, ..files::Wanted::default() };
-    told(shared, &id, wanted, Form::Plain).await
+    let FileQuery { path, offset, limit, .. } = wanted;
+    let wanted = files::FileRequest { path, offset, limit, ..files::FileRequest::default() };
+    stream_file(shared, &id, wanted, Form::Plain).await
 }
 
 /// A file in Nomad's frames. Follows the file as it grows unless `follow=false`.
 pub(super) async fn stream(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<FileQuery>,
 ) -> ApiResult<Response> {
-    let Wanted { path, offset, limit, origin, follow } = wanted;
-    told(shared, &id, files::Wanted { path, offset, limit, origin, follow }, Form::Frames).await
+    let FileQuery { path, offset, limit, origin, follow } = wanted;
+    stream_file(shared, &id, files::FileRequest { path, offset, limit, origin, follow }, Form::Frames).await
 }
 
-async fn told(shared: Arc<Shared>, id: &str, wanted: files::Wanted, form: Form) -> ApiResult<Response> {
+async fn stream_file(
+    shared: Arc<Shared>,
+    id: &str,
+    wanted: files::FileRequest,
+    form: Form,
+) -> ApiResult<Response> {
     let reach = shared.reach();
     let telling = reach.open_file(&*reach.alloc(id)?, wanted).await?;
     Ok(streamed(&shared, form.content_type(), |pieces| telling.run(form, pieces)))

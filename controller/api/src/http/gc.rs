@@ -9,7 +9,7 @@ use axum::{
     extract::{Path, State},
 };
 use herdlet_agent::gc::Scope;
-use herdlet_api_types::gc::Ended;
+use herdlet_api_types::gc::Collectable;
 use serde_json::Value;
 
 use super::{
@@ -30,7 +30,7 @@ pub(super) async fn ended(
 }
 
 /// Collects everything that has ended, and returns the list.
-pub(super) async fn collect(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Vec<Ended>>> {
+pub(super) async fn collect(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Vec<Collectable>>> {
     Ok(Json(shared.gc.collect_now(Scope::All).await?))
 }
 

@@ -21,7 +21,7 @@ use super::{
     error::{ApiError, ApiResult},
     payload,
     query::{Params, Read, Source, flag},
-    target::Changed,
+    target::JobChange,
     trigger::Trigger,
 };
 
@@ -49,9 +49,9 @@ fn allocs_of(shared: &Shared, view: &JobView) -> Vec<Arc<AllocView>> {
 }
 
 /// A job with its status and, if it was dispatched, its payload.
-pub(super) fn shown(view: &JobView) -> Value {
+pub(super) fn to_json(view: &JobView) -> Value {
     let mut whole = nomad::whole_job(view);
-    whole["Payload"] = payload::shown(&view.job);
+    whole["Payload"] = payload::to_json(&view.job);
     whole
 }
 
@@ -61,7 +61,7 @@ pub(super) async fn read(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
-    shared.answer(&read, |shared| Ok(shown(&*shared.known_job(&key)?))).await
+    shared.answer(&read, |shared| Ok(to_json(&*shared.known_job(&key)?))).await
 }
 
 pub(super) async fn allocations(
@@ -138,7 +138,7 @@ pub(super) async fn start(
 }
 
 /// The response to a change that may have created a version. Adds its number to Nomad's fields.
-pub(super) fn reversioned(eval: &str, Changed { index, version }: Changed, warnings: &str) -> Value {
+pub(super) fn reversioned(eval: &str, JobChange { index, version }: JobChange, warnings: &str) -> Value {
     let mut answer = registered(eval, index, index, warnings);
     answer["JobVersion"] = version.into();
     answer
@@ -174,7 +174,7 @@ pub(super) async fn remove(
             (shared.accepted(Command::DeleteVersion { job: job.clone(), version }).await?, None)
         }
         (false, None) => {
-            let Changed { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
+            let JobChange { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
             (index, Some(version))
         }
         (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version requires purge=true")),

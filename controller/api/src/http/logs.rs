@@ -18,11 +18,11 @@ use super::{
     query::{Params, flag, from_text},
     stream::{Form, streamed},
 };
-use crate::reach::logs;
+use crate::alloc_ops::logs;
 
 /// Query parameters.
 #[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct LogQuery {
     #[serde(default)]
     task: String,
     #[serde(default, rename = "type")]
@@ -42,10 +42,10 @@ pub(super) struct Wanted {
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<LogQuery>,
 ) -> ApiResult<Response> {
-    let Wanted { task, kind, follow, offset, origin, plain, tail, since } = wanted;
-    let wanted = logs::Wanted { task, kind, follow, offset, origin, tail, since };
+    let LogQuery { task, kind, follow, offset, origin, plain, tail, since } = wanted;
+    let wanted = logs::LogRequest { task, kind, follow, offset, origin, tail, since };
     let (reach, form) = (shared.reach(), Form::of(plain));
     let reading = reach.open_log(&*reach.alloc(&id)?, wanted).await?;
     let model = Arc::clone(&shared.model);

@@ -14,12 +14,12 @@ use super::{
     query::{Params, flag},
     stream::{Form, streamed},
 };
-use crate::reach::monitor;
+use crate::alloc_ops::monitor;
 
 /// Query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wanted {
+pub(super) struct MonitorQuery {
     log_level: String,
     #[serde(deserialize_with = "flag")]
     log_json: bool,
@@ -31,7 +31,7 @@ pub(super) struct Wanted {
 
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<MonitorQuery>,
 ) -> ApiResult<Response> {
     if !matches!(wanted.server_id.as_str(), "" | "leader") {
         return Err(ApiError::bad(format!("unknown server {:?}", wanted.server_id)));

@@ -37,7 +37,7 @@ pub(super) async fn list(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let found = |shared: &Shared| Ok(names(shared).into_iter().map(Namespace).collect());
-    shared.list(&read, found, |_, Namespace(name)| shown(name)).await
+    shared.list(&read, found, |_, Namespace(name)| to_json(name)).await
 }
 
 pub(super) async fn read(
@@ -47,7 +47,7 @@ pub(super) async fn read(
 ) -> ApiResult<Response> {
     let one = |shared: &Shared| {
         let known = names(shared).contains(&name);
-        known.then(|| shown(&name)).ok_or_else(|| ApiError::NotFound("namespace not found".to_owned()))
+        known.then(|| to_json(&name)).ok_or_else(|| ApiError::NotFound("namespace not found".to_owned()))
     };
     shared.answer(&read, one).await
 }
@@ -57,7 +57,7 @@ pub(super) fn names(shared: &Shared) -> BTreeSet<String> {
     of_jobs.chain(["default".to_owned()]).collect()
 }
 
-fn shown(name: &str) -> Value {
+fn to_json(name: &str) -> Value {
     let description = if name == "default" { "Default shared namespace" } else { "" };
     json!({
         "Name": name, "Description": description, "Quota": "", "Capabilities": null, "Meta": null,

@@ -10,7 +10,7 @@ use axum::{
 };
 use herdlet_api_types::{
     api::VERSION,
-    nomad::{self, Capacity, Machine, Wanted},
+    nomad::{self, Capacity, Inclusion, Machine},
     view::AllocView,
 };
 use herdlet_driver::Entries;
@@ -54,7 +54,7 @@ pub(super) async fn list(
     Params(read): Params<Read>,
     Params(extra): Params<Extra>,
 ) -> ApiResult<Response> {
-    let wanted = |asked| if asked { Wanted::Yes } else { Wanted::No };
+    let wanted = |asked| if asked { Inclusion::Yes } else { Inclusion::No };
     let show =
         |_: &Shared, machine: &Machine| nomad::node_stub(machine, wanted(extra.os), wanted(extra.resources));
     shared.list(&read, |shared| Ok(vec![machine(shared)]), show).await

@@ -11,7 +11,7 @@ use serde_json::Value;
 const LITERAL_BYTES_MAX: usize = 1 << 16;
 
 /// Null if there is no payload.
-pub(super) fn shown(job: &Job) -> Value {
+pub(super) fn to_json(job: &Job) -> Value {
     let payload = job.dispatched().and_then(|(payload, _)| STANDARD.decode(payload).ok());
     payload
         .filter(|bytes| !bytes.is_empty())

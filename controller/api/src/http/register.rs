@@ -136,7 +136,7 @@ pub(super) async fn plan(
         .map(|group| {
             // A parent job has no allocations of its own.
             let own = if job.makes_children() { Updates::default() } else { updates(&shared, &job, group) };
-            (group.to_owned(), with_canaries(own, &job, group).shown())
+            (group.to_owned(), with_canaries(own, &job, group).to_json())
         })
         .collect();
     let warnings = with_lacking(&shared, warnings, &job).await;
@@ -186,7 +186,7 @@ pub(super) fn unplaced(shared: &Shared, job: &Job) -> BTreeMap<String, (Unplaced
 fn taken_by_others(shared: &Shared, job: &Job) -> Room {
     let key = job.key();
     let stays = |view: &AllocView| {
-        let count = job.group(&view.spec.group).map_or(0, |group| job.wanted(group));
+        let count = job.group(&view.spec.group).map_or(0, |group| job.desired_count(group));
         view.spec.job_key != key
             || view.spec.index < count && same_work(&view.spec.job, job, &view.spec.group)
     };

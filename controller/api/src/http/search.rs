@@ -19,7 +19,7 @@ const MATCHES_LEN_MAX: usize = 20;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Wanted {
+pub(super) struct SearchQuery {
     prefix: String,
     context: String,
 }
@@ -42,7 +42,7 @@ const CONTEXTS: [&str; 11] = [
 pub(super) async fn prefix(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
-    body::Json(wanted): body::Json<Wanted>,
+    body::Json(wanted): body::Json<SearchQuery>,
 ) -> ApiResult<Json<Value>> {
     let contexts: Vec<&str> = match wanted.context.as_str() {
         "" | "all" => CONTEXTS.to_vec(),

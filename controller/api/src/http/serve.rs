@@ -5,8 +5,8 @@
 //! [`Shared::closing`](super::Shared::closing), and waits a moment for the other requests.
 
 mod connections;
-mod place;
 mod refusal;
+mod socket_path;
 
 use std::{
     fs::Permissions,
@@ -24,7 +24,7 @@ use herdlet_config::http::PER_PEER_MAX;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
-use self::{connections::Connections, place::Place};
+use self::{connections::Connections, socket_path::SocketPath};
 use super::{
     admission::{Access, Admission},
     tls::Tls,
@@ -172,7 +172,7 @@ impl Listener {
 }
 
 /// What a listener serves, and to whom.
-pub struct Face {
+pub struct Frontend {
     pub router: Router,
     pub access: Access,
     /// Shared by all listeners of an agent.
@@ -181,11 +181,11 @@ pub struct Face {
 }
 
 /// Serves a face until `closing` is cancelled. The unix socket needs no token, even if the face does.
-pub async fn serve(mut listener: Listener, face: Face, closing: CancellationToken) {
+pub async fn serve(mut listener: Listener, face: Frontend, closing: CancellationToken) {
     let limits = face.limits;
     let connections = Connections::new(face, listener.address(), closing.clone());
     let mut place = match &listener {
-        Listener::Unix { path, .. } => Some(Place::new(path)),
+        Listener::Unix { path, .. } => Some(SocketPath::new(path)),
         Listener::Tcp(_) | Listener::Tls(..) => None,
     };
     loop {
@@ -218,7 +218,7 @@ pub async fn serve(mut listener: Listener, face: Face, closing: CancellationToke
 }
 
 /// Waits until the unix socket is gone, then creates it again. Never returns for TCP. Cancel-safe.
-async fn again(place: &mut Option<Place>) -> Option<Listener> {
+async fn again(place: &mut Option<SocketPath>) -> Option<Listener> {
     match place {
         Some(place) => {
             place.lost().await;

@@ -84,7 +84,7 @@ pub(super) async fn list(
 /// Query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wanted {
+pub(super) struct ServiceQuery {
     /// Include instances that may not receive requests now.
     #[serde(deserialize_with = "flag")]
     all: bool,
@@ -97,7 +97,7 @@ pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     Params(read): Params<Read>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<ServiceQuery>,
 ) -> ApiResult<Response> {
     let choice = Choice::parse(&wanted.choose)?;
     let instances = |shared: &Shared| {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Shared, error::ApiResult, query::Params};
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct StatsQuery {
     #[serde(default)]
     task: String,
 }
@@ -20,7 +20,7 @@ pub(super) struct Wanted {
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(wanted): Params<Wanted>,
+    Params(wanted): Params<StatsQuery>,
 ) -> ApiResult<Json<Value>> {
     let reach = shared.reach();
     let usage = reach.usage(&*reach.alloc(&id)?, &wanted.task).await?;

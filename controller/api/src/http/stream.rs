@@ -14,8 +14,8 @@ use futures_util::stream;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use crate::reach::stream::PIECES_LEN;
-pub(super) use crate::reach::stream::{Form, Gone, Pieces};
+use crate::alloc_ops::stream::PIECES_LEN;
+pub(super) use crate::alloc_ops::stream::{Form, Gone, Pieces};
 
 /// An answer with the pieces that `produce` sends.
 pub(super) fn streamed<F>(

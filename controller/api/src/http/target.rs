@@ -13,18 +13,18 @@ use super::{
     Shared,
     error::{ApiError, ApiResult, unexpected},
 };
-use crate::reach::{self, Reach};
+use crate::alloc_ops::{self, AllocOps};
 
 impl Shared {
     /// Access to the allocations.
-    pub fn reach(&self) -> Reach {
-        Reach {
+    pub fn reach(&self) -> AllocOps {
+        AllocOps {
             model: Arc::clone(&self.model),
             drivers: self.drivers.clone(),
             paths: self.paths.clone(),
             requests: self.requests.clone(),
             gc: Arc::clone(&self.gc),
-            core_mhz: self.facts.room.0.cpu_mhz / *reach::CORES,
+            core_mhz: self.facts.room.0.cpu_mhz / *alloc_ops::CORES,
             bounds: self.bounds.clone(),
         }
     }
@@ -55,18 +55,18 @@ impl Shared {
     }
 
     /// The same for a change of one job: returns its new version.
-    pub(super) async fn job_changed(&self, command: Command) -> ApiResult<Changed> {
+    pub(super) async fn job_changed(&self, command: Command) -> ApiResult<JobChange> {
         let reply = self.request(command).await?;
         let Reply::Applied { index, ref jobs, .. } = reply else { return Err(unexpected(reply)) };
         match &jobs[..] {
-            [job] => Ok(Changed { index, version: job.version }),
+            [job] => Ok(JobChange { index, version: job.version }),
             _ => Err(unexpected(reply)),
         }
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Changed {
+pub(super) struct JobChange {
     /// The index of the commit.
     pub(super) index: u64,
     /// The new version of the job.

@@ -26,12 +26,12 @@ use herdlet_runtime::{CommitIndex, Gate, Publisher, StoreHealth};
 use herdlet_services::catalog::BuiltIn;
 use tokio_util::sync::CancellationToken;
 
-use super::{Limits, Listener, Token, Vitals, fixture::Ground, metrics_router, router};
+use super::{Limits, Listener, Token, Vitals, fixture::ApiFixture, metrics_router, router};
 
 /// A test fails after this time: on an idle machine the step takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-impl Ground {
+impl ApiFixture {
     async fn unix(&self, limits: Limits) -> Client {
         let listener = Listener::unix(&self.socket()).await.unwrap();
         self.serve(listener, router(Arc::clone(&self.shared)), None, limits);
@@ -51,7 +51,7 @@ impl Ground {
 
 #[tokio::test]
 async fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
-    let mut agent = Ground::new();
+    let mut agent = ApiFixture::new();
     let (opener, gate) = Gate::closed();
     Arc::get_mut(&mut agent.shared).unwrap().restored = gate;
     let _client = agent.unix(Limits::default()).await;

@@ -51,11 +51,11 @@ pub enum TlsError {
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
-    known: Mutex<Known>,
+    known: Mutex<LoadedTls>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct LoadedTls {
     stamps: Vec<Stamp>,
     config: Arc<ServerConfig>,
     /// None if the certificates have no limit.
@@ -75,7 +75,7 @@ impl Tls {
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let stamps = stamps(&files);
         let (config, validity) = config(&files)?;
-        let known = Known { stamps, config: Arc::new(config), validity, refused: None };
+        let known = LoadedTls { stamps, config: Arc::new(config), validity, refused: None };
         Ok(Self { files, known: Mutex::new(known) })
     }
 
@@ -122,7 +122,7 @@ impl Tls {
     }
 
     /// The present state of the files, or the last usable one.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LoadedTls> {
         let stamps = stamps(&self.files);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.stamps != stamps {

@@ -166,7 +166,7 @@ fn job(html: &mut String, row: &JobRow, allocs: &[Arc<AllocView>], now: Now) {
         format_args!(
             "</details></td><td>{}</td><td class=\"{state}\">{}</td><td class=\"number\">{}/{}</td><td>{}</td></tr>\n",
             row.versions(),
-            row.standing(),
+            row.progress_text(),
             row.healthy,
             row.wanted,
             escaped(&row.outlook(UnixNanos(now.wall_ns))),

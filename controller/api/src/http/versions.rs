@@ -48,7 +48,7 @@ pub(super) async fn list(
         let view = shared.known_job(&key)?;
         let shown = |version: &JobVersion| {
             let mut whole = nomad::job_version(&view, version);
-            whole["Payload"] = payload::shown(&version.job);
+            whole["Payload"] = payload::to_json(&version.job);
             whole
         };
         let versions: Vec<Value> = newest_first(&view).iter().map(shown).collect();

@@ -3,10 +3,10 @@
 use std::{fs::File, os::unix::fs::MetadataExt as _, os::unix::fs::PermissionsExt as _};
 
 use super::*;
-use crate::test_ground::leave_out;
+use crate::test_env::leave_out;
 
 /// An open directory on a file system with lists; reports the test as skipped if the temporary directory's has none.
-fn ground() -> Option<(tempfile::TempDir, File)> {
+fn acl_dir() -> Option<(tempfile::TempDir, File)> {
     let temp = tempfile::tempdir().unwrap();
     let dir = File::open(temp.path()).unwrap();
     match Acl::read(&dir) {
@@ -32,7 +32,7 @@ fn example() -> Acl {
 
 #[test]
 fn what_is_written_is_read_and_seen_in_the_mode() {
-    let Some((temp, dir)) = ground() else { return };
+    let Some((temp, dir)) = acl_dir() else { return };
     let mode = || temp.path().metadata().unwrap().mode() & 0o7777;
     std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o1751)).unwrap();
     assert_eq!(Acl::read(&dir).unwrap(), Acl::from_mode(0o751));
@@ -49,7 +49,7 @@ fn what_is_written_is_read_and_seen_in_the_mode() {
 
 #[test]
 fn a_long_list_is_read_whole() {
-    let Some((_temp, dir)) = ground() else { return };
+    let Some((_temp, dir)) = acl_dir() else { return };
     let acl = Acl::of_users(Perm::ALL, (1000..1100).map(|uid| (uid, Perm::EXECUTE)));
     acl.write(&dir).unwrap();
     assert_eq!(Acl::read(&dir).unwrap(), acl);
@@ -57,7 +57,7 @@ fn a_long_list_is_read_whole() {
 
 #[test]
 fn a_mode_that_is_changed_later_changes_the_mask() {
-    let Some((temp, dir)) = ground() else { return };
+    let Some((temp, dir)) = acl_dir() else { return };
     example().write(&dir).unwrap();
     std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
     let acl = Acl::read(&dir).unwrap();

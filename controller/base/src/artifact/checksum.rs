@@ -10,13 +10,13 @@ use md5::Digest as _;
 /// An expected checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checksum {
-    kind: Kind,
+    kind: Algorithm,
     hex: String,
 }
 
 /// How a job gives a checksum.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Written {
+pub enum ChecksumSource {
     Value(Checksum),
     /// In a checksum list at this URL.
     List(String),
@@ -34,21 +34,21 @@ pub enum ChecksumError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Algorithm {
     Md5,
     Sha1,
     Sha256,
     Sha512,
 }
 
-const KINDS: [(&str, Kind, usize); 4] = [
-    ("md5", Kind::Md5, 32),
-    ("sha1", Kind::Sha1, 40),
-    ("sha256", Kind::Sha256, 64),
-    ("sha512", Kind::Sha512, 128),
+const KINDS: [(&str, Algorithm, usize); 4] = [
+    ("md5", Algorithm::Md5, 32),
+    ("sha1", Algorithm::Sha1, 40),
+    ("sha256", Algorithm::Sha256, 64),
+    ("sha512", Algorithm::Sha512, 128),
 ];
 
-impl Written {
+impl ChecksumSource {
     /// Parses the specification.
     ///
     /// # Errors
@@ -104,10 +104,10 @@ impl Checksum {
     /// Starts a computation of the same kind.
     pub fn begin(&self) -> Hasher {
         match self.kind {
-            Kind::Md5 => Hasher::Md5(md5::Md5::new()),
-            Kind::Sha1 => Hasher::Other(digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY)),
-            Kind::Sha256 => Hasher::Other(digest::Context::new(&digest::SHA256)),
-            Kind::Sha512 => Hasher::Other(digest::Context::new(&digest::SHA512)),
+            Algorithm::Md5 => Hasher::Md5(md5::Md5::new()),
+            Algorithm::Sha1 => Hasher::Other(digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY)),
+            Algorithm::Sha256 => Hasher::Other(digest::Context::new(&digest::SHA256)),
+            Algorithm::Sha512 => Hasher::Other(digest::Context::new(&digest::SHA512)),
         }
     }
 

@@ -101,13 +101,13 @@ impl Source {
     }
 
     /// The address without user, password and query, for logs and errors.
-    pub fn told(&self) -> String {
-        told(&self.url)
+    pub fn redacted(&self) -> String {
+        redacted_url(&self.url)
     }
 }
 
 /// The address without user, password and query, for logs and errors.
-pub fn told(url: &Url) -> String {
+pub fn redacted_url(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
 }

@@ -147,7 +147,7 @@ impl Hub {
             match events.next() {
                 Ok(event) => {
                     let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-                    self.tell(event.wd(), name, event.events());
+                    self.notify(event.wd(), name, event.events());
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
@@ -168,7 +168,7 @@ impl Hub {
         }
     }
 
-    fn tell(&self, watch: i32, name: Option<&OsStr>, what: ReadFlags) {
+    fn notify(&self, watch: i32, name: Option<&OsStr>, what: ReadFlags) {
         let mut watched = self.watched();
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
             // Events were lost: anything may have changed.

@@ -132,7 +132,7 @@ pub struct MountWatch {
     base: PathBuf,
     given: PathBuf,
     file: AsyncFd<PolledFile>,
-    known: BTreeMap<u64, Seen>,
+    known: BTreeMap<u64, WatchedMount>,
     /// Places whose mount is gone and has not been forgotten or replaced.
     gone: BTreeSet<PathBuf>,
     /// CPU time of the last reading: on a busy machine the elapsed time may be much longer.
@@ -141,7 +141,7 @@ pub struct MountWatch {
 
 /// A mount as the watch remembers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct WatchedMount {
     point: PathBuf,
     is_ours: bool,
 }
@@ -209,7 +209,7 @@ impl MountWatch {
         self.gone.remove(point);
     }
 
-    fn as_given(&self, point: &Path) -> PathBuf {
+    fn original_path(&self, point: &Path) -> PathBuf {
         // Joining an empty path would add a slash.
         match point.strip_prefix(&self.base) {
             Ok(below) if !below.as_os_str().is_empty() => self.given.join(below),
@@ -217,12 +217,12 @@ impl MountWatch {
         }
     }
 
-    fn read(&mut self) -> io::Result<BTreeMap<u64, Seen>> {
+    fn read(&mut self) -> io::Result<BTreeMap<u64, WatchedMount>> {
         let before = spent();
         let bytes = self.file.get_ref().read()?;
-        let seen = parse(&bytes, &self.base)
-            .into_iter()
-            .map(|mount| (mount.id, Seen { point: self.as_given(&mount.point), is_ours: mount.is_ours() }));
+        let seen = parse(&bytes, &self.base).into_iter().map(|mount| {
+            (mount.id, WatchedMount { point: self.original_path(&mount.point), is_ours: mount.is_ours() })
+        });
         let seen = seen.collect();
         self.cost = spent().saturating_sub(before);
         Ok(seen)
@@ -323,8 +323,8 @@ fn register(file: PolledFile) -> io::Result<AsyncFd<PolledFile>> {
 
 /// New, removed and still missing mounts. Our own new mounts are left out: they hide nothing.
 fn difference(
-    before: &BTreeMap<u64, Seen>,
-    now: &BTreeMap<u64, Seen>,
+    before: &BTreeMap<u64, WatchedMount>,
+    now: &BTreeMap<u64, WatchedMount>,
     gone: &mut BTreeSet<PathBuf>,
 ) -> Vec<MountChange> {
     let here: BTreeSet<&PathBuf> = now.values().map(|seen| &seen.point).collect();
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_change_is_what_came_and_what_went() {
-        let seen = |point: &str, is_ours| Seen { point: point.into(), is_ours };
+        let seen = |point: &str, is_ours| WatchedMount { point: point.into(), is_ours };
         let before = BTreeMap::from([(1, seen("/a", true)), (2, seen("/b", false))]);
         let now = BTreeMap::from([(2, seen("/b", false)), (3, seen("/a", false)), (4, seen("/c", true))]);
         let mut gone = BTreeSet::new();
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_told_until_something_is_there_again() {
-        let at = |id| BTreeMap::from([(id, Seen { point: "/a".into(), is_ours: true })]);
+        let at = |id| BTreeMap::from([(id, WatchedMount { point: "/a".into(), is_ours: true })]);
         let none = BTreeMap::new();
         let unmounted = [MountChange::Unmounted("/a".into())];
         let mut gone = BTreeSet::new();

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::FileType;
 
-use super::{Guard, OwnershipError, TRUSTED_GROUPS, TRUSTED_USERS, walk::Node};
+use super::{OwnershipError, TRUSTED_GROUPS, TRUSTED_USERS, TrustPolicy, walk::Node};
 
 /// A file or directory that another user can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Exposed {
     right: Right,
     /// Who can change it, as messages name them.
     by: String,
-    place: Place,
+    place: PathRole,
     /// The agent's user, as in commands.
     agent: String,
     /// Who can run the command that fixes it.
@@ -43,7 +43,7 @@ pub(super) enum Right {
 
 /// How the object relates to the path that was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PathRole {
     /// The path itself.
     Itself,
     /// The target of links in the path.
@@ -71,7 +71,12 @@ impl Exposed {
         self
     }
 
-    pub(super) fn new(guard: &Guard, (at, node): (&Path, &Node), right: Right, place: Place) -> Box<Self> {
+    pub(super) fn new(
+        guard: &TrustPolicy,
+        (at, node): (&Path, &Node),
+        right: Right,
+        place: PathRole,
+    ) -> Box<Self> {
         let accounts = &guard.accounts;
         let (owner, group) = (accounts.described(node.uid), accounts.described_group(node.gid));
         let by = match right {
@@ -88,7 +93,7 @@ impl Exposed {
             }
         };
         // If we may revoke the group's right, that is the fix.
-        let is_ours = place != Place::Way && (guard.uid == 0 || guard.uid == node.uid);
+        let is_ours = place != PathRole::Way && (guard.uid == 0 || guard.uid == node.uid);
         let trust = match right {
             Right::Owner => Some((TRUSTED_USERS, accounts.name(node.uid))),
             Right::Group if !is_ours => Some((TRUSTED_GROUPS, accounts.group_name(node.gid))),
@@ -105,23 +110,23 @@ impl Exposed {
 
     /// As [`Self::of`], for a file in one of the agent's own directories.
     pub(super) fn kept(mut self: Box<Self>, path: &Path) -> OwnershipError {
-        self.place = Place::Kept;
+        self.place = PathRole::Kept;
         OwnershipError::Exposed { path: path.to_owned(), exposed: self }
     }
 
     /// Sets the path that was checked.
     pub(super) fn of(mut self: Box<Self>, path: &Path) -> OwnershipError {
         if self.at == path {
-            self.place = Place::Itself;
+            self.place = PathRole::Itself;
         }
         OwnershipError::Exposed { path: path.to_owned(), exposed: self }
     }
 
     fn repair(&self) -> String {
         match self.place {
-            Place::Way => self.repair_of_way(),
-            Place::Itself | Place::Target => self.repair_of_target(),
-            Place::Kept => self.repair_of_kept(),
+            PathRole::Way => self.repair_of_way(),
+            PathRole::Itself | PathRole::Target => self.repair_of_target(),
+            PathRole::Kept => self.repair_of_kept(),
         }
     }
 
@@ -250,8 +255,8 @@ impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, owner, mode, by, place, agent, trust, .. } = self;
         match place {
-            Place::Itself => f.write_str("it")?,
-            Place::Target | Place::Way | Place::Kept => f.write_str(&shown(at))?,
+            PathRole::Itself => f.write_str("it")?,
+            PathRole::Target | PathRole::Way | PathRole::Kept => f.write_str(&escape_path(at))?,
         }
         let mode = mode & 0o7777;
         write!(f, " belongs to {owner} and has mode {mode:04o}, so {by} could change it; {}", self.repair())?;
@@ -271,7 +276,7 @@ impl fmt::Display for Exposed {
 }
 
 /// A path for messages: another user may have put control characters for terminals into its names.
-pub fn shown(path: &Path) -> String {
+pub fn escape_path(path: &Path) -> String {
     let text = path.to_string_lossy();
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     if text.chars().any(char::is_control) { text.chars().map(escaped).collect() } else { text.into_owned() }

@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Guard, OwnershipError, exposed::Exposed, unless_absent, walk, walk::End};
-use crate::ownership::exposed::{Place, Right};
+use super::{OwnershipError, TrustPolicy, exposed::Exposed, unless_absent, walk, walk::End};
+use crate::ownership::exposed::{PathRole, Right};
 
 /// Directories that contain only the agent's own files.
 const OWN: [&str; 5] = ["accepted", "bin", "folders", "keys", "node"];
@@ -30,7 +30,7 @@ pub fn check_kept(dir: &Path) -> Result<(), OwnershipError> {
 
 /// The untrusted files in the state directory `dir`. If the directory itself is untrusted, it is the only result.
 pub fn exposed_kept(dir: &Path) -> Vec<OwnershipError> {
-    let guard = Guard::of_process();
+    let guard = TrustPolicy::of_process();
     let end = walk::walk(dir, &guard).and_then(|end| guard.end(dir, &end).map(|()| end));
     match end {
         Ok(end) => {
@@ -43,7 +43,7 @@ pub fn exposed_kept(dir: &Path) -> Vec<OwnershipError> {
 }
 
 struct Inspection<'g> {
-    guard: &'g Guard,
+    guard: &'g TrustPolicy,
     left: usize,
     exposed: Vec<OwnershipError>,
 }
@@ -107,7 +107,7 @@ impl Inspection<'_> {
     }
 
     fn report(&mut self, path: &Path, (at, node): (&Path, &walk::Node), right: Right) {
-        self.exposed.push(Exposed::new(self.guard, (at, node), right, Place::Kept).kept(path));
+        self.exposed.push(Exposed::new(self.guard, (at, node), right, PathRole::Kept).kept(path));
     }
 
     fn report_unknown(&mut self, path: &Path, source: io::Error) {
@@ -119,7 +119,7 @@ impl Inspection<'_> {
     fn inspect(&mut self, dir: &End, path: &Path) -> Option<End> {
         let unknown = |source| OwnershipError::Unknown { path: path.to_owned(), source };
         let kept = |at: &Path, node: &walk::Node, right| {
-            Exposed::new(self.guard, (at, node), right, Place::Kept).kept(path)
+            Exposed::new(self.guard, (at, node), right, PathRole::Kept).kept(path)
         };
         let judged = || {
             let node = dir.entry(path).map_err(unknown)?;

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::fs::{Access, AtFlags, CWD};
 
-use super::Guard;
+use super::TrustPolicy;
 
 /// The directory belongs to another user. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +29,14 @@ pub struct ForeignSession {
 /// # Errors
 /// [`ForeignSession`].
 pub fn check_session<'p>(mut paths: impl Iterator<Item = &'p Path>) -> Result<(), ForeignSession> {
-    let guard = Guard::of_process();
+    let guard = TrustPolicy::of_process();
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(dir) if guard.uid != 0 && paths.any(|path| path.starts_with(&dir)) => guard.session(&dir),
         Some(_) | None => Ok(()),
     }
 }
 
-impl Guard {
+impl TrustPolicy {
     /// A missing directory passes: this check doesn't cover it.
     pub(super) fn session(&self, dir: &Path) -> Result<(), ForeignSession> {
         let Ok(owner) = std::fs::metadata(dir).map(|meta| meta.uid()) else { return Ok(()) };

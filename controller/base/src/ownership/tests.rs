@@ -11,7 +11,7 @@ use crate::acl::{Acl, AclError, Perm};
 
 const NOBODY: u32 = 65_534;
 
-fn ground() -> tempfile::TempDir {
+fn temp_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("a/b")).unwrap();
     fs::write(dir.path().join("a/b/file"), "x").unwrap();
@@ -44,7 +44,7 @@ fn why(result: Result<(), OwnershipError>) -> String {
 
 #[test]
 fn what_only_we_can_change_is_trusted_below_a_sticky_directory_too() {
-    let ground = ground();
+    let ground = temp_dir();
     let file = ground.path().join("a/b/file");
     check(&file).unwrap();
     check_way(&file).unwrap();
@@ -56,7 +56,7 @@ fn what_only_we_can_change_is_trusted_below_a_sticky_directory_too() {
 
 #[test]
 fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
-    let ground = ground();
+    let ground = temp_dir();
     let file = ground.path().join("a/b/file");
     for (path, mode, said) in [
         ("a/b/file", 0o646, "so everybody could change it; check what is in it and run `chmod o-w /"),
@@ -81,7 +81,7 @@ fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
 
 #[test]
 fn a_sticky_directory_does_not_protect_what_is_obeyed_in_it() {
-    let ground = ground();
+    let ground = temp_dir();
     let folder = ground.path().join("a/b");
     set_mode(&folder, 0o1777);
     let refused = why(check(&folder));
@@ -92,7 +92,7 @@ fn a_sticky_directory_does_not_protect_what_is_obeyed_in_it() {
 
 #[test]
 fn what_is_not_there_is_judged_by_where_it_would_be() {
-    let ground = ground();
+    let ground = temp_dir();
     let missing = ground.path().join("a/b/new/deeper");
     assert!(check(&missing).unwrap_err().is_absent());
     check_way(&missing).unwrap();
@@ -104,7 +104,7 @@ fn what_is_not_there_is_judged_by_where_it_would_be() {
 
 #[test]
 fn links_are_walked_and_circles_end() {
-    let ground = ground();
+    let ground = temp_dir();
     symlink("a/../a/b", ground.path().join("relative")).unwrap();
     symlink(ground.path().join("relative/file"), ground.path().join("absolute")).unwrap();
     check(&ground.path().join("absolute")).unwrap();
@@ -120,7 +120,7 @@ fn owners_count_wherever_they_are() {
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let file = ground.path().join("a/b/file");
     for path in ["a/b/file", "a/b", "a"] {
         let path = ground.path().join(path);
@@ -157,7 +157,7 @@ fn an_access_list_counts_where_its_mask_lets_it() {
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let file = ground.path().join("a/b/file");
     let set = |mask| {
         let read = Perm::from_bits(4);
@@ -206,7 +206,7 @@ fn a_group_is_private_where_nobody_else_is_in_it() {
 
 #[test]
 fn files_of_a_directory_are_judged_each_for_itself_and_not_where_the_directory_is_exposed() {
-    let ground = ground();
+    let ground = temp_dir();
     let dir = ground.path().join("a/b");
     let (open, link, absent) = (dir.join("open"), dir.join("link"), dir.join("absent"));
     fs::write(&open, "x").unwrap();
@@ -249,15 +249,15 @@ fn an_agent_that_is_not_root_may_trust_the_group_of_its_volume() {
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let dir = ground.path().join("a/b");
     chown(&dir, Some(0), Some(2_000)).unwrap();
     set_mode(&dir, 0o2775);
     let guard = |uid, groups| {
         let accounts = Accounts::of_machine();
-        Guard { uid, others: trusted("", groups, &accounts), accounts }
+        TrustPolicy { uid, others: trusted("", groups, &accounts), accounts }
     };
-    let judged = |guard: Guard| guard.end(&dir, &walk::walk(&dir, &guard)?);
+    let judged = |guard: TrustPolicy| guard.end(&dir, &walk::walk(&dir, &guard)?);
     let refused = why(judged(guard(1_000, "")));
     assert!(refused.contains("so group 2000 could change it"), "{refused}");
     assert!(refused.contains("HERDLET_TRUSTED_GROUPS=2000"), "{refused}");
@@ -265,9 +265,9 @@ fn an_agent_that_is_not_root_may_trust_the_group_of_its_volume() {
     assert!(!why(judged(guard(0, ""))).contains(TRUSTED_GROUPS), "root can take the right from the group");
 }
 
-fn stranger(uid: u32, users: &str, groups: &str) -> Guard {
+fn stranger(uid: u32, users: &str, groups: &str) -> TrustPolicy {
     let accounts = Accounts::of_files("/nowhere", "/nowhere");
-    Guard { uid, others: trusted(users, groups, &accounts), accounts }
+    TrustPolicy { uid, others: trusted(users, groups, &accounts), accounts }
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn a_directory_for_run_time_files_of_another_user_is_reported_with_what_to_do() 
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let dir = ground.path().join("a");
     chown(&dir, Some(NOBODY), None).unwrap();
     stranger(NOBODY, "", "").session(&dir).unwrap();
@@ -302,7 +302,7 @@ fn names_in_commands_are_quoted_and_odd_ones_left_out() {
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     for (name, offered) in
         [("plain", "plain`"), ("$(x) 'y'", r"/$(x) '\''y'\'''`"), ("li\nne", "use a file of root")]
     {
@@ -316,9 +316,9 @@ fn names_in_commands_are_quoted_and_odd_ones_left_out() {
 }
 
 /// A guard for an agent with this user.
-fn guard_of(uid: u32) -> Guard {
+fn guard_of(uid: u32) -> TrustPolicy {
     let accounts = Accounts::of_machine();
-    Guard { uid, others: trusted("", "", &accounts), accounts }
+    TrustPolicy { uid, others: trusted("", "", &accounts), accounts }
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_command_is_given_only_if_the_agents_user_can_run_it() {
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let (dir, file) = (ground.path().join("a/b"), ground.path().join("a/b/file"));
     let judged = |uid| {
         let guard = guard_of(uid);
@@ -363,7 +363,7 @@ fn a_directory_of_another_user_is_replaced_and_not_given_away() {
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let dir = ground.path().join("a/b");
     chown(&dir, Some(NOBODY), None).unwrap();
     let refused = why(check(&dir));
@@ -376,7 +376,7 @@ fn a_directory_of_another_user_is_replaced_and_not_given_away() {
 fn devices_and_fifos_get_no_command() {
     let refused = why(check(Path::new("/dev/null")));
     assert!(refused.contains("it is a device: name a regular file"), "{refused}");
-    let ground = ground();
+    let ground = temp_dir();
     let fifo = ground.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o666.into()).unwrap();
     set_mode(&fifo, 0o666);
@@ -391,7 +391,7 @@ fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let state = ground.path().join("a");
     let alloc = state.join("alloc/0");
     for dir in
@@ -450,7 +450,7 @@ fn only_what_another_user_owns_in_a_state_directory_was_put_there_by_one() {
     if !is_root() {
         return;
     }
-    let ground = ground();
+    let ground = temp_dir();
     let state = ground.path().join("a");
     let path = state.join("left");
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -472,7 +472,7 @@ fn only_what_another_user_owns_in_a_state_directory_was_put_there_by_one() {
 
 #[test]
 fn names_that_a_terminal_would_obey_are_shown_escaped() {
-    let ground = ground();
+    let ground = temp_dir();
     let dir = ground.path().join("a/\u{1b}[2J\nno\u{9b}");
     fs::create_dir(&dir).unwrap();
     set_mode(&dir, 0o777);

@@ -43,7 +43,7 @@ pub(super) trait Judge {
 pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<End, OwnershipError> {
     let failed = |source| OwnershipError::Unknown { path: path.to_owned(), source };
     let absolute = std::path::absolute(path).map_err(failed)?;
-    let root = Rc::new(Held::root().map_err(failed)?);
+    let root = Rc::new(OpenStep::root().map_err(failed)?);
     let mut way = Way { dirs: vec![root], rest: VecDeque::new(), links: 0 };
     way.prepend(&absolute);
     way.go(path, judge)
@@ -52,9 +52,9 @@ pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<End, OwnershipErro
 /// The target of a path.
 pub(super) struct End {
     /// From the root to the last directory; never empty.
-    dirs: Vec<Rc<Held>>,
+    dirs: Vec<Rc<OpenStep>>,
     /// The file in that directory, unless the target is a directory.
-    file: Option<Rc<Held>>,
+    file: Option<Rc<OpenStep>>,
 }
 
 impl End {
@@ -77,14 +77,14 @@ impl End {
     /// The entry of this directory with the name of `path`; links are not followed.
     pub(super) fn entry(&self, path: &Path) -> io::Result<Node> {
         let name = path.file_name().unwrap_or_default();
-        Ok(Held::open(&self.dirs[self.dirs.len() - 1], name)?.node)
+        Ok(OpenStep::open(&self.dirs[self.dirs.len() - 1], name)?.node)
     }
 }
 
 /// The state of a walk.
 struct Way {
     /// From the root to the current directory; never empty.
-    dirs: Vec<Rc<Held>>,
+    dirs: Vec<Rc<OpenStep>>,
     rest: VecDeque<OsString>,
     links: usize,
 }
@@ -101,7 +101,7 @@ impl Way {
             let dir = self.here();
             let at = dir.at.join(&name);
             let unknown = |source| OwnershipError::Unknown { path: at.clone(), source };
-            let held = match Held::open(dir, &name) {
+            let held = match OpenStep::open(dir, &name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     judge.name((&dir.at, &dir.node), None).map_err(exposed)?;
                     return Err(unknown(error));
@@ -122,7 +122,7 @@ impl Way {
         Ok(End { dirs: self.dirs, file: None })
     }
 
-    fn here(&self) -> &Held {
+    fn here(&self) -> &OpenStep {
         &self.dirs[self.dirs.len() - 1]
     }
 
@@ -143,7 +143,7 @@ impl Way {
         }
     }
 
-    fn follow(&mut self, link: &Held) -> io::Result<()> {
+    fn follow(&mut self, link: &OpenStep) -> io::Result<()> {
         self.links += 1;
         if self.links > LINKS_MAX {
             return Err(Errno::LOOP.into());
@@ -159,14 +159,14 @@ impl Way {
 }
 
 /// A file or directory on the way, held open.
-struct Held {
+struct OpenStep {
     fd: OwnedFd,
     at: PathBuf,
     node: Node,
     kind: FileType,
 }
 
-impl Held {
+impl OpenStep {
     fn root() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::of(rustix::fs::open("/", flags, Mode::empty())?, PathBuf::from("/"))

@@ -87,24 +87,24 @@ impl Dir {
         Ok(seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 
-    fn rights_and_owner(&self) -> Result<Held, FsError> {
+    fn rights_and_owner(&self) -> Result<DirectoryAccess, FsError> {
         let stat = self.stat()?;
         let writers = match Acl::read(self) {
             Ok(acl) => acl.writers(),
             Err(AclError::Unsupported) => Acl::from_mode(stat.st_mode).writers(),
             Err(error) => return Err(FsError::io("examine", &self.path, error.into_io())),
         };
-        Ok(Held { stat, writers })
+        Ok(DirectoryAccess { stat, writers })
     }
 }
 
 /// The owner and writers of an open directory.
-struct Held {
+struct DirectoryAccess {
     stat: Stat,
     writers: Writers,
 }
 
-impl Held {
+impl DirectoryAccess {
     fn may_be_written_by(&self, owner: &FileOwner) -> bool {
         let Writers { users, group, groups, other } = &self.writers;
         self.stat.st_uid == owner.uid

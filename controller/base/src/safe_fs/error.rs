@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use rustix::io::Errno;
 
-use crate::sight::{Class, Sight};
+use crate::observation::{Class, Observation};
 
 /// An error of an operation in a directory.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +77,9 @@ impl FsError {
 
     /// The result of an inspection that failed with this error: an obstacle counts as an observation, anything else
     /// stays an error.
-    pub fn into_sight(self) -> Result<Sight, Self> {
+    pub fn into_observation(self) -> Result<Observation, Self> {
         if matches!(self, Self::Link { .. } | Self::NotADirectory { .. } | Self::Mounted { .. }) {
-            Ok(Sight::foreign(self.to_string()))
+            Ok(Observation::foreign(self.to_string()))
         } else {
             Err(self)
         }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use rustix::thread::CapabilitySet;
 
 use super::*;
-use crate::{sight::Class, test_ground::is_root};
+use crate::{observation::Class, test_env::is_root};
 
 const OPEN: Rights = Rights::Exact { mode: 0o777, owner: None };
 
@@ -313,11 +313,11 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
 fn a_file_that_is_called_as_a_draft_is_moved_to_another_file_system_as_any_other() {
     let (temp, from) = temp();
     let Ok(shared) = tempfile::tempdir_in("/dev/shm") else {
-        return crate::test_ground::leave_out("/dev/shm");
+        return crate::test_env::leave_out("/dev/shm");
     };
     let to = Dir::open(shared.path()).unwrap();
     if from.stat().unwrap().st_dev == to.stat().unwrap().st_dev {
-        return crate::test_ground::leave_out("two file systems");
+        return crate::test_env::leave_out("two file systems");
     }
     // A draft left by a crash is replaced.
     std::fs::write(shared.path().join(".herdlet.new.1"), "half").unwrap();

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Client, EndFlags, Result};
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub struct Changed {
+pub struct JobChange {
     #[serde(rename = "Index")]
     pub index: u64,
     /// The new version of the job.
@@ -80,7 +80,7 @@ impl Client {
     }
 
     /// Stops a job without deleting it.
-    pub async fn stop_job(&self, job: &JobKey, ends: EndFlags) -> Result<Changed> {
+    pub async fn stop_job(&self, job: &JobKey, ends: EndFlags) -> Result<JobChange> {
         let path = format!("/v1/job/{}", encode(&job.id));
         let request = self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)]);
         let flags: Vec<_> = ends.query().collect();
@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// Starts a job that was stopped.
-    pub async fn start_job(&self, job: &JobKey) -> Result<Changed> {
+    pub async fn start_job(&self, job: &JobKey) -> Result<JobChange> {
         let path = format!("/v1/herdlet/job/{}/start", encode(&job.id));
         self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)])).await
     }
@@ -119,14 +119,14 @@ impl Client {
     }
 
     /// Makes the job of version `to` the newest version, if `current` is the current one.
-    pub async fn revert(&self, job: &JobKey, to: u64, current: u64) -> Result<Changed> {
+    pub async fn revert(&self, job: &JobKey, to: u64, current: u64) -> Result<JobChange> {
         let path = format!("/v1/job/{}/revert", encode(&job.id));
         let body = json!({ "JobID": job.id, "JobVersion": to, "EnforcePriorVersion": current });
         self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
     }
 
     /// Changes the count of a group.
-    pub async fn scale(&self, job: &JobKey, group: &str, count: u32, message: &str) -> Result<Changed> {
+    pub async fn scale(&self, job: &JobKey, group: &str, count: u32, message: &str) -> Result<JobChange> {
         let path = format!("/v1/job/{}/scale", encode(&job.id));
         let body = json!({ "Count": count, "Target": { "Group": group }, "Message": message });
         self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await

@@ -44,7 +44,7 @@ mod tests {
     use herdlet_api_types::{AllocId, Duration, JobKey, UnixNanos};
 
     use super::*;
-    use crate::{get::Kind, table::Heading};
+    use crate::{get::ObjectKind, table::Heading};
     use herdlet_manifest::fixture::THEN;
 
     fn drift(name: &str, task: Option<&str>, state: DriftState) -> Drift {
@@ -71,7 +71,7 @@ mod tests {
         };
         let listing = list(drifts(), &[], Form::Wide);
         assert_eq!(
-            listing.whole(Kind::Drift, Heading::Shown),
+            listing.whole(ObjectKind::Drift, Heading::Shown),
             "TIME                  ID                                    NAME          TASK   KIND   NOTICED   STATE\n\
              2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.front[0]  httpd  mount  by event  repaired after 12ms\n\
              2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.back[1]          mount  by event  open\n"

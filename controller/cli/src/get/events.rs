@@ -85,7 +85,7 @@ mod tests {
         let events = vec![event(0x11, "web.front[0]", "task httpd: waits\nagain")];
         let listing = list(events, &[], Form::Wide);
         assert_eq!(
-            listing.whole(super::super::Kind::Events, Heading::Shown),
+            listing.whole(super::super::ObjectKind::Events, Heading::Shown),
             "TIME                  ID                                    NAME          STATE    CAUSE\n\
              2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.front[0]  waiting  task httpd: waits again\n"
         );

@@ -10,7 +10,7 @@ use herdlet_manifest::yaml;
 use serde::Serialize;
 
 use super::{
-    Form, Kind, Wanted,
+    Form, ListRequest, ObjectKind,
     listing::{Cell, Document, Listing, Row},
 };
 use crate::{
@@ -28,14 +28,14 @@ const TICK: Duration = Duration::from_secs(1);
 /// Delay before a reconnect.
 const AGAIN: Duration = Duration::from_secs(1);
 
-pub(super) async fn follow(wanted: &Wanted<'_>) -> Result<u8, Failure> {
+pub(super) async fn follow(wanted: &ListRequest<'_>) -> Result<u8, Failure> {
     tokio::select! {
         ended = watch(wanted) => ended,
         () = herdlet_base::interrupt::interrupted() => Ok(0),
     }
 }
 
-async fn watch(wanted: &Wanted<'_>) -> Result<u8, Failure> {
+async fn watch(wanted: &ListRequest<'_>) -> Result<u8, Failure> {
     let mut view = View::of_stdout(wanted);
     loop {
         match view.keep_showing().await {
@@ -49,8 +49,8 @@ async fn watch(wanted: &Wanted<'_>) -> Result<u8, Failure> {
 }
 
 struct View<'w> {
-    wanted: &'w Wanted<'w>,
-    place: Place,
+    wanted: &'w ListRequest<'w>,
+    place: Sink,
     /// Whether nothing was printed yet.
     is_new: bool,
     /// The last error; printed once, however often the reconnect fails.
@@ -58,7 +58,7 @@ struct View<'w> {
 }
 
 /// The kind of output.
-enum Place {
+enum Sink {
     /// A terminal with the present table.
     Screen { canvas: Canvas, last: Listing },
     /// One change after the other.
@@ -66,14 +66,14 @@ enum Place {
 }
 
 impl<'w> View<'w> {
-    fn of_stdout(wanted: &'w Wanted<'w>) -> Self {
+    fn of_stdout(wanted: &'w ListRequest<'w>) -> Self {
         let canvas = Canvas::of_stdout();
         let place = match wanted.form {
             Form::Table | Form::Wide if canvas.is_terminal() => {
-                Place::Screen { canvas, last: Listing::new(&[]) }
+                Sink::Screen { canvas, last: Listing::new(&[]) }
             }
             Form::Table | Form::Wide | Form::Json | Form::Yaml | Form::Name => {
-                Place::Lines(Lines { known: BTreeMap::new(), wide: Vec::new(), heading: wanted.heading })
+                Sink::Lines(Lines { known: BTreeMap::new(), wide: Vec::new(), heading: wanted.heading })
             }
         };
         Self { wanted, place, is_new: true, wrong: String::new() }
@@ -93,11 +93,11 @@ impl<'w> View<'w> {
 
     async fn show(&mut self, listing: Listing) -> Result<(), Failure> {
         match &mut self.place {
-            Place::Screen { last, .. } => {
+            Sink::Screen { last, .. } => {
                 *last = listing;
                 self.paint();
             }
-            Place::Lines(lines) => {
+            Sink::Lines(lines) => {
                 if self.is_new && listing.rows.is_empty() {
                     herdlet_base::tell!("{}", self.wanted.kind.none());
                 }
@@ -115,14 +115,14 @@ impl<'w> View<'w> {
         loop {
             tokio::select! {
                 changed = &mut changed => return changed,
-                () = tokio::time::sleep(TICK), if matches!(self.place, Place::Screen { .. }) => self.paint(),
+                () = tokio::time::sleep(TICK), if matches!(self.place, Sink::Screen { .. }) => self.paint(),
             }
         }
     }
 
     /// Repaints the last list with present ages.
     fn paint(&mut self) {
-        if let Place::Screen { canvas, last } = &mut self.place {
+        if let Sink::Screen { canvas, last } = &mut self.place {
             let columns = screen::columns();
             let whole = last.whole(self.wanted.kind, self.wanted.heading);
             canvas.paint(
@@ -134,16 +134,16 @@ impl<'w> View<'w> {
     fn wrong(&mut self, failure: &Failure) {
         let told = std::mem::replace(&mut self.wrong, failure.to_string());
         match &mut self.place {
-            Place::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
-            Place::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; retrying"),
-            Place::Lines(_) => {}
+            Sink::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
+            Sink::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; retrying"),
+            Sink::Lines(_) => {}
         }
     }
 }
 
 /// Output line by line.
 struct Lines {
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, PrintedRow>,
     /// The widths that the columns have reached.
     wide: Vec<usize>,
     /// Whether the next table has a heading.
@@ -152,7 +152,7 @@ struct Lines {
 
 /// An object as it was last printed.
 #[derive(PartialEq, Eq)]
-struct Known {
+struct PrintedRow {
     name: String,
     cells: Vec<Cell>,
     /// The whole document, if documents are printed.
@@ -177,34 +177,34 @@ struct News<'n> {
 
 impl Lines {
     /// The text about this list for a reader of all previous ones.
-    async fn news(&mut self, wanted: &Wanted<'_>, listing: Listing) -> Result<String, Failure> {
+    async fn news(&mut self, wanted: &ListRequest<'_>, listing: Listing) -> Result<String, Failure> {
         let mut telling = Telling { wanted, table: Table::new(&listing.columns), text: String::new() };
         let mut known = BTreeMap::new();
         let mut rows = listing.rows;
-        if matches!(wanted.kind, Kind::Events | Kind::Drift) {
+        if matches!(wanted.kind, ObjectKind::Events | ObjectKind::Drift) {
             rows.reverse();
         }
         for row in rows {
-            let now = Known::of(&row, wanted.form)?;
+            let now = PrintedRow::of(&row, wanted.form)?;
             match self.known.get(&row.key) {
                 Some(before) if *before == now => {}
-                Some(_) => telling.tell(Change::Changed, &now, Some(row.document)).await?,
-                None => telling.tell(Change::Added, &now, Some(row.document)).await?,
+                Some(_) => telling.print_changes(Change::Changed, &now, Some(row.document)).await?,
+                None => telling.print_changes(Change::Added, &now, Some(row.document)).await?,
             }
             known.insert(row.key, now);
         }
         for (_, before) in self.known.iter().filter(|(key, _)| !known.contains_key(*key)) {
             match wanted.kind {
                 // Events that are no longer stored were not removed.
-                Kind::Events | Kind::Drift => {}
-                Kind::Jobs
-                | Kind::Allocs
-                | Kind::Tasks
-                | Kind::Services
-                | Kind::Volumes
-                | Kind::Deployments
-                | Kind::Versions
-                | Kind::Node => telling.tell(Change::Removed, before, None).await?,
+                ObjectKind::Events | ObjectKind::Drift => {}
+                ObjectKind::Jobs
+                | ObjectKind::Allocs
+                | ObjectKind::Tasks
+                | ObjectKind::Services
+                | ObjectKind::Volumes
+                | ObjectKind::Deployments
+                | ObjectKind::Versions
+                | ObjectKind::Node => telling.print_changes(Change::Removed, before, None).await?,
             }
         }
         self.known = known;
@@ -217,7 +217,7 @@ impl Lines {
     }
 }
 
-impl Known {
+impl PrintedRow {
     fn of(row: &Row, form: Form) -> Result<Self, Failure> {
         let text = match form {
             Form::Json | Form::Yaml => one_line(&row.document)?,
@@ -229,16 +229,16 @@ impl Known {
 
 /// Changes to be printed: rows, or lines.
 struct Telling<'w> {
-    wanted: &'w Wanted<'w>,
+    wanted: &'w ListRequest<'w>,
     table: Table,
     text: String,
 }
 
 impl Telling<'_> {
-    async fn tell(
+    async fn print_changes(
         &mut self,
         change: Change,
-        known: &Known,
+        known: &PrintedRow,
         document: Option<Document>,
     ) -> Result<(), Failure> {
         match self.wanted.form {
@@ -267,7 +267,7 @@ impl Telling<'_> {
     async fn news<'k>(
         &self,
         change: Change,
-        known: &'k Known,
+        known: &'k PrintedRow,
         document: Option<Document>,
     ) -> Result<News<'k>, Failure> {
         let object = match document {
@@ -307,13 +307,13 @@ mod tests {
     }
 
     /// The output for each of these lists.
-    async fn told(form: Form, lists: &[&[(&str, &str)]]) -> Vec<String> {
+    async fn printed(form: Form, lists: &[&[(&str, &str)]]) -> Vec<String> {
         let client = Client::new(Address::Unix(Path::new("/nowhere").to_owned()), None).unwrap();
-        let wanted = Wanted {
+        let wanted = ListRequest {
             client: &client,
-            kind: Kind::Jobs,
+            kind: ObjectKind::Jobs,
             targets: &[],
-            ended: crate::get::Ended::Listed,
+            ended: crate::get::EndedAllocs::Listed,
             form,
             heading: Heading::Shown,
         };
@@ -330,7 +330,7 @@ mod tests {
         let lists: [&[_]; 4] =
             [&[("web", "a")], &[("web", "a")], &[("database", ""), ("web", "b")], &[("web", "b")]];
         assert_eq!(
-            told(Form::Table, &lists).await,
+            printed(Form::Table, &lists).await,
             [
                 "JOB  AGE  MESSAGE\nweb  -    a\n",
                 "",
@@ -338,13 +338,13 @@ mod tests {
                 "database  -    (removed)\n",
             ]
         );
-        assert_eq!(told(Form::Name, &lists).await, ["web\n", "", "database\nweb\n", "database\n"]);
+        assert_eq!(printed(Form::Name, &lists).await, ["web\n", "", "database\nweb\n", "database\n"]);
     }
 
     #[tokio::test]
     async fn programs_get_a_document_for_each_change() {
         let lists: [&[_]; 3] = [&[("web", "a")], &[("web", "b")], &[]];
-        let told = told(Form::Json, &lists).await;
+        let told = printed(Form::Json, &lists).await;
         let documents: Vec<serde_json::Value> =
             told.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
         let changes: Vec<_> = documents.iter().map(|one| one["change"].as_str().unwrap()).collect();

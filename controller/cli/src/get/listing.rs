@@ -11,7 +11,7 @@ use herdlet_api_types::{
 use herdlet_manifest::manifests;
 use serde::Serialize;
 
-use super::{Form, Kind, Wanted};
+use super::{Form, ListRequest, ObjectKind};
 use crate::{
     client::{Client, ClientError},
     failure::Failure,
@@ -123,7 +123,7 @@ impl Listing {
         Self { columns: columns.to_vec(), rows: Vec::new(), unlisted: None }
     }
 
-    pub(super) async fn print(self, wanted: &Wanted<'_>) -> Result<(), Failure> {
+    pub(super) async fn print(self, wanted: &ListRequest<'_>) -> Result<(), Failure> {
         match wanted.form {
             Form::Table | Form::Wide => {
                 if !self.rows.is_empty() {
@@ -158,7 +158,7 @@ impl Listing {
     }
 
     /// The table, or a text if it is empty.
-    pub(super) fn whole(&self, kind: Kind, heading: Heading) -> String {
+    pub(super) fn whole(&self, kind: ObjectKind, heading: Heading) -> String {
         if self.rows.is_empty() {
             return format!("{}\n", kind.none());
         }
@@ -168,7 +168,7 @@ impl Listing {
     }
 }
 
-impl Kind {
+impl ObjectKind {
     /// The text for an empty list.
     pub(super) fn none(self) -> &'static str {
         match self {

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{Form, Kind, Wanted};
+use super::{Form, ListRequest, ObjectKind};
 use crate::{
     failure::Failure,
     show,
     table::{Heading, Table},
 };
 
-pub(super) async fn print(wanted: &Wanted<'_>) -> Result<(), Failure> {
+pub(super) async fn print(wanted: &ListRequest<'_>) -> Result<(), Failure> {
     let node = wanted.client.node().await?;
     let attributes = attributes(&node);
     match wanted.form {
@@ -25,7 +25,7 @@ pub(super) async fn print(wanted: &Wanted<'_>) -> Result<(), Failure> {
             Ok(())
         }
         Form::Table | Form::Wide if attributes.is_empty() => {
-            herdlet_base::tell!("{}", Kind::Node.none());
+            herdlet_base::tell!("{}", ObjectKind::Node.none());
             Ok(())
         }
         Form::Table | Form::Wide => {

@@ -17,7 +17,7 @@ use herdlet_api_types::{
 };
 
 use super::{
-    Ended, Form, Kind, Wanted, drift, events,
+    EndedAllocs, Form, ListRequest, ObjectKind, drift, events,
     listing::{Cell, Document, Listing, Row},
 };
 use crate::{
@@ -29,17 +29,17 @@ use crate::{
     rollback, show, target,
 };
 
-pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listing, Failure> {
-    let Wanted { client, targets, ended, form, .. } = *wanted;
+pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<Listing, Failure> {
+    let ListRequest { client, targets, ended, form, .. } = *wanted;
     match wanted.kind {
-        Kind::Jobs => jobs(client, targets, missing).await,
-        Kind::Allocs => allocs(client, targets, form, ended, missing).await,
-        Kind::Tasks => tasks(client, targets, missing).await,
-        Kind::Services => services(client, targets, form, missing).await,
-        Kind::Volumes => volumes(client, targets).await,
-        Kind::Deployments => list_deployments(client, targets, form, missing).await,
-        Kind::Versions => versions(client, targets, missing).await,
-        Kind::Events => {
+        ObjectKind::Jobs => jobs(client, targets, missing).await,
+        ObjectKind::Allocs => allocs(client, targets, form, ended, missing).await,
+        ObjectKind::Tasks => tasks(client, targets, missing).await,
+        ObjectKind::Services => services(client, targets, form, missing).await,
+        ObjectKind::Volumes => volumes(client, targets).await,
+        ObjectKind::Deployments => list_deployments(client, targets, form, missing).await,
+        ObjectKind::Versions => versions(client, targets, missing).await,
+        ObjectKind::Events => {
             let events = client.transitions().await?;
             let is_told = |target: &String| {
                 let only = std::slice::from_ref(target);
@@ -48,7 +48,7 @@ pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listin
             known(client, targets, missing, is_told).await?;
             Ok(events::list(events, targets, form))
         }
-        Kind::Drift => {
+        ObjectKind::Drift => {
             let drifts = client.drifts().await?;
             let is_told = |target: &String| {
                 let only = std::slice::from_ref(target);
@@ -57,7 +57,7 @@ pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listin
             known(client, targets, missing, is_told).await?;
             Ok(drift::list(drifts, targets, form))
         }
-        Kind::Node => Ok(Listing::new(&[])),
+        ObjectKind::Node => Ok(Listing::new(&[])),
     }
 }
 
@@ -138,7 +138,7 @@ fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7
     let wanted: usize = if view.placed {
         view.allocs.len()
     } else {
-        view.job.groups.iter().map(|group| view.wanted(group) as usize).sum()
+        view.job.groups.iter().map(|group| view.desired_count(group) as usize).sum()
     };
     let mut kind = view.job.kind.as_str();
     let count = if view.job.makes_children() && !view.placed {
@@ -204,7 +204,7 @@ async fn allocs(
     client: &Client,
     targets: &[String],
     form: Form,
-    ended: Ended,
+    ended: EndedAllocs,
     missing: Missing,
 ) -> Result<Listing, Failure> {
     let mut columns = vec!["ID", "NAME", "VERSION", "STATUS", "HEALTHY", "STATE", "AGE"];
@@ -214,7 +214,7 @@ async fn allocs(
     let mut listing = Listing::new(&columns);
     let mut unlisted = 0;
     for view in with_ended(client, targets, missing).await? {
-        if ended == Ended::Counted && view.status.is_terminal() {
+        if ended == EndedAllocs::Counted && view.status.is_terminal() {
             unlisted += 1;
             continue;
         }
@@ -525,7 +525,7 @@ mod tests {
             ]
         };
         assert_eq!(
-            service_listing(all(), Form::Table).whole(super::super::Kind::Services, Heading::Shown),
+            service_listing(all(), Form::Table).whole(super::super::ObjectKind::Services, Heading::Shown),
             "\
 SERVICE   HEALTH    PASSING  ADDRESS         PROVIDER  ALLOC     TASK  TAGS
 db        passing   1/1      127.0.0.1:8080  nomad     11111111  -     a,b

@@ -128,7 +128,7 @@ impl Labels {
 mod tests {
     use super::*;
 
-    fn shown(labels: Option<Labels>, outputs: Outputs, lines: &[(u8, &'static str, &str, End)]) -> String {
+    fn rendered(labels: Option<Labels>, outputs: Outputs, lines: &[(u8, &'static str, &str, End)]) -> String {
         let mut printed = Printed { labels, outputs, unfinished: Vec::new() };
         let mut text = Vec::new();
         for (seed, stream, bytes, end) in lines {
@@ -161,7 +161,7 @@ mod tests {
             (1, "stdout", "last", End::Line),
         ];
         assert_eq!(
-            shown(Some(Labels::default()), Outputs::Apart, &lines),
+            rendered(Some(Labels::default()), Outputs::Apart, &lines),
             "t1 | name? \nt2 | busy\nt1 | x\nt2 | abc\nt1 | p\nt2 | qr\nt1 | last\n"
         );
         let both = [
@@ -169,11 +169,11 @@ mod tests {
             (1, "stderr", "slow\n", End::Line),
             (1, "stdout", "x\n", End::Line),
         ];
-        assert_eq!(shown(None, Outputs::Same, &both), "name? \nslow\nx\n");
+        assert_eq!(rendered(None, Outputs::Same, &both), "name? \nslow\nx\n");
         // Each output is a separate file, and gets only what its task wrote.
-        assert_eq!(shown(None, Outputs::Apart, &both), "name? slow\nx\n");
+        assert_eq!(rendered(None, Outputs::Apart, &both), "name? slow\nx\n");
         assert_eq!(
-            shown(None, Outputs::Same, &[(1, "stdout", "a", End::Open), (1, "stdout", "", End::Line)]),
+            rendered(None, Outputs::Same, &[(1, "stdout", "a", End::Open), (1, "stdout", "", End::Line)]),
             "a\n"
         );
     }

@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
-use herdlet_manifest::manifests::{Drivers, in_manifest_words, parse};
+use herdlet_manifest::manifests::{Drivers, parse, to_manifest_name};
 use herdlet_manifest::yaml::{nearest, to_yaml};
 use serde_json::{Map, Value as Json};
 
@@ -37,25 +37,25 @@ const DEPTH_MAX: usize = 12;
 /// All fields, outer ones first.
 pub(super) fn fields(root: &Json) -> Vec<Field> {
     let mut found = Vec::new();
-    collect(root, root, Place { path: "", driver: None, depth: 0 }, &mut found);
+    collect(root, root, SchemaPath { path: "", driver: None, depth: 0 }, &mut found);
     found
 }
 
 /// The position of a schema.
 #[derive(Clone, Copy)]
-struct Place<'p> {
+struct SchemaPath<'p> {
     path: &'p str,
     /// The driver that alone has the fields at this position.
     driver: Option<&'p str>,
     depth: usize,
 }
 
-fn collect(root: &Json, schema: &Json, place: Place<'_>, found: &mut Vec<Field>) {
-    let Place { path, driver, depth } = place;
+fn collect(root: &Json, schema: &Json, place: SchemaPath<'_>, found: &mut Vec<Field>) {
+    let SchemaPath { path, driver, depth } = place;
     if depth > DEPTH_MAX {
         return;
     }
-    let inside = Place { depth: depth + 1, ..place };
+    let inside = SchemaPath { depth: depth + 1, ..place };
     let whole = whole(root, schema);
     let required = whole.get("required").and_then(Json::as_array).cloned().unwrap_or_default();
     for (name, inner) in whole.get("properties").and_then(Json::as_object).into_iter().flatten() {
@@ -70,7 +70,7 @@ fn collect(root: &Json, schema: &Json, place: Place<'_>, found: &mut Vec<Field>)
         if !found.iter().any(is_known) {
             found.push(field);
         }
-        collect(root, inner, Place { path: &path, ..inside }, found);
+        collect(root, inner, SchemaPath { path: &path, ..inside }, found);
     }
     for key in ["items", "additionalProperties"] {
         if let Some(inner) = whole.get(key).filter(|inner| inner.is_object()) {
@@ -82,7 +82,7 @@ fn collect(root: &Json, schema: &Json, place: Place<'_>, found: &mut Vec<Field>)
         collect(
             root,
             inner,
-            Place { driver: driver.and_then(Json::as_str).or(place.driver), ..inside },
+            SchemaPath { driver: driver.and_then(Json::as_str).or(place.driver), ..inside },
             found,
         );
     }
@@ -123,7 +123,7 @@ pub(super) fn find<'f>(all: &'f [Field], wanted: &str) -> Found<'f> {
     if !found.is_empty() {
         return Found::Fields(found);
     }
-    let last = in_manifest_words(steps.last().copied().unwrap_or_default());
+    let last = to_manifest_name(steps.last().copied().unwrap_or_default());
     let leaf = nearest(&last, all.iter().map(Field::name));
     let mut near: Vec<&str> =
         all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str()).collect();
@@ -138,7 +138,7 @@ fn is_spelling(step: &str, name: &str) -> bool {
     step == name
         || name.strip_suffix('s').is_some_and(|singular| step == singular)
         || name.strip_suffix("ies").is_some_and(|stem| step.strip_suffix('y') == Some(stem))
-        || in_manifest_words(step) == name
+        || to_manifest_name(step) == name
 }
 
 impl Field {

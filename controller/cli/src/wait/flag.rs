@@ -8,7 +8,7 @@ use clap::Args;
 use herdlet_api_types::JobKey;
 use serde::Serialize;
 
-use super::{Goal, Limit, WaitReport, Wanted, limit, wait_for_accepted};
+use super::{Goal, Limit, WaitReport, WaitTarget, limit, wait_for_accepted};
 use crate::{client::Client, failure::Failure, output::Output};
 
 /// Flags of a command whose effect takes time.
@@ -25,7 +25,7 @@ pub(crate) struct WaitFlags {
 /// A change that an agent has accepted.
 pub(crate) struct Accepted<'a> {
     pub client: &'a Client,
-    pub jobs: Vec<Wanted>,
+    pub jobs: Vec<WaitTarget>,
     /// Index of the commit.
     pub index: u64,
     pub goal: Goal,
@@ -34,7 +34,7 @@ pub(crate) struct Accepted<'a> {
 impl<'a> Accepted<'a> {
     /// A version of a job that should converge.
     pub(crate) fn version(client: &'a Client, job: JobKey, version: u64, index: u64) -> Self {
-        let jobs = vec![Wanted::version(job, version)];
+        let jobs = vec![WaitTarget::version(job, version)];
         Self { client, jobs, index, goal: Goal::Converged }
     }
 }

@@ -26,7 +26,7 @@ const LINES_LEN_MAX: usize = 20;
 
 /// The progress that was shown so far.
 pub(super) struct Progress {
-    place: Place,
+    place: Sink,
     /// The last state of each task, and its time.
     said: BTreeMap<Line, (String, Instant)>,
     /// Lines on the screen that the next drawing replaces.
@@ -37,7 +37,7 @@ pub(super) struct Progress {
 /// name.
 type Line = (Option<AllocId>, String);
 
-enum Place {
+enum Sink {
     Terminal { columns: usize },
     Lines,
 }
@@ -48,9 +48,9 @@ impl Progress {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let place = match rustix::termios::tcgetwinsize(&stderr) {
             Ok(size) if stderr.is_terminal() && !dumb && size.ws_col > 0 => {
-                Place::Terminal { columns: usize::from(size.ws_col) }
+                Sink::Terminal { columns: usize::from(size.ws_col) }
             }
-            Ok(_) | Err(_) => Place::Lines,
+            Ok(_) | Err(_) => Sink::Lines,
         };
         Self { place, said: BTreeMap::new(), drawn: 0 }
     }
@@ -58,8 +58,8 @@ impl Progress {
     /// Resolves when the lines should be redrawn without a change.
     pub(super) async fn tick(&self) {
         match self.place {
-            Place::Terminal { .. } => tokio::time::sleep(TICK).await,
-            Place::Lines => std::future::pending().await,
+            Sink::Terminal { .. } => tokio::time::sleep(TICK).await,
+            Sink::Lines => std::future::pending().await,
         }
     }
 
@@ -84,8 +84,8 @@ impl Progress {
             }
         }
         match self.place {
-            Place::Lines => changed.iter().for_each(|line| herdlet_base::tell!("{line}")),
-            Place::Terminal { columns } => self.draw(&states, columns),
+            Sink::Lines => changed.iter().for_each(|line| herdlet_base::tell!("{line}")),
+            Sink::Terminal { columns } => self.draw(&states, columns),
         }
     }
 
@@ -109,7 +109,7 @@ impl Progress {
 
     /// Clears the lines, before the last one is printed.
     pub(super) fn end(&mut self) {
-        if let Place::Terminal { .. } = self.place {
+        if let Sink::Terminal { .. } = self.place {
             self.wipe();
         }
     }

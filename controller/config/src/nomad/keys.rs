@@ -2,26 +2,26 @@
 
 mod special;
 
-use super::{Reading, kinds::Kind};
+use super::{Reading, kinds::ValueKind};
 
 /// How to translate a key.
 #[derive(Clone, Copy)]
 pub(super) enum Key {
     /// Becomes a field of our config.
-    Field(Kind, &'static str),
+    Field(ValueKind, &'static str),
     Block(Keys),
     /// Has no effect in herdlet; the author gets a warning.
     Unused,
     /// Needs no translation, and nothing is lost.
-    Met,
+    Satisfied,
     /// Needs a function.
     Special(fn(&mut Reading<'_>, &Entry, &str)),
 }
 
 pub(super) type Keys = &'static [(&'static str, Key)];
 
-use Key::{Block, Field, Met, Special, Unused};
-use Kind::{Address, Flag, Percent, Span, Text, Texts, Whole};
+use Key::{Block, Field, Satisfied, Special, Unused};
+use ValueKind::{Address, Flag, Percent, Span, Text, Texts, Whole};
 use herdlet_manifest::yaml::Entry;
 
 /// The keys at the top of a file.
@@ -30,24 +30,24 @@ pub(super) const TOP: Keys = &[
     ("addresses", Block(ADDRESSES)),
     ("advertise", Block(ADVERTISE)),
     ("audit", Unused),
-    ("autopilot", Met),
+    ("autopilot", Satisfied),
     ("bind_addr", Field(Address, "cluster.bind_addr")),
     ("client", Block(CLIENT)),
     ("consul", Special(special::consul)),
     ("data_dir", Special(special::data_dir)),
     ("datacenter", Field(Text, "datacenter")),
-    ("disable_anonymous_signature", Met),
-    ("disable_update_check", Met),
+    ("disable_anonymous_signature", Satisfied),
+    ("disable_update_check", Satisfied),
     ("enable_debug", Field(Flag, "cluster.enable_debug")),
     ("enable_syslog", Unused),
     ("eventlog", Unused),
     ("http_api_response_headers", Unused),
-    ("keyring", Met),
+    ("keyring", Satisfied),
     ("leave_on_interrupt", Field(Flag, "cluster.leave_on_interrupt")),
     ("leave_on_terminate", Field(Flag, "cluster.leave_on_terminate")),
     ("limits", Block(LIMITS)),
     ("log_file", Unused),
-    ("log_include_location", Met),
+    ("log_include_location", Satisfied),
     ("log_json", Special(special::log_json)),
     ("log_level", Special(special::log_level)),
     ("log_rotate_bytes", Unused),
@@ -58,9 +58,9 @@ pub(super) const TOP: Keys = &[
     ("plugin_dir", Unused),
     ("ports", Block(PORTS)),
     ("region", Field(Text, "region")),
-    ("reporting", Met),
+    ("reporting", Satisfied),
     ("rpc", Unused),
-    ("sentinel", Met),
+    ("sentinel", Satisfied),
     ("server", Special(special::server)),
     ("syslog_facility", Unused),
     ("telemetry", Block(TELEMETRY)),
@@ -72,25 +72,27 @@ pub(super) const TOP: Keys = &[
 const ACL: Keys = &[
     ("enabled", Field(Flag, "cluster.acl.enabled")),
     ("policy_ttl", Field(Span, "cluster.acl.policy_ttl")),
-    ("replication_token", Met),
+    ("replication_token", Satisfied),
     ("role_ttl", Field(Span, "cluster.acl.role_ttl")),
-    ("token_max_expiration_ttl", Met),
-    ("token_min_expiration_ttl", Met),
+    ("token_max_expiration_ttl", Satisfied),
+    ("token_min_expiration_ttl", Satisfied),
     ("token_ttl", Field(Span, "cluster.acl.token_ttl")),
 ];
 
 // A client listens only for HTTP.
-const ADDRESSES: Keys = &[("http", Field(Address, "cluster.http_addr")), ("rpc", Met), ("serf", Met)];
-const ADVERTISE: Keys = &[("http", Field(Address, "cluster.advertise_http")), ("rpc", Met), ("serf", Met)];
-const PORTS: Keys = &[("http", Field(Whole, "cluster.http_port")), ("rpc", Met), ("serf", Met)];
+const ADDRESSES: Keys =
+    &[("http", Field(Address, "cluster.http_addr")), ("rpc", Satisfied), ("serf", Satisfied)];
+const ADVERTISE: Keys =
+    &[("http", Field(Address, "cluster.advertise_http")), ("rpc", Satisfied), ("serf", Satisfied)];
+const PORTS: Keys = &[("http", Field(Whole, "cluster.http_port")), ("rpc", Satisfied), ("serf", Satisfied)];
 
 const LIMITS: Keys = &[
     ("http_max_conns_per_client", Field(Whole, "http.max_conns_per_client")),
     // A TLS handshake has the same timeout as a request's header.
     ("https_handshake_timeout", Unused),
     // Only for servers.
-    ("rpc_handshake_timeout", Met),
-    ("rpc_max_conns_per_client", Met),
+    ("rpc_handshake_timeout", Satisfied),
+    ("rpc_max_conns_per_client", Satisfied),
 ];
 
 const CLIENT: Keys = &[
@@ -106,7 +108,7 @@ const CLIENT: Keys = &[
     ("chroot_env", Unused),
     ("cni_config_dir", Unused),
     ("cni_path", Unused),
-    ("cpu_disable_dmidecode", Met),
+    ("cpu_disable_dmidecode", Satisfied),
     ("cpu_total_compute", Field(Whole, "cpu_total_compute")),
     ("disable_remote_exec", Field(Flag, "cluster.disable_remote_exec")),
     // In Nomad, `disk_total_mb` is the reported size and `disk_free_mb` the size for allocations. Our setting
@@ -120,7 +122,7 @@ const CLIENT: Keys = &[
     ("gc_inode_usage_threshold", Field(Percent, "gc_inode_usage_threshold")),
     ("gc_interval", Field(Span, "gc_interval")),
     ("gc_max_allocs", Field(Whole, "gc_max_allocs")),
-    ("gc_parallel_destroys", Met),
+    ("gc_parallel_destroys", Satisfied),
     ("gc_volumes_on_node_gc", Unused),
     ("host_network", Special(special::host_network)),
     ("host_volume", Special(special::host_volume)),
@@ -156,12 +158,12 @@ const ARTIFACT: Keys = &[
     ("disable_artifact_inspection", Unused),
     ("disable_filesystem_isolation", Unused),
     ("filesystem_isolation_extra_paths", Unused),
-    ("gcs_timeout", Met),
-    ("git_timeout", Met),
-    ("hg_timeout", Met),
+    ("gcs_timeout", Satisfied),
+    ("git_timeout", Satisfied),
+    ("hg_timeout", Satisfied),
     ("http_max_size", Field(Text, "artifact.http_max_size")),
     ("http_read_timeout", Field(Span, "artifact.http_read_timeout")),
-    ("s3_timeout", Met),
+    ("s3_timeout", Satisfied),
     ("set_environment_variables", Unused),
 ];
 
@@ -189,23 +191,23 @@ const SERVER_JOIN: Keys = &[
 const TELEMETRY: Keys = &[
     ("circonus_api_app", Unused),
     ("circonus_api_token", Unused),
-    ("collection_interval", Met),
+    ("collection_interval", Satisfied),
     ("datadog_address", Unused),
     ("datadog_tags", Unused),
-    ("disable_dispatched_job_summary_metrics", Met),
-    ("disable_hostname", Met),
+    ("disable_dispatched_job_summary_metrics", Satisfied),
+    ("disable_hostname", Satisfied),
     ("filter_default", Unused),
-    ("in_memory_collection_interval", Met),
-    ("in_memory_retention_period", Met),
+    ("in_memory_collection_interval", Satisfied),
+    ("in_memory_retention_period", Satisfied),
     ("include_alloc_metadata_in_metrics", Unused),
     ("allowed_metadata_keys_in_metrics", Unused),
     ("prefix_filter", Unused),
-    ("prometheus_metrics", Met),
+    ("prometheus_metrics", Satisfied),
     ("publish_allocation_metrics", Field(Flag, "telemetry.publish_allocation_metrics")),
-    ("publish_node_metrics", Met),
+    ("publish_node_metrics", Satisfied),
     ("statsd_address", Unused),
     ("statsite_address", Unused),
-    ("use_node_name", Met),
+    ("use_node_name", Satisfied),
 ];
 
 const TLS: Keys = &[
@@ -215,17 +217,17 @@ const TLS: Keys = &[
     ("key_file", Field(Text, "cluster.tls.key_file")),
     ("rpc", Field(Flag, "cluster.tls.rpc")),
     // For servers and their clients during an upgrade; a client uses TLS either way.
-    ("rpc_upgrade_mode", Met),
+    ("rpc_upgrade_mode", Satisfied),
     ("tls_cipher_suites", Unused),
     ("tls_min_version", Unused),
-    ("tls_prefer_server_cipher_suites", Met),
+    ("tls_prefer_server_cipher_suites", Satisfied),
     ("verify_https_client", Field(Flag, "cluster.tls.verify_https_client")),
     ("verify_server_hostname", Field(Flag, "cluster.tls.verify_server_hostname")),
 ];
 
 pub(super) const CONSUL: Keys = &[
     ("address", Special(special::consul_address)),
-    ("allow_unauthenticated", Met),
+    ("allow_unauthenticated", Satisfied),
     ("auth", Unused),
     ("auto_advertise", Unused),
     ("ca_file", Unused),
@@ -239,16 +241,16 @@ pub(super) const CONSUL: Keys = &[
     ("grpc_address", Unused),
     ("grpc_ca_file", Unused),
     ("key_file", Unused),
-    ("name", Met),
+    ("name", Satisfied),
     ("namespace", Unused),
-    ("server_auto_join", Met),
-    ("server_http_check_name", Met),
-    ("server_rpc_check_name", Met),
-    ("server_serf_check_name", Met),
+    ("server_auto_join", Satisfied),
+    ("server_http_check_name", Satisfied),
+    ("server_rpc_check_name", Satisfied),
+    ("server_serf_check_name", Satisfied),
     ("server_service_name", Unused),
     ("service_auth_method", Unused),
     ("service_identity", Unused),
-    ("share_ssl", Met),
+    ("share_ssl", Satisfied),
     ("ssl", Special(special::consul_ssl)),
     ("tags", Unused),
     ("task_auth_method", Unused),
@@ -258,5 +260,6 @@ pub(super) const CONSUL: Keys = &[
     ("verify_ssl", Unused),
 ];
 
-pub(super) const HOST_VOLUME: Keys = &[("path", Met), ("read_only", Met)];
-pub(super) const HOST_NETWORK: Keys = &[("cidr", Met), ("interface", Met), ("reserved_ports", Met)];
+pub(super) const HOST_VOLUME: Keys = &[("path", Satisfied), ("read_only", Satisfied)];
+pub(super) const HOST_NETWORK: Keys =
+    &[("cidr", Satisfied), ("interface", Satisfied), ("reserved_ports", Satisfied)];

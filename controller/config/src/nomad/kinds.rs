@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use herdlet_api_types::Duration;
 use herdlet_fingerprint::Interface;
-use herdlet_manifest::yaml::{Node, Value, words::found};
+use herdlet_manifest::yaml::{Node, Value, phrases::describe_node};
 
 use super::{draft, sockaddr};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Text,
     /// A text that may be a template of an address.
     Address,
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     Texts,
 }
 
-impl Kind {
+impl ValueKind {
     /// Converts a value to the form that our config expects.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Kind {
         interfaces: &dyn Fn() -> Vec<Interface>,
     ) -> Result<Arc<Node>, String> {
         let position = node.position;
-        let misfit = |expected: &str| format!("expected {expected}, found {}", found(node));
+        let misfit = |expected: &str| format!("expected {expected}, found {}", describe_node(node));
         match self {
             Self::Text => {
                 let text = node.scalar_text().ok_or_else(|| misfit("a string"))?;

@@ -4,7 +4,7 @@ use super::*;
 use crate::yaml::Value as Tree;
 use herdlet_api_types::api::VariableTexts;
 
-fn given(assignments: &[&str]) -> Variables {
+fn assign(assignments: &[&str]) -> Variables {
     let assignments = assignments.iter().map(|text| (*text).to_owned()).collect();
     Variables::read(&VariableTexts { assignments, ..VariableTexts::default() }).unwrap()
 }
@@ -18,19 +18,19 @@ fn read(text: &str) -> Result<Evaluated, Problems> {
 fn value(declarations: &str, expression: &str) -> String {
     let text = format!("{declarations}\nx = {expression}\n");
     let evaluated = read(&text).unwrap_or_else(|problems| panic!("{text}\n{problems}"));
-    shown(&evaluated.body.attributes[0].value)
+    to_json(&evaluated.body.attributes[0].value)
 }
 
-fn shown(node: &crate::yaml::Node) -> String {
+fn to_json(node: &crate::yaml::Node) -> String {
     match &node.value {
         Tree::Str => format!("{:?}", &*node.text),
         Tree::Seq(items) => {
-            let items: Vec<String> = items.iter().map(|item| shown(item)).collect();
+            let items: Vec<String> = items.iter().map(|item| to_json(item)).collect();
             format!("[{}]", items.join(", "))
         }
         Tree::Map(entries) => {
             let entries: Vec<String> =
-                entries.iter().map(|entry| format!("{}: {}", entry.key, shown(&entry.value))).collect();
+                entries.iter().map(|entry| format!("{}: {}", entry.key, to_json(&entry.value))).collect();
             format!("{{{}}}", entries.join(", "))
         }
         Tree::Null => "null".to_owned(),
@@ -192,7 +192,7 @@ fn variables_take_values_from_outside_in_order() {
     let text = "variable \"n\" {\n  type = number\n  default = 1\n  validation {\n    condition = var.n < 9\n    \
                 error_message = \"too many\"\n  }\n}\nvariable \"l\" {\n  type = list(string)\n  default = []\n}\nx = [var.n, var.l]\n";
     let value = |variables: &Variables| {
-        evaluate("t.hcl", text.as_bytes(), variables).map(|all| shown(&all.body.attributes[0].value))
+        evaluate("t.hcl", text.as_bytes(), variables).map(|all| to_json(&all.body.attributes[0].value))
     };
     let file = |text: &str| herdlet_api_types::api::ManifestText { name: "v.hcl".into(), text: text.into() };
     let mut texts = VariableTexts {
@@ -206,13 +206,13 @@ fn variables_take_values_from_outside_in_order() {
     texts.assignments = vec!["n=5".into(), "l=[\"b\", 1]".into()];
     let variables = Variables::read(&texts).unwrap();
     assert_eq!(value(&variables).unwrap(), "[5, [\"b\", \"1\"]]");
-    let told = value(&given(&["n=10"])).unwrap_err().to_string();
+    let told = value(&assign(&["n=10"])).unwrap_err().to_string();
     assert_eq!(told, "t.hcl:1:1: the value of the variable `n` is not valid: too many");
-    let told = value(&given(&["n=x"])).unwrap_err().to_string();
+    let told = value(&assign(&["n=x"])).unwrap_err().to_string();
     assert_eq!(told, "--var n: must be a number, found a string");
     let declared = evaluate("t.hcl", text.as_bytes(), &variables).unwrap().declared;
     assert!(variables.undeclared(&declared).is_empty());
-    let told = given(&["m=1"]).undeclared(&declared).to_string();
+    let told = assign(&["m=1"]).undeclared(&declared).to_string();
     assert_eq!(told, "--var m: no job file declares a variable `m`");
 }
 
@@ -225,7 +225,7 @@ fn dynamic_blocks_are_expanded() {
         .body
         .blocks
         .iter()
-        .map(|port| (&*port.kind, &*port.labels[0].text, shown(&port.body.attributes[0].value)))
+        .map(|port| (&*port.kind, &*port.labels[0].text, to_json(&port.body.attributes[0].value)))
         .collect();
     assert_eq!(ports, [("port", "admin", "82".to_owned()), ("port", "http", "81".to_owned())]);
 }

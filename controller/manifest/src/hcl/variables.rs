@@ -12,18 +12,18 @@ use hcl_edit::structure::{Attribute, Block, Body, Structure};
 use herdlet_api_types::api::VariableTexts;
 
 use super::eval::Eval;
-use super::kind::Kind;
 use super::scope::{Fault, Scope};
 use super::source::Source;
 use super::value::Value;
+use super::variable_type::VariableType;
 use crate::yaml::{Position, Problem, Problems, nearest};
 
 /// Values for variables that come from outside the texts that declare them.
 #[derive(Debug, Clone, Default)]
-pub struct Variables(BTreeMap<String, Given>);
+pub struct Variables(BTreeMap<String, AssignedValue>);
 
 #[derive(Debug, Clone)]
-struct Given {
+struct AssignedValue {
     value: GivenValue,
     /// Where it was written.
     source: String,
@@ -48,7 +48,7 @@ impl Variables {
         let (mut variables, mut problems) = (Self::default(), Problems::new());
         for (name, text) in &texts.environment {
             let source = format!("NOMAD_VAR_{name}");
-            variables.0.insert(name.clone(), Given::text(text, source, true));
+            variables.0.insert(name.clone(), AssignedValue::text(text, source, true));
         }
         for file in &texts.files {
             if let Err(problem) = variables.file(&file.name, file.text.as_bytes()) {
@@ -59,7 +59,9 @@ impl Variables {
             match assignment.split_once('=') {
                 Some((name, text)) if !name.trim().is_empty() => {
                     let name = name.trim();
-                    variables.0.insert(name.to_owned(), Given::text(text, format!("--var {name}"), false));
+                    variables
+                        .0
+                        .insert(name.to_owned(), AssignedValue::text(text, format!("--var {name}"), false));
                 }
                 Some(_) | None => problems.push(Problem {
                     source: "--var".to_owned(),
@@ -80,7 +82,8 @@ impl Variables {
         let eval = Eval::new(&scope);
         let mut give = |variable: &str, value: Value, position: Position| {
             let source = name.to_owned();
-            let given = Given { value: GivenValue::Value(value), source, position, may_be_undeclared: false };
+            let given =
+                AssignedValue { value: GivenValue::Value(value), source, position, may_be_undeclared: false };
             self.0.insert(variable.to_owned(), given);
         };
         if bytes.trim_ascii_start().starts_with(b"{") {
@@ -124,7 +127,7 @@ impl Variables {
     }
 }
 
-impl Given {
+impl AssignedValue {
     fn text(text: &str, source: String, may_be_undeclared: bool) -> Self {
         let value = GivenValue::Text(text.to_owned());
         Self { value, source, position: Position::default(), may_be_undeclared }
@@ -136,7 +139,7 @@ impl Given {
     }
 
     /// Returns the value, converted to the type of the variable.
-    fn value(&self, kind: &Kind) -> Result<Value, Problem> {
+    fn value(&self, kind: &VariableType) -> Result<Value, Problem> {
         let value = match &self.value {
             GivenValue::Value(value) => value.clone(),
             GivenValue::Text(text) if kind.is_plain() => Value::Str(text.clone()),
@@ -186,7 +189,7 @@ pub(super) fn declare(
 struct Declaration<'b> {
     name: &'b str,
     place: &'b dyn SpanOf,
-    kind: Kind,
+    kind: VariableType,
     default: Option<&'b Expression>,
     validations: Vec<&'b Block>,
 }
@@ -212,14 +215,14 @@ impl<'b> Declaration<'b> {
         let mut declaration = Self {
             name: label.as_str(),
             place: &block.ident,
-            kind: Kind::Any,
+            kind: VariableType::Any,
             default: None,
             validations: Vec::new(),
         };
         for structure in &block.body {
             match structure {
                 Structure::Attribute(attribute) => match attribute.key.as_str() {
-                    "type" => declaration.kind = Kind::read(&attribute.value, source)?,
+                    "type" => declaration.kind = VariableType::read(&attribute.value, source)?,
                     "default" => declaration.default = Some(&attribute.value),
                     "description" | "sensitive" | "nullable" => {}
                     other => return Err(problem(&attribute.key, format!("a variable has no `{other}`"))),
@@ -241,7 +244,13 @@ impl<'b> Declaration<'b> {
     /// Reads a line of a `variables` block.
     fn plain(attribute: &'b Attribute) -> Self {
         let (name, place) = (attribute.key.as_str(), &attribute.key);
-        Self { name, place, kind: Kind::Any, default: Some(&attribute.value), validations: Vec::new() }
+        Self {
+            name,
+            place,
+            kind: VariableType::Any,
+            default: Some(&attribute.value),
+            validations: Vec::new(),
+        }
     }
 
     fn position(&self, scope: &Scope<'_>) -> Position {

@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value as Json};
 use super::drivers::{Drivers, KNOWN};
 use super::findings::Findings;
 use super::schema::parts;
-use crate::yaml::{self, Node, Place, Trail, Value, nearest};
+use crate::yaml::{self, Located, Node, Trail, Value, nearest};
 
 /// Checks and converts the configs of all tasks.
 pub(super) fn read(manifest: &mut JobManifest, drivers: &Drivers, findings: &mut Findings<'_>) {
@@ -38,7 +38,7 @@ fn read_task(task: &mut TaskSpec, trail: &Trail<'_>, drivers: &Drivers, findings
         // The config is missing: check an empty one at the task's position.
         let Some(at) = document.at(&trail.to_string()) else { return };
         let empty = Node { value: Value::Map(Vec::new()), ..at.node.clone() };
-        return findings.problems.append(yaml::check(&Place { path, node: &empty, ..at }, &rules.config));
+        return findings.problems.append(yaml::check(&Located { path, node: &empty, ..at }, &rules.config));
     };
     let problems = yaml::check(&place, &rules.config);
     if problems.is_empty() {

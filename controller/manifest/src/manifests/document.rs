@@ -60,27 +60,27 @@ pub(super) fn read(document: &mut Document, drivers: &Drivers, judge: Judge) -> 
     outcome
 }
 
-fn read_kind(kind: Kind, document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
+fn read_kind(kind: DocumentKind, document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
     match kind {
-        Kind::Job => read_job(document, drivers, judge),
-        Kind::Volume => read_volume(document),
+        DocumentKind::Job => read_job(document, drivers, judge),
+        DocumentKind::Volume => read_volume(document),
     }
 }
 
 /// Guesses the intended kind of a document without a valid one: from its `kind`, otherwise from its fields.
-fn meant(document: &Document) -> Option<Kind> {
+fn meant(document: &Document) -> Option<DocumentKind> {
     let version = document.at("apiVersion");
     let is_ours = version.is_none_or(|version| version.node.text.starts_with("herdlet/"));
     match document.at("kind") {
         _ if !is_ours => None,
         Some(kind) => match nearest(&kind.node.text, ["Job", "Volume"].into_iter()) {
-            Some("Job") => Some(Kind::Job),
-            Some(_) => Some(Kind::Volume),
+            Some("Job") => Some(DocumentKind::Job),
+            Some(_) => Some(DocumentKind::Volume),
             None => None,
         },
-        None if document.at("spec.groups").is_some() => Some(Kind::Job),
+        None if document.at("spec.groups").is_some() => Some(DocumentKind::Job),
         None if document.at("spec.host_path").is_some() || document.at("spec.plugin_id").is_some() => {
-            Some(Kind::Volume)
+            Some(DocumentKind::Volume)
         }
         None => None,
     }
@@ -106,11 +106,11 @@ const COMPOSE: &str = "this is a Compose file, which herdlet does not read: writ
 struct Head {
     #[serde(rename = "apiVersion")]
     api_version: herdlet_api_types::manifest::ApiVersion,
-    kind: Kind,
+    kind: DocumentKind,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-enum Kind {
+enum DocumentKind {
     Job,
     Volume,
 }
@@ -119,7 +119,7 @@ static HEAD: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<Head>);
 pub(super) static JOB: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<JobManifest>);
 static VOLUME: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<VolumeManifest>);
 
-fn kind(document: &Document) -> Option<Kind> {
+fn kind(document: &Document) -> Option<DocumentKind> {
     yaml::from_node(&document.at("kind")?).ok()
 }
 

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 pub(super) use hcl::documents as from_hcl;
 pub(super) use json::{Unknown, document as from_json, is_job};
-pub(super) use names::in_api_words;
-pub use names::in_manifest_words;
+pub(super) use names::to_api_path;
+pub use names::to_manifest_name;
 
 use crate::yaml::{Entry, Node, Position, Problem, Style, Value};
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use crate::yaml::{Document, Entry, Node, PathStep, Place, Problem, Problems, Value, from_node, parse_path};
+use crate::yaml::{
+    Document, Entry, Located, Node, PathStep, Problem, Problems, Value, from_node, parse_path,
+};
 
 /// A value and the paths that are missing in it.
 pub(super) struct Pruned<T> {
@@ -30,7 +32,8 @@ pub(super) fn typed<T: DeserializeOwned>(document: &Document, whole: &Node) -> R
         root = completed;
     }
     loop {
-        let problem = match from_node(&Place { source: &document.source, path: String::new(), node: &root }) {
+        let problem = match from_node(&Located { source: &document.source, path: String::new(), node: &root })
+        {
             Ok(value) => return Ok(Pruned { value, lost }),
             Err(problem) => problem,
         };

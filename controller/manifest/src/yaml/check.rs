@@ -11,10 +11,10 @@ use std::sync::Arc;
 use schemars::Schema;
 use serde_json::Value as Json;
 
-use super::node::{Node, Place, Value};
+use super::node::{Located, Node, Value};
 use super::path::Trail;
+use super::phrases::{describe_node, one_of, shorten};
 use super::problem::{Position, Problem, Problems};
-use super::words::{found, one_of, shorten};
 
 mod alternatives;
 mod facets;
@@ -42,7 +42,7 @@ pub use prepare::{schema_for, strictly};
 /// | `x-port` | `true` | on a map: the messages for `8080` and `"8080:80"` suggest `{static: 8080, to: 80}` |
 /// | `x-command` | `true` | on a string: the message for `[a, b]` suggests `command: a` and `args: [b]` |
 /// | `x-misplaced` | `{name: sentence}` | on a map, or on the root for all maps: messages for fields that don't belong there |
-pub fn check(place: &Place<'_>, schema: &Schema) -> Problems {
+pub fn check(place: &Located<'_>, schema: &Schema) -> Problems {
     check_fields(place, schema).problems
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Checked {
 }
 
 /// Validates a place against a schema, and returns the absent fields.
-pub(crate) fn check_fields(place: &Place<'_>, schema: &Schema) -> Checked {
+pub(crate) fn check_fields(place: &Located<'_>, schema: &Schema) -> Checked {
     let mut walk =
         Walk { root: schema.as_value(), source: place.source, problems: Problems::new(), absent: Vec::new() };
     walk.node(schema.as_value(), place.node, &Trail::begin(&place.path), None);
@@ -85,17 +85,17 @@ impl Walk<'_> {
             return;
         }
         if facets.is_nothing() {
-            return self.tell(node.position, trail, || "is not allowed here".to_owned());
+            return self.report(node.position, trail, || "is not allowed here".to_owned());
         }
         if node.value == Value::Null {
             if !facets.accepts_null() {
-                self.tell(node.position, trail, || mismatch::empty(&facets));
+                self.report(node.position, trail, || mismatch::empty(&facets));
             }
             return;
         }
         if let Some(verdict) = units::judge(&facets, node) {
             if let Err(message) = verdict {
-                self.tell(node.position, trail, || message);
+                self.report(node.position, trail, || message);
             }
             return;
         }
@@ -103,7 +103,7 @@ impl Walk<'_> {
             self.alternatives(&facets, choices, node, trail, outer);
         }
         if !mismatch::type_fits(&facets, node) {
-            return self.tell(node.position, trail, || mismatch::message(&facets, node));
+            return self.report(node.position, trail, || mismatch::message(&facets, node));
         }
         self.constants(&facets, node, trail);
         match &node.value {
@@ -122,7 +122,7 @@ impl Walk<'_> {
         }
     }
 
-    fn tell(&mut self, position: Position, trail: &Trail<'_>, message: impl FnOnce() -> String) {
+    fn report(&mut self, position: Position, trail: &Trail<'_>, message: impl FnOnce() -> String) {
         let source = self.source;
         self.problems.push_with(position, || Problem {
             source: source.to_owned(),
@@ -139,7 +139,7 @@ impl Walk<'_> {
             && let Some(values) = facets.constants()
             && !values.iter().any(|value| mismatch::equals(node, value))
         {
-            self.tell(node.position, trail, || mismatch::not_one_of(&values, node));
+            self.report(node.position, trail, || mismatch::not_one_of(&values, node));
         }
     }
 
@@ -163,7 +163,7 @@ impl Walk<'_> {
     /// Checks a value in a map or list with the keyword `x-text`.
     fn text_as_written(&mut self, node: &Node, trail: &Trail<'_>) {
         if let Err(message) = units::judge_text(node) {
-            self.tell(node.position, trail, || message);
+            self.report(node.position, trail, || message);
         }
     }
 
@@ -176,20 +176,20 @@ impl Walk<'_> {
             }
         };
         if let Some(complaint) = octal_or_decimal(&node.text) {
-            return self.tell(node.position, trail, || complaint);
+            return self.report(node.position, trail, || complaint);
         }
         let (least, most) = facets.bounds();
         if let Some(least) = least
             && value < least
         {
-            self.tell(node.position, trail, || {
+            self.report(node.position, trail, || {
                 format!("must be at least {least}, found {}", shorten(&node.text))
             });
         }
         if let Some(most) = most
             && value > most
         {
-            self.tell(node.position, trail, || {
+            self.report(node.position, trail, || {
                 format!("must be at most {most}, found {}", shorten(&node.text))
             });
         }
@@ -198,13 +198,13 @@ impl Walk<'_> {
     fn text(&mut self, facets: &Facets<'_>, node: &Node, trail: &Trail<'_>) {
         let length = node.text.chars().count();
         if length == 0 && facets.count("minLength") == Some(1) {
-            return self.tell(node.position, trail, || "must not be the empty string".to_owned());
+            return self.report(node.position, trail, || "must not be the empty string".to_owned());
         }
         self.length(facets, length, ["minLength", "maxLength"], "character", node, trail);
         if let Some(kind) = facets.text("x-name")
             && let Some(complaint) = units::judge_name(kind, &node.text)
         {
-            self.tell(node.position, trail, || complaint);
+            self.report(node.position, trail, || complaint);
         }
     }
 
@@ -224,12 +224,12 @@ impl Walk<'_> {
         };
         let found = length as u64;
         if let Some(least) = facets.count(least).filter(|least| found < *least) {
-            self.tell(node.position, trail, || {
+            self.report(node.position, trail, || {
                 format!("needs at least {least} {}, has {found}", unit(least))
             });
         }
         if let Some(most) = facets.count(most).filter(|most| found > *most) {
-            self.tell(node.position, trail, || format!("takes at most {most} {}, has {found}", unit(most)));
+            self.report(node.position, trail, || format!("takes at most {most} {}, has {found}", unit(most)));
         }
     }
 }

@@ -73,7 +73,7 @@ pub enum Style {
 
 /// A node and its location.
 #[derive(Debug, Clone)]
-pub struct Place<'a> {
+pub struct Located<'a> {
     pub source: &'a str,
     /// Path from the root of its document; empty for the root.
     pub path: String,
@@ -81,14 +81,14 @@ pub struct Place<'a> {
 }
 
 impl Document {
-    pub fn root(&self) -> Place<'_> {
-        Place { source: &self.source, path: String::new(), node: &self.root }
+    pub fn root(&self) -> Located<'_> {
+        Located { source: &self.source, path: String::new(), node: &self.root }
     }
 
     /// Returns the node at a path such as `spec.groups[0].config`, if it exists.
-    pub fn at(&self, path: &str) -> Option<Place<'_>> {
+    pub fn at(&self, path: &str) -> Option<Located<'_>> {
         let (node, found) = self.walk(path);
-        found.then(|| Place { source: &self.source, path: path.to_owned(), node })
+        found.then(|| Located { source: &self.source, path: path.to_owned(), node })
     }
 
     /// Returns a problem at a path. Its position is that of the innermost existing node on the path.
@@ -151,7 +151,7 @@ impl Node {
     }
 }
 
-impl Place<'_> {
+impl Located<'_> {
     pub fn problem(&self, message: impl Into<String>) -> Problem {
         let Position { line, column } = self.node.position;
         Problem {

@@ -37,7 +37,7 @@ impl Problem {
     }
 
     /// Returns whether another problem at the same position differs only in the indexes of list items.
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn differs_only_in_indexes(&self, other: &Self) -> bool {
         fn without_indexes(path: &str) -> impl Iterator<Item = &str> {
             path.split('[').map(|part| part.trim_start_matches(|char: char| char.is_ascii_digit()))
         }
@@ -108,7 +108,7 @@ impl Problems {
         let place_of = |other: &Problem| (other.source.as_str(), other.position()).cmp(&place);
         let first = self.problems.partition_point(|other| place_of(other).is_lt());
         let at = self.problems.partition_point(|other| place_of(other).is_le());
-        if self.problems[first..at].iter().any(|other| other.says_the_same(&problem)) {
+        if self.problems[first..at].iter().any(|other| other.differs_only_in_indexes(&problem)) {
             return;
         }
         if at < Self::SHOWN_MAX {

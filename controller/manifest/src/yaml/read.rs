@@ -7,10 +7,10 @@
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 
-use super::node::{Entry, Node, Place, Value};
+use super::node::{Entry, Located, Node, Value};
 use super::path::Trail;
+use super::phrases::describe_node;
 use super::problem::{Position, Problem};
-use super::words::found;
 
 mod key;
 
@@ -20,7 +20,7 @@ use key::KeyReader;
 ///
 /// # Errors
 /// The first misfit with its position.
-pub fn from_node<T: DeserializeOwned>(place: &Place<'_>) -> Result<T, Problem> {
+pub fn from_node<T: DeserializeOwned>(place: &Located<'_>) -> Result<T, Problem> {
     let trail = Trail::begin(&place.path);
     T::deserialize(NodeReader { node: place.node, trail: &trail }).map_err(|error| {
         let Misfit { message, spot } = error;
@@ -72,7 +72,7 @@ impl NodeReader<'_> {
             Value::Null => "is empty; remove it or give it a value".to_owned(),
             Value::Refused => "could not be read".to_owned(),
             Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str | Value::Seq(_) | Value::Map(_) => {
-                format!("expected {expected}, found {}", found(self.node))
+                format!("expected {expected}, found {}", describe_node(self.node))
             }
         };
         Misfit { message, spot: None }.at(self.node.position, self.trail)

@@ -20,9 +20,9 @@ fn document(text: &str) -> Document {
 
 /// Returns the problems of a text, one per line, without the name of the source.
 fn wrong(text: &str) -> String {
-    told(&parse("t.yaml", text.as_bytes()).problems)
+    render(&parse("t.yaml", text.as_bytes()).problems)
 }
 
-fn told(problems: &Problems) -> String {
+fn render(problems: &Problems) -> String {
     problems.to_string().replace("t.yaml: ", "").replace("t.yaml:", "")
 }

@@ -57,7 +57,7 @@ pub struct PolicyError {
 }
 
 /// A rule as written.
-struct Written {
+struct RuleBlock {
     kind: String,
     label: Option<String>,
     policy: Option<String>,
@@ -81,7 +81,7 @@ impl Policy {
 }
 
 /// The meaning of a rule; `None` if it does not concern a node.
-fn rule(Written { kind, label, policy, capabilities }: Written) -> Result<Option<Rule>, String> {
+fn rule(RuleBlock { kind, label, policy, capabilities }: RuleBlock) -> Result<Option<Rule>, String> {
     let subject = match (kind.as_str(), label) {
         ("namespace", Some(name)) => Subject::Namespace(name),
         ("namespace", None) => return Err("a namespace has no name".to_owned()),
@@ -112,7 +112,7 @@ fn rule(Written { kind, label, policy, capabilities }: Written) -> Result<Option
     Ok(Some(rule))
 }
 
-fn hcl(text: &str) -> Result<Vec<Written>, String> {
+fn hcl(text: &str) -> Result<Vec<RuleBlock>, String> {
     let place = |Problem { line, message, .. }| format!("line {line}: {message}");
     let root = hcl1::parse("", text.as_bytes()).map_err(place)?;
     let mut written = Vec::new();
@@ -151,7 +151,7 @@ fn as_json(node: &Node) -> Json {
     }
 }
 
-fn json(text: &str) -> Result<Vec<Written>, String> {
+fn json(text: &str) -> Result<Vec<RuleBlock>, String> {
     let read: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let Json::Object(subjects) = read else { return Err("it is not an object".to_owned()) };
     let mut written = Vec::new();
@@ -162,7 +162,7 @@ fn json(text: &str) -> Result<Vec<Written>, String> {
 }
 
 /// `{"policy": "read"}`, below a name for namespaces; or a list of these.
-fn of_json(kind: &str, value: &Json) -> Result<Vec<Written>, String> {
+fn of_json(kind: &str, value: &Json) -> Result<Vec<RuleBlock>, String> {
     let is_named = match kind {
         "namespace" => true,
         "node" | "agent" | "operator" => false,
@@ -192,11 +192,11 @@ fn of_json(kind: &str, value: &Json) -> Result<Vec<Written>, String> {
     }
 }
 
-fn of_object(kind: &str, label: Option<String>, value: &Json) -> Result<Written, String> {
+fn of_object(kind: &str, label: Option<String>, value: &Json) -> Result<RuleBlock, String> {
     let Json::Object(fields) = value else { return Err(format!("{kind} is not an object")) };
     let policy = fields.get("policy").map(|policy| text_of(kind, "policy", policy)).transpose()?;
     let capabilities = fields.get("capabilities").map(|list| texts_of(kind, list)).transpose()?;
-    Ok(Written { kind: kind.to_owned(), label, policy, capabilities: capabilities.unwrap_or_default() })
+    Ok(RuleBlock { kind: kind.to_owned(), label, policy, capabilities: capabilities.unwrap_or_default() })
 }
 
 fn text_of(kind: &str, field: &str, value: &Json) -> Result<String, String> {

@@ -22,7 +22,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::{sync, time::Instant};
 
 use super::{Acl, Policy};
-use crate::asking::{Question, Servers};
+use crate::cluster_client::{Question, Servers};
 
 /// Maximum number of cached tokens.
 const TOKENS_LEN_MAX: usize = 128;
@@ -102,23 +102,23 @@ struct Inner {
     servers: Arc<dyn Servers>,
     settings: Settings,
     /// By hash of the token: the time of a lookup reveals nothing, and no token is stored.
-    known: Mutex<HashMap<[u8; 32], Kept>>,
+    known: Mutex<HashMap<[u8; 32], CacheEntry>>,
 }
 
 /// A cached token. Concurrent requests wait for the same query.
-struct Kept {
-    slot: Arc<sync::Mutex<Option<Known>>>,
+struct CacheEntry {
+    slot: Arc<sync::Mutex<Option<CachedAnswer>>>,
     used: Instant,
 }
 
 #[derive(Clone)]
-struct Known {
-    said: Result<Said, Denied>,
+struct CachedAnswer {
+    said: Result<ResolvedToken, Denied>,
     at: Instant,
 }
 
 #[derive(Clone)]
-struct Said {
+struct ResolvedToken {
     acl: Arc<Acl>,
     until: Option<SystemTime>,
 }
@@ -156,11 +156,11 @@ impl Resolver {
         let is_fresh = slot.as_ref().is_some_and(|known| known.at.elapsed() < self.0.settings.ttl);
         if !is_fresh {
             let asked = tokio::time::timeout(ANSWER_MAX, self.ask(token)).await;
-            let asked = asked.unwrap_or_else(|_| Err(Unanswered::Away(late())));
+            let asked = asked.unwrap_or_else(|_| Err(Unanswered::Away(timeout_text())));
             let said = match (asked, &*slot) {
                 (Ok(said), _) => Ok(said),
                 (Err(Unanswered::Disabled), _) if self.0.settings.mode == Mode::Cluster => {
-                    Ok(Said { acl: Arc::new(Acl::Disabled), until: None })
+                    Ok(ResolvedToken { acl: Arc::new(Acl::Disabled), until: None })
                 }
                 (Err(Unanswered::Disabled), _) => Err(Denied::Unsaid("ACL support disabled".to_owned())),
                 (Err(Unanswered::Denied(denied)), _) => Err(denied),
@@ -171,7 +171,7 @@ impl Resolver {
                 }
                 (Err(Unanswered::Away(why)), None) => return Err(Denied::Unsaid(why)),
             };
-            *slot = Some(Known { said, at: Instant::now() });
+            *slot = Some(CachedAnswer { said, at: Instant::now() });
         }
         match slot.as_ref().map(|known| &known.said) {
             Some(Ok(said)) if said.until.is_some_and(|until| until <= SystemTime::now() + LEEWAY) => {
@@ -184,26 +184,27 @@ impl Resolver {
     }
 
     /// The token's cache entry. If the cache is full, the least recently used entry is removed.
-    fn slot(&self, token: &Secret) -> Arc<sync::Mutex<Option<Known>>> {
+    fn slot(&self, token: &Secret) -> Arc<sync::Mutex<Option<CachedAnswer>>> {
         let key: [u8; 32] = Sha256::digest(token.reveal().as_bytes()).into();
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= TOKENS_LEN_MAX && !known.contains_key(&key) {
             let oldest = known.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key);
             oldest.map(|oldest| known.remove(&oldest));
         }
-        let kept = known.entry(key).or_insert_with(|| Kept { slot: Arc::default(), used: Instant::now() });
+        let kept =
+            known.entry(key).or_insert_with(|| CacheEntry { slot: Arc::default(), used: Instant::now() });
         kept.used = Instant::now();
         Arc::clone(&kept.slot)
     }
 
-    async fn ask(&self, token: &Secret) -> Result<Said, Unanswered> {
+    async fn ask(&self, token: &Secret) -> Result<ResolvedToken, Unanswered> {
         if token.is_empty() {
             let acl = self.policies(token, BTreeSet::from([ANONYMOUS.to_owned()])).await?;
-            return Ok(Said { acl: Arc::new(acl), until: None });
+            return Ok(ResolvedToken { acl: Arc::new(acl), until: None });
         }
         if token.reveal().contains('.') {
             let claimed: PolicySet = self.call("ACL.GetClaimPolicies", token, Value::Map(Vec::new())).await?;
-            return Ok(Said { acl: Arc::new(claimed.acl()?), until: None });
+            return Ok(ResolvedToken { acl: Arc::new(claimed.acl()?), until: None });
         }
         let found = self.token(token).await?.ok_or(Unanswered::Denied(Denied::Unknown))?;
         let acl = if found.kind == "management" {
@@ -216,7 +217,7 @@ impl Resolver {
         let until = found.expiration_time.filter(|until| !until.is_zero());
         // A time before 1970 has certainly expired.
         let until = until.map(|until| until.try_into().unwrap_or(SystemTime::UNIX_EPOCH));
-        Ok(Said { acl: Arc::new(acl), until })
+        Ok(ResolvedToken { acl: Arc::new(acl), until })
     }
 
     /// The token, if any server knows it.
@@ -275,7 +276,7 @@ fn field(name: &str, value: Value) -> (Value, Value) {
     (Value::Text(name.to_owned()), value)
 }
 
-fn late() -> String {
+fn timeout_text() -> String {
     format!("failed to resolve the token: no server answered within {} s", ANSWER_MAX.as_secs())
 }
 
@@ -353,12 +354,12 @@ struct Role {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct PolicySet {
-    policies: BTreeMap<String, Written>,
+    policies: BTreeMap<String, PolicyBody>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Written {
+struct PolicyBody {
     rules: String,
 }
 

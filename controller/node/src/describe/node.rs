@@ -19,7 +19,7 @@ use herdlet_nomad::wire::{
 use herdlet_plan::job::capacity::Room;
 use herdlet_process::cgroup;
 
-use crate::{consul::Known, meta::NodeMeta};
+use crate::{consul::ConsulFingerprint, meta::NodeMeta};
 
 /// Default metadata for service meshes, the same as in Nomad's client.
 pub(super) const META: [(&str, &str); 6] = [
@@ -60,7 +60,7 @@ pub struct Fixed {
 #[derive(Debug, Clone, Default)]
 pub struct Parts {
     pub networks: Networks,
-    pub consul: Known,
+    pub consul: ConsulFingerprint,
     pub drivers: BTreeMap<String, DriverInfo>,
     pub meta: NodeMeta,
     /// Resources that local manifests take.
@@ -132,7 +132,7 @@ impl Fixed {
         Node {
             datacenter: self.datacenter.clone(),
             name: self.name.clone(),
-            cgroup_parent: cgroup::as_told(&self.cgroup_parent),
+            cgroup_parent: cgroup::reported_parent(&self.cgroup_parent),
             attributes: self.attributes(parts, &http_addr),
             http_addr,
             tls_enabled: cluster.http_tls.is_some(),

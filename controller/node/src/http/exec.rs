@@ -1,6 +1,6 @@
 //! Commands in tasks over a websocket, for an allocation of this node or, through a server, of another one.
 //!
-//! In: JSON frames (see [`reach::exec`](herdlet_api::reach::exec)). Out: the same. Both are carried by the streaming call
+//! In: JSON frames (see [`alloc_ops::exec`](herdlet_api::reach::exec)). Out: the same. Both are carried by the streaming call
 //! `Allocations.Exec`: its messages hold the input, and its payloads are the JSON of the output. Browsers cannot send a token with the
 //! request: with `ws_handshake` the first frame holds it.
 //!
@@ -18,11 +18,11 @@ use axum::{
 };
 use futures_util::{SinkExt as _, StreamExt as _, stream::SplitStream};
 use herdlet_api::{
+    alloc_ops::exec::FRAME_BYTES_MAX,
     http::{
         Guess, LateToken, TOO_MANY, TokenVerdict,
         exec::{CLOSE_ERROR, CLOSE_NORMAL, CLOSE_POLICY, fitting, typed},
     },
-    reach::exec::FRAME_BYTES_MAX,
 };
 use herdlet_driver::ExecInput;
 use herdlet_nomad::wire::Secret;
@@ -34,7 +34,7 @@ use herdlet_rpc::{
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeApi, Refused, piece::said, request::RequestParams};
+use super::{HttpError, NodeApi, piece::payload, request::RequestParams};
 use crate::acl::Denied;
 
 /// Time limit for a browser to send its token.
@@ -62,14 +62,14 @@ pub(super) async fn open(
     executed: Executed,
     params: &RequestParams,
     request: &mut Request,
-) -> Result<Response, Refused> {
-    let terminal = params.flag("tty").map_err(|why| Refused(400, why))?.unwrap_or_default();
+) -> Result<Response, HttpError> {
+    let terminal = params.flag("tty").map_err(|why| HttpError(400, why))?.unwrap_or_default();
     let said = |name: &str| params.parameter(name).unwrap_or_default().to_owned();
     let mut fields = vec![("Task", Value::Text(said("task"))), ("Tty", Value::Bool(terminal))];
     let id = match executed {
         Executed::Command(id) => {
             let command: Vec<String> = serde_json::from_str(&said("command"))
-                .map_err(|error| Refused(400, format!("command is not a JSON list of strings: {error}")))?;
+                .map_err(|error| HttpError(400, format!("command is not a JSON list of strings: {error}")))?;
             fields.push(("Cmd", Value::List(command.into_iter().map(Value::Text).collect())));
             id
         }
@@ -86,7 +86,7 @@ pub(super) async fn open(
     }
     let upgrade = request.extract_parts::<WebSocketUpgrade>().await;
     let upgrade =
-        upgrade.map_err(|error| Refused(400, format!("this endpoint requires a websocket: {error}")))?;
+        upgrade.map_err(|error| HttpError(400, format!("this endpoint requires a websocket: {error}")))?;
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);
     let closing = api.shared.closing.clone();
     let is_browser = params.flag("ws_handshake").ok().flatten().unwrap_or_default();
@@ -97,7 +97,7 @@ pub(super) async fn open(
             match handshake(&mut socket).await {
                 Ok(token) => {
                     params.token = token.as_str().into();
-                    if let Some(why) = api.refused_late(&params.token, late).await {
+                    if let Some(why) = api.check_late_token(&params.token, late).await {
                         return close(socket, CLOSE_POLICY, why).await;
                     }
                 }
@@ -106,14 +106,14 @@ pub(super) async fn open(
         }
         match api.begin("Allocations.Exec", Some(&id), &params, fields).await {
             Ok(stream) => session(socket, stream, closing).await,
-            Err(Refused(code, why)) => close(socket, of_status(code), why).await,
+            Err(HttpError(code, why)) => close(socket, of_status(code), why).await,
         }
     }))
 }
 
 impl NodeApi {
     /// Why a token in the first frame is refused. It is counted like one in a request header.
-    async fn refused_late(&self, token: &Secret, late: Option<LateToken>) -> Option<String> {
+    async fn check_late_token(&self, token: &Secret, late: Option<LateToken>) -> Option<String> {
         if self.judge(token).await != TokenVerdict::Wrong {
             return None;
         }
@@ -143,7 +143,7 @@ async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: Ca
         loop {
             match reader.next(Limits::FRAME).await.map(|next| next.map(|next| codec::decode(&next))) {
                 Ok(Some(Err(error))) => return Some((CLOSE_ERROR, format!("failed to {error}"))),
-                Ok(Some(Ok(message))) => match said(message) {
+                Ok(Some(Ok(message))) => match payload(message) {
                     Ok(payload) if payload.is_empty() => {}
                     Ok(payload) => {
                         let text = Utf8Bytes::try_from(payload).unwrap_or_default();
@@ -161,7 +161,7 @@ async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: Ca
     let closed = tokio::select! {
         closed = telling => closed,
         // Dropping the stream ends the command.
-        () = hear(source, &mut writer) => None,
+        () = forward_input(source, &mut writer) => None,
         () = closing.cancelled() => Some((CLOSE_ERROR, "the agent is shutting down".to_owned())),
     };
     if let Some((code, reason)) = closed {
@@ -170,7 +170,7 @@ async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: Ca
 }
 
 /// Forwards input until the websocket closes.
-async fn hear(mut source: SplitStream<WebSocket>, writer: &mut FrameWriter<'_, Box<dyn Io>>) {
+async fn forward_input(mut source: SplitStream<WebSocket>, writer: &mut FrameWriter<'_, Box<dyn Io>>) {
     while let Some(Ok(message)) = source.next().await {
         let Some(inputs) = typed(&message) else { return };
         let frames = if inputs.is_empty() {

@@ -12,7 +12,7 @@ use herdlet_api_types::AllocId;
 use herdlet_rpc::address::Address;
 use serde_json::{Value as Json, json};
 
-use super::{Incoming, NodeApi, Passed, Refused, metrics, path_param, request::RequestParams};
+use super::{Dispatch, HttpError, Incoming, NodeApi, metrics, path_param, request::RequestParams};
 use crate::acl::Access;
 
 impl NodeApi {
@@ -21,20 +21,20 @@ impl NodeApi {
         &self,
         what: NodeAnswer,
         incoming: Incoming,
-    ) -> Result<Passed, Refused> {
+    ) -> Result<Dispatch, HttpError> {
         let Incoming { path, params, request } = incoming;
         let response = match what {
             NodeAnswer::Metrics => {
-                if !metrics::is_wanted(&params, request.headers()) {
-                    return Ok(Passed::On(Box::new(request)));
+                if !metrics::wants_json(&params, request.headers()) {
+                    return Ok(Dispatch::On(Box::new(request)));
                 }
                 let page = self.shared.page_of_metrics(Format::Text).await;
                 axum::Json(metrics::summary(&page, herdlet_base::clock::wall_now())).into_response()
             }
             NodeAnswer::ParsedJob => {
-                let namespace = params.given("namespace").unwrap_or("default");
+                let namespace = params.non_empty("namespace").unwrap_or("default");
                 self.service.allows_parse(&params.token, namespace).await?;
-                return Ok(Passed::On(Box::new(request)));
+                return Ok(Dispatch::On(Box::new(request)));
             }
             NodeAnswer::Snapshot => {
                 self.snapshot(path_param(&path, "AllocID").unwrap_or_default(), &params).await?
@@ -55,24 +55,24 @@ impl NodeApi {
                 StatusCode::OK.into_response()
             }
         };
-        Ok(Passed::Answer(response))
+        Ok(Dispatch::Answer(response))
     }
 
     /// `PUT /v1/agent/servers`.
-    async fn set_servers(&self, params: &RequestParams) -> Result<(), Refused> {
+    async fn set_servers(&self, params: &RequestParams) -> Result<(), HttpError> {
         let addresses: Result<Vec<Address>, _> = params.all("address").map(str::parse).collect();
-        let addresses = addresses.map_err(|error| Refused(400, format!("address: {error}")))?;
+        let addresses = addresses.map_err(|error| HttpError(400, format!("address: {error}")))?;
         if addresses.is_empty() {
-            return Err(Refused(400, "missing server address".to_owned()));
+            return Err(HttpError(400, "missing server address".to_owned()));
         }
         self.service.allows_agent(&params.token, Access::writes).await?;
-        self.servers.set_addresses(addresses).await.map_err(|why| Refused(400, why))
+        self.servers.set_addresses(addresses).await.map_err(|why| HttpError(400, why))
     }
 
     /// For the node that runs the successor of this allocation, and for callers who may read all of its files.
-    async fn snapshot(&self, id: &str, params: &RequestParams) -> Result<Response, Refused> {
+    async fn snapshot(&self, id: &str, params: &RequestParams) -> Result<Response, HttpError> {
         let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
-        let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
+        let alloc = alloc.ok_or_else(|| HttpError(404, format!("Unknown allocation {id:?}")))?;
         if !self.snapshots.is_token(id, &params.token) {
             self.service.allows_files(id, &params.token).await?;
         }
@@ -102,9 +102,9 @@ impl NodeApi {
         })
     }
 
-    fn health(&self, params: &RequestParams) -> Result<Response, Refused> {
+    fn health(&self, params: &RequestParams) -> Result<Response, HttpError> {
         if params.parameter("type") == Some("server") {
-            return Err(Refused(500, "server not enabled".to_owned()));
+            return Err(HttpError(500, "server not enabled".to_owned()));
         }
         let is_ok = !self.servers.addresses().is_empty();
         let code = if is_ok { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };

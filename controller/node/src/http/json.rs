@@ -81,7 +81,7 @@ const CONFIG: &str = "Config";
 const ADDRESSES: [&str; 2] = ["Addr", "RemoteIP"];
 
 /// Converts a value to JSON. `name` is the name of its field.
-pub(super) fn shown(value: &Value, name: &str) -> Json {
+pub(super) fn to_json(value: &Value, name: &str) -> Json {
     let has_own_keys = OWN_KEYS.contains(&name);
     match value {
         Value::Nil => Json::Null,
@@ -92,7 +92,7 @@ pub(super) fn shown(value: &Value, name: &str) -> Json {
         Value::Float(value) => Number::from_f64(*value).map_or(Json::Null, Json::Number),
         Value::Text(text) => bytes(text.as_bytes(), name, Some(text)),
         Value::Bytes(raw) => bytes(raw, name, None),
-        Value::List(list) => list.iter().map(|one| shown(one, name)).collect(),
+        Value::List(list) => list.iter().map(|one| to_json(one, name)).collect(),
         Value::Map(fields) => {
             let shown = |(key, value): &(Value, Value)| {
                 let key = match key {
@@ -109,9 +109,9 @@ pub(super) fn shown(value: &Value, name: &str) -> Json {
                 let value = if let (Value::Text(text), true) = (value, has_own_keys) {
                     text.as_str().into()
                 } else if name == "Lock" && key == "TTL" {
-                    shown(value, "LockDelay")
+                    to_json(value, "LockDelay")
                 } else {
-                    shown(value, if has_own_keys { "" } else { &key })
+                    to_json(value, if has_own_keys { "" } else { &key })
                 };
                 (key, value)
             };
@@ -320,7 +320,7 @@ mod tests {
             "Addr": "10.0.0.1", "Name": "a text of 15 ch", "None": null, "Timeout": 5_000_000_000_u64,
             "List": [u64::MAX, 0.5],
         });
-        assert_eq!(shown(&value, ""), expected);
+        assert_eq!(to_json(&value, ""), expected);
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
         let meta = json!({ "Meta": { "Hash": "abc", "Timeout": "5s", "Addr": "four" } });
         let value = read(&meta, "").unwrap();
         assert_eq!(value.get("Meta").unwrap().get("Timeout"), Some(&text("5s")));
-        assert_eq!(shown(&value, ""), meta);
+        assert_eq!(to_json(&value, ""), meta);
         let job =
             read_job(&json!({ "Config": { "port": 80, "Interval": "1m" }, "KillTimeout": "1m" })).unwrap();
         let config = job.get("Config").unwrap();
@@ -357,7 +357,7 @@ mod tests {
         let token = json!({ "ExpirationTime": "2026-01-02T03:04:05Z", "ExpirationTTL": "8h30m0s" });
         let value = read(&token, "").unwrap();
         assert_eq!(value.get("ExpirationTTL"), Some(&Value::Int(30_600_000_000_000)));
-        assert_eq!(shown(&value, ""), token);
+        assert_eq!(to_json(&value, ""), token);
         assert!(read(&json!({ "ExpirationTime": "soon" }), "").unwrap_err().starts_with("ExpirationTime: "));
         for (nanos, told) in [
             (0, "0s"),

@@ -12,7 +12,7 @@ use herdlet_api_types::UnixNanos;
 use herdlet_rpc::codec::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::json::shown;
+use super::json::to_json;
 
 /// Minimum time to cache keys.
 const KEPT_MIN: Duration = Duration::from_secs(15 * 60);
@@ -49,7 +49,7 @@ pub(super) fn discovery(answer: &Value) -> Option<Json> {
         ("subject_types_supported", "Subjects"),
     ];
     let told = |(name, field): (&str, &str)| {
-        (name.to_owned(), document.get(field).map_or(Json::Null, |value| shown(value, field)))
+        (name.to_owned(), document.get(field).map_or(Json::Null, |value| to_json(value, field)))
     };
     Some(Json::Object(names.into_iter().map(told).collect()))
 }

@@ -4,7 +4,7 @@
 
 use herdlet_rpc::codec::Value;
 
-use super::Refused;
+use super::HttpError;
 
 /// The content of a message.
 pub(super) enum Piece {
@@ -35,14 +35,14 @@ pub(super) fn failure(message: &Value) -> Option<Piece> {
     Some(match code {
         Some(code) => Piece::Failed(code, why.to_owned()),
         None => {
-            let Refused(code, why) = herdlet_rpc::error::ServerError::new(why.to_owned()).into();
+            let HttpError(code, why) = herdlet_rpc::error::ServerError::new(why.to_owned()).into();
             Piece::Failed(code, why)
         }
     })
 }
 
 /// The content of a command's message, for a websocket: its payload, or why the command has failed.
-pub(super) fn said(message: Value) -> Result<Vec<u8>, (u16, String)> {
+pub(super) fn payload(message: Value) -> Result<Vec<u8>, (u16, String)> {
     match piece(message) {
         Piece::Payload(payload) => Ok(payload),
         Piece::Failed(code, why) => Err((code, why)),

@@ -15,7 +15,7 @@ use super::{
     json, path_param,
     request::RequestParams,
 };
-use crate::asking::Question;
+use crate::cluster_client::Question;
 
 /// The sources of a call's fields, besides the query.
 pub(super) struct CallInputs<'s> {
@@ -102,7 +102,7 @@ impl RequestParams {
             RequestRule::VersionTag => {
                 fields.put("Tag.Name", text(path_param(&path, "Name").unwrap_or_default()));
             }
-            RequestRule::Claim if self.given("node").is_none() => {
+            RequestRule::Claim if self.non_empty("node").is_none() => {
                 return Err("detach requires node ID".to_owned());
             }
             RequestRule::Claim => {}
@@ -125,7 +125,7 @@ impl RequestParams {
             fields.put("Secrets", Value::Map(pairs.map(|(name, value)| (text(name), text(value))).collect()));
         }
         if is_write {
-            if let Some(token) = self.given("idempotency_token") {
+            if let Some(token) = self.non_empty("idempotency_token") {
                 fields.put("IdempotencyToken", text(token));
             }
         } else {
@@ -183,8 +183,8 @@ impl RequestParams {
         if priority != 0 && !(1..=100).contains(&priority) {
             return Err("Eval priority must be between 1 and 100 inclusively".to_owned());
         }
-        let own_region = in_body(body, "Region").or_else(|| self.given("region"));
-        let namespace = self.given("namespace").or_else(|| in_body(body, "Namespace"));
+        let own_region = in_body(body, "Region").or_else(|| self.non_empty("region"));
+        let namespace = self.non_empty("namespace").or_else(|| in_body(body, "Namespace"));
         Ok(job::submitted(job.clone(), own_region, namespace, region))
     }
 
@@ -200,7 +200,7 @@ impl RequestParams {
             .into_iter()
             .filter(|lock| self.parameter(lock).is_some())
             .collect();
-        let index = self.given("cas").map(|cas| {
+        let index = self.non_empty("cas").map(|cas| {
             cas.parse::<u64>().map_err(|error| format!("can not parse cas: {error}")).map(Value::Uint)
         });
         let index = index.transpose()?;
@@ -239,7 +239,7 @@ impl RequestParams {
     /// Filtering and pagination of a list.
     fn of_list(&self, fields: &mut CallFields) -> Result<(), String> {
         for (field, parameter) in [("Prefix", "prefix"), ("Filter", "filter"), ("NextToken", "next_token")] {
-            if let Some(value) = self.given(parameter) {
+            if let Some(value) = self.non_empty(parameter) {
                 fields.put(field, text(value));
             }
         }

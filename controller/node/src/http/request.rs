@@ -7,8 +7,8 @@ use herdlet_api::http::routes::percent_decoded;
 use herdlet_api_types::parse_duration;
 use herdlet_nomad::wire::Secret;
 
-use super::Refused;
-use crate::asking::Question;
+use super::HttpError;
+use crate::cluster_client::Question;
 
 /// The longest blocking time.
 const WAIT_MAX: Duration = Duration::from_secs(300);
@@ -24,17 +24,17 @@ pub(super) struct RequestParams {
 
 impl RequestParams {
     /// Reads the query and the token.
-    pub(super) fn read(query: &str, headers: &HeaderMap) -> Result<Self, Refused> {
+    pub(super) fn read(query: &str, headers: &HeaderMap) -> Result<Self, HttpError> {
         let decoded = |text: &str| {
             let read = percent_decoded(&text.replace('+', " "));
-            read.ok_or_else(|| Refused(400, "query parameters: not valid UTF-8".to_owned()))
+            read.ok_or_else(|| HttpError(400, "query parameters: not valid UTF-8".to_owned()))
         };
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let parameters = pairs.map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             Ok((decoded(name)?, decoded(value)?))
         });
-        let parameters: Vec<(String, String)> = parameters.collect::<Result<_, Refused>>()?;
+        let parameters: Vec<(String, String)> = parameters.collect::<Result<_, HttpError>>()?;
         let secrets = headers.get("x-nomad-csi-secrets").and_then(|secrets| secrets.to_str().ok());
         Ok(Self { token: token(headers), parameters, secrets: secrets.map(Secret::from) })
     }
@@ -50,13 +50,13 @@ impl RequestParams {
     }
 
     /// A non-empty parameter.
-    pub(super) fn given(&self, name: &str) -> Option<&str> {
+    pub(super) fn non_empty(&self, name: &str) -> Option<&str> {
         self.parameter(name).filter(|value| !value.is_empty())
     }
 
     /// The requested node; `None` for this one.
     pub(super) fn node(&self) -> Option<&str> {
-        self.given("node_id")
+        self.non_empty("node_id")
     }
 
     /// Whether to indent the JSON.
@@ -66,7 +66,7 @@ impl RequestParams {
 
     /// A boolean parameter; `None` if it is missing or empty.
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, String> {
-        match self.given(name) {
+        match self.non_empty(name) {
             None => Ok(None),
             Some("1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(Some(true)),
             Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(Some(false)),
@@ -76,7 +76,7 @@ impl RequestParams {
 
     /// A numeric parameter.
     pub(super) fn number(&self, name: &str) -> Result<Option<i64>, String> {
-        let parsed = self.given(name).map(|text| {
+        let parsed = self.non_empty(name).map(|text| {
             text.parse().map_err(|_| format!("Failed to parse value of {name:?} ({text}) as a int"))
         });
         parsed.transpose()
@@ -84,14 +84,15 @@ impl RequestParams {
 
     /// A question without fields: the token and the query options.
     pub(super) fn plain(&self, call: &str, is_write: bool) -> Result<Question, String> {
-        let wait = match self.given("wait") {
+        let wait = match self.non_empty("wait") {
             Some(wait) => {
                 let nanos = parse_duration(wait).map_err(|_| "Invalid wait time".to_owned())?;
                 Duration::from_nanos(nanos.max(0).unsigned_abs()).min(WAIT_MAX)
             }
             None => Duration::ZERO,
         };
-        let index = self.given("index").map_or(Ok(0), str::parse).map_err(|_| "Invalid index".to_owned())?;
+        let index =
+            self.non_empty("index").map_or(Ok(0), str::parse).map_err(|_| "Invalid index".to_owned())?;
         let stale = match (self.parameter("stale"), self.flag("stale")) {
             (Some(""), _) => true,
             (_, Ok(stale)) => stale.unwrap_or_default(),
@@ -101,8 +102,8 @@ impl RequestParams {
         };
         Ok(Question {
             token: self.token.clone(),
-            region: self.given("region").map(str::to_owned),
-            namespace: self.given("namespace").unwrap_or("default").to_owned(),
+            region: self.non_empty("region").map(str::to_owned),
+            namespace: self.non_empty("namespace").unwrap_or("default").to_owned(),
             index: if is_write { 0 } else { index },
             wait,
             stale,

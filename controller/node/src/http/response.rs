@@ -13,21 +13,21 @@ use herdlet_rpc::{
 };
 use serde_json::{Map, Value as Json};
 
-use super::{Refused, RoutedCall, json, keys, request::RequestParams};
-use crate::placed;
+use super::{HttpError, RoutedCall, json, keys, request::RequestParams};
+use crate::server_alloc;
 
 /// Fields of the servers' health that are left out if they are zero.
 const OMITTED_OF_HEALTH: [&str; 4] =
     ["OptimisticFailureTolerance", "ReadReplicas", "RedundancyZones", "Upgrade"];
 
 /// Converts a server's error; some calls have rules of their own.
-pub(super) fn refusal(rule: ResponseRule, error: CallError) -> Refused {
+pub(super) fn refusal(rule: ResponseRule, error: CallError) -> HttpError {
     if let CallError::Server(error) = &error {
         if rule == ResponseRule::Variable && error.text().contains("cas error:") {
-            return Refused(409, error.text().to_owned());
+            return HttpError(409, error.text().to_owned());
         }
         if rule == ResponseRule::KnownAlloc && error.kind() == ErrorKind::UnknownAllocation {
-            return Refused(404, "alloc not found".to_owned());
+            return HttpError(404, "alloc not found".to_owned());
         }
     }
     error.into()
@@ -38,7 +38,7 @@ pub(super) fn render_response(
     routed: RoutedCall<'_>,
     mut answer: Value,
     params: &RequestParams,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpError> {
     let rule = routed.call.response;
     let headers = headers(routed, &answer);
     let (mut code, part) = match rule {
@@ -68,7 +68,7 @@ pub(super) fn render_response(
         } else {
             serde_json::to_string(&shown)
         };
-        let text = text.map_err(|error| Refused(500, format!("failed to write the answer: {error}")))?;
+        let text = text.map_err(|error| HttpError(500, format!("failed to write the answer: {error}")))?;
         (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
     };
     for (name, value) in headers {
@@ -116,35 +116,35 @@ fn code_and_part_of_variable(routed: RoutedCall<'_>, answer: &Value) -> (StatusC
 }
 
 /// Selects the part of an answer to return.
-fn select(part: AnswerPart, answer: &Value) -> Result<Json, Refused> {
+fn select(part: AnswerPart, answer: &Value) -> Result<Json, HttpError> {
     let field = |path: &str| path.split('.').try_fold(answer, |value, name| value.get(name));
     Ok(match part {
-        AnswerPart::Whole => json::shown(answer, ""),
+        AnswerPart::Whole => json::to_json(answer, ""),
         AnswerPart::Nothing => Json::Null,
-        AnswerPart::Field(path) => field(path).map_or(Json::Null, |value| json::shown(value, path)),
+        AnswerPart::Field(path) => field(path).map_or(Json::Null, |value| json::to_json(value, path)),
         AnswerPart::List(path) => match field(path) {
             Some(Value::Nil) | None => Json::Array(Vec::new()),
-            Some(list) => json::shown(list, path),
+            Some(list) => json::to_json(list, path),
         },
         AnswerPart::First(path) => match field(path) {
-            Some(Value::List(list)) => list.first().map_or(Json::Null, |first| json::shown(first, path)),
+            Some(Value::List(list)) => list.first().map_or(Json::Null, |first| json::to_json(first, path)),
             _ => Json::Null,
         },
         AnswerPart::Found(path, missing) => match field(path) {
-            Some(Value::Nil) | None => return Err(Refused(404, missing.to_owned())),
-            Some(value) => json::shown(value, path),
+            Some(Value::Nil) | None => return Err(HttpError(404, missing.to_owned())),
+            Some(value) => json::to_json(value, path),
         },
     })
 }
 
 /// Changes the JSON by the rule of its call.
-fn apply(rule: ResponseRule, answer: &Value, shown: &mut Json) -> Result<(), Refused> {
+fn apply(rule: ResponseRule, answer: &Value, shown: &mut Json) -> Result<(), HttpError> {
     match (rule, shown) {
         (ResponseRule::OmitEmpty(names), shown) => json::omit_empty(names, shown),
         (ResponseRule::OmitIdentities, shown) => json::omit(&["SignedIdentities"], shown),
         (ResponseRule::PublicKeys, shown) => *shown = keys::set(answer),
         (ResponseRule::Discovery, shown) => {
-            let missing = || Refused(404, "OIDC Discovery endpoint disabled".to_owned());
+            let missing = || HttpError(404, "OIDC Discovery endpoint disabled".to_owned());
             *shown = keys::discovery(answer).ok_or_else(missing)?;
         }
         (ResponseRule::Node, Json::Object(node)) => json::of_node(node),
@@ -157,7 +157,7 @@ fn apply(rule: ResponseRule, answer: &Value, shown: &mut Json) -> Result<(), Ref
         (ResponseRule::Versions, Json::Object(versions))
             if versions.get("Versions").and_then(Json::as_array).is_none_or(Vec::is_empty) =>
         {
-            return Err(Refused(404, "job versions not found".to_owned()));
+            return Err(HttpError(404, "job versions not found".to_owned()));
         }
         (ResponseRule::Submission, Json::Object(submission)) => unescape_variables(submission),
         (
@@ -184,7 +184,7 @@ fn unescape_variables(submission: &mut Map<String, Json>) {
 }
 
 /// Decompresses a job's payload, which servers store compressed.
-fn decompress(answer: &mut Value) -> Result<(), Refused> {
+fn decompress(answer: &mut Value) -> Result<(), HttpError> {
     let job = match field_mut(answer, "Job") {
         Some(job) => Some(job),
         None => field_mut(answer, "Alloc").and_then(|alloc| field_mut(alloc, "Job")),
@@ -195,7 +195,7 @@ fn decompress(answer: &mut Value) -> Result<(), Refused> {
         (_, text) => text.unwrap_or_default().as_bytes(),
     };
     if !kept.is_empty() {
-        *payload = Value::Bytes(placed::decompressed(kept).map_err(|why| Refused(500, why))?);
+        *payload = Value::Bytes(server_alloc::decompressed(kept).map_err(|why| HttpError(500, why))?);
     }
     Ok(())
 }

@@ -24,12 +24,12 @@ use herdlet_rpc::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NodeApi, Refused, exec,
+    HttpError, NodeApi, exec,
     piece::{Piece, piece},
     request::RequestParams,
     stream_call::{FileStream, Streamed, events_call, export_call, file_call, monitor_call},
 };
-use crate::asking::Question;
+use crate::cluster_client::Question;
 
 /// Headers with the content of a file, as in stock agents.
 const OF_TASKS: [(HeaderName, &str); 4] = [
@@ -49,7 +49,7 @@ impl NodeApi {
         what: Streamed<'_>,
         params: &RequestParams,
         request: &mut Request,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, HttpError> {
         let is_of_task = matches!(what, Streamed::File(FileStream::Cat | FileStream::ReadAt, _));
         let has_lines = matches!(what, Streamed::Events);
         let call = match what {
@@ -72,17 +72,17 @@ impl NodeApi {
         alloc: Option<&str>,
         params: &RequestParams,
         fields: Vec<(&str, Value)>,
-    ) -> Result<Framed<Box<dyn Io>>, Refused> {
+    ) -> Result<Framed<Box<dyn Io>>, HttpError> {
         let fields = fields.into_iter().map(|(name, value)| (Value::Text(name.to_owned()), value));
         // Only event streams have an index, which is one of their fields.
-        let question = params.plain(method, true).map_err(|why| Refused(400, why))?;
+        let question = params.plain(method, true).map_err(|why| HttpError(400, why))?;
         let question = Question { fields: Value::Map(fields.collect()), ..question };
         if method != "Event.Stream" && self.is_here(alloc, params) {
             let arguments = question.body(&self.shared.facts.node.region, Duration::ZERO);
             let begun = self.service.clone().begin(method.to_owned(), &arguments).await;
-            return begun.map_err(|error| Refused(500, format!("failed to {error}")));
+            return begun.map_err(|error| HttpError(500, format!("failed to {error}")));
         }
-        self.servers.stream(question).await.map_err(Refused::from)
+        self.servers.stream(question).await.map_err(HttpError::from)
     }
 }
 
@@ -103,9 +103,9 @@ struct StreamedResponse {
 }
 
 impl StreamedResponse {
-    async fn answer(mut self, content_type: &'static str) -> Result<Response, Refused> {
-        let first = match self.next().await.map_err(|error| Refused::from(CallError::from(error)))? {
-            Some(Piece::Failed(code, why)) => return Err(Refused(code, why)),
+    async fn answer(mut self, content_type: &'static str) -> Result<Response, HttpError> {
+        let first = match self.next().await.map_err(|error| HttpError::from(CallError::from(error)))? {
+            Some(Piece::Failed(code, why)) => return Err(HttpError(code, why)),
             Some(Piece::Payload(payload)) => Some(payload),
             None => return Ok(([(header::CONTENT_TYPE, content_type)], Body::empty()).into_response()),
         };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use herdlet_api::http::routes::{PathParams, StreamKind};
 use herdlet_rpc::codec::Value;
 
-use super::{Refused, exec::Executed, path_param, request::RequestParams};
+use super::{HttpError, exec::Executed, path_param, request::RequestParams};
 
 /// Nomad's error texts.
 const NO_TASK: &str = "must provide task name";
@@ -72,7 +72,7 @@ pub(super) fn file_call<'c>(
     how: FileStream,
     alloc: &'c str,
     params: &RequestParams,
-) -> Result<StreamCall<'c>, Refused> {
+) -> Result<StreamCall<'c>, HttpError> {
     let is_logs = how == FileStream::Logs;
     let is_plain = match how {
         FileStream::Logs => flag(params, "plain")?.unwrap_or_default(),
@@ -81,7 +81,7 @@ pub(super) fn file_call<'c>(
     };
     let mut fields = vec![("AllocID", Value::Text(alloc.to_owned())), ("PlainText", Value::Bool(is_plain))];
     if is_logs {
-        if params.given("task").is_none() {
+        if params.non_empty("task").is_none() {
             return Err(bad(NO_TASK));
         }
         if !matches!(params.parameter("type"), Some("stdout" | "stderr")) {
@@ -90,7 +90,7 @@ pub(super) fn file_call<'c>(
         fields.push(("Task", text(params, "task")));
         fields.push(("LogType", text(params, "type")));
     } else {
-        if params.given("path").is_none() {
+        if params.non_empty("path").is_none() {
             return Err(bad(NO_PATH));
         }
         fields.push(("Path", text(params, "path")));
@@ -99,7 +99,7 @@ pub(super) fn file_call<'c>(
         FileStream::Logs | FileStream::Frames => {
             let follow = flag(params, "follow")?.unwrap_or(how == FileStream::Frames);
             fields.push(("Follow", Value::Bool(follow)));
-            let origin = match params.given("origin").unwrap_or("start") {
+            let origin = match params.non_empty("origin").unwrap_or("start") {
                 origin @ ("start" | "end") => origin,
                 _ => return Err(bad(NO_ORIGIN)),
             };
@@ -119,7 +119,7 @@ pub(super) fn file_call<'c>(
     Ok(StreamCall { method, alloc: Some(alloc), is_plain, fields })
 }
 
-pub(super) fn export_call(params: &RequestParams) -> Result<StreamCall<'static>, Refused> {
+pub(super) fn export_call(params: &RequestParams) -> Result<StreamCall<'static>, HttpError> {
     let is_plain = flag(params, "plain")?.unwrap_or_default();
     let fields = vec![
         ("LogsSince", text(params, "logs_since")),
@@ -133,12 +133,12 @@ pub(super) fn export_call(params: &RequestParams) -> Result<StreamCall<'static>,
     Ok(StreamCall { method: "Agent.MonitorExport", alloc: None, is_plain, fields })
 }
 
-pub(super) fn monitor_call(params: &RequestParams) -> Result<StreamCall<'static>, Refused> {
-    if params.node().is_some() && params.given("server_id").is_some() {
+pub(super) fn monitor_call(params: &RequestParams) -> Result<StreamCall<'static>, HttpError> {
+    if params.node().is_some() && params.non_empty("server_id").is_some() {
         return Err(bad("Cannot target node and server simultaneously"));
     }
     let is_plain = flag(params, "plain")?.unwrap_or_default();
-    let level = params.given("log_level").unwrap_or("INFO");
+    let level = params.non_empty("log_level").unwrap_or("INFO");
     let fields = vec![
         ("LogLevel", Value::Text(level.to_owned())),
         ("LogJSON", Value::Bool(flag(params, "log_json")?.unwrap_or_default())),
@@ -150,36 +150,36 @@ pub(super) fn monitor_call(params: &RequestParams) -> Result<StreamCall<'static>
     Ok(StreamCall { method: "Agent.Monitor", alloc: None, is_plain, fields })
 }
 
-pub(super) fn events_call(params: &RequestParams) -> Result<StreamCall<'static>, Refused> {
+pub(super) fn events_call(params: &RequestParams) -> Result<StreamCall<'static>, HttpError> {
     let index = params.number("index").map_err(|_| bad("Unable to parse index"))?;
     let fields = vec![("Topics", topics(params)?), ("Index", Value::Int(index.unwrap_or_default()))];
     Ok(StreamCall { method: "Event.Stream", alloc: None, is_plain: false, fields })
 }
 
-fn bad(why: &str) -> Refused {
-    Refused(400, why.to_owned())
+fn bad(why: &str) -> HttpError {
+    HttpError(400, why.to_owned())
 }
 
 fn text(params: &RequestParams, name: &str) -> Value {
     Value::Text(params.parameter(name).unwrap_or_default().to_owned())
 }
 
-fn flag(params: &RequestParams, name: &str) -> Result<Option<bool>, Refused> {
-    params.flag(name).map_err(|why| Refused(400, why))
+fn flag(params: &RequestParams, name: &str) -> Result<Option<bool>, HttpError> {
+    params.flag(name).map_err(|why| HttpError(400, why))
 }
 
-fn number(params: &RequestParams, name: &str) -> Result<Value, Refused> {
-    let number = params.number(name).map_err(|_| Refused(400, format!("error parsing {name}")))?;
+fn number(params: &RequestParams, name: &str) -> Result<Value, HttpError> {
+    let number = params.number(name).map_err(|_| HttpError(400, format!("error parsing {name}")))?;
     Ok(Value::Int(number.unwrap_or_default()))
 }
 
 /// The requested events by topic.
-fn topics(params: &RequestParams) -> Result<Value, Refused> {
+fn topics(params: &RequestParams) -> Result<Value, HttpError> {
     let mut topics: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for topic in params.all("topic") {
         let (name, key) = topic.split_once(':').unwrap_or((topic, "*"));
         if key.contains(':') {
-            return Err(Refused(
+            return Err(HttpError(
                 400,
                 format!(
                     "Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: {topic}"

@@ -1,7 +1,7 @@
 //! The node's HTTP API over a real socket, with stand-in servers that record calls.
 
 mod elsewhere;
-mod ground;
+mod test_env;
 mod writes;
 
 use futures_util::StreamExt as _;
@@ -14,7 +14,7 @@ use crate::{
     snapshot::tests::{SECRET, migrate_token},
     test_recordings::text,
 };
-use ground::{Node, map};
+use test_env::{Node, map};
 
 #[tokio::test]
 async fn what_is_of_the_cluster_is_asked_of_servers() {
@@ -36,7 +36,7 @@ async fn what_is_of_the_cluster_is_asked_of_servers() {
         assert_eq!(answer.headers()[format!("x-nomad-{name}")], value);
     }
     assert_eq!(answer.text().await.unwrap(), r#"[{"ID":"web"}]"#);
-    let (method, body) = node.asked();
+    let (method, body) = node.last_call();
     assert_eq!(method, "Job.List");
     for (name, value) in [
         ("Region", text("here")),
@@ -127,13 +127,13 @@ async fn what_is_of_this_node_is_answered_here_and_of_another_by_servers() {
     // Requests about another node and its allocation.
     node.answers("ClientStats.Stats", map(&[("HostStats", map(&[("Uptime", Value::Uint(5))]))]));
     assert_eq!(node.get("/v1/client/stats?node_id=n2").await, (200, r#"{"Uptime":5}"#.to_owned()));
-    assert_eq!(node.asked().1.get("NodeID"), Some(&text("n2")));
+    assert_eq!(node.last_call().1.get("NodeID"), Some(&text("n2")));
     let other = "388af656-e88b-e8d9-abc8-1d2f2efb981b";
     node.answers("ClientAllocations.Restart", map(&[("Index", Value::Uint(0))]));
     let path = format!("/v1/client/allocation/{other}/restart");
     let restarted = node.ask(Method::PUT, &path, "", r#"{"TaskName":"web","AllTasks":false}"#).await;
     assert_eq!(restarted.text().await.unwrap(), r#"{"Index":0}"#);
-    assert_eq!(node.asked().1.get("TaskName"), Some(&text("web")));
+    assert_eq!(node.last_call().1.get("TaskName"), Some(&text("web")));
 }
 
 #[tokio::test]

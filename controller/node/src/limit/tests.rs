@@ -10,7 +10,7 @@ async fn it_counts_over_restarts_from_the_last_answer() {
     let (wall, now) = (SystemTime::now(), Instant::now());
     let mut memory = Memory::read(dir.path(), wall, now);
     assert_eq!(memory.due(LIMIT), now + LIMIT, "nothing is known of before: from the start");
-    memory.heard(now + Duration::from_secs(5), wall + Duration::from_secs(5), Duration::from_secs(25));
+    memory.on_contact(now + Duration::from_secs(5), wall + Duration::from_secs(5), Duration::from_secs(25));
     let short = memory.due(Duration::from_secs(1));
     assert_eq!(short, now + Duration::from_secs(30), "the next heartbeat has its time");
     memory.keep().await;

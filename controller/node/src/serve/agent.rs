@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use herdlet_api::reach::{host, monitor, stream::Form};
+use herdlet_api::alloc_ops::{host, monitor, stream::Form};
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{error::Refusal, serve::answer};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Answered, Asked, NodeService, Queried,
-    failure::{Ended, Failure, last_frame},
+    Answered, NodeService, Queried, TokenOnly,
+    failure::{Failure, StreamEnd, last_frame},
     files::arguments,
     meta::{MetaRefused, MetaView},
-    told::ToServer,
+    stream_answer::ToServer,
 };
 use crate::acl::{Access, Acl, Denied};
 
@@ -52,7 +52,7 @@ pub(super) struct Profiled {
 /// Changes to the node's metadata.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub(super) struct Changed {
+pub(super) struct MetaChange {
     meta: BTreeMap<String, Option<String>>,
     auth_token: Secret,
 }
@@ -73,18 +73,18 @@ impl From<MetaView> for Meta {
 }
 
 impl NodeService {
-    pub(super) async fn host_stats(&self, asked: Asked) -> Answered {
+    pub(super) async fn host_stats(&self, asked: TokenOnly) -> Answered {
         self.on_node(&asked.auth_token, Access::reads).await?;
         let stats = self.host.stats(&self.parts.reach).await?;
         Ok(answer(&Queried::new(json!({ "HostStats": stats })))?)
     }
 
-    pub(super) async fn read_meta(&self, asked: Asked) -> Answered {
+    pub(super) async fn read_meta(&self, asked: TokenOnly) -> Answered {
         self.on_node(&asked.auth_token, Access::reads).await?;
         Ok(answer(&Meta::from(self.parts.meta.read()))?)
     }
 
-    pub(super) async fn apply_meta(&self, changed: Changed) -> Answered {
+    pub(super) async fn apply_meta(&self, changed: MetaChange) -> Answered {
         self.on_node(&changed.auth_token, Access::writes).await?;
         let applied = self.parts.meta.apply(changed.meta).await;
         let applied = applied.map_err(|error| match error {
@@ -94,7 +94,7 @@ impl NodeService {
         Ok(answer(&Meta::from(applied))?)
     }
 
-    pub(super) async fn host_data(&self, asked: Asked) -> Answered {
+    pub(super) async fn host_data(&self, asked: TokenOnly) -> Answered {
         self.on_agent(&asked.auth_token, Access::reads).await?;
         let data = host::data().await?;
         Ok(answer(&json!({ "AgentID": self.parts.agent, "HostData": data }))?)
@@ -106,7 +106,7 @@ impl NodeService {
         Err(Refusal::coded(404, format!("Pprof profile not found profile: {}", wanted.profile)).into())
     }
 
-    pub(super) async fn monitor(&self, stream: &mut ToServer) -> Result<(), Ended> {
+    pub(super) async fn monitor(&self, stream: &mut ToServer) -> Result<(), StreamEnd> {
         let Some(wanted) = arguments::<Monitored>(stream).await? else { return Ok(()) };
         if let Err(denied) = self.allows_agent(&wanted.auth_token, Access::reads).await {
             return Ok(stream.send(&last_frame(&denied, Some(denied.code()))).await?);
@@ -116,13 +116,13 @@ impl NodeService {
         let is_trace = wanted.log_level.eq_ignore_ascii_case("trace");
         let level = if is_trace { "debug" } else { &wanted.log_level };
         match monitor::listen(&self.parts.reach.bounds, level, wanted.log_json) {
-            Ok(listener) => self.tell(stream, |pieces| listener.run(form, pieces)).await,
+            Ok(listener) => self.send_stream(stream, |pieces| listener.run(form, pieces)).await,
             Err(error) => Ok(stream.send(&last_frame(&error, Some(error.code()))).await?),
         }
     }
 
     /// Earlier log entries are not available: the agent writes no file, and its journal is read with `journalctl` on the machine.
-    pub(super) async fn export_log(&self, stream: &mut ToServer) -> Result<(), Ended> {
+    pub(super) async fn export_log(&self, stream: &mut ToServer) -> Result<(), StreamEnd> {
         let Some(wanted) = arguments::<Exported>(stream).await? else { return Ok(()) };
         if let Err(denied) = self.allows_agent(&wanted.auth_token, Access::reads).await {
             return Ok(stream.send(&last_frame(&denied, Some(denied.code()))).await?);

@@ -1,12 +1,12 @@
 //! `Allocations.*` without streams: restarts, signals, statistics, checks, collecting.
 
-use herdlet_api::reach::{error::ApiError, lifecycle};
+use herdlet_api::alloc_ops::{error::ApiError, lifecycle};
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::serve::answer;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answered, Asked, NodeService, Queried, done};
+use super::{Answered, NodeService, Queried, TokenOnly, done};
 use crate::acl::{Capability, Denied};
 
 /// The arguments of calls about an allocation or one of its tasks.
@@ -64,7 +64,7 @@ impl NodeService {
         Err(ApiError::NotFound(NOT_COLLECTED.to_owned()).into())
     }
 
-    pub(super) async fn collect_all(&self, asked: Asked) -> Answered {
+    pub(super) async fn collect_all(&self, asked: TokenOnly) -> Answered {
         if !self.acl(&asked.auth_token).await?.node().writes() {
             return Err(Denied::Refused.into());
         }

@@ -7,11 +7,11 @@ use std::{collections::VecDeque, fmt};
 
 use futures_util::{StreamExt as _, stream};
 use herdlet_api::{
-    http::exec::fitting,
-    reach::{
+    alloc_ops::{
         error::ApiError,
         exec::{self, FRAMES_LEN, Session, frame_text},
     },
+    http::exec::fitting,
 };
 use herdlet_api_types::view::AllocView;
 use herdlet_driver::{ExecInput, TerminalSize};
@@ -26,9 +26,9 @@ use tokio::sync::mpsc;
 
 use super::{
     NodeService,
-    failure::{Ended, Failure, last_frame},
+    failure::{Failure, StreamEnd, last_frame},
     files::{arguments, code},
-    told::ToServer,
+    stream_answer::ToServer,
 };
 use crate::acl::{Capability, Denied};
 
@@ -41,7 +41,7 @@ const INPUT_BYTES_MAX: usize = 1 << 20;
 /// The arguments of the call.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Wanted {
+struct ExecCall {
     #[serde(rename = "AllocID")]
     alloc_id: String,
     #[serde(rename = "JobID")]
@@ -113,8 +113,8 @@ fn size(input: &ExecInput) -> usize {
 }
 
 impl NodeService {
-    pub(super) async fn exec(&self, stream: &mut ToServer) -> Result<(), Ended> {
-        let Some(wanted) = arguments::<Wanted>(stream).await? else { return Ok(()) };
+    pub(super) async fn exec(&self, stream: &mut ToServer) -> Result<(), StreamEnd> {
+        let Some(wanted) = arguments::<ExecCall>(stream).await? else { return Ok(()) };
         match self.open_exec(wanted).await {
             Ok(session) => self.session(stream, session).await,
             // Stock clients send no code if access is denied.
@@ -124,7 +124,7 @@ impl NodeService {
     }
 
     /// Checks in the order of stock clients: a token without permission learns nothing about tasks.
-    async fn open_exec(&self, mut wanted: Wanted) -> Result<Session, Failure> {
+    async fn open_exec(&self, mut wanted: ExecCall) -> Result<Session, Failure> {
         if !self.parts.remote_exec {
             return Err(Denied::Refused.into());
         }
@@ -149,11 +149,11 @@ impl NodeService {
         if reach.sees_machine(&alloc, &wanted.task) && !acl.allows(namespace, Capability::AllocNodeExec) {
             return Err(Denied::Refused.into());
         }
-        let wanted = exec::Wanted { task: wanted.task, command: wanted.cmd, terminal: wanted.tty };
+        let wanted = exec::ExecSpec { task: wanted.task, command: wanted.cmd, terminal: wanted.tty };
         Ok(reach.open_exec(&alloc, wanted)?)
     }
 
-    async fn session(&self, stream: &mut ToServer, session: Session) -> Result<(), Ended> {
+    async fn session(&self, stream: &mut ToServer, session: Session) -> Result<(), StreamEnd> {
         let (to_command, input) = mpsc::channel(INPUT_LEN);
         let input = stream::unfold(input, |mut input| async move { Some((input.recv().await?, input)) });
         let (sender, mut output) = mpsc::channel(FRAMES_LEN);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use herdlet_api::reach::error::ApiError;
+use herdlet_api::alloc_ops::error::ApiError;
 use herdlet_rpc::{
     codec::{DecodeError, EncodeError},
     error::{MessageError, Refusal},
@@ -25,7 +25,7 @@ pub(super) enum Failure {
 
 /// Why a stream ended. The peer has received the reason if possible.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(super) enum StreamEnd {
     /// The peer has gone.
     #[error(transparent)]
     Gone(#[from] MessageError),

@@ -1,6 +1,6 @@
 //! `FileSystem.*`: files and logs of allocations.
 
-use herdlet_api::reach::{error::ApiError, files, logs, stream::Form};
+use herdlet_api::alloc_ops::{error::ApiError, files, logs, stream::Form};
 use herdlet_api_types::view::AllocView;
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Answered, NodeService, Queried,
-    failure::{Ended, Failure, last_frame},
-    told::ToServer,
+    failure::{Failure, StreamEnd, last_frame},
+    stream_answer::ToServer,
 };
 use crate::acl::Capability;
 
 /// The file or log to read, and the range.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub(super) struct Wanted {
+pub(super) struct FileCall {
     #[serde(rename = "AllocID")]
     alloc_id: String,
     path: String,
@@ -72,25 +72,25 @@ struct Described {
 }
 
 impl NodeService {
-    pub(super) async fn list(&self, wanted: Wanted) -> Answered {
+    pub(super) async fn list(&self, wanted: FileCall) -> Answered {
         let alloc = self.alloc(&wanted.alloc_id, &wanted.auth_token, Capability::ReadFs).await?;
         let files = self.parts.reach.list(&alloc, &wanted.path).await?;
         Ok(answer(&Queried::new(Listed { files: files.into_iter().map(Info::from).collect() }))?)
     }
 
-    pub(super) async fn stat(&self, wanted: Wanted) -> Answered {
+    pub(super) async fn stat(&self, wanted: FileCall) -> Answered {
         let alloc = self.alloc(&wanted.alloc_id, &wanted.auth_token, Capability::ReadFs).await?;
         let info = self.parts.reach.stat(&alloc, &wanted.path).await?.into();
         Ok(answer(&Queried::new(Described { info }))?)
     }
 
-    pub(super) async fn logs(&self, stream: &mut ToServer) -> Result<(), Ended> {
-        let Some(wanted) = arguments::<Wanted>(stream).await? else { return Ok(()) };
+    pub(super) async fn logs(&self, stream: &mut ToServer) -> Result<(), StreamEnd> {
+        let Some(wanted) = arguments::<FileCall>(stream).await? else { return Ok(()) };
         let form = Form::of(wanted.plain_text);
         match self.open_log(wanted).await {
             Ok(reading) => {
                 let model = self.parts.reach.model.clone();
-                self.tell(stream, |pieces| reading.run(model, form, pieces)).await
+                self.send_stream(stream, |pieces| reading.run(model, form, pieces)).await
             }
             // Stock clients send no code if access is denied.
             Err(Failure::Denied(denied)) => Ok(stream.send(&last_frame(denied, None)).await?),
@@ -98,19 +98,19 @@ impl NodeService {
         }
     }
 
-    async fn open_log(&self, wanted: Wanted) -> Result<logs::Reading, Failure> {
+    async fn open_log(&self, wanted: FileCall) -> Result<logs::Reading, Failure> {
         let alloc = self.of_stream(&wanted, &[Capability::ReadLogs, Capability::ReadFs]).await?;
-        let Wanted { task, log_type: kind, follow, offset, origin, .. } = wanted;
+        let FileCall { task, log_type: kind, follow, offset, origin, .. } = wanted;
         let offset = u64::try_from(offset).unwrap_or_default();
-        let wanted = logs::Wanted { task, kind, follow, offset, origin, tail: None, since: None };
+        let wanted = logs::LogRequest { task, kind, follow, offset, origin, tail: None, since: None };
         Ok(self.parts.reach.open_log(&alloc, wanted).await?)
     }
 
-    pub(super) async fn file(&self, stream: &mut ToServer) -> Result<(), Ended> {
-        let Some(wanted) = arguments::<Wanted>(stream).await? else { return Ok(()) };
+    pub(super) async fn file(&self, stream: &mut ToServer) -> Result<(), StreamEnd> {
+        let Some(wanted) = arguments::<FileCall>(stream).await? else { return Ok(()) };
         let form = Form::of(wanted.plain_text);
         match self.open_file(wanted).await {
-            Ok(telling) => self.tell(stream, |pieces| telling.run(form, pieces)).await,
+            Ok(telling) => self.send_stream(stream, |pieces| telling.run(form, pieces)).await,
             Err(Failure::Failed(error)) => {
                 Ok(stream.send(&last_frame(&error, Some(code_of_file(&error)))).await?)
             }
@@ -118,18 +118,19 @@ impl NodeService {
         }
     }
 
-    async fn open_file(&self, wanted: Wanted) -> Result<files::Telling, Failure> {
+    async fn open_file(&self, wanted: FileCall) -> Result<files::Telling, Failure> {
         let alloc = self.of_stream(&wanted, &[Capability::ReadFs]).await?;
-        let Wanted { path, offset, limit, origin, follow, .. } = wanted;
+        let FileCall { path, offset, limit, origin, follow, .. } = wanted;
         let number = |number| u64::try_from(number).unwrap_or_default();
-        let wanted = files::Wanted { path, offset: number(offset), limit: number(limit), origin, follow };
+        let wanted =
+            files::FileRequest { path, offset: number(offset), limit: number(limit), origin, follow };
         Ok(self.parts.reach.open_file(&alloc, wanted).await?)
     }
 
     /// The allocation of a stream, if the token has one of the capabilities for it.
     async fn of_stream(
         &self,
-        wanted: &Wanted,
+        wanted: &FileCall,
         one_of: &[Capability],
     ) -> Result<std::sync::Arc<AllocView>, Failure> {
         if wanted.alloc_id.is_empty() {
@@ -148,7 +149,7 @@ impl NodeService {
 /// Reads the arguments of a streaming call; sends an error if they cannot be decoded.
 pub(super) async fn arguments<T: serde::de::DeserializeOwned>(
     stream: &mut Framed<Box<dyn herdlet_rpc::mux::Io>>,
-) -> Result<Option<T>, Ended> {
+) -> Result<Option<T>, StreamEnd> {
     use herdlet_rpc::error::MessageError;
     match stream.read(Limits::ARGUMENTS).await {
         Ok(arguments) => Ok(Some(arguments)),

@@ -5,11 +5,11 @@ use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{error::Refusal, serve::answer};
 use serde_json::{Map, Value, json};
 
-use super::{Answered, Asked, NodeService};
+use super::{Answered, NodeService, TokenOnly};
 use crate::acl::Access;
 
 impl NodeService {
-    pub(super) async fn read_identity(&self, asked: Asked) -> Answered {
+    pub(super) async fn read_identity(&self, asked: TokenOnly) -> Answered {
         self.on_node(&asked.auth_token, Access::reads).await?;
         let signed = self.parts.servers.signed();
         if signed.is_empty() {
@@ -20,7 +20,7 @@ impl NodeService {
         Ok(answer(&json!({ "Claims": claims }))?)
     }
 
-    pub(super) async fn renew_identity(&self, asked: Asked) -> Answered {
+    pub(super) async fn renew_identity(&self, asked: TokenOnly) -> Answered {
         self.on_node(&asked.auth_token, Access::writes).await?;
         self.parts.servers.renew_identity();
         Ok(answer(&json!({}))?)

@@ -141,7 +141,7 @@ fn is_host(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{fed::answered, *};
+    use super::{fed::answer, *};
 
     #[tokio::test]
     async fn records_are_asked_for_and_sorted() {
@@ -153,7 +153,7 @@ mod tests {
             let (length, from) = socket.recv_from(&mut query).await.unwrap();
             let records = [(2, 0, 4647, "c.test"), (1, 1, 4647, "b.test"), (1, 9, 4747, "a.test")];
             socket.send_to(b"not an answer", from).await.unwrap();
-            socket.send_to(&answered(&query[..length], &records, false), from).await.unwrap();
+            socket.send_to(&answer(&query[..length], &records, false), from).await.unwrap();
         };
         let (found, ()) = tokio::join!(look_up_at("_nomad._tcp.test", &servers), serve);
         let target = |host: &str, port: u16| (host.to_owned(), port);
@@ -169,11 +169,11 @@ mod tests {
         let serve = async {
             let mut query = [0; 512];
             let (length, from) = socket.recv_from(&mut query).await.unwrap();
-            socket.send_to(&answered(&query[..length], &[], true), from).await.unwrap();
+            socket.send_to(&answer(&query[..length], &[], true), from).await.unwrap();
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut query = vec![0; usize::from(stream.read_u16().await.unwrap())];
             stream.read_exact(&mut query).await.unwrap();
-            let answer = answered(&query, &[(1, 1, 1, "a.test")], false);
+            let answer = answer(&query, &[(1, 1, 1, "a.test")], false);
             stream.write_u16(u16::try_from(answer.len()).unwrap()).await.unwrap();
             stream.write_all(&answer).await.unwrap();
         };

@@ -68,7 +68,7 @@ fn contact() -> Contact {
     }
 }
 
-fn shown(addresses: &[Address]) -> Vec<String> {
+fn texts(addresses: &[Address]) -> Vec<String> {
     let mut shown: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     shown.sort();
     shown
@@ -94,7 +94,7 @@ async fn consul(port: u16) -> ConsulReader {
 #[tokio::test]
 async fn a_name_stands_for_its_addresses_and_none_counts_twice() {
     let found = find(&cluster(&["127.0.0.1", "127.0.0.1:4647", "[::1]:4747", "localhost:1"]), None).await;
-    let found = shown(&found);
+    let found = texts(&found);
     assert!(
         found.contains(&"127.0.0.1:4647".to_owned()) && found.contains(&"[::1]:4747".to_owned()),
         "{found:?}"
@@ -106,7 +106,7 @@ async fn a_name_stands_for_its_addresses_and_none_counts_twice() {
     assert_eq!(found.iter().filter(|text| *text == "127.0.0.1:4647").count(), 1);
     // Dialling resolves the name again.
     let unknown = find(&cluster(&["no-such-host.invalid"]), None).await;
-    assert_eq!(shown(&unknown), ["no-such-host.invalid:4647"]);
+    assert_eq!(texts(&unknown), ["no-such-host.invalid:4647"]);
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn consul_knows_servers_where_none_are_named() {
     let consul = consul(4_747).await;
     assert!(find(&cluster(&["192.0.2.7"]), Some(&consul)).await.len() == 1, "it is not asked");
     assert!(find(&cluster(&[]), Some(&consul)).await.is_empty());
-    assert_eq!(shown(&find(&cluster(&[]), Some(&consul)).await), ["127.0.0.1:4747"]);
+    assert_eq!(texts(&find(&cluster(&[]), Some(&consul)).await), ["127.0.0.1:4747"]);
     assert!(find(&Cluster { client_auto_join: false, ..cluster(&[]) }, Some(&consul)).await.is_empty());
 }
 
@@ -125,14 +125,14 @@ async fn other_servers_are_added_to_those_that_are_known() {
     let cluster = cluster(&["192.0.2.1", "192.0.2.2"]);
     let follow = tokio::spawn(follow(Arc::clone(&pool), told.subscribe(), cluster, None, cancel.clone()));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(shown(&pool.servers()), ["192.0.2.1:4647", "192.0.2.2:4647"]);
+    assert_eq!(texts(&pool.servers()), ["192.0.2.1:4647", "192.0.2.2:4647"]);
     // A server reports only itself, and becomes unreachable.
     pool.set_servers(vec!["192.0.2.9".parse().unwrap()]);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(shown(&pool.servers()), ["192.0.2.9:4647"]);
+    assert_eq!(texts(&pool.servers()), ["192.0.2.9:4647"]);
     told.send_modify(|contact| contact.wants_servers += 1);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(shown(&pool.servers()), ["192.0.2.1:4647", "192.0.2.2:4647", "192.0.2.9:4647"]);
+    assert_eq!(texts(&pool.servers()), ["192.0.2.1:4647", "192.0.2.2:4647", "192.0.2.9:4647"]);
     cancel.cancel();
     follow.await.unwrap().unwrap();
 }

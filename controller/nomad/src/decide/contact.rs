@@ -94,7 +94,7 @@ pub(crate) fn kind(error: &CallError) -> ErrorKind {
 
 /// Whether to send the heartbeat to another server.
 #[must_use]
-pub fn asks_another(error: &CallError) -> bool {
+pub fn should_switch_server(error: &CallError) -> bool {
     matches!(error, CallError::Late(_)) || error.is_lost() || error.nothing_was_done()
 }
 
@@ -117,7 +117,7 @@ pub fn denied_again(chance: &mut Chance) -> Duration {
 }
 
 /// The wait before a change of the node's description is sent.
-pub fn tell_changes(chance: &mut Chance) -> Duration {
+pub fn change_delay(chance: &mut Chance) -> Duration {
     jitter(CHANGES, chance)
 }
 
@@ -232,7 +232,7 @@ mod tests {
             2_000,
         );
         within(range(|chance| register_again(&error("boom"), Next::Same, 0, chance)), 1_000, 2_000);
-        within(range(tell_changes), 5_000, 10_000);
+        within(range(change_delay), 5_000, 10_000);
         within(range(|chance| first_beat(100, chance)), 0, 1_000);
         within(range(|chance| first_beat(90_000, chance)), 0, 10_000);
         assert_eq!(first_beat(0, &mut Chance::of(7)), Duration::ZERO);
@@ -260,8 +260,11 @@ mod tests {
     #[test]
     fn another_server_is_told_where_nobody_has_answered() {
         for error in [CallError::Late(SECOND), CallError::NoServers, error("EOF")] {
-            assert!(asks_another(&error), "{error}");
+            assert!(should_switch_server(&error), "{error}");
         }
-        assert!(asks_another(&error("No cluster leader")) && !asks_another(&error("node not found")));
+        assert!(
+            should_switch_server(&error("No cluster leader"))
+                && !should_switch_server(&error("node not found"))
+        );
     }
 }

@@ -13,7 +13,7 @@ pub struct Desired {
     /// Allocations that are new, or that servers have changed since they were delivered. One with a terminal
     /// [`desired_status`](Allocation::desired_status) must be stopped. One whose [`client_status`](Allocation::client_status) is `unknown`
     /// keeps running, and its state must be reported again.
-    pub changed: Vec<Changed>,
+    pub changed: Vec<DesiredAlloc>,
     /// Allocations that the servers have deleted: remove everything that is left of them. Some were never delivered, because they are
     /// unreadable.
     pub removed: Vec<AllocId>,
@@ -25,7 +25,7 @@ pub struct Desired {
 
 /// An allocation and its migrate token.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Changed {
+pub struct DesiredAlloc {
     /// The allocation.
     pub alloc: Allocation,
     /// Gives access to the directory of the previous allocation, if that is on another node.

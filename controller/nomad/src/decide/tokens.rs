@@ -53,12 +53,12 @@ impl Tokens {
 
     /// Whether to request a new identity.
     #[must_use]
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.is_wanted
     }
 
     /// Processes the response to a registration or heartbeat; it may hold a new identity.
-    pub fn answered(&mut self, signed: Option<Secret>) {
+    pub fn on_answer(&mut self, signed: Option<Secret>) {
         self.is_registered = true;
         if let Some(signed) = signed {
             self.signed = Some(signed);
@@ -92,15 +92,15 @@ mod tests {
     fn tokens_follow_what_servers_say() {
         let mut tokens = Tokens::new("secret".into(), Secret::default(), Secret::default());
         assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
-        tokens.answered(None);
+        tokens.on_answer(None);
         assert_eq!(tokens.to_register(), "secret".into());
-        tokens.answered(Some("signed".into()));
+        tokens.on_answer(Some("signed".into()));
         assert_eq!((tokens.to_register(), tokens.to_call()), ("signed".into(), "signed".into()));
         tokens.renew();
-        tokens.answered(None);
-        assert_eq!((tokens.to_call(), tokens.is_wanted()), ("signed".into(), true));
-        tokens.answered(Some("another".into()));
-        assert_eq!((tokens.to_call(), tokens.is_wanted()), ("another".into(), false));
+        tokens.on_answer(None);
+        assert_eq!((tokens.to_call(), tokens.is_due()), ("signed".into(), true));
+        tokens.on_answer(Some("another".into()));
+        assert_eq!((tokens.to_call(), tokens.is_due()), ("another".into(), false));
         assert_eq!((tokens.denied(), tokens.denied()), (Next::Another, Next::Same));
         assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
         let introduced = Tokens::new("secret".into(), "intro".into(), Secret::default());

@@ -47,7 +47,7 @@ pub const BATCH: usize = 1_000;
 #[derive(Debug, Default)]
 pub struct Updates {
     is_open: bool,
-    told: BTreeMap<AllocId, Told>,
+    told: BTreeMap<AllocId, AckedReport>,
     pending: BTreeMap<AllocId, Pending>,
     /// The urgent ones among `pending`.
     urgent: BTreeSet<AllocId>,
@@ -62,7 +62,7 @@ pub struct Updates {
 
 /// What servers know of an allocation.
 #[derive(Debug, Default)]
-struct Told {
+struct AckedReport {
     status: ClientStatus,
     /// `None` if this agent has not reported it.
     healthy: Option<bool>,
@@ -79,7 +79,7 @@ struct Pending {
 #[derive(Debug)]
 struct Flight {
     /// What servers know once the call succeeds.
-    told: Told,
+    told: AckedReport,
     /// Servers have changed the allocation in the meantime, perhaps after receiving the report.
     is_overtaken: bool,
 }
@@ -95,7 +95,7 @@ impl Updates {
     pub fn remembering(before: Acknowledged) -> Self {
         let told = before.reports.into_iter();
         let told = told
-            .map(|(id, (status, digest))| (id, Told { status, healthy: None, digest: Some(digest) }))
+            .map(|(id, (status, digest))| (id, AckedReport { status, healthy: None, digest: Some(digest) }))
             .collect();
         Self { told, acknowledged: before.index, ..Self::default() }
     }
@@ -103,7 +103,8 @@ impl Updates {
     /// What servers have acknowledged, for the next session.
     #[must_use]
     pub fn acknowledged(&self, node: &NodeId) -> Acknowledged {
-        let known = |(id, told): (&AllocId, &Told)| Some((id.clone(), (told.status.clone(), told.digest?)));
+        let known =
+            |(id, told): (&AllocId, &AckedReport)| Some((id.clone(), (told.status.clone(), told.digest?)));
         let reports = self.told.iter().filter_map(known).collect();
         Acknowledged { node: node.clone(), index: self.acknowledged, reports }
     }
@@ -155,7 +156,7 @@ impl Updates {
             match alloc.client_status {
                 // Servers have changed the status that we reported.
                 ClientStatus::Unknown | ClientStatus::Lost => {
-                    *told = Told { status: alloc.client_status.clone(), ..Told::default() };
+                    *told = AckedReport { status: alloc.client_status.clone(), ..AckedReport::default() };
                     if let Some(flight) = self.flight.get_mut(&alloc.id) {
                         flight.is_overtaken = true;
                     }
@@ -186,13 +187,13 @@ impl Updates {
 
     /// Whether servers have received all reports.
     #[must_use]
-    pub fn all_is_told(&self) -> bool {
+    pub fn is_all_acknowledged(&self) -> bool {
         self.pending.is_empty() && self.flight.is_empty()
     }
 
     /// Whether servers have received some report on every allocation that has not ended.
     #[must_use]
-    pub fn all_that_goes_on_is_told(&self) -> bool {
+    pub fn is_all_live_acknowledged(&self) -> bool {
         self.told.values().all(|told| told.status.is_terminal() || told.digest.is_some())
     }
 
@@ -210,15 +211,15 @@ impl Updates {
     /// The servers may have marked the node as down: report every allocation that has not ended once more.
     pub fn missed(&mut self) {
         for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
-            *told = Told { status: ClientStatus::Unknown, ..Told::default() };
+            *told = AckedReport { status: ClientStatus::Unknown, ..AckedReport::default() };
         }
         self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
     }
 
     /// Servers were restored from an older state and have lost reports: report everything again.
-    pub fn begin_anew(&mut self) {
-        self.told.values_mut().for_each(|told| *told = Told::default());
+    pub fn restart_from_snapshot(&mut self) {
+        self.told.values_mut().for_each(|told| *told = AckedReport::default());
         self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
     }
@@ -245,8 +246,11 @@ impl Updates {
         for id in ids {
             let Some(Pending { report, digest }) = self.pending.remove(&id) else { continue };
             self.urgent.remove(&id);
-            let told =
-                Told { status: report.client_status.clone(), healthy: health(&report), digest: Some(digest) };
+            let told = AckedReport {
+                status: report.client_status.clone(),
+                healthy: health(&report),
+                digest: Some(digest),
+            };
             self.flight.insert(id, Flight { told, is_overtaken: false });
             reports.push(report);
         }
@@ -322,7 +326,7 @@ impl Updates {
     }
 
     /// What servers know of the allocation, assuming that the call in flight succeeds.
-    fn known(&self, id: &AllocId) -> Option<&Told> {
+    fn known(&self, id: &AllocId) -> Option<&AckedReport> {
         let flight = self.flight.get(id).filter(|flight| !flight.is_overtaken);
         flight.map(|flight| &flight.told).or_else(|| self.told.get(id))
     }
@@ -335,12 +339,12 @@ impl Updates {
 }
 
 /// Whether a report is urgent. If servers may already know the status, only a failure is.
-fn is_urgent(known: Option<&Told>, report: &AllocReport) -> bool {
+fn is_urgent(known: Option<&AckedReport>, report: &AllocReport) -> bool {
     match known {
-        None | Some(Told { status: ClientStatus::Unsaid, .. }) => {
+        None | Some(AckedReport { status: ClientStatus::Unsaid, .. }) => {
             report.client_status == ClientStatus::Failed
         }
-        Some(Told { status, healthy, .. }) => {
+        Some(AckedReport { status, healthy, .. }) => {
             *status != report.client_status || health(report).is_some_and(|news| *healthy != Some(news))
         }
     }

@@ -31,7 +31,7 @@ use herdlet_rpc::{
 
 use tokio::time::Instant;
 
-use super::desired::{Changed, Desired};
+use super::desired::{Desired, DesiredAlloc};
 use crate::wire::{
     AllocId, Allocation, Secret,
     queries::{AllocsResponse, ClientAllocsResponse, NodeResponse},
@@ -248,7 +248,7 @@ impl Watch {
     ) -> Desired {
         let changed = fetched.into_iter().map(|alloc| {
             let migrate_token = listing.migrate_tokens.get(&alloc.id).cloned();
-            Changed { alloc, migrate_token }
+            DesiredAlloc { alloc, migrate_token }
         });
         let removed = self.held.keys().filter(|id| !listing.allocs.contains_key(*id)).cloned();
         Desired {
@@ -278,7 +278,7 @@ impl Listing {
 
     /// Whether servers were restored from an older state: they have lost the reports since then.
     #[must_use]
-    pub fn is_anew(&self) -> bool {
+    pub fn is_restored(&self) -> bool {
         self.is_anew
     }
 

@@ -90,7 +90,7 @@ impl Contact {
         self.last.is_some_and(|heard| heard.at.elapsed() > self.silence_max())
     }
 
-    pub(crate) fn hear(&mut self, answer: &NodeUpdateResponse, servers: usize) {
+    pub(crate) fn record_answer(&mut self, answer: &NodeUpdateResponse, servers: usize) {
         self.last = Some(Heard::now());
         self.ttl = next_beat(answer.heartbeat_ttl);
         self.is_in_reach = true;

@@ -8,8 +8,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::Inner;
 use crate::{
     decide::{
-        contact::{self, Beat, HEARD_WITHIN, asks_another, beat_again, denied_again, first_beat, next_beat},
-        standing::{Meaning, Standing},
+        contact::{
+            self, Beat, HEARD_WITHIN, beat_again, denied_again, first_beat, next_beat, should_switch_server,
+        },
+        status_tracker::{Meaning, StatusTracker},
     },
     reports::lock,
     seam::Runner,
@@ -27,7 +29,7 @@ const ASKED: usize = 5;
 impl<S: Service, D: Dial> Inner<S, D> {
     pub(super) async fn heartbeats(&self, runner: &impl Runner) {
         let mut last: Option<Beat> = None;
-        let mut standing = Standing::default();
+        let mut standing = StatusTracker::default();
         loop {
             self.registered().await;
             let (nodes, ttl) = {
@@ -44,7 +46,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 let asked = Instant::now();
                 let error = match self.heartbeat().await {
                     Ok(answer) => {
-                        self.answered(&answer, &mut standing, runner);
+                        self.on_heartbeat_answer(&answer, &mut standing, runner);
                         let ttl = next_beat(answer.heartbeat_ttl);
                         last = Some(Beat { at: asked, ttl });
                         is_first = false;
@@ -75,10 +77,15 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     /// Repeats reports to servers that may not have them.
-    fn answered(&self, answer: &NodeUpdateResponse, standing: &mut Standing, runner: &impl Runner) {
+    fn on_heartbeat_answer(
+        &self,
+        answer: &NodeUpdateResponse,
+        standing: &mut StatusTracker,
+        runner: &impl Runner,
+    ) {
         let is_listed = self.shared.contact.borrow().is_listed;
         let has_nothing_to_tell = is_listed && lock(&self.shared.updates).all_has_ended();
-        match standing.answered(answer.meta.index != 0) {
+        match standing.on_heartbeat_answer(answer.meta.index != 0) {
             Meaning::Expected => {}
             // Before the first list nothing was reported, and earlier acknowledgements are checked against the servers' state.
             Meaning::First if !is_listed || has_nothing_to_tell => {}
@@ -94,12 +101,12 @@ impl<S: Service, D: Dial> Inner<S, D> {
             }
         }
         if has_nothing_to_tell {
-            standing.has_nothing_to_tell();
+            standing.on_no_updates();
         }
     }
 
     /// Waits until the next heartbeat is due.
-    async fn rest_until(&self, due: Instant, standing: &mut Standing) {
+    async fn rest_until(&self, due: Instant, standing: &mut StatusTracker) {
         // Reports cannot be acknowledged before this wait starts: the updates are part of the same task.
         loop {
             tokio::select! {
@@ -107,8 +114,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 () = self.shared.told.notified(), if standing.awaits_reports() => {}
             }
             // Once the node is ready, servers may replace allocations that they have no report on.
-            if lock(&self.shared.updates).all_that_goes_on_is_told() {
-                return standing.told();
+            if lock(&self.shared.updates).is_all_live_acknowledged() {
+                return standing.on_updates_acknowledged();
             }
         }
     }
@@ -126,7 +133,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !asks_another(&error) {
+            if !should_switch_server(&error) {
                 return Err(error);
             }
             if tries >= servers {
@@ -137,7 +144,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     async fn heartbeat(&self) -> Result<NodeUpdateResponse, CallError> {
-        let wanted = lock(&self.tokens).is_wanted();
+        let wanted = lock(&self.tokens).is_due();
         let request = || NodeUpdateStatusRequest {
             node_id: self.identity.id.clone(),
             status: NodeStatus::Ready,
@@ -151,7 +158,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             self.heartbeat_anywhere(servers, request).await?
         };
         let answer: NodeUpdateResponse = answer.decode()?;
-        self.heard(&answer);
+        self.on_node_update(&answer);
         Ok(answer)
     }
 }

@@ -22,11 +22,11 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 () = sleep_until(due) => {}
                 () = self.shared.event_came.notified() => continue,
             }
-            self.tell_events().await;
+            self.send_events().await;
         }
     }
 
-    async fn tell_events(&self) {
+    async fn send_events(&self) {
         let events = lock(&self.shared.events).take();
         let node_events = BTreeMap::from([(self.identity.id.clone(), events)]);
         let mut request =

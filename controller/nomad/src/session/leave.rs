@@ -98,7 +98,8 @@ impl<S: Service, D: Dial> Queries<S, D> {
             meta: BTreeMap::from([("message".to_owned(), "shutting down".to_owned())]),
             options,
         };
-        let asked = timeout(ASKED, self.tell::<_, NodeUpdateResponse>("Node.UpdateDrain", request)).await;
+        let asked =
+            timeout(ASKED, self.send_once::<_, NodeUpdateResponse>("Node.UpdateDrain", request)).await;
         asked.map_err(|_| DrainError::Unanswered)?.map_err(DrainError::Refused)?;
         let drained = self.drained(all_ended());
         let drained = match how.deadline {
@@ -109,7 +110,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
         // At the deadline, servers end the drain before they stop the remaining allocations.
         timeout(ENDS, all_ended()).await.map_err(|_| DrainError::Left)?;
         // Servers that miss these reports will consider the allocations lost.
-        let _ = timeout(AFTER, self.told()).await;
+        let _ = timeout(AFTER, self.until_acknowledged()).await;
         Ok(())
     }
 

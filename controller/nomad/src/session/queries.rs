@@ -66,13 +66,13 @@ impl<S: Service, D: Dial> Queries<S, D> {
     }
 
     /// Waits until servers have received all reports.
-    pub async fn told(&self) {
+    pub async fn until_acknowledged(&self) {
         loop {
             let told = self.inner.shared.told.notified();
             tokio::pin!(told);
             // Register for notifications before checking, so that none is missed.
             told.as_mut().enable();
-            if lock(&self.inner.shared.updates).all_is_told() {
+            if lock(&self.inner.shared.updates).is_all_acknowledged() {
                 return;
             }
             told.await;
@@ -131,7 +131,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
     ///
     /// # Errors
     /// See [`CallError`].
-    pub async fn tell<T: Serialize, R: DeserializeOwned>(
+    pub async fn send_once<T: Serialize, R: DeserializeOwned>(
         &self,
         method: &str,
         request: impl FnOnce(WriteOptions) -> T,

@@ -15,7 +15,7 @@ use tokio::{
 use super::Inner;
 use crate::{
     decide::{
-        contact::{kind, reach_again, register_again, tell_changes},
+        contact::{change_delay, kind, reach_again, register_again},
         tokens::Next,
     },
     reports::lock,
@@ -32,7 +32,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         loop {
             tokio::select! {
                 () = async { drop(contact.wait_for(|contact| !contact.is_registered).await) } => {}
-                () = changed(node) => sleep(self.chance(tell_changes)).await,
+                () = changed(node) => sleep(self.chance(change_delay)).await,
             }
             let mut tried_since = Instant::now();
             // Boxed, since it is rare.
@@ -77,7 +77,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let token = lock(&self.tokens).to_register();
         let request = NodeRegisterRequest { node, options: self.write(token) };
         let answer: NodeUpdateResponse = self.pool.write("Node.Register", &request).await?.decode()?;
-        self.heard(&answer);
+        self.on_node_update(&answer);
         let is_news = !self.shared.contact.borrow().is_registered;
         if is_news {
             tracing::info!(node = %self.identity.id, ttl = ?answer.heartbeat_ttl, "the node is registered");

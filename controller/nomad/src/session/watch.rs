@@ -201,10 +201,10 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let is_anew = listing.is_anew();
+        let is_anew = listing.is_restored();
         if is_anew {
             tracing::error!("the servers were restored from an older state, which is accepted from now on");
-            lock(&self.shared.updates).begin_anew();
+            lock(&self.shared.updates).restart_from_snapshot();
             self.shared.acknowledged.notify_one();
         }
         lock(&self.shared.updates).listed(listing.ids(), &fetched);

@@ -416,10 +416,10 @@ async fn servers_are_asked_and_told_whatever_there_is() {
     assert_eq!(answer.node.unwrap().id, id);
     let event = || NodeEvent { message: "hello".to_owned(), ..NodeEvent::default() };
     let tell = |options| Tell { node_events: [(id.as_str(), vec![event()])].into(), options };
-    let told: GenericResponse = queries.tell("Node.EmitEvents", tell).await.unwrap();
+    let told: GenericResponse = queries.send_once("Node.EmitEvents", tell).await.unwrap();
     assert!(told.index > 0);
     assert_eq!(cluster.read(|state| state.nodes[&id].events[0].message.clone()), "hello");
-    let refused = queries.tell::<_, GenericResponse>("Node.NoSuch", tell).await.unwrap_err();
+    let refused = queries.send_once::<_, GenericResponse>("Node.NoSuch", tell).await.unwrap_err();
     assert!(refused.to_string().contains("can't find method Node.NoSuch"), "{refused}");
     life.abort();
 }

@@ -7,7 +7,7 @@ use std::{
 
 use herdlet_nomad::{
     reports::Reports,
-    seam::{Changed, Desired, Factory, Runner},
+    seam::{Desired, DesiredAlloc, Factory, Runner},
     wire::{AllocId, AllocReport, Allocation, ClientStatus, RunState, TaskState, alloc::DeploymentStatus},
 };
 
@@ -15,10 +15,10 @@ use crate::world::Living;
 
 /// The runner's state as tests see it. It outlives the session, and the next session starts with it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Bench(Arc<Mutex<Seen>>);
+pub(crate) struct Bench(Arc<Mutex<RunnerCalls>>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct RunnerCalls {
     /// All allocations, as last delivered.
     pub(crate) allocs: BTreeMap<AllocId, Allocation>,
     /// The delivered indexes.
@@ -41,7 +41,7 @@ pub(crate) struct Minimal {
 }
 
 impl Bench {
-    pub(crate) fn see<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+    pub(crate) fn see<T>(&self, look: impl FnOnce(&mut RunnerCalls) -> T) -> T {
         look(&mut self.0.lock().unwrap())
     }
 
@@ -95,7 +95,7 @@ impl Runner for Minimal {
                 }
                 seen.unreadable.push((id, why));
             }
-            for Changed { alloc, .. } in desired.changed {
+            for DesiredAlloc { alloc, .. } in desired.changed {
                 let (id, told) = (alloc.id.clone(), alloc.client_status.clone());
                 if alloc.desired_status.is_terminal() {
                     seen.ended.entry(id.clone()).or_insert(ClientStatus::Complete);
@@ -118,7 +118,7 @@ impl Runner for Minimal {
     }
 }
 
-impl Seen {
+impl RunnerCalls {
     /// An allocation's state: running and healthy until it ends.
     pub(crate) fn state_of(&self, alloc: &Allocation) -> AllocReport {
         let client_status = self.ended.get(&alloc.id).cloned().unwrap_or(ClientStatus::Running);

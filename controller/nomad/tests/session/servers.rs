@@ -203,14 +203,14 @@ async fn servers_answer_what_a_test_says() {
         .unwrap();
     let answer: Value = queries.ask("ACL.ResolveToken", newer, ask).await.unwrap();
     assert_eq!(answer["Token"]["Type"], "management");
-    let asked = cluster.asked("ACL.ResolveToken");
+    let asked = cluster.requests("ACL.ResolveToken");
     assert_eq!(asked[0].get("SecretID").unwrap().as_text(), Some("user"));
     let upsert = |options| {
         let mut request = serde_json::to_value(&options).unwrap();
         request["Services"] = json!([{ "ID": "_nomad-task-x", "ServiceName": "web" }]);
         request
     };
-    let _: Value = queries.tell("ServiceRegistration.Upsert", upsert).await.unwrap();
-    assert_eq!(cluster.asked("ServiceRegistration.Upsert").len(), 1);
+    let _: Value = queries.send_once("ServiceRegistration.Upsert", upsert).await.unwrap();
+    assert_eq!(cluster.requests("ServiceRegistration.Upsert").len(), 1);
     life.abort();
 }

@@ -43,7 +43,9 @@ use crate::{
     parts::{IfFatal, IfLost, WhileRunning, has_own_checks},
     plan::Change,
     spec::AllocSpec,
-    state::{AllocState, Doing, Ended, Noticed, PartState, Run, Stage, Stop, TaskState, healthy_by},
+    state::{
+        AllocState, Doing, FinishedOperation, Noticed, PartState, Run, Stage, Stop, TaskState, healthy_by,
+    },
     status,
     time::Now,
     turn::{Drifted, Note},
@@ -84,7 +86,7 @@ pub struct Issued {
 }
 
 /// A deployment takes the allocation over: the verdict on its health is open again, with a new deadline.
-pub fn judge_anew(now: Now, spec: &Allocation, state: &mut AllocState) {
+pub fn reset_health(now: Now, spec: &Allocation, state: &mut AllocState) {
     if state.durable.adopted {
         state.durable.health = None;
         state.durable.healthy_by = healthy_by(now, spec);
@@ -93,19 +95,19 @@ pub fn judge_anew(now: Now, spec: &Allocation, state: &mut AllocState) {
 
 /// Moves the allocation to another version of its job. Services that differ are registered again, and checks that
 /// differ begin again. Known results stay valid until then: see [`AllocState::expect_checks`].
-pub fn serve_anew(old: &Group, new: &Group, state: &mut AllocState) {
+pub fn take_new_version(old: &Group, new: &Group, state: &mut AllocState) {
     if old.services != new.services {
-        serve_owner_anew(&old.services, &new.services, None, [Part::Services, Part::Checks], state);
+        take_new_owner_version(&old.services, &new.services, None, [Part::Services, Part::Checks], state);
     }
     for (index, (old, new)) in (0..).zip(old.tasks.iter().zip(&new.tasks)) {
         if old.services != new.services {
             let parts = [TaskPart::Services, TaskPart::Checks].map(|part| Part::Task(index, part));
-            serve_owner_anew(&old.services, &new.services, Some(&*old.name), parts, state);
+            take_new_owner_version(&old.services, &new.services, Some(&*old.name), parts, state);
         }
     }
 }
 
-fn serve_owner_anew(
+fn take_new_owner_version(
     old: &[Service],
     new: &[Service],
     task: Option<&str>,
@@ -114,18 +116,18 @@ fn serve_owner_anew(
 ) {
     let alike = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| new.is_checked_as(old));
     if new.iter().all(|service| service.checks.is_empty()) {
-        state.forget_checks(|result| result.task.as_deref() == task);
+        state.remove_checks(|result| result.task.as_deref() == task);
     }
     if !alike && has_own_checks(old) && !has_own_checks(new) {
         state.checks.outdated.insert(checks);
     } else if !alike && *state.parts.get(checks) != PartState::Absent {
-        look_at(checks, state);
+        mark_for_inspection(checks, state);
     }
     if new.is_empty() {
         state.durable.retire(services);
     } else {
         state.durable.end_retirement(services);
-        look_at(services, state);
+        mark_for_inspection(services, state);
     }
 }
 
@@ -134,17 +136,17 @@ fn serve_owner_anew(
 pub fn serve_as_promoted(group: &Group, state: &mut AllocState) {
     let tells = |services: &[Service]| services.iter().any(Service::differs_in_canaries);
     if tells(&group.services) {
-        look_at(Part::Services, state);
+        mark_for_inspection(Part::Services, state);
     }
     for (index, _) in (0..).zip(&group.tasks).filter(|(_, task)| tells(&task.services)) {
-        look_at(Part::Task(index, TaskPart::Services), state);
+        mark_for_inspection(Part::Task(index, TaskPart::Services), state);
     }
 }
 
 /// Causes an inspection of the part, services or checks, that compares it with the specification.
-fn look_at(part: Part, state: &mut AllocState) {
-    state.parts.overtake(part);
-    state.parts.learn(part, PartState::Unknown);
+fn mark_for_inspection(part: Part, state: &mut AllocState) {
+    state.parts.supersede_part(part);
+    state.parts.set_part(part, PartState::Unknown);
 }
 
 impl Writer<'_> {
@@ -158,10 +160,10 @@ impl Writer<'_> {
             Change::RestartTasks(restart) => self.restart_tasks(restart),
             Change::EndRestart => self.state.durable.restart = None,
             Change::Unhealthy { task, check, said } => self.restart_unhealthy(task, &check, &said),
-            Change::Doom(why) => {
+            Change::Fail(why) => {
                 for index in 0..self.task_count() {
                     let why = format!("failed to set up: {why}");
-                    self.doom_if_waiting(index, TaskEventKind::SetupFailure, why);
+                    self.fail_if_waiting(index, TaskEventKind::SetupFailure, why);
                 }
             }
             Change::Task(index, change) => self.change_task(index, change),
@@ -185,17 +187,17 @@ impl Writer<'_> {
             return;
         }
         if let Some(told) = self.state.telling.remove(&generation) {
-            return self.told(told);
+            return self.on_signal_delivered(told);
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
             // The directory was removed from outside; the operation that just ended may have recreated it.
-            self.state.parts.learn(Part::Dir, PartState::Unknown);
+            self.state.parts.set_part(Part::Dir, PartState::Unknown);
         }
         match (part, ended) {
             (Part::Task(index, TaskPart::Process), ended) => self.process_outcome(index, ended, outcome),
-            (_, Ended::Overtaken) => {}
-            (part, Ended::Fresh(doing)) => self.part_outcome(part, doing, outcome),
+            (_, FinishedOperation::Overtaken) => {}
+            (part, FinishedOperation::Fresh(doing)) => self.part_outcome(part, doing, outcome),
         }
         self.refresh_status();
     }
@@ -206,14 +208,14 @@ impl Writer<'_> {
         for index in 0..self.task_count() {
             let is_wanted = |known: &TaskState| wanted.iter().any(|name| **name == *known.name);
             if !self.known(index).is_some_and(is_wanted) {
-                self.doom(index, TaskEventKind::Killing, String::from(MISSING_TASK));
+                self.fail_permanently(index, TaskEventKind::Killing, String::from(MISSING_TASK));
             }
         }
     }
 
     /// Applies a check's result.
     pub fn checked(&mut self, result: CheckResult) {
-        self.state.learn_check(result, self.now.boot_ns);
+        self.state.set_check(result, self.now.boot_ns);
         self.refresh_status();
     }
 
@@ -234,11 +236,11 @@ impl Writer<'_> {
                     WhileRunning::Keep => PartState::Suspect(noticed),
                     WhileRunning::Leave => PartState::Unknown,
                 };
-                self.state.parts.learn(part, known);
+                self.state.parts.set_part(part, known);
             }
             // The operation's findings may predate this. Processes are exempt: their exits report what became of them.
             PartState::Busy { .. } if !matches!(part, Part::Task(_, TaskPart::Process)) => {
-                self.state.parts.overtake(part);
+                self.state.parts.supersede_part(part);
             }
             PartState::Busy { .. }
             | PartState::Unknown
@@ -246,7 +248,7 @@ impl Writer<'_> {
             | PartState::Absent
             | PartState::Failed { .. } => {}
             // What it waits for may exist now.
-            PartState::Pending { .. } => self.state.parts.learn(part, PartState::Unknown),
+            PartState::Pending { .. } => self.state.parts.set_part(part, PartState::Unknown),
         }
     }
 
@@ -274,7 +276,7 @@ impl Writer<'_> {
         durable.description = Cow::Borrowed("No tasks have started");
         if let Some(why) = self.spec.policy().refused.clone() {
             for index in 0..self.task_count() {
-                self.doom(index, TaskEventKind::SetupFailure, why.clone());
+                self.fail_permanently(index, TaskEventKind::SetupFailure, why.clone());
             }
         }
     }
@@ -331,7 +333,7 @@ impl Writer<'_> {
         match outcome {
             Outcome::Done(facts) => match doing {
                 Doing::Down => self.part_is_gone(part),
-                Doing::Up | Doing::Renew | Doing::Look(_) => self.part_is_up_with(part, doing, facts),
+                Doing::Up | Doing::Renew | Doing::Inspect(_) => self.part_is_up_with(part, doing, facts),
             },
             Outcome::Present(facts) => self.part_is_up_with(part, doing, facts),
             Outcome::Checking(wanted) => {
@@ -347,7 +349,7 @@ impl Writer<'_> {
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
             Outcome::Lost { why } => {
                 self.part_is_damaged(part, doing, why.clone());
-                self.doom_users(part, &why);
+                self.fail_users(part, &why);
             }
             Outcome::Failed { class: FailureClass::Retry, why } => {
                 self.part_failed(part, doing, FailureClass::Retry, why);
@@ -359,12 +361,12 @@ impl Writer<'_> {
 
     /// Marks the part as up, with the facts that it has produced.
     fn part_is_up_with(&mut self, part: Part, doing: Doing, facts: Option<Arc<Facts>>) {
-        self.learn_facts(part, doing, facts);
+        self.set_facts(part, doing, facts);
         self.part_is_up(part);
     }
 
     fn part_is_up(&mut self, part: Part) {
-        self.state.parts.learn(part, PartState::Up);
+        self.state.parts.set_part(part, PartState::Up);
         if let Some(since_ns) = self.state.parts.clear_drifted(part) {
             let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
@@ -385,21 +387,21 @@ impl Writer<'_> {
     /// removes it.
     fn part_is_damaged(&mut self, part: Part, doing: Doing, why: String) {
         let by = match doing {
-            Doing::Look(Some(by)) => by,
-            Doing::Look(None) | Doing::Up | Doing::Renew | Doing::Down => Noticed::Look,
+            Doing::Inspect(Some(by)) => by,
+            Doing::Inspect(None) | Doing::Up | Doing::Renew | Doing::Down => Noticed::Periodic,
         };
         self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
         self.state.parts.mark_drifted(part, self.now.boot_ns);
-        let doing = Doing::Look(Some(by));
+        let doing = Doing::Inspect(Some(by));
         self.state
             .parts
-            .learn(part, PartState::Failed { doing, attempt: 1, retry_at_ns: self.now.boot_ns, why });
+            .set_part(part, PartState::Failed { doing, attempt: 1, retry_at_ns: self.now.boot_ns, why });
     }
 
     /// It was taken down: what it reported is no longer valid.
     fn part_is_gone(&mut self, part: Part) {
-        self.state.parts.learn(part, PartState::Absent);
-        self.forget_facts(part);
+        self.state.parts.set_part(part, PartState::Absent);
+        self.remove_facts(part);
         if self.state.parts.clear_drifted(part).is_some() {
             self.notes.push(Note::DriftDropped { of: self.drifted(part) });
         }
@@ -415,7 +417,7 @@ impl Writer<'_> {
             Part::Dir | Part::Services | Part::Task(..) => return,
         };
         self.state.checks.outdated.remove(&part);
-        self.state.forget_checks(|result| result.task == task);
+        self.state.remove_checks(|result| result.task == task);
     }
 
     fn task_name(&self, index: TaskIndex) -> Option<String> {
@@ -424,25 +426,25 @@ impl Writer<'_> {
 
     /// An inspection did not find it.
     fn part_is_missing(&mut self, part: Part, doing: Doing) {
-        self.state.parts.learn(part, PartState::Absent);
+        self.state.parts.set_part(part, PartState::Absent);
         // A catalogue that was only asked has answered: the services can be sent now.
         self.offer(part);
-        if let Doing::Look(Some(by)) = doing {
+        if let Doing::Inspect(Some(by)) = doing {
             self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
             self.state.parts.mark_drifted(part, self.now.boot_ns);
         }
         if let IfLost::FailUsers(why) = part.row().if_lost {
-            self.doom_users(part, why);
+            self.fail_users(part, why);
         }
     }
 
     /// A part that its users can't do without is not recreated, empty, while they run.
-    fn doom_users(&mut self, part: Part, why: &str) {
+    fn fail_users(&mut self, part: Part, why: &str) {
         if part.row().if_lost == IfLost::Restore {
             return;
         }
         for index in self.users(part) {
-            self.doom_if_begun(index, why);
+            self.fail_if_begun(index, why);
         }
     }
 
@@ -473,34 +475,34 @@ impl Writer<'_> {
         let attempt = self.state.parts.count_failure(part);
         let delay = retry_delay(attempt, (self.spec.id, part));
         let retry_at_ns = self.now.boot_ns.saturating_add(delay.as_nanos().unsigned_abs());
-        self.state.parts.learn(part, PartState::Failed { doing, attempt, retry_at_ns, why: why.clone() });
+        self.state.parts.set_part(part, PartState::Failed { doing, attempt, retry_at_ns, why: why.clone() });
         if doing != Doing::Up || class != FailureClass::Fatal {
             return;
         }
         if let IfFatal::FailUsers { kind, prefix } = part.row().if_fatal {
             for index in self.users(part) {
-                self.doom_if_waiting(index, kind, format!("{prefix}: {why}"));
+                self.fail_if_waiting(index, kind, format!("{prefix}: {why}"));
             }
         }
     }
 
     /// A task that has begun can't go on without this part. A task that began in an earlier boot starts again in any
     /// case: what a power cut removed is created again.
-    fn doom_if_begun(&mut self, index: TaskIndex, why: &str) {
+    fn fail_if_begun(&mut self, index: TaskIndex, why: &str) {
         let boot = self.now.boot;
         let has_used = |known: &TaskState| {
             let fenced = matches!(known.run, Run::Stopping { ran: false, .. });
             known.attempt > 0 && !fenced && known.begun_in.is_none_or(|begun_in| begun_in == boot)
         };
         if self.known(index).is_some_and(has_used) {
-            self.doom(index, TaskEventKind::HookFailed, why.to_string());
+            self.fail_permanently(index, TaskEventKind::HookFailed, why.to_string());
         }
     }
 
     /// A part that can't be set up keeps a task from starting; a running task is left alone.
-    fn doom_if_waiting(&mut self, index: TaskIndex, kind: TaskEventKind, why: String) {
+    fn fail_if_waiting(&mut self, index: TaskIndex, kind: TaskEventKind, why: String) {
         if self.known(index).is_some_and(|known| matches!(known.run, Run::Waiting | Run::BackingOff { .. })) {
-            self.doom(index, kind, why);
+            self.fail_permanently(index, kind, why);
         }
     }
 
@@ -531,7 +533,7 @@ impl Writer<'_> {
         let Some(terms) = self.spec.policy().health.filter(|_| judged) else { return };
         let lasted_ns = since_ns.map_or(0, |since_ns| self.now.boot_ns.saturating_sub(since_ns));
         if lasted_ns >= terms.min_healthy_time.as_nanos().unsigned_abs() {
-            self.state.durable.unnoticed().healthy_by = healthy_by(self.now, self.spec);
+            self.state.durable.get_mut_untracked().healthy_by = healthy_by(self.now, self.spec);
         }
     }
 

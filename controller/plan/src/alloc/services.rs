@@ -66,7 +66,7 @@ fn ask(pass: &mut Pass<'_>, part: Part) {
         }
     };
     if due {
-        pass.operate(part, Doing::Look(None), Verb::Ask);
+        pass.operate(part, Doing::Inspect(None), Verb::Ask);
     }
     pass.wait(Waiting::Part(part));
 }

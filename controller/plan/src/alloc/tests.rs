@@ -40,8 +40,8 @@ use crate::{
     launch::Launch,
     op::{Part, TaskPart},
     state::{
-        AfterStop, Doing, Doom, Durable, GroupRestart, Health, PartState, Parts, RestartPhase, Run, Stage,
-        StopStep, TaskState, Tracked,
+        AfterStop, Doing, Durable, GroupRestart, Health, PartState, Parts, PermanentFailure, RestartPhase,
+        Run, Stage, StopStep, TaskState, Tracked,
     },
     time::BootId,
     turn::{Drifted, Note},
@@ -66,7 +66,7 @@ fn known(tasks: Vec<TaskState>, stage: Stage, parts: Parts) -> AllocState {
 fn up(all: &[Part]) -> Parts {
     let mut parts = Parts::absent();
     for part in all {
-        parts.learn(*part, PartState::Up);
+        parts.set_part(*part, PartState::Up);
     }
     parts
 }
@@ -89,7 +89,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             | Change::EndRestart
             | Change::Unhealthy { .. }
             | Change::Healthy(_)
-            | Change::Doom(_)
+            | Change::Fail(_)
             | Change::Verdict(..)
             | Change::Forget) => format!("{other:?}"),
         })
@@ -141,7 +141,7 @@ fn plans_by_example() {
             "running, after a start of the agent: an inspection",
             Desired::Run,
             adopted(vec![running(), pending()], Stage::WaitAlloc, Parts::unknown()),
-            vec!["Dir Look", "Task(0, Process) Recover { attempt: 1 }", "Task(0, Dir) Look"],
+            vec!["Dir Inspect", "Task(0, Process) Recover { attempt: 1 }", "Task(0, Dir) Inspect"],
         ),
         (
             "a stop is decided before anything is stopped",

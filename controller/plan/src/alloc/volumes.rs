@@ -42,7 +42,7 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
     if fails && pass.ctx.complete && !missing.is_empty() && nothing_lives(pass) {
         let missing: Vec<_> = missing.iter().map(|name| format!("missing {name}")).collect();
         let why = format!("host volume validation error: {}", missing.join("; "));
-        pass.plan.changes.push(Change::Doom(why));
+        pass.plan.changes.push(Change::Fail(why));
     }
     ready
 }

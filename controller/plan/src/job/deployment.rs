@@ -102,7 +102,7 @@ pub fn begin<'a>(
     allocs: &[AllocId],
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) -> Option<DeploymentState> {
-    let updates = job.groups.iter().any(|group| group.update.is_some() && job.wanted(group) > 0);
+    let updates = job.groups.iter().any(|group| group.update.is_some() && job.desired_count(group) > 0);
     if job.kind != JobType::Service || !updates || state.deleting || state.deployment().is_some() {
         return None;
     }

@@ -51,13 +51,13 @@ impl NoPorts {
 /// Host ports held by allocations, with the number of holders: a fixed port of an operator may be held twice for a
 /// while.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct PortClaims {
     by: BTreeMap<u16, u32>,
     /// Never assigned.
     reserved: BTreeSet<u16>,
 }
 
-impl Held {
+impl PortClaims {
     /// No port is held; the machine keeps `reserved` for itself.
     pub fn beside(reserved: BTreeSet<u16>) -> Self {
         Self { by: BTreeMap::new(), reserved }
@@ -96,7 +96,7 @@ impl Held {
 ///
 /// # Errors
 /// The first port that can't be assigned.
-pub fn check_fixed(group: &Group, held: &Held, own: &BTreeSet<u16>) -> Result<(), NoPorts> {
+pub fn check_fixed(group: &Group, held: &PortClaims, own: &BTreeSet<u16>) -> Result<(), NoPorts> {
     let mut refused = group.fixed_ports().filter_map(|port| held.refuses(port));
     let is_own = |why: &NoPorts| matches!(why, NoPorts::Taken(port) if own.contains(port));
     refused.find(|why| !is_own(why)).map_or(Ok(()), Err)
@@ -107,7 +107,7 @@ pub fn check_fixed(group: &Group, held: &Held, own: &BTreeSet<u16>) -> Result<()
 pub fn assign(
     group: &Group,
     id: AllocId,
-    held: &Held,
+    held: &PortClaims,
     range: &core::ops::RangeInclusive<u16>,
     host_ip: &str,
 ) -> Result<BTreeMap<String, AssignedPort>, NoPorts> {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// The ports that the allocation gets from 20,000 to 20,003, or why it gets none.
-    fn given(group: &Group, id: u8, held: &Held) -> Result<Vec<u16>, NoPorts> {
+    fn assigned(group: &Group, id: u8, held: &PortClaims) -> Result<Vec<u16>, NoPorts> {
         let ports = assign(group, AllocId::from_hash([id; 16]), held, &(20_000..=20_003), "10.0.0.1")?;
         Ok(ports.values().map(|port| port.value).collect())
     }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_port_is_held_until_nobody_holds_it() {
-        let (mut held, alloc) = (Held::default(), holding(&[8080]));
+        let (mut held, alloc) = (PortClaims::default(), holding(&[8080]));
         held.take(&alloc);
         held.take(&alloc);
         held.take(&alloc);
@@ -191,32 +191,32 @@ mod tests {
         let group = group(&[("a", DYNAMIC), ("b", DYNAMIC), ("c", DYNAMIC), ("d", DYNAMIC)]);
         let mut first = BTreeSet::new();
         for id in 0..32 {
-            let mut ports = given(&group, id, &Held::default()).expect("four are free");
+            let mut ports = assigned(&group, id, &PortClaims::default()).expect("four are free");
             first.insert(ports[0]);
             ports.sort_unstable();
             assert_eq!(ports, [20_000, 20_001, 20_002, 20_003]);
         }
         assert_eq!(first.len(), 4, "allocations begin at different ones");
-        let mut held = Held::default();
+        let mut held = PortClaims::default();
         held.take(&holding(&[20_002]));
-        assert_eq!(given(&group, 1, &held), Err(NoPorts::Exhausted));
+        assert_eq!(assigned(&group, 1, &held), Err(NoPorts::Exhausted));
     }
 
     #[test]
     fn a_fixed_port_is_given_to_one() {
         let http = PortRequest { fixed: Some(80), to: Some(8080) };
-        let mut held = Held::default();
+        let mut held = PortClaims::default();
         let id = AllocId::from_hash([1; 16]);
         let ports = assign(&group(&[("http", http)]), id, &held, &(20_000..=20_003), "10.0.0.1");
         let expected = AssignedPort { host_ip: "10.0.0.1".to_owned(), value: 80, to: 8080 };
         assert_eq!(ports, Ok([("http".to_owned(), expected)].into()));
-        assert_eq!(given(&group(&[("a", http), ("b", http)]), 1, &held), Err(NoPorts::Taken(80)));
+        assert_eq!(assigned(&group(&[("a", http), ("b", http)]), 1, &held), Err(NoPorts::Taken(80)));
         held.take(&holding(&[80]));
-        assert_eq!(given(&group(&[("http", http)]), 1, &held), Err(NoPorts::Taken(80)));
-        let mut held = Held::beside([80, 20_000, 20_001, 20_003].into());
-        assert_eq!(given(&group(&[("http", http)]), 1, &held), Err(NoPorts::Reserved(80)));
-        assert_eq!(given(&group(&[("a", DYNAMIC)]), 1, &held), Ok(vec![20_002]));
+        assert_eq!(assigned(&group(&[("http", http)]), 1, &held), Err(NoPorts::Taken(80)));
+        let mut held = PortClaims::beside([80, 20_000, 20_001, 20_003].into());
+        assert_eq!(assigned(&group(&[("http", http)]), 1, &held), Err(NoPorts::Reserved(80)));
+        assert_eq!(assigned(&group(&[("a", DYNAMIC)]), 1, &held), Ok(vec![20_002]));
         held.take(&holding(&[20_002]));
-        assert_eq!(given(&group(&[("a", DYNAMIC)]), 1, &held), Err(NoPorts::Exhausted));
+        assert_eq!(assigned(&group(&[("a", DYNAMIC)]), 1, &held), Err(NoPorts::Exhausted));
     }
 }

@@ -180,7 +180,7 @@ fn plan_group<'a>(
     let deployment = state.deployment();
     let known = deployment.and_then(|known| known.group(&group.name));
     let canarying = known.is_some_and(DeploymentGroup::is_canarying);
-    let count = usize::try_from(job.wanted(group)).unwrap_or(usize::MAX);
+    let count = usize::try_from(job.desired_count(group)).unwrap_or(usize::MAX);
     let why = if job.stop { STOPPED } else { COUNT_LOWERED };
     for slot in slots.iter().skip(count) {
         if let Some(alloc) = slot.alloc {

@@ -41,7 +41,7 @@ pub const DIR: AllocPartRow = AllocPartRow {
     row: PartRow {
         name: "alloc_dir",
         medium: Medium::Files,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
         reads: &[],

@@ -72,7 +72,7 @@ pub enum Medium {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// It is inspected first.
-    LookFirst,
+    InspectFirst,
     /// Bringing it up compares, and changes only what differs.
     Assert,
 }
@@ -225,7 +225,7 @@ impl Timeout {
 
     pub(crate) fn of(self, doing: Doing) -> Duration {
         match doing {
-            Doing::Look(_) => self.look,
+            Doing::Inspect(_) => self.look,
             Doing::Up | Doing::Renew => self.up,
             Doing::Down => self.down,
         }

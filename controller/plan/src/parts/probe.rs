@@ -32,7 +32,7 @@ pub(super) const PROBE: TaskPartRow = TaskPartRow {
     row: PartRow {
         name: "probe",
         medium: Medium::Catalogue,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
         reads: &[Read { source: Source::Shared(Part::Services), when: ReadWhen::Confirmed }],
@@ -122,7 +122,7 @@ mod tests {
         let of = |column: fn(&PartRow) -> String| rows.iter().map(|row| column(row)).collect::<BTreeSet<_>>();
         let set = |text: &str| text.split(' ').map(String::from).collect::<BTreeSet<_>>();
         assert_eq!(of(|row| name(row.medium)), set("Files Mounts Processes Catalogue Agent"));
-        assert_eq!(of(|row| name(row.trust)), set("LookFirst Assert"));
+        assert_eq!(of(|row| name(row.trust)), set("InspectFirst Assert"));
         assert_eq!(of(|row| name(row.inside)), set("Nothing AllocDir TaskDir"));
         assert_eq!(of(|row| name(row.while_running)), set("Keep Leave"));
         assert_eq!(of(|row| name(row.memory)), set("Inspected Stored MayExist"));

@@ -84,7 +84,7 @@ const DIR: TaskPartRow = TaskPartRow {
     row: PartRow {
         name: "task_dir",
         medium: Medium::Files,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::AllocDir,
         while_running: WhileRunning::Keep,
         reads: &[],
@@ -106,7 +106,7 @@ const ARTIFACTS: TaskPartRow = TaskPartRow {
     row: PartRow {
         name: "artifacts",
         medium: Medium::Files,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Leave,
         reads: &[],
@@ -124,11 +124,11 @@ const IDENTITY: TaskPartRow = TaskPartRow {
     part: TaskPart::Identity,
     needed: |task| Need::when(!task.identities.is_empty()),
     before_start: BeforeStart::Verify,
-    on_change: tell_of_tokens,
+    on_change: token_change_action,
     row: PartRow {
         name: "identity",
         medium: Medium::Files,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Keep,
         reads: &[],
@@ -150,7 +150,7 @@ const MOUNTS: TaskPartRow = TaskPartRow {
     row: PartRow {
         name: "mount",
         medium: Medium::Mounts,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Keep,
         reads: &[],
@@ -172,7 +172,7 @@ const PROCESS: TaskPartRow = TaskPartRow {
     row: PartRow {
         name: "process",
         medium: Medium::Processes,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
         reads: &[
@@ -216,7 +216,7 @@ const PRESTOP: TaskPartRow = TaskPartRow {
     row: PartRow {
         name: "prestop",
         medium: Medium::Processes,
-        trust: Trust::LookFirst,
+        trust: Trust::InspectFirst,
         inside: Inside::Nothing,
         while_running: WhileRunning::Leave,
         reads: &[],
@@ -234,7 +234,7 @@ const PRESTOP: TaskPartRow = TaskPartRow {
 const NOTHING: fn(&Task, &Facts, &Facts) -> Option<ChangeAction> = |_, _, _| None;
 
 /// Tokens that don't expire are never renewed. One restart is enough for all tokens, and makes signals unnecessary.
-fn tell_of_tokens(task: &Task, _: &Facts, _: &Facts) -> Option<ChangeAction> {
+fn token_change_action(task: &Task, _: &Facts, _: &Facts) -> Option<ChangeAction> {
     let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
     let mut restarting = expiring().filter(|identity| identity.change_mode == ChangeMode::Restart);
     if let Some(identity) = restarting.next() {

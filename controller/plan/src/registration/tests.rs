@@ -47,14 +47,14 @@ fn script(args: &[&str]) -> CheckKind {
 }
 
 /// The owner of the services.
-enum Place {
+enum ServiceLevel {
     Task,
     Group,
 }
 
 /// The networks of the table of address resolution.
 struct World {
-    place: Place,
+    place: ServiceLevel,
     /// Whether the allocation is a canary.
     canary: bool,
     origin: Origin,
@@ -68,7 +68,7 @@ impl World {
     fn new() -> Self {
         let port_map = [("mapped".to_string(), 99)].into();
         Self {
-            place: Place::Task,
+            place: ServiceLevel::Task,
             canary: false,
             origin: Origin::Standalone,
             driver: Some(DriverNetwork { ip: "172.17.0.2".into(), port_map, auto_advertise: false }),
@@ -81,8 +81,8 @@ impl World {
         let mut task = fixture::task();
         let mut alloc = fixture::alloc();
         match self.place {
-            Place::Task => task.services = services,
-            Place::Group => alloc = fixture::alloc_with(|job| job.groups[0].services = services),
+            ServiceLevel::Task => task.services = services,
+            ServiceLevel::Group => alloc = fixture::alloc_with(|job| job.groups[0].services = services),
         }
         let id = herdlet_api_types::DeploymentId::from_hash([3; 16]);
         alloc.deployment = Some(AllocDeployment { id, canary: self.canary });
@@ -91,8 +91,8 @@ impl World {
             alloc.server = Some(ServerSide { task_ports: self.task_ports.clone(), ..server }.into());
         }
         let task = match self.place {
-            Place::Task => Some(&task),
-            Place::Group => None,
+            ServiceLevel::Task => Some(&task),
+            ServiceLevel::Group => None,
         };
         let node = fixture::node();
         let env = build(&Inputs { task, ..Inputs::new(&alloc, &node) });
@@ -132,7 +132,7 @@ fn ids() {
         world.one(service(Some("http"))).unwrap().id,
         format!("_nomad-task-{id}-redis-redis-http-http")
     );
-    world.place = Place::Group;
+    world.place = ServiceLevel::Group;
     assert_eq!(world.one(service(None)).unwrap().id, format!("_nomad-task-{id}-group-cache-redis-http-"));
     world.origin = Origin::Standalone;
     let group = world.one(service(None)).unwrap();
@@ -151,7 +151,7 @@ fn a_tasks_own_ports_are_found_by_its_services_and_by_no_others() {
     world.task_ports = [("redis".to_string(), of(23_000)), ("other".to_string(), of(23_001))].into();
     assert_eq!(world.address(AddressMode::Auto, "old", ""), Ok(("10.0.0.7".into(), 23_000)));
     assert_eq!(world.address(AddressMode::Host, "", ""), Ok(("10.0.0.7".into(), 0)));
-    world.place = Place::Group;
+    world.place = ServiceLevel::Group;
     assert!(world.address(AddressMode::Auto, "old", "").is_err());
 }
 

@@ -24,7 +24,7 @@ pub struct VolumeState {
     /// Its source.
     pub origin: Origin,
     /// Its desired state.
-    pub fate: Fate,
+    pub fate: VolumeIntent,
     /// Its path, once it was created.
     pub path: Option<String>,
 }
@@ -32,9 +32,10 @@ pub struct VolumeState {
 /// Desired state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fate {
+pub enum VolumeIntent {
     /// It should exist.
-    Wanted,
+    #[serde(rename = "wanted")]
+    Desired,
     /// Remove it from the state, keep its data.
     Dropped,
     /// Remove its data, then the volume from the state.
@@ -67,10 +68,10 @@ pub enum Step {
 /// Plans a volume once.
 pub fn plan(now: Now, state: &VolumeState, part: &PartState) -> Step {
     let (doing, verb) = match state.fate {
-        Fate::Wanted => (Doing::Up, Verb::Up),
-        Fate::Dropped if part.is_busy() => return Step::Rest,
-        Fate::Dropped => return Step::Forget,
-        Fate::Purged => (Doing::Down, Verb::Down),
+        VolumeIntent::Desired => (Doing::Up, Verb::Up),
+        VolumeIntent::Dropped if part.is_busy() => return Step::Rest,
+        VolumeIntent::Dropped => return Step::Forget,
+        VolumeIntent::Purged => (Doing::Down, Verb::Down),
     };
     match part {
         PartState::Absent if doing == Doing::Down => Step::Forget,
@@ -105,9 +106,9 @@ pub fn outcome(
                 state.path = root.cloned();
             }
             *failures = 0;
-            part.learn(match doing {
+            part.set(match doing {
                 Doing::Down => PartState::Absent,
-                Doing::Up | Doing::Renew | Doing::Look(_) => PartState::Up,
+                Doing::Up | Doing::Renew | Doing::Inspect(_) => PartState::Up,
             });
         }
         Outcome::Failed {
@@ -118,7 +119,7 @@ pub fn outcome(
             *failures += 1;
             let delay = retry_delay(*failures, state.spec.name.as_str());
             let retry_at_ns = now.boot_ns.saturating_add(delay.as_nanos().unsigned_abs());
-            part.learn(PartState::Failed { doing, attempt: *failures, retry_at_ns, why });
+            part.set(PartState::Failed { doing, attempt: *failures, retry_at_ns, why });
         }
         Outcome::Absent
         | Outcome::Foreign { .. }
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
     use crate::{facts::Facts, fixture::at};
 
-    fn state(fate: Fate) -> VolumeState {
+    fn state(fate: VolumeIntent) -> VolumeState {
         let kind = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None };
         let spec = Volume { name: "data".to_owned(), kind, read_only: false };
         VolumeState { spec, origin: Origin::Manifest, fate, path: None }
@@ -199,15 +200,15 @@ mod tests {
             (failed(Doing::Down, 101), &up, Step::Forget, &later),
             (failed(Doing::Down, 99), &up, Step::Forget, &down),
         ] {
-            let steps =
-                [Fate::Wanted, Fate::Dropped, Fate::Purged].map(|fate| plan(now, &state(fate), &part));
+            let steps = [VolumeIntent::Desired, VolumeIntent::Dropped, VolumeIntent::Purged]
+                .map(|fate| plan(now, &state(fate), &part));
             assert_eq!(steps, [wanted.clone(), dropped, purged.clone()], "{part:?}");
         }
     }
 
     #[test]
     fn failures_are_counted_until_one_try_works() {
-        let mut known = Tracked::stored(state(Fate::Wanted));
+        let mut known = Tracked::stored(state(VolumeIntent::Desired));
         let (mut part, mut failures) = (PartState::Unknown, 0);
         let mut end = |outcome| {
             let ended = (Doing::Up, outcome);

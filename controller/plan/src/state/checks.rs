@@ -30,7 +30,7 @@ impl AllocState {
     /// Records the result of a check. The durable copy is for the next agent: the status, and the output when it last
     /// changed. A stale result is about an earlier time: it is used only if nothing else is known; otherwise the known
     /// result is marked stale.
-    pub fn learn_check(&mut self, mut result: CheckResult, boot_ns: u64) {
+    pub fn set_check(&mut self, mut result: CheckResult, boot_ns: u64) {
         match self.checks.results.get(&result.id) {
             Some(known) if result.stale => result = CheckResult { stale: true, ..known.clone() },
             Some(_) | None => {}
@@ -74,15 +74,15 @@ impl AllocState {
             return;
         }
         let since_ns = self.checks.failing_since_ns.clone();
-        self.forget_checks(is_theirs);
+        self.remove_checks(is_theirs);
         for result in kept {
             let since_ns = since_ns.get(&result.id).copied().unwrap_or(boot_ns);
-            self.learn_check(result, since_ns);
+            self.set_check(result, since_ns);
         }
     }
 
     /// Drops the results of these checks, which are no longer valid.
-    pub fn forget_checks(&mut self, forgotten: impl Fn(&CheckResult) -> bool) {
+    pub fn remove_checks(&mut self, forgotten: impl Fn(&CheckResult) -> bool) {
         self.checks.results.retain(|_, result| !forgotten(result));
         self.checks.failing_since_ns.retain(|id, _| self.checks.results.contains_key(id));
         if self.durable.checks.values().any(&forgotten) {

@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn one_is_open_until_its_process_is_known_to_be_absent() {
         let mut state = restored(Some(at(0).boot));
-        state.parts.learn(Part::Task(0, TaskPart::Process), PartState::Absent);
+        state.parts.set_part(Part::Task(0, TaskPart::Process), PartState::Absent);
         assert!(state.first_is_open());
-        state.parts.learn(Part::Task(1, TaskPart::Process), PartState::Absent);
+        state.parts.set_part(Part::Task(1, TaskPart::Process), PartState::Absent);
         assert!(!state.first_is_open());
     }
 

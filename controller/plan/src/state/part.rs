@@ -65,7 +65,7 @@ pub enum Doing {
     /// Taking it down.
     Down,
     /// Inspecting it; with the kind of notice, if it was up before.
-    Look(Option<Noticed>),
+    Inspect(Option<Noticed>),
 }
 
 /// How drift was noticed.
@@ -74,7 +74,7 @@ pub enum Noticed {
     /// By an event, at once.
     Event,
     /// By a periodic inspection.
-    Look,
+    Periodic,
 }
 
 impl Noticed {
@@ -82,14 +82,14 @@ impl Noticed {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Event => "event",
-            Self::Look => "look",
+            Self::Periodic => "look",
         }
     }
 }
 
 /// How an operation on a part has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum FinishedOperation {
     /// Its outcome is valid. This is what it did.
     Fresh(Doing),
     /// Its subject has changed meanwhile.
@@ -122,13 +122,13 @@ impl PartState {
 
     /// Ends the awaited operation: the state is unknown until its outcome is applied. `None` if another operation is
     /// awaited.
-    pub fn end(&mut self, ended: u64) -> Option<Ended> {
+    pub fn end(&mut self, ended: u64) -> Option<FinishedOperation> {
         let Self::Busy { generation, doing, overtaken, .. } = *self else { return None };
         if generation != ended {
             return None;
         }
         *self = Self::Unknown;
-        Some(if overtaken { Ended::Overtaken } else { Ended::Fresh(doing) })
+        Some(if overtaken { FinishedOperation::Overtaken } else { FinishedOperation::Fresh(doing) })
     }
 
     /// Marks the operation as overdue. It keeps its slot.
@@ -141,14 +141,14 @@ impl PartState {
     }
 
     /// Marks the operation in flight as overtaken: its subject has changed.
-    pub fn overtake(&mut self) {
+    pub fn supersede(&mut self) {
         if let Self::Busy { overtaken, .. } = self {
             *overtaken = true;
         }
     }
 
     /// Sets the state, unless an operation runs: then its outcome will determine it.
-    pub fn learn(&mut self, known: Self) {
+    pub fn set(&mut self, known: Self) {
         if !self.is_busy() {
             *self = known;
         }
@@ -172,18 +172,18 @@ impl Parts {
     }
 
     /// See [`PartState::learn`]. Once a part is up or gone, its failures are forgotten.
-    pub fn learn(&mut self, part: Part, known: PartState) {
+    pub fn set_part(&mut self, part: Part, known: PartState) {
         if matches!(known, PartState::Up | PartState::Absent) {
             self.failures.remove(&part);
             self.pending.remove(&part);
         }
-        self.get_mut(part).learn(known);
+        self.get_mut(part).set(known);
     }
 
     /// Marks the part as pending: something it needs does not exist yet.
     pub fn await_need(&mut self, part: Part, on: String, now_ns: u64, ask_at_ns: u64) {
         let since_ns = *self.pending.entry(part).or_insert(now_ns);
-        self.learn(part, PartState::Pending { on, since_ns, ask_at_ns });
+        self.set_part(part, PartState::Pending { on, since_ns, ask_at_ns });
     }
 
     /// See [`PartState::begin`].
@@ -192,7 +192,7 @@ impl Parts {
     }
 
     /// See [`PartState::end`].
-    pub fn end(&mut self, part: Part, generation: u64) -> Option<Ended> {
+    pub fn end(&mut self, part: Part, generation: u64) -> Option<FinishedOperation> {
         self.get_mut(part).end(generation)
     }
 
@@ -202,8 +202,8 @@ impl Parts {
     }
 
     /// See [`PartState::overtake`].
-    pub fn overtake(&mut self, part: Part) {
-        self.get_mut(part).overtake();
+    pub fn supersede_part(&mut self, part: Part) {
+        self.get_mut(part).supersede();
     }
 
     /// Counts one more failed operation on the part. Returns the number of failures in a row.

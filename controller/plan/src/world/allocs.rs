@@ -23,7 +23,7 @@ use crate::{
         capacity::Room,
         feasibility,
         placed::{Placed, has_ended, is_bad},
-        ports::Held,
+        ports::PortClaims,
     },
     op::{Part, TaskPart},
     policy::Owner,
@@ -42,15 +42,15 @@ pub(crate) struct Allocs {
     by_id: BTreeMap<AllocId, Box<AllocEntry>>,
     /// For a job of this machine: its allocations by slot, oldest first, as they are shown. Jobs of servers are not
     /// included.
-    by_job: BTreeMap<JobKey, BTreeMap<Place, AllocId>>,
+    by_job: BTreeMap<JobKey, BTreeMap<SlotKey, AllocId>>,
     by_volume: BTreeMap<String, BTreeSet<AllocId>>,
-    ports: Held,
+    ports: PortClaims,
     /// Capacity that live allocations have taken.
     taken: Room,
 }
 
 /// Group, index, commit in which it was created.
-type Place = (String, u32, u64);
+type SlotKey = (String, u32, u64);
 
 /// One allocation.
 #[derive(Debug)]
@@ -64,14 +64,14 @@ pub(crate) struct AllocEntry {
     /// The verdict as last published.
     pub verdict: Option<Convergence>,
     /// The standing that its job was last planned with.
-    pub standing: Option<Standing>,
+    pub standing: Option<AllocSummary>,
     /// Capacity that it holds, with its ports, until it has ended; may include more, promised to its successor.
     holds: Option<Room>,
 }
 
 /// Everything about an allocation that its tasks can change and its job's plan depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct AllocSummary {
     version: u64,
     desired: Desired,
     ended: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Standing {
 impl Allocs {
     /// Empty, on a machine that reserves these ports for itself.
     pub(crate) fn beside(reserved_ports: BTreeSet<u16>) -> Self {
-        Self { ports: Held::beside(reserved_ports), ..Self::default() }
+        Self { ports: PortClaims::beside(reserved_ports), ..Self::default() }
     }
 
     /// Capacity that live allocations have taken.
@@ -100,7 +100,7 @@ impl Allocs {
     }
 
     /// The allocation as the job controller sees it.
-    pub(crate) fn placed(&self, id: AllocId) -> Option<Placed<'_>> {
+    pub(crate) fn placement(&self, id: AllocId) -> Option<Placed<'_>> {
         let entry = self.by_id.get(&id)?;
         Some(Placed {
             job: &entry.spec.job,
@@ -144,7 +144,7 @@ impl Allocs {
     }
 
     /// Host ports of all allocations that may still use them.
-    pub(crate) fn ports(&self) -> &Held {
+    pub(crate) fn ports(&self) -> &PortClaims {
         &self.ports
     }
 
@@ -206,7 +206,7 @@ impl Allocs {
 
     /// Reserves `wants` for the successor of this allocation, which is being stopped: until it ends it holds that as
     /// well.
-    pub(crate) fn promise(&mut self, id: AllocId, wants: Room) {
+    pub(crate) fn reserve_for_successor(&mut self, id: AllocId, wants: Room) {
         let Some(entry) = self.by_id.get_mut(&id) else { return };
         if let Some(holds) = &mut entry.holds {
             let own = entry.spec.group().map(Room::of).unwrap_or_default();
@@ -273,9 +273,9 @@ impl AllocEntry {
     }
 
     /// Its standing for its job's plan.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn summary(&self) -> AllocSummary {
         let known = &self.state.durable;
-        Standing {
+        AllocSummary {
             version: self.spec.job_version,
             desired: self.spec.desired,
             ended: has_ended(known),
@@ -312,7 +312,7 @@ pub(crate) fn claimed_volumes(spec: &Allocation) -> impl Iterator<Item = Cow<'_,
         .flat_map(move |group| group.volumes.values().map(move |request| volume_name(spec, request)))
 }
 
-fn place(spec: &Allocation) -> Place {
+fn place(spec: &Allocation) -> SlotKey {
     (spec.group.clone(), spec.index, spec.create_index)
 }
 
@@ -343,8 +343,8 @@ mod tests {
         ] {
             let durable = Durable { adopted: true, tasks: vec![known], ..Durable::default() };
             let mut parts = Parts::unknown();
-            parts.learn(Part::Dir, PartState::Up);
-            parts.learn(Part::Task(0, TaskPart::Mounts), mounts.clone());
+            parts.set_part(Part::Dir, PartState::Up);
+            parts.set_part(Part::Task(0, TaskPart::Mounts), mounts.clone());
             let state = AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() };
             let spec = alloc(vec![task("main", Lifecycle::Main)]);
             let entry = AllocEntry::known(Tracked::stored(AllocSpec::read(spec)), state, at(1));

@@ -72,7 +72,7 @@ impl World {
             return true;
         }
         let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
-        let placed = |id| self.allocs.placed(id);
+        let placed = |id| self.allocs.placement(id);
         // Allocations that may not run here now, or wait for capacity, are still to come.
         self.allocs.next_retry(key, now).is_none()
             && rollout::plan(now, &job.current, &job.state, &allocs, &placed, &|_| true).is_empty()
@@ -104,7 +104,7 @@ impl World {
         let slot = job.state.slots.get(&spec.group).and_then(|slots| slots.get(at));
         slot.is_some_and(|slot| {
             (slot.canary == Some(spec.id) && !job.current.stop)
-                || (slot.alloc == Some(spec.id) && spec.index < job.current.wanted(group))
+                || (slot.alloc == Some(spec.id) && spec.index < job.current.desired_count(group))
         })
     }
 }

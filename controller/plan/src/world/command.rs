@@ -10,7 +10,7 @@ use crate::{
     job::placed::has_ended,
     op::Key,
     policy::Owner,
-    shared::volume::{Fate, Origin},
+    shared::volume::{Origin, VolumeIntent},
     turn::OpenTurn,
     world::{JobEntry, World, poststop::PoststopScope},
 };
@@ -36,7 +36,7 @@ impl World {
         if self.kept(&job)?.current.stop {
             self.end_poststop(open, &Ending::Job(job.clone()), PoststopScope::Begun);
         }
-        self.reword_job(open, &job, |job| job.stop = true)
+        self.push_version(open, &job, |job| job.stop = true)
     }
 
     /// Carries out a request. A refused one changes nothing.
@@ -53,7 +53,7 @@ impl World {
             Command::Delete { job } => self.delete(open, &job, None),
             Command::DeleteVersion { job, version } => self.delete(open, &job, Some(version)),
             Command::Stop { job } => self.stop_job(open, job),
-            Command::Start { job } => self.reword_job(open, &job, |job| job.stop = false),
+            Command::Start { job } => self.push_version(open, &job, |job| job.stop = false),
             Command::Dispatch { job, dispatch } => self.dispatch_job(open, &job, *dispatch),
             Command::ForceLaunch { job } => self.force_launch(open, &job),
             Command::Revert { job, to, prior } => self.revert_job(open, &job, to, prior),
@@ -105,7 +105,7 @@ impl World {
         let job = entry.spec.job_key.clone();
         self.meta.index += 1;
         open.dirty.insert(Key::Alloc(id));
-        self.stir_job(open, job);
+        self.mark_stale(open, job);
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
@@ -196,8 +196,8 @@ impl World {
             return Err(Refusal::Conflict(format!("volume \"{name}\" is in use by {users}")));
         }
         let fate = match data {
-            VolumeData::Purge => Fate::Purged,
-            VolumeData::Keep => Fate::Dropped,
+            VolumeData::Purge => VolumeIntent::Purged,
+            VolumeData::Keep => VolumeIntent::Dropped,
         };
         match self.ctx.volumes.get_mut(&name) {
             Some(entry) => entry.state.fate = fate,

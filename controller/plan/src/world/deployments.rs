@@ -29,7 +29,7 @@ impl World {
         allocs: &[AllocId],
     ) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
-        let find = |id| self.allocs.placed(id);
+        let find = |id| self.allocs.placement(id);
         let mut turnouts =
             deployment::plan(open.now, &entry.current, &entry.state, allocs, &find, &|version| {
                 entry.text(version)
@@ -50,7 +50,7 @@ impl World {
         scope: &PromoteScope,
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id)?;
-        let find = |id| self.allocs.placed(id);
+        let find = |id| self.allocs.placement(id);
         let mut groups = Vec::new();
         if let PromoteScope::Groups(names) = scope
             && let Some(name) = names.iter().find(|name| known.group(name).is_none())
@@ -81,7 +81,7 @@ impl World {
             return Err(Refusal::Conflict(format!("deployment {id} has no canaries to promote")));
         }
         self.turn_out(open, &key, Vec::from([Turnout::Promote(groups)]));
-        self.stir_job(open, key);
+        self.mark_stale(open, key);
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
@@ -95,7 +95,7 @@ impl World {
         let turnouts =
             deployment::fail_by_request(&entry.current, &entry.state, known, &|version| entry.text(version));
         let reply = self.turn_out_failed(open, &key, turnouts);
-        self.stir_job(open, key);
+        self.mark_stale(open, key);
         Ok(reply)
     }
 
@@ -134,7 +134,7 @@ impl World {
         } else {
             self.fail_unhealthy(open, id, unhealthy)?
         };
-        self.stir_job(open, key);
+        self.mark_stale(open, key);
         Ok(reply)
     }
 
@@ -145,7 +145,7 @@ impl World {
         unhealthy: &[AllocId],
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id)?;
-        let find = |id| self.allocs.placed(id);
+        let find = |id| self.allocs.placement(id);
         let mut groups = unhealthy.iter().filter_map(|alloc| known.group(find(*alloc)?.group));
         let reverts = groups.any(|group| group.auto_revert);
         let allocs: Vec<AllocId> = self.allocs.of_job(&key).map(|(id, _)| id).collect();

@@ -16,7 +16,7 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::apply::{judge_anew, serve_anew},
+    alloc::apply::{reset_health, take_new_version},
     event::JobChange,
     hash::Fields,
     job::{
@@ -64,8 +64,8 @@ impl World {
                 self.line.join(&key, entry.current.priority, entry.state.create_index, false);
                 self.meta.index = index;
                 let version = entry.state.version;
-                if self.promise_anew(&key) {
-                    self.stir_short();
+                if self.reserve_again(&key) {
+                    self.wake_blocked_jobs();
                 }
                 self.keep_shutdown_delays(open, &key);
                 (version, JobChange::Updated)
@@ -123,8 +123,8 @@ impl World {
             entry.since = open.now.moment();
             self.meta.index = index;
             open.dirty.insert(Key::Job(key.clone()));
-            if self.promise_anew(key) {
-                self.stir_short();
+            if self.reserve_again(key) {
+                self.wake_blocked_jobs();
             }
         }
     }
@@ -145,7 +145,7 @@ impl World {
     }
 
     /// Marks the job's plan as outdated.
-    pub(crate) fn stir_job(&mut self, open: &mut OpenTurn<'_>, key: JobKey) {
+    pub(crate) fn mark_stale(&mut self, open: &mut OpenTurn<'_>, key: JobKey) {
         if let Some(entry) = self.jobs.get_mut(&key) {
             entry.stale = true;
         }
@@ -173,7 +173,7 @@ impl World {
             }
             let steps = self.plan_job(open.now, key, &allocs);
             if steps.contains(&Step::Forget) {
-                self.forget_job(open, key);
+                self.remove_job(open, key);
                 return;
             }
             let mut moved = false;
@@ -191,7 +191,7 @@ impl World {
         }
         open.turn.notes.push(Note::Reconciled { kind: "job", result });
         if entry.stale {
-            entry.forget_versions(key, &self.allocs, open.turn);
+            entry.prune_versions(key, &self.allocs, open.turn);
             entry.open = Open::of(key, entry, &self.allocs);
         }
         if rounds > 0 {
@@ -225,7 +225,7 @@ impl World {
                 .collect()
         });
         let fits = |group: &Group| !infeasible.contains_key(&group.name);
-        rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placed(id), &fits)
+        rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placement(id), &fits)
     }
 
     /// Carries out one step. Returns whether anything changed.
@@ -384,20 +384,20 @@ impl World {
             spec.deployment = joined.or(spec.deployment);
         });
         if let (Some(old), Some(new)) = (old.group(&alloc.spec.group), alloc.spec.group()) {
-            serve_anew(old, new, &mut alloc.state);
+            take_new_version(old, new, &mut alloc.state);
         }
         if alloc.state.durable.followed.is_some() {
             alloc.state.durable.followed = None;
         }
         if joined.is_some() {
-            judge_anew(open.now, &alloc.spec, &mut alloc.state);
+            reset_health(open.now, &alloc.spec, &mut alloc.state);
         }
         alloc.changed = true;
         open.dirty.insert(Key::Alloc(id));
         true
     }
 
-    fn forget_job(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
+    fn remove_job(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {
         let Some(entry) = self.jobs.remove(key) else { return };
         self.short.remove(key);
         self.let_others_in(open, key);

@@ -109,7 +109,7 @@ impl World {
         }
         let keys: Vec<JobKey> = world.jobs.keys().cloned().collect();
         for key in keys {
-            world.promise_anew(&key);
+            world.reserve_again(&key);
         }
         (world, unusable)
     }

@@ -24,14 +24,14 @@ impl World {
     pub(super) fn room_is_free(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if let Some(key) = self.allocs.get(id).map(|entry| entry.spec.job_key.clone()) {
             self.join_line(&key, true);
-            self.stir_job(open, key);
+            self.mark_stale(open, key);
         }
-        self.stir_short();
+        self.wake_blocked_jobs();
     }
 
     /// Queues the jobs that wait for ports or capacity, to be planned once it is known what else becomes free in this
     /// turn.
-    pub(super) fn stir_short(&mut self) {
+    pub(super) fn wake_blocked_jobs(&mut self) {
         for key in core::mem::take(&mut self.short) {
             if self.join_line(&key, false) {
                 self.line.close(key);
@@ -84,27 +84,27 @@ impl World {
             self.wait_for_room(key, &group, why);
             return false;
         }
-        self.allocs.promise(id, wants);
+        self.allocs.reserve_for_successor(id, wants);
         self.want_of(open, id, Desired::Stop, String::from(OUTDATED))
     }
 
     /// Reserves again, for each successor of a stopping allocation of the job, what it wants, if that is available:
     /// after a restart, and when the job changes. Returns whether capacity became free.
-    pub(super) fn promise_anew(&mut self, key: &JobKey) -> bool {
+    pub(super) fn reserve_again(&mut self, key: &JobKey) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
         let before = self.allocs.taken();
         let leaving = self.allocs.of_job(key).filter(|(_, old)| old.spec.desired == Desired::Stop);
         let leaving: Vec<(AllocId, Option<Room>)> =
             leaving.map(|(id, old)| (id, entry.follower_of(&old.spec).map(Room::of))).collect();
         for (id, _) in &leaving {
-            self.allocs.promise(*id, Room::default());
+            self.allocs.reserve_for_successor(*id, Room::default());
         }
         for (id, wants) in leaving {
             let holds = self.allocs.get(id).and_then(AllocEntry::room);
             if let (Some(holds), Some(wants)) = (holds, wants)
                 && self.check_in_place_of(holds, wants).is_ok()
             {
-                self.allocs.promise(id, wants);
+                self.allocs.reserve_for_successor(id, wants);
             }
         }
         !before.minus(self.allocs.taken()).is_empty()
@@ -130,7 +130,8 @@ impl World {
 impl JobEntry {
     /// The group whose allocation follows this one once it has ended.
     fn follower_of(&self, old: &Allocation) -> Option<&Group> {
-        let is_wanted = |group: &&Group| !self.state.deleting && old.index < self.current.wanted(group);
+        let is_wanted =
+            |group: &&Group| !self.state.deleting && old.index < self.current.desired_count(group);
         let group = self.current.group(&old.group).filter(is_wanted)?;
         let at = usize::try_from(old.index).ok()?;
         let slot = self.state.slots.get(&group.name)?.get(at)?;

@@ -12,7 +12,7 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::apply::{judge_anew, serve_anew},
+    alloc::apply::{reset_health, take_new_version},
     op::{Key, Part},
     policy::Owner,
     spec::AllocSpec,
@@ -93,19 +93,19 @@ impl World {
 
     /// An allocation whose directory is ready has migrated its predecessor's data, and an ended one does not need it:
     /// the predecessor's directory may be removed.
-    pub(super) fn settle_heritage(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
+    pub(super) fn finish_migration(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         if self.ctx.heirs.is_empty() {
             return;
         }
         let Some(entry) = self.allocs.get(id) else { return };
         if *entry.state.parts.get(Part::Dir) == PartState::Up || self.allocs.has_ended(id) {
             let spec = Arc::clone(entry.spec.allocation());
-            self.disinherit(open, &spec);
+            self.cancel_migration(open, &spec);
         }
     }
 
     /// The allocation needs its predecessor's data no more.
-    pub(super) fn disinherit(&mut self, open: &mut OpenTurn<'_>, spec: &Allocation) {
+    pub(super) fn cancel_migration(&mut self, open: &mut OpenTurn<'_>, spec: &Allocation) {
         let Some(previous) = spec.previous else { return };
         if self.ctx.heirs.get(&previous) == Some(&spec.id) {
             self.ctx.heirs.remove(&previous);
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// The servers were reached: allocations that waited for them continue.
-    pub(super) fn hear_servers(&mut self, open: &mut OpenTurn<'_>) {
+    pub(super) fn on_server_allocs(&mut self, open: &mut OpenTurn<'_>) {
         if core::mem::replace(&mut self.ctx.contact, true) {
             return;
         }
@@ -156,11 +156,11 @@ impl World {
             None => Allocation { create_index, job: Arc::clone(&server.job), desired, ..spec },
         };
         if let (Some(before), Some(after)) = (old.group(), spec.group()) {
-            serve_anew(before, after, &mut entry.state);
+            take_new_version(before, after, &mut entry.state);
         }
         let judged_by = |spec: &Allocation| spec.deployment.map(|of| of.id);
         if judged_by(&old) != judged_by(&spec) {
-            judge_anew(open.now, &spec, &mut entry.state);
+            reset_health(open.now, &spec, &mut entry.state);
         }
         if server.no_shutdown_delay && !entry.state.durable.no_shutdown_delay {
             entry.state.durable.no_shutdown_delay = true;

@@ -99,7 +99,7 @@ impl Bench {
                     (Subject::Volume(volume), Verb::Up) => {
                         Outcome::Done(Some(Facts::rooted(volume.name.clone())))
                     }
-                    (_, Verb::Look) => Outcome::Present(None),
+                    (_, Verb::Inspect) => Outcome::Present(None),
                     (_, Verb::Ask) => Outcome::Absent,
                     (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
                     (_, Verb::Start { attempt }) => Outcome::Started(Launch::of(*attempt)),
@@ -140,7 +140,7 @@ impl Bench {
     }
 
     /// The allocation's newest view since the last call.
-    fn shown(&mut self) -> Option<AllocView> {
+    fn last_view(&mut self) -> Option<AllocView> {
         let mut shown = None;
         for view in core::mem::take(&mut self.turn.views) {
             if let View::Alloc(view) = view {

@@ -48,7 +48,7 @@ impl Open {
     pub(crate) fn of(key: &JobKey, job: &JobEntry, allocs: &Allocs) -> Self {
         let mut slots = BTreeSet::new();
         for (at, group) in job.current.groups.iter().enumerate() {
-            for index in 0..usize::try_from(job.current.wanted(group)).unwrap_or(usize::MAX) {
+            for index in 0..usize::try_from(job.current.desired_count(group)).unwrap_or(usize::MAX) {
                 let state = state_of(job, group, slot(job, allocs, group, index));
                 slots.extend((rank(state) > 0).then_some((Reverse(rank(state)), at, index)));
             }
@@ -74,7 +74,9 @@ impl World {
         let (group, index) =
             (&job.current.groups[at], usize::try_from(alloc.spec.index).unwrap_or(usize::MAX));
         let holder = job.state.slots.get(&group.name).and_then(|slots| slots.get(index));
-        if alloc.spec.index >= job.current.wanted(group) || holder.is_none_or(|slot| slot.alloc != Some(id)) {
+        if alloc.spec.index >= job.current.desired_count(group)
+            || holder.is_none_or(|slot| slot.alloc != Some(id))
+        {
             return;
         }
         let state = state_of(job, group, Some(alloc));
@@ -157,7 +159,7 @@ impl JobEntry {
     }
 
     fn weigh_canaries(&self, key: &JobKey, known: &DeploymentState, allocs: &Allocs, worst: &mut Worst) {
-        let find = |id| allocs.placed(id);
+        let find = |id| allocs.placement(id);
         for (name, group) in known.deployment.groups.iter().filter(|(_, group)| group.is_canarying()) {
             let healthy = healthy_canaries(group, &find);
             let canaries = group.placed_canaries.iter().filter_map(|id| allocs.get(*id));
@@ -166,7 +168,7 @@ impl JobEntry {
                 worst.weigh(bad_state(self, known, name), || why_bad(self, known, canary));
             } else if healthy < group.desired_canaries {
                 let wanted = group.desired_canaries;
-                let (state, reason, more) = if canaries.clone().any(waits_for_word) {
+                let (state, reason, more) = if canaries.clone().any(needs_manual_health) {
                     (
                         ConvergenceState::Waiting,
                         Reason::Promotion,
@@ -224,7 +226,7 @@ fn why_bad(job: &JobEntry, known: &DeploymentState, alloc: &AllocEntry) -> Why {
 }
 
 /// It becomes healthy only by request.
-fn waits_for_word(alloc: &AllocEntry) -> bool {
+fn needs_manual_health(alloc: &AllocEntry) -> bool {
     alloc.verdict.as_ref().is_some_and(|verdict| verdict.reason == Some(Reason::Promotion))
 }
 

@@ -48,7 +48,7 @@ impl World {
     }
 
     /// Makes the job's specification with this change the newest version.
-    pub(crate) fn reword_job(
+    pub(crate) fn push_version(
         &mut self,
         open: &mut OpenTurn<'_>,
         key: &JobKey,
@@ -110,7 +110,7 @@ impl JobEntry {
     }
 
     /// Removes versions that are not among the newest, not the newest stable one, and not used by an allocation.
-    pub(super) fn forget_versions(&mut self, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
+    pub(super) fn prune_versions(&mut self, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
         if self.state.versions.len() <= VERSIONS_KEPT {
             return;
         }

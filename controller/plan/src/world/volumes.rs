@@ -17,8 +17,8 @@ use crate::{
     limits::OPERATION_TIMEOUT,
     op::{Key, Op, Subject, Target},
     record::{Record, RecordKey, RecordValue},
-    shared::volume::{self, Fate, Origin, VolumeState},
-    state::{Ended, PartState, Tracked},
+    shared::volume::{self, Origin, VolumeIntent, VolumeState},
+    state::{FinishedOperation, PartState, Tracked},
     turn::{Note, OpenTurn, Turn, View},
     world::World,
 };
@@ -27,15 +27,15 @@ impl World {
     pub(crate) fn want_volume(&mut self, open: &mut OpenTurn<'_>, spec: Volume, origin: Origin) {
         let name = spec.name.clone();
         match self.ctx.volumes.get_mut(&name) {
-            Some(entry) if entry.state.spec == spec && entry.state.fate == Fate::Wanted => {}
+            Some(entry) if entry.state.spec == spec && entry.state.fate == VolumeIntent::Desired => {}
             Some(entry) => {
                 entry.state.spec = spec;
-                entry.state.fate = Fate::Wanted;
-                entry.part.overtake();
-                entry.part.learn(PartState::Unknown);
+                entry.state.fate = VolumeIntent::Desired;
+                entry.part.supersede();
+                entry.part.set(PartState::Unknown);
             }
             None => {
-                let state = VolumeState { spec, origin, fate: Fate::Wanted, path: None };
+                let state = VolumeState { spec, origin, fate: VolumeIntent::Desired, path: None };
                 let state = match origin {
                     Origin::Config => Tracked::stored(state),
                     Origin::Manifest => Tracked::new(state),
@@ -54,7 +54,7 @@ impl World {
             kind: VolumeKind::Mkdir { mode: 0, uid: None, gid: None },
             read_only: false,
         };
-        let state = VolumeState { spec, origin: Origin::Manifest, fate: Fate::Purged, path: None };
+        let state = VolumeState { spec, origin: Origin::Manifest, fate: VolumeIntent::Purged, path: None };
         let entry = VolumeEntry { state: Tracked::new(state), part: PartState::Unknown, failures: 0 };
         self.ctx.volumes.insert(String::from(name), entry);
     }
@@ -63,7 +63,7 @@ impl World {
         if let Some(entry) = self.ctx.volumes.get_mut(name)
             && entry.state.origin == Origin::Config
         {
-            entry.state.fate = Fate::Dropped;
+            entry.state.fate = VolumeIntent::Dropped;
             open.dirty.insert(Key::Volume(String::from(name)));
         }
     }
@@ -81,8 +81,8 @@ impl World {
         }
         match entry.part.end(generation) {
             None => return,
-            Some(Ended::Overtaken) => {}
-            Some(Ended::Fresh(doing)) => {
+            Some(FinishedOperation::Overtaken) => {}
+            Some(FinishedOperation::Fresh(doing)) => {
                 let ended = (doing, outcome);
                 volume::outcome(open.now, &mut entry.state, &mut entry.part, &mut entry.failures, ended);
             }

@@ -25,7 +25,7 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let attempts = open(dir.path());
     let file = dir.path().join(id().name());
-    assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::Removed);
+    assert_eq!(attempts.ended(&id(), None).await.unwrap(), SupervisionEnd::Removed);
     fs::write(&file, Record::claimed().to_bytes()).unwrap();
     let waiting = tokio::spawn({
         let attempts = Arc::clone(&attempts);
@@ -34,9 +34,9 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
     tokio::task::yield_now().await;
     fs::write(&file, exited().to_bytes()).unwrap();
     assert_eq!(waiting.await.unwrap(), exited());
-    assert_eq!(attempts.found().unwrap(), [id()]);
+    assert_eq!(attempts.recorded_attempts().unwrap(), [id()]);
     attempts.remove(&id()).unwrap();
-    assert!(attempts.found().unwrap().is_empty());
+    assert!(attempts.recorded_attempts().unwrap().is_empty());
 }
 
 /// The directory is deleted while no agent runs, and the attempt that was being started ends meanwhile.
@@ -84,7 +84,7 @@ async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
     fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
     let shim = attempts.supervisor(&id()).await.unwrap().unwrap();
     child.kill().unwrap();
-    assert_eq!(attempts.ended(&id(), Some(&shim)).await.unwrap(), Ended::SupervisorDied(record));
+    assert_eq!(attempts.ended(&id(), Some(&shim)).await.unwrap(), SupervisionEnd::SupervisorDied(record));
     child.wait().unwrap();
     assert!(attempts.supervisor(&id()).await.unwrap().is_none());
 }
@@ -102,7 +102,7 @@ async fn a_supervisor_that_was_late_to_name_itself_is_not_dead() {
     let soon = Duration::from_millis(100);
     assert!(tokio::time::timeout(soon, attempts.ended(&id(), None)).await.is_err(), "it lives");
     child.kill().unwrap();
-    assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::SupervisorDied(record));
+    assert_eq!(attempts.ended(&id(), None).await.unwrap(), SupervisionEnd::SupervisorDied(record));
     child.wait().unwrap();
 }
 
@@ -114,9 +114,9 @@ async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
     fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
     fs::write(dir.path().join(other.name()), exited().to_bytes()).unwrap();
     fs::write(dir.path().join(".boot"), "another").unwrap();
-    assert_eq!(open(dir.path()).found().unwrap(), [other]);
+    assert_eq!(open(dir.path()).recorded_attempts().unwrap(), [other]);
     fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
-    assert_eq!(open(dir.path()).found().unwrap().len(), 2);
+    assert_eq!(open(dir.path()).recorded_attempts().unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -136,9 +136,9 @@ async fn what_runs_is_not_forgotten_where_the_boot_cannot_be_told() {
     }
     // The marker was being written when the machine went down, or was deleted.
     fs::write(dir.path().join(".boot"), "").unwrap();
-    assert_eq!(open(dir.path()).found().unwrap(), [id()]);
+    assert_eq!(open(dir.path()).recorded_attempts().unwrap(), [id()]);
     fs::remove_file(dir.path().join(".boot")).unwrap();
-    assert_eq!(open(dir.path()).found().unwrap(), [id()]);
+    assert_eq!(open(dir.path()).recorded_attempts().unwrap(), [id()]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +148,7 @@ async fn a_tombstone_stands_for_a_while_after_it_was_removed() {
     assert_eq!(attempts.fence(&id()).unwrap(), TombstoneOutcome::Cancelled);
     attempts.remove(&id()).unwrap();
     assert!(attempts.record(&id()).unwrap().is_some());
-    assert!(attempts.found().unwrap().is_empty());
+    assert!(attempts.recorded_attempts().unwrap().is_empty());
     tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
     assert_eq!(attempts.record(&id()).unwrap(), None);
     attempts.fence(&id()).unwrap();

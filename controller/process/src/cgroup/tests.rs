@@ -45,7 +45,7 @@ async fn everything_in_a_cgroup_is_killed_and_nothing_else() {
     assert!(!mine.exists());
     mine.kill().await.unwrap();
     mine.remove().await.unwrap();
-    assert_eq!(cgroups.found().unwrap(), BTreeSet::from([id(2)]));
+    assert_eq!(cgroups.existing_attempts().unwrap(), BTreeSet::from([id(2)]));
     cgroups.remove().await.unwrap();
     third.wait().unwrap();
     assert!(!other.exists());

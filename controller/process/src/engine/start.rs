@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use super::{
     Shared, Translated,
     failure::{is_shortage, start_error, without_record},
-    look, off_thread,
+    off_thread, reconcile,
     supervise::{self, Cause, Live, NeverRan},
 };
 use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, WhenFull, launch};
@@ -99,7 +99,7 @@ impl Shared {
             Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
         }
         if live.exit().is_none()
-            && let Err(error) = look::look(self, id).await
+            && let Err(error) = reconcile::reconcile(self, id).await
         {
             tracing::warn!(%id, error = error.why(), "failed to bring a task back into its cgroup");
         }

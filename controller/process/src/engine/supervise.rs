@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::{Shared, end, failure, retry, stats::Sample};
 use crate::{
-    attempts::Ended,
+    attempts::SupervisionEnd,
     cgroup::Cgroup,
     supervisor::{self, PidFd, Record, State},
 };
@@ -172,7 +172,7 @@ impl Shared {
             never = self.press_when_owed(id, shim) => match never {},
         };
         Ok(match ended {
-            Ended::Record(record) => match record.state {
+            SupervisionEnd::Record(record) => match record.state {
                 State::StartFailed { step, errno, .. } => {
                     let errno = i32::from(errno);
                     let cause = if failure::is_shortage(step, errno) { Cause::Machine } else { Cause::Task };
@@ -184,7 +184,7 @@ impl Shared {
                     Phase::Ended(result_of(&record, cgroup.as_ref()))
                 }
             },
-            Ended::SupervisorDied(record) => {
+            SupervisionEnd::SupervisorDied(record) => {
                 // Nobody would note its exit or drain its output any more.
                 let orphans = end::kill_orphans(self, id, &record).await;
                 if let Err(error) = &orphans {
@@ -206,8 +206,8 @@ impl Shared {
                     never_ran("its supervisor died before it ran", Cause::Unknown)
                 }
             }
-            Ended::Removed if has_run => self.without_record(id, shim).await?,
-            Ended::Removed => never_ran("its record was removed", Cause::Unknown),
+            SupervisionEnd::Removed if has_run => self.without_record(id, shim).await?,
+            SupervisionEnd::Removed => never_ran("its record was removed", Cause::Unknown),
         })
     }
 

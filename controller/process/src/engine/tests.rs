@@ -151,7 +151,7 @@ impl Bench {
     }
 
     async fn close(self, agent: Agent) {
-        for id in agent.driver.found().await.unwrap() {
+        for id in agent.driver.list_attempts().await.unwrap() {
             agent.driver.destroy(&id, Leftover::Kill).await.unwrap();
         }
         if let Some(cgroups) = agent.driver.shared.setup.isolation.cgroups() {

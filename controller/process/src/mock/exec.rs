@@ -5,7 +5,7 @@ use herdlet_api_types::{manifest::driver::MockExec, task::ExitResult};
 use herdlet_driver::{DriverError, ExecRequest, ExecSession};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{notes::Given, run::Speech};
+use super::{notes::Given, run::ScriptedOutput};
 
 /// How many pieces of output may wait for a slow reader.
 const PIECES_MAX: usize = 16;
@@ -31,18 +31,18 @@ pub(super) fn session(script: MockExec, given: &Given, request: ExecRequest) -> 
             if request.command.first().is_some_and(|program| program == "showtask") {
                 let _ = out.send(shown).await;
             }
-            let spoken = Speech::new(
+            let spoken = ScriptedOutput::new(
                 script.stdout_string.as_ref(),
                 script.stdout_repeat,
                 script.stdout_repeat_duration,
             );
-            let shouted = Speech::new(
+            let shouted = ScriptedOutput::new(
                 script.stderr_string.as_ref(),
                 script.stderr_repeat,
                 script.stderr_repeat_duration,
             );
             let pause = tokio::time::sleep(script.run_for.0.to_std());
-            tokio::join!(speak(spoken, &out), speak(shouted, &err), pause);
+            tokio::join!(write_output(spoken, &out), write_output(shouted, &err), pause);
             ExitResult {
                 code: i32::from(script.exit_code),
                 error: script.exit_err_msg.unwrap_or_default(),
@@ -60,7 +60,7 @@ pub(super) fn session(script: MockExec, given: &Given, request: ExecRequest) -> 
     ExecSession { stdin, stdout, stderr, resize, exit: exit.boxed() }
 }
 
-async fn speak(mut speech: Speech, to: &mpsc::Sender<Vec<u8>>) {
+async fn write_output(mut speech: ScriptedOutput, to: &mpsc::Sender<Vec<u8>>) {
     while let Some(bytes) = speech.next().await {
         if to.send(bytes).await.is_err() {
             return;

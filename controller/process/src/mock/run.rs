@@ -113,14 +113,14 @@ impl Run {
 }
 
 /// What is said, how often again, and in which distance.
-pub(super) struct Speech {
+pub(super) struct ScriptedOutput {
     text: Option<String>,
     repeat: u32,
     every: Duration,
     said: u32,
 }
 
-impl Speech {
+impl ScriptedOutput {
     pub(super) fn new(text: Option<&Text>, repeat: u32, every: Span) -> Self {
         Self { text: text.map(|text| text.0.clone()), repeat, every: every.0.to_std(), said: 0 }
     }
@@ -137,14 +137,22 @@ impl Speech {
 }
 
 /// Writes what the task says into its log files, as long as it runs. The first piece is said even if it ends at once.
-pub(super) async fn speak_to_logs(run: Arc<Run>, dirs: TaskDirs) {
+pub(super) async fn write_logs(run: Arc<Run>, dirs: TaskDirs) {
     let config = run.config();
-    let out = Speech::new(config.stdout_string.as_ref(), config.stdout_repeat, config.stdout_repeat_duration);
-    let err = Speech::new(config.stderr_string.as_ref(), config.stderr_repeat, config.stderr_repeat_duration);
-    tokio::join!(speak(&run, &dirs, "stdout", out), speak(&run, &dirs, "stderr", err));
+    let out = ScriptedOutput::new(
+        config.stdout_string.as_ref(),
+        config.stdout_repeat,
+        config.stdout_repeat_duration,
+    );
+    let err = ScriptedOutput::new(
+        config.stderr_string.as_ref(),
+        config.stderr_repeat,
+        config.stderr_repeat_duration,
+    );
+    tokio::join!(write_output(&run, &dirs, "stdout", out), write_output(&run, &dirs, "stderr", err));
 }
 
-async fn speak(run: &Run, dirs: &TaskDirs, stream: &str, mut speech: Speech) {
+async fn write_output(run: &Run, dirs: &TaskDirs, stream: &str, mut speech: ScriptedOutput) {
     let path = dirs.logs.join(format!("{}.{stream}.0", dirs.log_name));
     while let Some(bytes) = speech.next().await {
         let file = fs::OpenOptions::new().create(true).append(true).open(&path);

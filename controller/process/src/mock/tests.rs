@@ -152,7 +152,7 @@ async fn it_outlives_the_agent() {
     first.start(bench.task(json!({"run_for": "10s", "exit_code": 7}))).await.unwrap();
     bench.now.fetch_add(4_000_000_000, Ordering::Relaxed);
     let (second, mut seen) = bench.agent();
-    assert_eq!(second.found().await.unwrap(), [id()]);
+    assert_eq!(second.list_attempts().await.unwrap(), [id()]);
     assert_eq!(second.recover(recovery()).await.unwrap(), Recovered::Running);
     let began = Instant::now();
     assert_eq!(seen.next().await.unwrap().result.code, 7);

@@ -19,7 +19,7 @@ use std::{
 use herdlet_base::user::UserError;
 use rustix::io::Errno;
 
-use self::walk::{Ground, Reached, Target};
+use self::walk::{Reached, SearchRoot, Target};
 use crate::supervisor::Entry;
 
 pub(super) use trust::{Distrust, Trust};
@@ -94,9 +94,9 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
         search_path: search_path.map(str::to_owned),
     };
     let untrusted = |distrust| CommandError::Untrusted { command: command.to_owned(), distrust };
-    let ground = Ground::open(task_dir, trust)?;
+    let ground = SearchRoot::open(task_dir, trust)?;
     if command.starts_with('/') {
-        return match found(&ground, PathBuf::from(command), Metadata::is_file)? {
+        return match program_at(&ground, PathBuf::from(command), Metadata::is_file)? {
             Some(Ok(found)) => Ok(found),
             Some(Err(distrust)) => Err(untrusted(distrust)),
             None => Err(not_found(None)),
@@ -116,7 +116,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     }
     // A relative entry would mean the agent's own directory, which is none of the task's business.
     for dir in search_path.split(':').filter(|dir| dir.starts_with('/')) {
-        match found(&ground, Path::new(dir).join(command), is_executable)? {
+        match program_at(&ground, Path::new(dir).join(command), is_executable)? {
             Some(Ok(found)) => return Ok(Found { passed_over, ..found }),
             Some(Err(distrust)) => drop(passed_over.get_or_insert(distrust)),
             None => {}
@@ -126,8 +126,8 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
 }
 
 /// The program at an absolute path; none where there is none.
-fn found(
-    ground: &Ground<'_>,
+fn program_at(
+    ground: &SearchRoot<'_>,
     path: PathBuf,
     is_there: fn(&Metadata) -> bool,
 ) -> Result<Option<Result<Found, Distrust>>, CommandError> {

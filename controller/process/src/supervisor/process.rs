@@ -78,7 +78,7 @@ impl PidFd {
             return Err(ProcessError::Unverifiable { pid: process.pid });
         }
         // Check only now: while the pidfd is open the number can't be reused.
-        let stat = process_tree::look(process.pid)
+        let stat = process_tree::read_stat(process.pid)
             .map_err(|source| ProcessError::Open { pid: process.pid, source })?;
         let is_same = stat.is_some_and(|stat| stat.start_ticks == process.start_ticks);
         Ok(is_same.then(|| Self { fd: SharedFd::new(fd), process }))

@@ -16,19 +16,19 @@ use tempfile::TempDir;
 pub(super) const DEADLINE: Duration = Duration::from_secs(180);
 
 pub(super) struct Bench {
-    pub(super) dir: Place,
+    pub(super) dir: BenchDir,
     pub(super) program: Program,
     pub(super) records: RuntimeDir,
     pub(super) logs: OwnedFd,
 }
 
 /// The directory of a bench; a bench's own one is removed with it.
-pub(super) enum Place {
+pub(super) enum BenchDir {
     Own(TempDir),
     Lent(PathBuf),
 }
 
-impl Place {
+impl BenchDir {
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::Own(dir) => dir.path(),
@@ -42,15 +42,15 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("run")).unwrap();
         fs::create_dir(dir.path().join("logs")).unwrap();
-        Self::of(Place::Own(dir))
+        Self::of(BenchDir::Own(dir))
     }
 
     /// A bench in a directory that another process made.
     pub(super) fn at(path: PathBuf) -> Self {
-        Self::of(Place::Lent(path))
+        Self::of(BenchDir::Lent(path))
     }
 
-    pub(super) fn of(place: Place) -> Self {
+    pub(super) fn of(place: BenchDir) -> Self {
         let program = Program::install(place.path()).unwrap();
         let records = RuntimeDir::open(&place.path().join("run")).unwrap();
         let logs = open_dir(&place.path().join("logs"));
@@ -72,12 +72,12 @@ impl Bench {
         logs: &Logs,
         leash: Option<&OwnedFd>,
     ) -> Child {
-        let what = self.asked(record, invocation, logs);
+        let what = self.bare_launch(record, invocation, logs);
         launch(&Launch { leash: leash.map(AsFd::as_fd), ..what }).unwrap()
     }
 
     /// A launch without shims cgroup and leash.
-    pub(super) fn asked<'a>(
+    pub(super) fn bare_launch<'a>(
         &'a self,
         record: &'a str,
         invocation: &'a Invocation,

@@ -103,7 +103,7 @@ fn a_damaged_spec_is_a_failed_start() {
     let end = end_of(bench.launch("../a", &shell("true")));
     assert_eq!(end, ShimEnd::Code(herdlet_shim::EXIT_NO_RECORD as i32));
     let nul = shell("a\0b");
-    let what = bench.asked("b", &nul, &Logs::Disabled);
+    let what = bench.bare_launch("b", &nul, &Logs::Disabled);
     assert!(matches!(launch(&what), Err(LaunchError::Spec { .. })));
     let mut large = shell("true");
     large.environment = (0..20).map(|n| (format!("N{n}").into(), "x".repeat(100_000).into())).collect();

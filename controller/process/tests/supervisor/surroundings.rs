@@ -49,7 +49,7 @@ fn inner_launch() {
     let Some(dir) = std::env::var_os("HERDLET_TEST_DIR") else { return };
     let bench = Bench::at(PathBuf::from(dir));
     let invocation = shell("cat /proc/self/status; echo fds; ls /proc/self/fd; echo end");
-    launch(&bench.asked("inner", &invocation, &log_files(3, 1 << 20))).unwrap();
+    launch(&bench.bare_launch("inner", &invocation, &log_files(3, 1 << 20))).unwrap();
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_v2_cgroup_is_entered_at_birth() {
     let shims = open_dir(&group);
     let shown = shell("cat /proc/$PPID/cgroup >&2");
     let logs = log_files(3, 1 << 20);
-    let what = Launch { shims_cgroup: Some(shims.as_fd()), ..bench.asked("b", &shown, &logs) };
+    let what = Launch { shims_cgroup: Some(shims.as_fd()), ..bench.bare_launch("b", &shown, &logs) };
     end_of(launch(&what).unwrap());
     // Some kernels kill processes that start in a cgroup where cgroup.kill was written before.
     fs::write(group.join("cgroup.kill"), "1").unwrap();

@@ -38,7 +38,7 @@ fn inner_agent() {
     let Some(dir) = std::env::var_os("HERDLET_TEST_AGENT") else { return };
     let bench = Bench::at(PathBuf::from(dir));
     let invocation = shell("echo started; exec sleep 1000");
-    launch(&bench.asked("task", &invocation, &log_files(3, 1 << 20))).unwrap();
+    launch(&bench.bare_launch("task", &invocation, &log_files(3, 1 << 20))).unwrap();
     std::thread::sleep(DEADLINE);
 }
 

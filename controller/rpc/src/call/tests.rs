@@ -98,7 +98,7 @@ fn data(flags: u8, payload: &[u8]) -> Vec<u8> {
 
 impl Raw {
     /// Makes a call and answers it with `frames`.
-    async fn answered(mut self, frames: &[u8]) -> CallError {
+    async fn error_after(mut self, frames: &[u8]) -> CallError {
         let call = self.caller.call("Lab.Echo", &(), Duration::from_secs(5));
         let answers = async {
             let mut heard = [0; 4096];
@@ -121,31 +121,31 @@ fn response(seq: u64, error: &str) -> Vec<u8> {
 #[tokio::test]
 async fn whoever_answers_nonsense_gets_no_further() {
     let fin = data(4, &[]);
-    let error = raw().answered(&data(0, &[response(7, ""), vec![0xc0]].concat())).await;
+    let error = raw().error_after(&data(0, &[response(7, ""), vec![0xc0]].concat())).await;
     assert!(matches!(error, CallError::Sequence { expected: 1, found: 7 }), "{error}");
-    let error = raw().answered(&[data(0, &response(1, "")), fin.clone()].concat()).await;
+    let error = raw().error_after(&[data(0, &response(1, "")), fin.clone()].concat()).await;
     assert!(matches!(error, CallError::Message(MessageError::Ended)), "{error}");
-    let error = raw().answered(&fin).await;
+    let error = raw().error_after(&fin).await;
     assert!(matches!(error, CallError::Message(MessageError::Ended)), "{error}");
-    let error = raw().answered(&data(8, &[])).await;
+    let error = raw().error_after(&data(8, &[])).await;
     assert!(matches!(error, CallError::Message(MessageError::Io(_))), "{error}");
-    let error = raw().answered(&data(0, b"\x82\xa3Seq\xa1x\xa1y\xc0\xc0")).await;
+    let error = raw().error_after(&data(0, b"\x82\xa3Seq\xa1x\xa1y\xc0\xc0")).await;
     assert_eq!(error.to_string(), "decode Seq: a text instead of u64");
-    let error = raw().answered(&data(0, b"\x81\xa5Error\xdb\xff\xff\xff\xff")).await;
+    let error = raw().error_after(&data(0, b"\x81\xa5Error\xdb\xff\xff\xff\xff")).await;
     assert_eq!(error.to_string(), "accept a message of more than 262144 bytes");
     let error =
-        raw().answered(&data(0, &[response(1, ""), vec![0xdd, 0xff, 0xff, 0xff, 0xff]].concat())).await;
+        raw().error_after(&data(0, &[response(1, ""), vec![0xdd, 0xff, 0xff, 0xff, 0xff]].concat())).await;
     assert_eq!(error.to_string(), "accept a message of more than 67108864 bytes");
-    let error = raw().answered(&data(0, &[0xc1])).await;
+    let error = raw().error_after(&data(0, &[0xc1])).await;
     assert!(matches!(error, CallError::Message(MessageError::Limit(_))), "{error}");
-    let error = raw().answered(b"HTTP/1.1 400 Bad Request").await;
+    let error = raw().error_after(b"HTTP/1.1 400 Bad Request").await;
     assert!(matches!(error, CallError::Lost(Lost::Violation(_))), "{error}");
-    let error = raw().answered(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await;
+    let error = raw().error_after(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await;
     assert!(matches!(error, CallError::Lost(Lost::GoAway(0))), "{error}");
     // An error without its body is not a complete response: the next response would be read from the middle.
-    let error = raw().answered(&[data(0, &response(1, "node not found")), fin].concat()).await;
+    let error = raw().error_after(&[data(0, &response(1, "node not found")), fin].concat()).await;
     assert!(matches!(error, CallError::Message(MessageError::Ended)), "{error}");
-    let error = raw().answered(&data(0, &[response(1, "node not found"), vec![0x80]].concat())).await;
+    let error = raw().error_after(&data(0, &[response(1, "node not found"), vec![0x80]].concat())).await;
     assert!(matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::NodeNotFound), "{error}");
 }
 

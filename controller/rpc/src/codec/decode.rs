@@ -22,7 +22,7 @@ pub enum DecodeError {
     #[error("decode a message: {0} bytes follow it")]
     Trailing(usize),
     /// A value has the wrong type.
-    #[error("decode {}{why}", Place(path))]
+    #[error("decode {}{why}", FieldPath(path))]
     Value {
         /// The path of the value: field names joined by `.`, list positions as `[0]`; empty for the message itself.
         path: String,
@@ -31,9 +31,9 @@ pub enum DecodeError {
     },
 }
 
-struct Place<'a>(&'a str);
+struct FieldPath<'a>(&'a str);
 
-impl Display for Place<'_> {
+impl Display for FieldPath<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
     }

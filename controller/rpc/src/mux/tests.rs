@@ -384,7 +384,7 @@ async fn recorded_connections_are_understood() {
             for line in &passed[1..] {
                 let mut header = None;
                 Finder::default()
-                    .look(&line.bytes, |frame| {
+                    .inspect_frames(&line.bytes, |frame| {
                         header = Some(frame);
                         Ok(())
                     })

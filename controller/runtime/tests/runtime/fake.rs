@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use herdlet_runtime::{
-    Action, Clock, CommitIndex, Dirty, Ended, Executor, Handle, Inbox, Now, Publisher, Release, Reply,
-    Report, Runtime, Settings, Shell, Store, TokioClock, Turn, World,
+    Action, Clock, CommitIndex, Dirty, Executor, FinishedRuntime, Handle, Inbox, Now, Publisher, Release,
+    Reply, Report, Runtime, Settings, Shell, Store, TokioClock, Turn, World,
 };
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -290,7 +290,7 @@ pub(crate) struct Running {
     pub(crate) handle: Handle,
     pub(crate) log: Log,
     pub(crate) store: StoreControl,
-    pub(crate) ended: JoinHandle<Ended<Numbers, ScriptedStore>>,
+    pub(crate) ended: JoinHandle<FinishedRuntime<Numbers, ScriptedStore>>,
 }
 
 /// Starts a runtime around `world`, at boot time 0 of tokio's time.
@@ -333,7 +333,7 @@ impl Running {
         }
     }
 
-    pub(crate) async fn shut_down(self) -> (Ended<Numbers, ScriptedStore>, Log) {
+    pub(crate) async fn shut_down(self) -> (FinishedRuntime<Numbers, ScriptedStore>, Log) {
         self.handle.shutdown.cancel();
         (self.ended.await.unwrap(), self.log)
     }

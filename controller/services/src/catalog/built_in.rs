@@ -11,7 +11,7 @@ use std::{
 };
 
 use herdlet_api_types::service::Registration;
-use herdlet_base::sight::Sight;
+use herdlet_base::observation::Observation;
 
 use tokio::sync::{mpsc, watch};
 
@@ -86,12 +86,12 @@ impl BuiltIn {
     }
 
     /// Whether it holds exactly `registrations` for `owner`.
-    pub fn look(&self, owner: &ServiceOwner, registrations: &[Registration]) -> Sight {
+    pub fn inspect(&self, owner: &ServiceOwner, registrations: &[Registration]) -> Observation {
         match self.held().get(owner).map(Vec::as_slice) {
-            None if registrations.is_empty() => Sight::Present,
-            None => Sight::Absent,
-            Some(held) if held == registrations => Sight::Present,
-            Some(_) => Sight::foreign("the registered services differ from the wanted ones"),
+            None if registrations.is_empty() => Observation::Present,
+            None => Observation::Absent,
+            Some(held) if held == registrations => Observation::Present,
+            Some(_) => Observation::foreign("the registered services differ from the wanted ones"),
         }
     }
 

@@ -17,31 +17,31 @@ use herdlet_api_types::{
     AllocId, InstanceId, UnixNanos,
     service::{CheckStatus, Registration},
 };
-use herdlet_base::sight::{Class, Sight};
+use herdlet_base::observation::{Class, Observation};
 use tokio::sync::Notify;
 
 mod client;
 mod config;
+mod desired;
 mod entry;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 mod fed;
-mod held;
 mod listing;
 mod reader;
 mod tokens;
 mod watching;
 
 pub use config::{ConsulConfig, ConsulConfigError};
+pub use desired::ServiceCounts;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use fed::feed as feed_consul;
-pub use held::ServiceCounts;
 pub use reader::ConsulReader;
 pub use tokens::check_service_token;
 
 use self::{
-    client::{HttpApi, Kind, Refused},
+    client::{HttpApi, RequestError, RequestKind},
+    desired::DesiredServices,
     entry::{Entry, META_INSTANCE},
-    held::Held,
     listing::{Items, Listing, Shared},
     tokens::{Print, Token, Tokens},
 };
@@ -54,7 +54,7 @@ pub struct Consul {
     api: HttpApi,
     tokens: Tokens,
     is_named: bool,
-    held: Held,
+    held: DesiredServices,
     listings: Shared,
     /// The token each service was last registered with. Consul does not report it, but keeps using it.
     registered_with: Mutex<BTreeMap<String, Print>>,
@@ -81,7 +81,7 @@ impl Consul {
             api: HttpApi::new(config).map_err(ConsulError)?,
             tokens: Tokens::new(config),
             is_named: config.is_named,
-            held: Held::default(),
+            held: DesiredServices::default(),
             listings: Shared::default(),
             registered_with: Mutex::default(),
             said: Mutex::default(),
@@ -104,8 +104,8 @@ impl Consul {
     }
 
     /// Stops counting this owner as waiting for Consul's first answer.
-    pub fn forget_asked(&self, owner: &ServiceOwner) {
-        self.held.forget_asked(owner);
+    pub fn stop_waiting_for(&self, owner: &ServiceOwner) {
+        self.held.stop_waiting_for(owner);
     }
 
     /// Whether services of `owner` should be there, or are not known to be removed.
@@ -237,14 +237,18 @@ impl Consul {
     /// # Errors
     ///
     /// If it can't be reached.
-    pub async fn look(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
+    pub async fn inspect(
+        &self,
+        owner: &ServiceOwner,
+        wanted: &[Registration],
+    ) -> Result<Observation, CatalogError> {
         self.held.want(owner, wanted, false);
         let seen = self.see(owner, wanted).await;
         self.held.unseen(owner);
         seen
     }
 
-    async fn see(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
+    async fn see(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Observation, CatalogError> {
         let listing = self.list().await.map_err(one)?;
         let mut differences = self.differences(owner, wanted, &listing);
         for wanted in wanted {
@@ -256,9 +260,9 @@ impl Consul {
         }
         self.held.seen(owner, listing.number, differences.keys().cloned().collect());
         Ok(match differences.into_values().next() {
-            None => Sight::Present,
-            Some(_) if listing.entries(owner).is_empty() => Sight::Absent,
-            Some(why) => Sight::Foreign { why },
+            None => Observation::Present,
+            Some(_) if listing.entries(owner).is_empty() => Observation::Absent,
+            Some(why) => Observation::Foreign { why },
         })
     }
 
@@ -303,38 +307,38 @@ impl Consul {
             CheckStatus::Pending | CheckStatus::Failure => "critical",
         };
         let body = serde_json::json!({ "Status": status, "Output": output });
-        self.said().insert(id.to_owned(), body.clone());
+        self.reported().insert(id.to_owned(), body.clone());
         let path = format!("/v1/agent/check/update/{}", path_part(id));
-        Ok(self.api.put(Kind::Update, &path, Some(&body), &token, &doing).await?)
+        Ok(self.api.put(RequestKind::Update, &path, Some(&body), &token, &doing).await?)
     }
 
     /// Forgets a check that is no longer run.
-    pub fn forget_check(&self, id: &str) {
-        self.said().remove(id);
+    pub fn remove_check(&self, id: &str) {
+        self.reported().remove(id);
     }
 
     /// Repeats the last results of checks that Consul does not run itself: the agent forgets them when their service is
     /// registered again or it has lost its data, and the next run may be an hour away.
-    async fn tell_again(&self, wanted: &Registration, token: &Token) {
+    async fn report_again(&self, wanted: &Registration, token: &Token) {
         let doing = || format!("report the results of checks of service {}", wanted.name);
         for check in wanted.checks.iter().filter(|check| !check.kind.has_address()) {
-            let Some(body) = self.said().get(&check.id).cloned() else { continue };
+            let Some(body) = self.reported().get(&check.id).cloned() else { continue };
             let path = format!("/v1/agent/check/update/{}", path_part(&check.id));
-            if let Err(refused) = self.api.put(Kind::Update, &path, Some(&body), token, &doing).await {
+            if let Err(refused) = self.api.put(RequestKind::Update, &path, Some(&body), token, &doing).await {
                 let failure = CatalogFailure::from(refused);
                 tracing::debug!(why = %failure.why, "failed to report a check result to Consul");
             }
         }
     }
 
-    fn said(&self) -> MutexGuard<'_, BTreeMap<String, serde_json::Value>> {
+    fn reported(&self) -> MutexGuard<'_, BTreeMap<String, serde_json::Value>> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Entries of this instance without an owner that wants or is removing them.
     fn leftovers<'l>(&self, listing: &'l Listing) -> Vec<&'l Entry> {
         let owners = self.held.owners();
-        let is_left = |entry: &&Entry| entry.owner().is_none_or(|owner| !owners.knows(&owner));
+        let is_left = |entry: &&Entry| entry.owner().is_none_or(|owner| !owners.contains(&owner));
         listing.all().map(|(_, entry)| entry).filter(is_left).collect()
     }
 
@@ -358,7 +362,7 @@ impl Consul {
         }
         let path = "/v1/agent/service/register?replace-existing-checks=true";
         self.register(&wanted.id, path, &body, &token).await?;
-        self.tell_again(wanted, &token).await;
+        self.report_again(wanted, &token).await;
         Ok(Sent::Registration)
     }
 
@@ -368,9 +372,9 @@ impl Consul {
         path: &str,
         body: &serde_json::Value,
         token: &Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         let doing = || format!("register service {id}");
-        self.api.put(Kind::Register, path, Some(body), token, &doing).await?;
+        self.api.put(RequestKind::Register, path, Some(body), token, &doing).await?;
         self.registered_with().insert(id.to_owned(), token.print());
         Ok(())
     }
@@ -388,7 +392,12 @@ impl Consul {
         }
     }
 
-    async fn deregister_with(&self, token: &Token, id: &str, entry: Option<&Entry>) -> Result<(), Refused> {
+    async fn deregister_with(
+        &self,
+        token: &Token,
+        id: &str,
+        entry: Option<&Entry>,
+    ) -> Result<(), RequestError> {
         // Consul notifies its servers with the token of the registration, and gives up if that was revoked: the service
         // would stay in the catalogue forever. So register it with a valid token first.
         if let Some(entry) = entry
@@ -398,7 +407,7 @@ impl Consul {
         }
         let doing = || format!("deregister service {id}");
         let path = format!("/v1/agent/service/deregister/{}", path_part(id));
-        match self.api.put(Kind::Deregister, &path, None, token, &doing).await {
+        match self.api.put(RequestKind::Deregister, &path, None, token, &doing).await {
             // Newer agents report a missing service; older ones don't.
             Err(refused) if refused.is_missing() => {}
             result => result?,

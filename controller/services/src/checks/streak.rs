@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     /// Each letter is a run: `s`uccess, `w`arning, `f`ailure; the result has the reported status, or `-` for none.
-    fn told(thresholds: [u32; 3], runs: &str) -> String {
+    fn statuses(thresholds: [u32; 3], runs: &str) -> String {
         let [success_before_passing, failures_before_critical, failures_before_warning] = thresholds;
         let thresholds =
             Thresholds { success_before_passing, failures_before_critical, failures_before_warning };
@@ -85,7 +85,7 @@ mod tests {
             ([0, 2, 2], "fff", "-ff"),
             ([2, 0, 0], "wws", "-ws"),
         ] {
-            assert_eq!(told(thresholds, runs), expected, "{thresholds:?} {runs}");
+            assert_eq!(statuses(thresholds, runs), expected, "{thresholds:?} {runs}");
         }
     }
 }

@@ -58,11 +58,11 @@ fn registration(provider: Provider, checks: Vec<RegisteredCheck>) -> Registratio
 
 /// Commands end as their first argument requests: with an exit code, or never.
 #[derive(Debug, Default)]
-struct Said {
+struct ScriptedCommands {
     asked: Mutex<Vec<String>>,
 }
 
-impl Scripts for Said {
+impl Scripts for ScriptedCommands {
     fn run<'a>(
         &'a self,
         _: AllocId,
@@ -101,7 +101,7 @@ impl Scripts for Said {
 }
 
 fn checks_to(reports: mpsc::Sender<Heard>) -> Checks {
-    Checks::new(reports, Arc::new(Said::default()), Arc::new(Consul::absent()))
+    Checks::new(reports, Arc::new(ScriptedCommands::default()), Arc::new(Consul::absent()))
 }
 
 fn script(arg: &str) -> CheckKind {
@@ -250,14 +250,14 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
     let (a, b) = (check("a", http("/"), port), check("b", CheckKind::Tcp, port));
     let both = [registration(Provider::Nomad, vec![a.clone(), b])];
     let one = [registration(Provider::Nomad, vec![a.clone()])];
-    assert_eq!(checks.look(&owner(), &both), Sight::Absent);
+    assert_eq!(checks.inspect(&owner(), &both), Observation::Absent);
     checks.up(&owner(), &both);
-    assert_eq!(checks.look(&owner(), &both), Sight::Present);
+    assert_eq!(checks.inspect(&owner(), &both), Observation::Present);
     next(&mut reports).await;
     next(&mut reports).await;
     checks.up(&owner(), &one);
-    assert!(matches!(checks.look(&owner(), &both), Sight::Foreign { .. }));
-    assert_eq!(checks.look(&owner(), &one), Sight::Present);
+    assert!(matches!(checks.inspect(&owner(), &both), Observation::Foreign { .. }));
+    assert_eq!(checks.inspect(&owner(), &one), Observation::Present);
     // `a` continued: it has no change to report.
     assert!(tokio::time::timeout(Duration::from_millis(200), reports.recv()).await.is_err());
     // The same id with another port is another check.
@@ -267,7 +267,7 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
 
     for _ in 0..2 {
         checks.down(&owner());
-        assert_eq!(checks.look(&owner(), &one), Sight::Absent);
+        assert_eq!(checks.inspect(&owner(), &one), Observation::Absent);
     }
     // A request in progress may still arrive; then none does for several intervals.
     let mut before = usize::MAX;
@@ -279,8 +279,8 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
     // Consul runs its own checks.
     let elsewhere = [registration(Provider::Consul, vec![check("c", http("/"), port)])];
     checks.up(&owner(), &elsewhere);
-    assert_eq!(checks.look(&owner(), &elsewhere), Sight::Present);
-    assert_eq!(checks.look(&owner(), &[]), Sight::Present);
+    assert_eq!(checks.inspect(&owner(), &elsewhere), Observation::Present);
+    assert_eq!(checks.inspect(&owner(), &[]), Observation::Present);
 }
 
 #[tokio::test]

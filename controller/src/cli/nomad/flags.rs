@@ -182,7 +182,7 @@ const COMMON: [Flag; 7] = [
 const THEIRS: [(&str, &str); 2] = [("job stop -purge", "purge"), ("job run", "detach")];
 
 /// Whether a flag is Nomad's even with two dashes.
-pub(super) fn is_theirs(verb: &str, typed: &str) -> bool {
+pub(super) fn is_nomad_flag(verb: &str, typed: &str) -> bool {
     THEIRS.contains(&(verb, typed.split('=').next().unwrap_or(typed)))
 }
 

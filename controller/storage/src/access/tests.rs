@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use herdlet_base::test_ground::{Ground, leave_out};
+use herdlet_base::test_env::{TestEnv, leave_out};
 
 use super::*;
 
@@ -23,8 +23,8 @@ fn of_task(own: Ids, all: &[Ids]) -> TaskUsers {
 }
 
 /// A fixture where files can be given away; otherwise reports the test as skipped.
-fn ground() -> Option<Ground> {
-    let ground = Ground::mounting()?;
+fn test_env() -> Option<TestEnv> {
+    let ground = TestEnv::mounting()?;
     if ground.privileges().ownership == Ownership::OwnOnly {
         leave_out("the right to give files away");
         return None;
@@ -39,7 +39,7 @@ fn mode_and_owner(path: &Path) -> (u32, u32) {
 
 #[test]
 fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     for before in [0o700, 0o1777, 0o777, 0o2755] {
         fs::set_permissions(ground.path(), fs::Permissions::from_mode(before)).unwrap();
         Acl::from_mode(before).write(fs::File::open(ground.path()).unwrap()).unwrap();
@@ -75,7 +75,7 @@ fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
 // between.
 #[test]
 fn no_step_of_closing_a_directory_opens_it() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     let dir = Dir::open(ground.path()).unwrap();
     let task = of_task(WEB, &[WEB, DB]);
     for before in [0o1777, 0o3777, 0o755] {
@@ -96,10 +96,10 @@ fn no_step_of_closing_a_directory_opens_it() {
 
 #[test]
 fn who_is_not_found_loses_nothing_and_strangers_are_shut_out_all_the_same() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     let dir = Dir::open(ground.path()).unwrap();
     users(&[WEB, DB]).common().apply(&dir).unwrap();
-    let with = |of: &[Ids]| TaskUsers { known: Known::Some, ..users(of) };
+    let with = |of: &[Ids]| TaskUsers { known: UserLookup::Some, ..users(of) };
     for access in [with(&[WEB]).common(), TaskUsers::unknown().common()] {
         assert_eq!(access.difference(&dir).unwrap(), None);
         access.apply(&dir).unwrap();
@@ -111,13 +111,13 @@ fn who_is_not_found_loses_nothing_and_strangers_are_shut_out_all_the_same() {
     access.apply(&dir).unwrap();
     assert_eq!(Acl::read(&dir).unwrap().other, Perm::NONE);
     let found = TaskUsers::find(["no such user", "", "nobody", "nobody", "root"]).unwrap();
-    assert_eq!((found.users.len(), found.known), (1, Known::Some));
+    assert_eq!((found.users.len(), found.known), (1, UserLookup::Some));
     assert_eq!(found.of_task(Some("no such user")).unwrap().own, Own::Unknown);
 }
 
 #[test]
 fn without_lists_each_user_has_its_own_and_strangers_nothing() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
     assert!(status.success());
     let top = Dir::open(ground.path()).unwrap();
@@ -152,12 +152,12 @@ fn without_lists_each_user_has_its_own_and_strangers_nothing() {
 // While name services failed, each inspection found a difference, and a deleted user was locked out under its task.
 #[test]
 fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
     assert!(status.success());
     let dir = Dir::open(ground.path()).unwrap();
     let (known, unknown) = (of_task(WEB, &[WEB]), TaskUsers::unknown());
-    let deleted = TaskUsers { known: Known::Some, own: Own::Unknown, ..TaskUsers::default() };
+    let deleted = TaskUsers { known: UserLookup::Some, own: Own::Unknown, ..TaskUsers::default() };
     let each = |users: &TaskUsers| {
         let own = [users.own(ground.privileges()), users.secret(ground.privileges())];
         [
@@ -181,7 +181,7 @@ fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
         }
     }
     // Another task's user was deleted: this one still gets its own.
-    let other = TaskUsers { known: Known::Some, ..of_task(WEB, &[WEB]) };
+    let other = TaskUsers { known: UserLookup::Some, ..of_task(WEB, &[WEB]) };
     TaskUsers::private().apply(&dir).unwrap();
     for access in [other.task(), other.own(ground.privileges()), other.secret(ground.privileges())] {
         access.apply(&dir).unwrap();
@@ -206,7 +206,7 @@ fn refuse_lists(errno: rustix::io::Errno) {
 // A full disk used to keep every directory of an older agent open.
 #[test]
 fn where_no_list_can_be_written_a_directory_is_closed_first() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     let dir = Dir::open(ground.path()).unwrap();
     let task = of_task(WEB, &[WEB, DB]);
     let mode = |mode| fs::set_permissions(ground.path(), fs::Permissions::from_mode(mode)).unwrap();
@@ -234,7 +234,7 @@ fn where_no_list_can_be_written_a_directory_is_closed_first() {
 
 #[test]
 fn a_file_system_that_takes_no_lists_is_one_without_them() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     let status = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(ground.path()).status().unwrap();
     assert!(status.success());
     let dir = Dir::open(ground.path()).unwrap();
@@ -255,7 +255,7 @@ fn a_file_system_that_takes_no_lists_is_one_without_them() {
 // Everything made for an allocation used to inherit a parent directory's default list.
 #[test]
 fn a_default_list_is_removed_where_the_directory_is_the_agents() {
-    let Some(ground) = ground() else { return };
+    let Some(ground) = test_env() else { return };
     let inherited = Acl::of_users(Perm::ALL, [(4_242, Perm::ALL)]);
     let parent = Dir::open(ground.path()).unwrap();
     inherited.write_default(&parent).unwrap();

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use herdlet_base::{mounts::kernel::Access, safe_fs::open_logs, test_ground::Ground};
+use herdlet_base::{mounts::kernel::Access, safe_fs::open_logs, test_env::TestEnv};
 
 use super::*;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     task_dir::TaskDir,
 };
 
-fn paths(ground: &Ground) -> Paths {
+fn paths(ground: &TestEnv) -> Paths {
     Paths { state: ground.path().join("state"), runtime: ground.path().join("run") }
 }
 
@@ -22,13 +22,13 @@ fn id(n: u8) -> AllocId {
     AllocId::from_hash([n; 16])
 }
 
-fn is_foreign(sight: &Sight, part: &str) -> bool {
-    matches!(sight, Sight::Foreign { why } if why.contains(part))
+fn is_foreign(sight: &Observation, part: &str) -> bool {
+    matches!(sight, Observation::Foreign { why } if why.contains(part))
 }
 
 #[test]
 fn one_that_an_older_agent_left_open_is_closed_where_nothing_runs_in_it() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let paths = paths(&ground);
     close_unused(&paths, id(1)).unwrap();
     let dir = AllocDir::new(&paths, id(1));
@@ -46,13 +46,13 @@ fn one_that_an_older_agent_left_open_is_closed_where_nothing_runs_in_it() {
 
 #[test]
 fn it_is_made_seen_kept_and_removed() {
-    for ground in [Some(Ground::plain()), Ground::mounting()].into_iter().flatten() {
+    for ground in [Some(TestEnv::plain()), TestEnv::mounting()].into_iter().flatten() {
         let paths = paths(&ground);
         let dir = AllocDir::new(&paths, id(1));
-        assert_eq!(dir.look().unwrap(), Sight::Absent);
+        assert_eq!(dir.inspect().unwrap(), Observation::Absent);
         for _ in 0..2 {
             dir.up(b"{}").unwrap();
-            assert_eq!(dir.look().unwrap(), Sight::Present);
+            assert_eq!(dir.inspect().unwrap(), Observation::Present);
         }
         let alloc = paths.alloc(&id(1));
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
@@ -69,27 +69,27 @@ fn it_is_made_seen_kept_and_removed() {
             assert_eq!((mode(&path), path.metadata().unwrap().uid()), (expected, us), "{name}");
             // Another process opens it, or an older agent has created it like this.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).unwrap();
-            assert!(is_foreign(&dir.look().unwrap(), "the wrong permissions"), "{name}");
+            assert!(is_foreign(&dir.inspect().unwrap(), "the wrong permissions"), "{name}");
             dir.up(b"{}").unwrap();
-            assert_eq!((mode(&path), dir.look().unwrap()), (expected, Sight::Present), "{name}");
+            assert_eq!((mode(&path), dir.inspect().unwrap()), (expected, Observation::Present), "{name}");
         }
         dir.up(b"{\"new\":1}").unwrap();
         assert_eq!(fs::read(alloc.join("alloc.json")).unwrap(), b"{\"new\":1}");
 
         // Incomplete is neither present nor absent.
         fs::remove_dir(alloc.join("alloc/tmp")).unwrap();
-        assert!(is_foreign(&dir.look().unwrap(), "alloc/tmp is missing"));
+        assert!(is_foreign(&dir.inspect().unwrap(), "alloc/tmp is missing"));
         fs::remove_file(alloc.join("alloc.json")).unwrap();
-        assert!(is_foreign(&dir.look().unwrap(), "alloc/tmp is missing"));
+        assert!(is_foreign(&dir.inspect().unwrap(), "alloc/tmp is missing"));
         dir.up(b"{}").unwrap();
-        assert_eq!(dir.look().unwrap(), Sight::Present);
+        assert_eq!(dir.inspect().unwrap(), Observation::Present);
         for gone in ["alloc/data", "alloc"] {
             fs::remove_dir_all(alloc.join(gone)).unwrap();
-            assert!(matches!(dir.look().unwrap(), Sight::Lost { why } if why.ends_with("is gone")));
+            assert!(matches!(dir.inspect().unwrap(), Observation::Lost { why } if why.ends_with("is gone")));
         }
         for _ in 0..2 {
             dir.down().unwrap();
-            assert_eq!(dir.look().unwrap(), Sight::Absent);
+            assert_eq!(dir.inspect().unwrap(), Observation::Absent);
         }
         assert!(fs::read_dir(paths.allocs()).unwrap().next().is_none());
     }
@@ -97,7 +97,7 @@ fn it_is_made_seen_kept_and_removed() {
 
 #[test]
 fn what_is_left_of_a_forgotten_one_goes_with_memory_of_ours_and_stays_with_mounts_of_others() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
@@ -117,7 +117,7 @@ fn what_is_left_of_a_forgotten_one_goes_with_memory_of_ours_and_stays_with_mount
 
 #[test]
 fn removal_unmounts_what_is_below_and_touches_no_volume() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
@@ -148,34 +148,34 @@ fn removal_unmounts_what_is_below_and_touches_no_volume() {
     drop(open);
     assert!(ground.mounted().is_empty(), "{:?}", ground.mounted());
     assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
-    assert_eq!(dir.look().unwrap(), Sight::Absent);
+    assert_eq!(dir.inspect().unwrap(), Observation::Absent);
 }
 
 #[test]
 fn an_interrupted_removal_is_seen_and_finished() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
     let gone = paths.allocs().join(gone_name(id(1)));
     fs::rename(paths.alloc(&id(1)), &gone).unwrap();
-    assert!(is_foreign(&dir.look().unwrap(), "partly removed"));
+    assert!(is_foreign(&dir.inspect().unwrap(), "partly removed"));
     dir.down().unwrap();
-    assert_eq!(dir.look().unwrap(), Sight::Absent);
+    assert_eq!(dir.inspect().unwrap(), Observation::Absent);
 
     dir.up(b"{}").unwrap();
     fs::rename(paths.alloc(&id(1)), &gone).unwrap();
     // Created again in the meantime: both are removed.
     dir.up(b"{}").unwrap();
-    assert_eq!(dir.look().unwrap(), Sight::Present);
+    assert_eq!(dir.inspect().unwrap(), Observation::Present);
     assert_eq!(sweep(&paths).unwrap(), 1);
     assert!(!gone.exists());
-    assert_eq!(dir.look().unwrap(), Sight::Present);
+    assert_eq!(dir.inspect().unwrap(), Observation::Present);
 }
 
 #[test]
 fn a_task_that_plants_links_harms_nobody() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
@@ -185,7 +185,7 @@ fn a_task_that_plants_links_harms_nobody() {
     let logs = paths.logs(&id(1));
     fs::remove_dir(&logs).unwrap();
     symlink(&victim, &logs).unwrap();
-    assert!(is_foreign(&dir.look().unwrap(), "symbolic link"));
+    assert!(is_foreign(&dir.inspect().unwrap(), "symbolic link"));
     // Its supervisor would write there as root.
     assert!(open_logs(&logs).is_err());
     assert_eq!(dir.up(b"{}").unwrap_err().class(), Class::Fatal);
@@ -195,19 +195,19 @@ fn a_task_that_plants_links_harms_nobody() {
 
 #[test]
 fn what_was_made_ready_by_a_killed_agent_goes_with_the_next_start() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let paths = paths(&ground);
     AllocDir::new(&paths, id(1)).up(b"{}").unwrap();
     let staged = paths.alloc(&id(1)).join(staging::NAME).join("t/0123/tree");
     fs::create_dir_all(&staged).unwrap();
     assert_eq!(sweep(&paths).unwrap(), 0);
     assert!(!paths.alloc(&id(1)).join(staging::NAME).exists());
-    assert_eq!(AllocDir::new(&paths, id(1)).look().unwrap(), Sight::Present);
+    assert_eq!(AllocDir::new(&paths, id(1)).inspect().unwrap(), Observation::Present);
 }
 
 #[test]
 fn one_that_an_older_agent_left_open_is_closed_around_its_users() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let paths = paths(&ground);
     assert!(left_open(&paths, id(1)).unwrap().is_none());
     let users = TaskUsers::find(["daemon"]).unwrap();
@@ -219,5 +219,5 @@ fn one_that_an_older_agent_left_open_is_closed_around_its_users() {
     assert_eq!(open.spec().unwrap(), b"{\"a\":1}");
     open.close_around(&users).unwrap();
     assert!(left_open(&paths, id(1)).unwrap().is_none());
-    assert_eq!(dir.look().unwrap(), Sight::Present);
+    assert_eq!(dir.inspect().unwrap(), Observation::Present);
 }

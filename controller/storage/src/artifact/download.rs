@@ -36,7 +36,7 @@ pub enum DownloadError {
 }
 
 /// A request, and the size limit of its response.
-pub struct Wanted<'a> {
+pub struct DownloadRequest<'a> {
     pub client: &'a Client,
     pub url: &'a Url,
     pub headers: &'a HeaderMap,
@@ -72,7 +72,7 @@ pub fn header_fields<'h>(
 /// # Errors
 /// [`DownloadError`]; the content of the file must then be ignored.
 pub async fn into_file(
-    wanted: &Wanted<'_>,
+    wanted: &DownloadRequest<'_>,
     file: File,
     hasher: Option<Hasher>,
 ) -> Result<(File, Option<String>), DownloadError> {
@@ -97,7 +97,7 @@ pub async fn into_file(
 ///
 /// # Errors
 /// [`DownloadError`].
-pub async fn text(wanted: &Wanted<'_>) -> Result<String, DownloadError> {
+pub async fn text(wanted: &DownloadRequest<'_>) -> Result<String, DownloadError> {
     let response = ask(wanted).await?;
     let mut bytes = Vec::new();
     let mut body = response.bytes_stream();
@@ -110,7 +110,7 @@ pub async fn text(wanted: &Wanted<'_>) -> Result<String, DownloadError> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn ask(wanted: &Wanted<'_>) -> Result<Response, DownloadError> {
+async fn ask(wanted: &DownloadRequest<'_>) -> Result<Response, DownloadError> {
     let request = wanted.client.get(wanted.url.clone()).headers(wanted.headers.clone());
     let response = within(request.send()).await?.map_err(connection)?;
     // Partial content was not requested, and is not the whole file.

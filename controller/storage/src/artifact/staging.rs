@@ -16,7 +16,7 @@ use std::{
 };
 
 use herdlet_base::{
-    artifact::place::{Base, Dirs, rights},
+    artifact::destination::{Base, Dirs, rights},
     safe_fs::{Crossing, Dir, FileOwner, FsError, Rights},
 };
 use rustix::{

@@ -20,7 +20,7 @@ use self::server::Server;
 use super::*;
 
 /// A task's directories, and a fetcher.
-struct Ground {
+struct TestEnv {
     temp: tempfile::TempDir,
     fetcher: Arc<Fetcher>,
 }
@@ -38,7 +38,7 @@ pub(crate) fn unpacker() -> Unpacker {
     Unpacker::of_test("artifact::tests::the_process_that_unpacks")
 }
 
-impl Ground {
+impl TestEnv {
     fn new() -> Self {
         Self::with(LIMITS)
     }
@@ -78,7 +78,7 @@ impl Ground {
     }
 
     fn has(&self, artifacts: &[Artifact]) -> bool {
-        look(&artifacts.iter().map(resolved).collect::<Vec<_>>(), &self.dirs()).unwrap()
+        is_fetched(&artifacts.iter().map(resolved).collect::<Vec<_>>(), &self.dirs()).unwrap()
     }
 
     /// All files below the task's directory with their modes, without the directories that every task has.
@@ -125,7 +125,7 @@ async fn a_file_comes_to_its_place_and_is_not_fetched_twice() {
         "/dir/tool%20x?token=s3cret" | "/dir/tool" => Server::ok(b"hello"),
         _ => Server::status("404 Not Found"),
     });
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let mut first = artifact(&server, "/dir/tool%20x?token=s3cret&checksum=5d41402abc4b2a76b9719d911017c592");
     let mut second = artifact(&server, "/dir/tool");
     second.mode = ArtifactMode::File;
@@ -174,7 +174,7 @@ async fn what_was_fetched_goes_with_the_task_s_directory() {
     use crate::task_dir::TaskDir;
     use herdlet_base::privileges::Privileges;
     let server = Server::answering(|_| Server::ok(b"hello"));
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let all = [artifact(&server, "/a")];
     let dir = TaskDir::new(ground.path(""), Privileges::none());
     dir.up().unwrap();
@@ -188,7 +188,7 @@ async fn what_was_fetched_goes_with_the_task_s_directory() {
 
 #[test]
 fn a_mark_of_somebody_else_tells_nothing() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let wanted = [fixture::artifact("http://127.0.0.1/a")];
     let mark = ground.path(".artifacts");
     fs::write(&mark, digest_of(&wanted[0])).unwrap();
@@ -234,7 +234,7 @@ fn addresses_are_taken_apart_as_go_getter_does() {
         assert_eq!(source.url.as_str(), url);
         assert_eq!(source.format, Format::named(format), "{text}");
         assert_eq!((&*source.file_name, source.folder.to_str().unwrap()), (name, folder), "{text}");
-        assert!(!source.told().contains("p@") && !source.told().contains('?'));
+        assert!(!source.redacted().contains("p@") && !source.redacted().contains('?'));
     }
     for (text, given, expected) in [
         ("git::https://h/a", &[][..], "`git` is known from Nomad"),
@@ -257,7 +257,7 @@ fn addresses_are_taken_apart_as_go_getter_does() {
 #[test]
 fn destinations_stay_with_the_task() {
     let dirs = Dirs { task: "/s/allocs/i/web".into(), shared: "/s/allocs/i/alloc".into() };
-    let base = |destination: &str| Place::of(destination, &dirs).map(|place| place.base()).ok();
+    let base = |destination: &str| Destination::of(destination, &dirs).map(|place| place.base()).ok();
     for (destination, expected) in [
         ("local/", Some(Base::Task)),
         ("", Some(Base::Task)),
@@ -280,13 +280,13 @@ fn destinations_stay_with_the_task() {
 #[test]
 fn checksums_are_read_in_all_their_forms() {
     let hex = "5d41402abc4b2a76b9719d911017c592";
-    assert!(matches!(Written::parse(hex), Ok(Written::Value(_))));
-    assert!(matches!(Written::parse(&format!("md5:{hex}")), Ok(Written::Value(_))));
-    assert!(matches!(Written::parse("file:https://h/SUMS"), Ok(Written::List(_))));
+    assert!(matches!(ChecksumSource::parse(hex), Ok(ChecksumSource::Value(_))));
+    assert!(matches!(ChecksumSource::parse(&format!("md5:{hex}")), Ok(ChecksumSource::Value(_))));
+    assert!(matches!(ChecksumSource::parse("file:https://h/SUMS"), Ok(ChecksumSource::List(_))));
     for bad in
         ["", "md5:12", "sha1:5d41402abc4b2a76b9719d911017c592", "crc:1", "zz41402abc4b2a76b9719d911017c592"]
     {
-        assert!(Written::parse(bad).is_err(), "{bad}");
+        assert!(ChecksumSource::parse(bad).is_err(), "{bad}");
     }
     for list in [
         format!("{}  other\n{hex}  a.zip\n", hex.replace('5', "6")),
@@ -305,7 +305,7 @@ fn checksums_are_read_in_all_their_forms() {
         ("da39a3ee5e6b4b0d3255bfef95601890afd80709", 40),
         ("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 64),
     ] {
-        let Ok(Written::Value(checksum)) = Written::parse(sum) else { panic!("{sum}") };
+        let Ok(ChecksumSource::Value(checksum)) = ChecksumSource::parse(sum) else { panic!("{sum}") };
         let made = checksum.begin().finish();
         assert_eq!((checksum.is(&made), made.len()), (true, computed));
     }

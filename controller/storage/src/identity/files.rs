@@ -8,9 +8,9 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use herdlet_api_types::{job::Identity, manifest::defaults::DEFAULT_IDENTITY};
 use herdlet_base::{
+    observation::Observation,
     privileges::{Ownership, Privileges},
     safe_fs::{Dir, FileOwner, FsError, Outlives, Rights},
-    sight::Sight,
     token_path::{file_name, path_of},
 };
 
@@ -37,12 +37,12 @@ pub struct WantedToken {
     /// The claims for a token issued now: an object that includes the registered claims of RFC 7519.
     pub claims: serde_json::Value,
     /// The token, if servers have signed it. It is never signed here then.
-    pub given: Option<Given>,
+    pub given: Option<SignedToken>,
 }
 
 /// A token that servers have signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct SignedToken {
     pub token: Token,
     /// Time until renewal is due, zero if overdue; `None` if it doesn't expire.
     pub renew_in: Option<Duration>,
@@ -96,10 +96,10 @@ impl TaskTokens<'_> {
     /// # Errors
     ///
     /// If a file can't be read.
-    pub fn look(&self, wanted: &[WantedToken]) -> Result<Sight, IdentityError> {
+    pub fn inspect(&self, wanted: &[WantedToken]) -> Result<Observation, IdentityError> {
         let files: Vec<_> = wanted.iter().filter(|token| token.identity.file).collect();
         if files.is_empty() {
-            return Ok(Sight::Present);
+            return Ok(Observation::Present);
         }
         let mut missing = Vec::new();
         for token in &files {
@@ -108,15 +108,15 @@ impl TaskTokens<'_> {
                 continue;
             };
             match self.see(&spot, token)? {
-                Sight::Present => {}
-                Sight::Absent => missing.push(spot.path().display().to_string()),
-                seen @ (Sight::Foreign { .. } | Sight::Lost { .. }) => return Ok(seen),
+                Observation::Present => {}
+                Observation::Absent => missing.push(spot.path().display().to_string()),
+                seen @ (Observation::Foreign { .. } | Observation::Lost { .. }) => return Ok(seen),
             }
         }
         Ok(match missing.first() {
-            None => Sight::Present,
-            Some(_) if missing.len() == files.len() => Sight::Absent,
-            Some(what) => Sight::foreign(format!("{what} is missing")),
+            None => Observation::Present,
+            Some(_) if missing.len() == files.len() => Observation::Absent,
+            Some(what) => Observation::foreign(format!("{what} is missing")),
         })
     }
 
@@ -140,11 +140,11 @@ impl TaskTokens<'_> {
         wanted.given.clone().map_or_else(|| self.signer.sign(&wanted.claims), |given| Ok(given.token))
     }
 
-    fn see(&self, spot: &Spot, token: &WantedToken) -> Result<Sight, IdentityError> {
+    fn see(&self, spot: &Spot, token: &WantedToken) -> Result<Observation, IdentityError> {
         let here = spot.path();
-        let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
+        let seen = |what: &str| Ok(Observation::foreign(format!("{} {what}", here.display())));
         let bytes = match self.bytes(spot)? {
-            None => return Ok(Sight::Absent),
+            None => return Ok(Observation::Absent),
             Some(Err(NotOurs)) => return seen("is not one of our tokens"),
             Some(Ok(bytes)) => bytes,
         };
@@ -165,7 +165,7 @@ impl TaskTokens<'_> {
         }
         match (seconds(&claims, "exp"), seconds(&token.claims, "iat")) {
             (Some(expires), Some(now)) if expires <= now => seen("has expired"),
-            _ => Ok(Sight::Present),
+            _ => Ok(Observation::Present),
         }
     }
 

@@ -6,7 +6,7 @@ use herdlet_api_types::{
     Duration, UnixNanos,
     job::{ChangeMode, Identity},
 };
-use herdlet_base::{privileges::Privileges, sight::Sight};
+use herdlet_base::{observation::Observation, privileges::Privileges};
 
 use super::*;
 use crate::task_dir::TaskDir;
@@ -26,7 +26,7 @@ fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
     }
 }
 
-fn wanted(task: &str, identity: &Identity, now: UnixNanos) -> WantedToken {
+fn token_spec(task: &str, identity: &Identity, now: UnixNanos) -> WantedToken {
     let issued = now.0 / 1_000_000_000;
     let mut claims = serde_json::json!({
         "sub": format!("global:default:web:g:{task}:{}", identity.name), "aud": identity.aud,
@@ -39,7 +39,7 @@ fn wanted(task: &str, identity: &Identity, now: UnixNanos) -> WantedToken {
 }
 
 fn all(identities: &[Identity], now: UnixNanos) -> Vec<WantedToken> {
-    identities.iter().map(|identity| wanted("httpd", identity, now)).collect()
+    identities.iter().map(|identity| token_spec("httpd", identity, now)).collect()
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn the_key_set_verifies_tokens_and_its_key_id_is_the_thumbprint() {
     let temp = tempfile::tempdir().unwrap();
     let signer = Signer::load_or_create(temp.path()).unwrap();
     let set: jsonwebtoken::jwk::JwkSet = serde_json::from_value(signer.jwks()).unwrap();
-    let token = signer.sign(&wanted("httpd", &identity("api", &["a", "b"], None), NOW).claims).unwrap();
+    let token = signer.sign(&token_spec("httpd", &identity("api", &["a", "b"], None), NOW).claims).unwrap();
     let header = jsonwebtoken::decode_header(token.reveal()).unwrap();
     let key = DecodingKey::from_jwk(set.find(&header.kid.unwrap()).unwrap()).unwrap();
     let mut rules = Validation::new(Algorithm::EdDSA);
@@ -124,11 +124,11 @@ fn token_files_are_written_seen_and_renewed() {
         identity("api", &["example.test"], Some(Duration::from_secs(3600))),
         identity("short", &["x"], Some(Duration::from_secs(60))),
     ];
-    assert_eq!(tokens.look(&all(&identities, NOW)).unwrap(), Sight::Absent);
+    assert_eq!(tokens.inspect(&all(&identities, NOW)).unwrap(), Observation::Absent);
     assert_eq!(tokens.up(&all(&identities, NOW)).unwrap().renew_in, Some(std::time::Duration::from_secs(30)));
     let soon = UnixNanos(NOW.0 + 10_000_000_000);
     assert_eq!(tokens.renew_in(&all(&identities, soon)), Some(std::time::Duration::from_secs(20)));
-    assert_eq!(tokens.look(&all(&identities, NOW)).unwrap(), Sight::Present);
+    assert_eq!(tokens.inspect(&all(&identities, NOW)).unwrap(), Observation::Present);
     let file = world.path.join("secrets/nomad_api.jwt");
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
     let first = std::fs::read_to_string(&file).unwrap();
@@ -139,27 +139,27 @@ fn token_files_are_written_seen_and_renewed() {
     // The shortest-lived one has expired.
     let later = UnixNanos(NOW.0 + 61_000_000_000);
     assert!(
-        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("expired"))
+        matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("expired"))
     );
     tokens.up(&all(&identities, later)).unwrap();
-    assert_eq!(tokens.look(&all(&identities, later)).unwrap(), Sight::Present);
+    assert_eq!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Present);
     assert_ne!(first, std::fs::read_to_string(&file).unwrap());
 
     // Others must not be able to read it.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { .. }));
     // Another task's token was put there.
-    let stolen = world.signer.sign(&wanted("other", &identities[1], later).claims).unwrap();
+    let stolen = world.signer.sign(&token_spec("other", &identities[1], later).claims).unwrap();
     std::fs::write(&file, stolen.reveal()).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(
-        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("wrong claims"))
+        matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("wrong claims"))
     );
     std::fs::write(&file, "rubbish").unwrap();
-    assert!(matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { .. }));
     std::fs::remove_file(&file).unwrap();
     assert!(
-        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("missing"))
+        matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("missing"))
     );
 }
 
@@ -170,9 +170,9 @@ fn a_token_lies_where_it_is_wanted() {
     for path in ["secrets/deep/token", "local/a/b/c.jwt", "./token", "new/token"] {
         let wanted =
             all(&[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }], NOW);
-        assert_eq!(tokens.look(&wanted).unwrap(), Sight::Absent, "{path}");
+        assert_eq!(tokens.inspect(&wanted).unwrap(), Observation::Absent, "{path}");
         tokens.up(&wanted).unwrap();
-        assert_eq!(tokens.look(&wanted).unwrap(), Sight::Present, "{path}");
+        assert_eq!(tokens.inspect(&wanted).unwrap(), Observation::Present, "{path}");
         let file = world.path.join(path);
         assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
         assert!(!world.path.join("secrets/nomad_api.jwt").exists());
@@ -206,9 +206,9 @@ fn a_link_in_place_of_a_token_file_is_replaced_and_its_target_untouched() {
     std::fs::write(&victim, "untouched").unwrap();
     std::os::unix::fs::symlink(&victim, world.path.join("secrets/nomad_token")).unwrap();
     let identities = [identity("default", &[], None)];
-    assert!(matches!(tokens(&world).look(&all(&identities, NOW)).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(tokens(&world).inspect(&all(&identities, NOW)).unwrap(), Observation::Foreign { .. }));
     tokens(&world).up(&all(&identities, NOW)).unwrap();
-    assert_eq!(tokens(&world).look(&all(&identities, NOW)).unwrap(), Sight::Present);
+    assert_eq!(tokens(&world).inspect(&all(&identities, NOW)).unwrap(), Observation::Present);
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
 }
 

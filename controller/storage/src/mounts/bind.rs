@@ -11,9 +11,9 @@ use herdlet_base::mounts::{
 };
 use herdlet_base::{
     mounts::kernel::Access,
+    observation::Observation,
     paths::SHARED,
     safe_fs::{Crossing, Dir, FsError},
-    sight::Sight,
 };
 
 use super::{Binding, MountError, parents};
@@ -31,7 +31,7 @@ pub(super) fn up(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), M
     loop {
         match mounts_at(&parent, name)?.as_slice() {
             [] => break,
-            [one] if is_wanted(&parent, binding, one)? => return Ok(()),
+            [one] if is_right_mount(&parent, binding, one)? => return Ok(()),
             _ => {
                 tracing::info!(point = %parent.path().join(name).display(), "unmounting a mount that is not ours or not as wanted");
                 kernel::unmount_top(&parent, name)?;
@@ -94,27 +94,27 @@ fn open(dir: &Path) -> Result<Option<Dir>, FsError> {
 }
 
 /// Whether the mount exists as wanted.
-pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
+pub(super) fn inspect(task: &Dir, binding: &Binding) -> Result<Observation, MountError> {
     let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
         Ok(parent) => parent,
-        Err(error) if error.is_missing() => return Ok(Sight::Absent),
-        Err(error) => return Ok(error.into_sight()?),
+        Err(error) if error.is_missing() => return Ok(Observation::Absent),
+        Err(error) => return Ok(error.into_observation()?),
     };
     let name = binding.destination.name();
     let here = parent.path().join(name);
     match mounts_at(&parent, name)?.as_slice() {
-        [] => Ok(Sight::Absent),
-        [one] if is_wanted(&parent, binding, one)? => Ok(Sight::Present),
+        [] => Ok(Observation::Absent),
+        [one] if is_right_mount(&parent, binding, one)? => Ok(Observation::Present),
         [_] if source(binding)?.is_none() => {
-            Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
+            Ok(Observation::foreign(format!("the volume's directory {} is gone", binding.source.display())))
         }
-        [_] => Ok(Sight::foreign(format!("something else is mounted at {}", here.display()))),
-        many => Ok(Sight::foreign(format!("{} mounts are stacked at {}", many.len(), here.display()))),
+        [_] => Ok(Observation::foreign(format!("something else is mounted at {}", here.display()))),
+        many => Ok(Observation::foreign(format!("{} mounts are stacked at {}", many.len(), here.display()))),
     }
 }
 
 /// Whether the only mount at `name` shows the volume's directory with the wanted access.
-fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, MountError> {
+fn is_right_mount(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, MountError> {
     let Some(source) = source(binding)? else { return Ok(false) };
     let source_stat =
         rustix::fs::fstat(&source).map_err(|errno| FsError::io("examine", &binding.source, errno))?;

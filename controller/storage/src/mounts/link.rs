@@ -6,8 +6,8 @@
 use herdlet_base::mounts::kernel;
 use herdlet_base::{
     mounts::kernel::Access,
+    observation::Observation,
     safe_fs::{Crossing, Dir},
-    sight::Sight,
 };
 use rustix::fs::FileType;
 
@@ -44,25 +44,25 @@ pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
 }
 
 /// Whether the link exists as wanted.
-pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
+pub(super) fn inspect(task: &Dir, binding: &Binding) -> Result<Observation, MountError> {
     let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
         Ok(parent) => parent,
-        Err(error) if error.is_missing() => return Ok(Sight::Absent),
-        Err(error) => return Ok(error.into_sight()?),
+        Err(error) if error.is_missing() => return Ok(Observation::Absent),
+        Err(error) => return Ok(error.into_observation()?),
     };
     let name = binding.destination.name();
     let here = parent.path().join(name);
     if parent.stat_name(name)?.is_none() {
-        return Ok(Sight::Absent);
+        return Ok(Observation::Absent);
     }
     match parent.read_link(name)? {
         Some(target) if target != binding.source => {
-            Ok(Sight::foreign(format!("the link {} leads to {}", here.display(), target.display())))
+            Ok(Observation::foreign(format!("the link {} leads to {}", here.display(), target.display())))
         }
         Some(_) if kernel::open_source(&binding.source).is_err() => {
-            Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
+            Ok(Observation::foreign(format!("the volume's directory {} is gone", binding.source.display())))
         }
-        Some(_) => Ok(Sight::Present),
-        None => Ok(Sight::foreign(format!("{} is not one of our links", here.display()))),
+        Some(_) => Ok(Observation::Present),
+        None => Ok(Observation::foreign(format!("{} is not one of our links", here.display()))),
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use herdlet_base::{
     mounts::table::{MountChange, MountWatch},
-    test_ground::Ground,
+    test_env::TestEnv,
 };
 
 use super::*;
@@ -18,13 +18,13 @@ fn binding(source: &Path, destination: &str, access: Access) -> Binding {
 }
 
 struct World {
-    ground: Ground,
+    ground: TestEnv,
     task: PathBuf,
     volume: PathBuf,
     mounts: TaskMounts,
 }
 
-fn world(ground: Ground) -> World {
+fn world(ground: TestEnv) -> World {
     let task = ground.path().join("task");
     let volume = ground.path().join("volume");
     fs::create_dir_all(task.join("local")).unwrap();
@@ -39,8 +39,8 @@ fn mount(arguments: &[&str]) {
     assert!(status.success());
 }
 
-fn is_foreign(sight: &Sight, part: &str) -> bool {
-    matches!(sight, Sight::Foreign { why } if why.contains(part))
+fn is_foreign(sight: &Observation, part: &str) -> bool {
+    matches!(sight, Observation::Foreign { why } if why.contains(part))
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn destinations_are_checked_before_anything_is_made() {
         assert!(error.to_string().contains(part), "{bad}: {error}");
         assert_eq!(error.class(), Class::Fatal);
     }
-    let world = world(Ground::plain());
+    let world = world(TestEnv::plain());
     for inner in ["local/a", "local/a/b"] {
         let wanted = [
             binding(&world.volume, inner, Access::ReadWrite),
@@ -75,16 +75,16 @@ fn destinations_are_checked_before_anything_is_made() {
 
 #[test]
 fn a_bind_mount_comes_is_seen_and_goes() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let wanted = [
         binding(&world.volume, "local/a b/site", Access::ReadWrite),
         binding(&world.volume, "frozen", Access::ReadOnly),
     ];
-    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
+    assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Absent);
     for _ in 0..2 {
         world.mounts.up(&wanted).unwrap();
-        assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+        assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Present);
         assert_eq!(world.ground.mounted().len(), 2);
     }
     assert_eq!(fs::read_to_string(world.task.join("local/a b/site/index.html")).unwrap(), "hello");
@@ -93,12 +93,12 @@ fn a_bind_mount_comes_is_seen_and_goes() {
     assert!(fs::write(world.task.join("frozen/new2"), "").is_err());
     // A read-only volume becomes writable.
     let changed = [wanted[0].clone(), binding(&world.volume, "frozen", Access::ReadWrite)];
-    assert!(is_foreign(&world.mounts.look(&changed).unwrap(), "something else"));
+    assert!(is_foreign(&world.mounts.inspect(&changed).unwrap(), "something else"));
     world.mounts.up(&changed).unwrap();
     fs::write(world.task.join("frozen/new2"), "").unwrap();
     for _ in 0..2 {
         world.mounts.down(&changed).unwrap();
-        assert_eq!(world.mounts.look(&changed).unwrap(), Sight::Absent);
+        assert_eq!(world.mounts.inspect(&changed).unwrap(), Observation::Absent);
         assert!(world.ground.mounted().is_empty());
     }
     assert!(world.volume.join("new2").exists());
@@ -106,7 +106,7 @@ fn a_bind_mount_comes_is_seen_and_goes() {
 
 #[test]
 fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let wanted = [binding(&world.volume, "local/site", Access::ReadWrite)];
     let site = world.task.join("local/site");
@@ -116,16 +116,16 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     // Unmounted externally, while a file in it is open.
     let open = fs::File::open(site.join("index.html")).unwrap();
     assert!(Command::new("umount").args(["-l", text]).status().unwrap().success());
-    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
+    assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Absent);
     world.mounts.up(&wanted).unwrap();
-    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+    assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Present);
     drop(open);
 
     // Covered: our mount appears again below, and is kept.
     let ours = world.ground.mounted();
     mount(&["-t", "tmpfs", "cover", text]);
     mount(&["-t", "tmpfs", "cover2", text]);
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "3 mounts are stacked at"));
+    assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "3 mounts are stacked at"));
     world.mounts.up(&wanted).unwrap();
     assert_eq!(world.ground.mounted(), ours);
 
@@ -134,13 +134,13 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     let other = world.ground.path().join("other");
     fs::create_dir(&other).unwrap();
     mount(&["--bind", other.to_str().unwrap(), text]);
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "something else"));
+    assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "something else"));
     world.mounts.up(&wanted).unwrap();
-    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+    assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Present);
 
     // A mount over a parent directory is not at our place: it is reported but not removed.
     mount(&["-t", "tmpfs", "above", world.task.join("local").to_str().unwrap()]);
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "something is mounted there"));
+    assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "something is mounted there"));
     let error = world.mounts.up(&wanted).unwrap_err();
     assert!(
         matches!(&error, MountError::Fs(FsError::Mounted { path }) if path.ends_with("local")),
@@ -152,7 +152,7 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
 // Each rename of a parent directory by a task's user added a mount.
 #[test]
 fn a_volume_that_is_moved_away_is_mounted_once() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let inner = world.volume.join("inner");
     fs::create_dir(&inner).unwrap();
@@ -172,9 +172,9 @@ fn a_volume_that_is_moved_away_is_mounted_once() {
     {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::rename(world.task.join("local/a"), to).unwrap();
-        assert_ne!(world.mounts.look(&wanted).unwrap(), Sight::Present, "{number}");
+        assert_ne!(world.mounts.inspect(&wanted).unwrap(), Observation::Present, "{number}");
         world.mounts.up(&wanted).unwrap();
-        assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present, "{number}");
+        assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Present, "{number}");
         let mut mounted = world.ground.mounted();
         mounted.sort();
         assert_eq!(mounted, expected, "{number}");
@@ -184,7 +184,7 @@ fn a_volume_that_is_moved_away_is_mounted_once() {
 
 #[test]
 fn submounts_of_a_volume_appear_too_read_only_included_and_all_goes_again() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let inner = world.volume.join("inner");
     fs::create_dir(&inner).unwrap();
@@ -194,7 +194,7 @@ fn submounts_of_a_volume_appear_too_read_only_included_and_all_goes_again() {
     world.mounts.up(&wanted).unwrap();
     assert!(world.task.join("local/site/inner/file").exists());
     assert!(fs::write(world.task.join("local/site/inner/file"), "x").is_err());
-    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+    assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Present);
     world.mounts.down(&wanted).unwrap();
     assert!(inner.join("file").exists());
     assert_eq!(world.ground.mounted().len(), 1);
@@ -202,7 +202,7 @@ fn submounts_of_a_volume_appear_too_read_only_included_and_all_goes_again() {
 
 #[test]
 fn links_planted_by_a_task_are_named_and_not_followed() {
-    let grounds = [Some(Ground::plain()), Ground::mounting()];
+    let grounds = [Some(TestEnv::plain()), TestEnv::mounting()];
     for ground in grounds.into_iter().flatten() {
         let world = world(ground);
         let victim = world.ground.path().join("victim");
@@ -220,7 +220,7 @@ fn links_planted_by_a_task_are_named_and_not_followed() {
                 "{error}"
             );
             assert_eq!(error.class(), Class::Fatal);
-            assert_ne!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+            assert_ne!(world.mounts.inspect(&wanted).unwrap(), Observation::Present);
             world.mounts.down(&wanted).ok();
         }
         assert!(fs::read_dir(&victim).unwrap().next().is_none());
@@ -230,25 +230,25 @@ fn links_planted_by_a_task_are_named_and_not_followed() {
 
 #[test]
 fn without_mounting_a_volume_is_a_link() {
-    let world = world(Ground::plain());
+    let world = world(TestEnv::plain());
     let wanted = [binding(&world.volume, "local/deep/site", Access::ReadWrite)];
     let site = world.task.join("local/deep/site");
-    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
+    assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Absent);
     // An empty directory is replaced.
     fs::create_dir_all(&site).unwrap();
     for _ in 0..2 {
         world.mounts.up(&wanted).unwrap();
-        assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+        assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Present);
     }
     assert_eq!(fs::read_to_string(site.join("index.html")).unwrap(), "hello");
     for _ in 0..2 {
         world.mounts.down(&wanted).unwrap();
-        assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
+        assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Absent);
     }
     // A non-empty one is not.
     fs::create_dir_all(site.join("mine")).unwrap();
     assert!(matches!(world.mounts.up(&wanted), Err(MountError::Obstacle { .. })));
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "not one of our links"));
+    assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "not one of our links"));
     world.mounts.down(&wanted).unwrap();
     assert!(site.join("mine").exists());
     assert_eq!(world.volume.metadata().unwrap().mode() & 0o170_000, 0o040_000);
@@ -256,7 +256,7 @@ fn without_mounting_a_volume_is_a_link() {
 
 #[test]
 fn a_missing_volume_or_task_directory_is_an_error_that_names_it() {
-    let grounds = [Some(Ground::plain()), Ground::mounting()];
+    let grounds = [Some(TestEnv::plain()), TestEnv::mounting()];
     for ground in grounds.into_iter().flatten() {
         let world = world(ground);
         let nowhere = world.ground.path().join("nowhere");
@@ -266,7 +266,7 @@ fn a_missing_volume_or_task_directory_is_an_error_that_names_it() {
         fs::remove_dir_all(&world.task).unwrap();
         let wanted = [binding(&world.volume, "local/x", Access::ReadWrite)];
         assert!(matches!(world.mounts.up(&wanted), Err(MountError::NoTaskDir { .. })));
-        assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Absent);
+        assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Absent);
         world.mounts.down(&wanted).unwrap();
         assert!(!world.task.exists());
     }
@@ -274,7 +274,7 @@ fn a_missing_volume_or_task_directory_is_an_error_that_names_it() {
 
 #[tokio::test]
 async fn the_watch_tells_of_mounts_below_its_directory_only() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     // Reached through a link, and not yet existing.
     let link = world.ground.path().join("link");
@@ -303,7 +303,7 @@ async fn the_watch_tells_of_mounts_below_its_directory_only() {
 
 #[tokio::test]
 async fn what_came_and_went_before_the_table_was_read_is_told_until_it_is_there() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let mut watch = MountWatch::open(&world.task).unwrap();
     let wanted = [binding(&world.volume, "local/site", Access::ReadWrite)];
@@ -320,21 +320,21 @@ async fn what_came_and_went_before_the_table_was_read_is_told_until_it_is_there(
 // The task kept writing into a directory that nobody would ever see again.
 #[test]
 fn a_volume_directory_that_was_replaced_is_mounted_anew_and_one_that_is_gone_is_kept_and_told() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let wanted = [binding(&world.volume, "local/site", Access::ReadWrite)];
     let shown = world.task.join("local/site");
     world.mounts.up(&wanted).unwrap();
     fs::remove_dir_all(&world.volume).unwrap();
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "volume is gone"));
+    assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "volume is gone"));
     let error = world.mounts.up(&wanted).unwrap_err();
     assert!(matches!(error, MountError::NoSource { .. }) && error.class() == Class::Retry, "{error}");
     assert_eq!(world.ground.mounted().len(), 1, "what is mounted is left to the task");
     fs::create_dir(&world.volume).unwrap();
     fs::write(world.volume.join("index.html"), "new").unwrap();
-    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "something else"));
+    assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "something else"));
     world.mounts.up(&wanted).unwrap();
-    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+    assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Present);
     assert_eq!(fs::read_to_string(shown.join("index.html")).unwrap(), "new");
     assert_eq!(world.ground.mounted().len(), 1);
 }

@@ -5,11 +5,11 @@ use std::{
     os::unix::fs::{MetadataExt as _, symlink},
 };
 
-use herdlet_base::test_ground::Ground;
+use herdlet_base::test_env::TestEnv;
 
 use super::*;
 
-fn volumes(ground: &Ground) -> HostVolumes {
+fn volumes(ground: &TestEnv) -> HostVolumes {
     let paths = Paths { state: ground.path().join("state"), runtime: ground.path().join("run") };
     HostVolumes::new(paths, ground.privileges())
 }
@@ -25,7 +25,7 @@ fn host_path(path: &Path) -> Volume {
 
 #[test]
 fn a_host_path_must_be_an_existing_directory() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let volumes = volumes(&ground);
     let place = ground.path().join("data");
     let volume = host_path(&place);
@@ -36,15 +36,15 @@ fn a_host_path_must_be_an_existing_directory() {
             .to_string()
             .contains("data for volume h: the directory does not exist")
     );
-    assert_eq!(volumes.look(&volume).unwrap(), Sight::Absent);
+    assert_eq!(volumes.inspect(&volume).unwrap(), Observation::Absent);
     fs::write(&place, "").unwrap();
     let error = volumes.up(&volume).unwrap_err();
     assert!(error.to_string().ends_with("it is not a directory"), "{error}");
-    assert!(matches!(volumes.look(&volume).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(volumes.inspect(&volume).unwrap(), Observation::Foreign { .. }));
     fs::remove_file(&place).unwrap();
     fs::create_dir(&place).unwrap();
     assert_eq!(volumes.up(&volume).unwrap(), place);
-    assert_eq!(volumes.look(&volume).unwrap(), Sight::Present);
+    assert_eq!(volumes.inspect(&volume).unwrap(), Observation::Present);
     // An operator's link is followed.
     symlink(&place, ground.path().join("link")).unwrap();
     volumes.up(&host_path(&ground.path().join("link"))).unwrap();
@@ -55,15 +55,15 @@ fn a_host_path_must_be_an_existing_directory() {
 
 #[test]
 fn a_directory_is_made_once_kept_as_it_is_and_purged() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let volumes = volumes(&ground);
     for name in ["site", "data[0]", "../../evil", "x".repeat(60).as_str()] {
         let volume = mkdir(name, 0o2775, None);
-        assert_eq!(volumes.look(&volume).unwrap(), Sight::Absent);
+        assert_eq!(volumes.inspect(&volume).unwrap(), Observation::Absent);
         let path = volumes.up(&volume).unwrap();
         assert_eq!(path.parent().unwrap(), ground.path().join("state/volumes"), "{name}");
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o2775);
-        assert_eq!(volumes.look(&volume).unwrap(), Sight::Present);
+        assert_eq!(volumes.inspect(&volume).unwrap(), Observation::Present);
         fs::write(path.join("data"), "precious").unwrap();
         // The mode applies at creation; a task's later change stays.
         assert_eq!(volumes.up(&mkdir(name, 0o700, None)).unwrap(), path);
@@ -71,7 +71,7 @@ fn a_directory_is_made_once_kept_as_it_is_and_purged() {
         assert!(path.join("data").exists());
         for _ in 0..2 {
             volumes.purge(&volume).unwrap();
-            assert_eq!(volumes.look(&volume).unwrap(), Sight::Absent);
+            assert_eq!(volumes.inspect(&volume).unwrap(), Observation::Absent);
         }
     }
     assert!(fs::read_dir(ground.path().join("state/volumes")).unwrap().next().is_none());
@@ -79,11 +79,11 @@ fn a_directory_is_made_once_kept_as_it_is_and_purged() {
 
 #[test]
 fn an_owner_is_given_by_root_and_refused_by_others() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let error = volumes(&ground).up(&mkdir("v", 0o700, Some(4242))).unwrap_err();
     assert!(matches!(error, VolumeError::Owner { uid: 4242, .. }));
     assert!(!ground.path().join("state/volumes/v").exists());
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     if ground.privileges().ownership == Ownership::OwnOnly {
         return;
     }
@@ -94,7 +94,7 @@ fn an_owner_is_given_by_root_and_refused_by_others() {
 
 #[test]
 fn what_a_crash_left_is_finished() {
-    let ground = Ground::plain();
+    let ground = TestEnv::plain();
     let volumes = volumes(&ground);
     let volume = mkdir("v", 0o700, None);
     let root = ground.path().join("state/volumes");
@@ -102,14 +102,14 @@ fn what_a_crash_left_is_finished() {
     fs::create_dir_all(root.join(".new-v")).unwrap();
     fs::create_dir_all(root.join(".gone-v/data")).unwrap();
     // Partly removed is neither present nor absent.
-    assert!(matches!(volumes.look(&volume).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(volumes.inspect(&volume).unwrap(), Observation::Foreign { .. }));
     let path = volumes.up(&volume).unwrap();
     volumes.sweep().unwrap();
     assert_eq!(fs::read_dir(&root).unwrap().count(), 1);
     volumes.purge(&volume).unwrap();
     assert!(!path.exists());
     symlink("/", root.join("v")).unwrap();
-    assert!(matches!(volumes.look(&volume).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(volumes.inspect(&volume).unwrap(), Observation::Foreign { .. }));
     volumes.purge(&volume).unwrap();
     assert!(fs::read_dir(&root).unwrap().next().is_none());
 }

@@ -28,9 +28,9 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some((first, rest)) if first == "starting" => {
-            wanted(rest).map_or_else(usage, |wanted| many_starts(&wanted))
+            parse_flags(rest).map_or_else(usage, |wanted| many_starts(&wanted))
         }
-        Some(_) | None => wanted(&arguments).map_or_else(usage, |wanted| points(&wanted)),
+        Some(_) | None => parse_flags(&arguments).map_or_else(usage, |wanted| points(&wanted)),
     }
 }
 
@@ -90,7 +90,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-fn wanted(arguments: &[String]) -> Option<Flags> {
+fn parse_flags(arguments: &[String]) -> Option<Flags> {
     const KNOWN: [&str; 8] =
         ["--points", "--tombstones", "--seed", "--agents", "--strangers", "--reused", "--trials", "--tasks"];
     let flags = arguments.chunks(2).map(|pair| match pair {

@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    life::{Life, Point, Told, Victim},
+    life::{Life, LifeReport, Point, Victim},
     moment::MOMENTS,
     operation::Operation,
     oracle::{self, TOMBSTONE_TIME},
@@ -95,7 +95,7 @@ impl Campaign {
             let mut graves = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let has_enough = || self.has_met_enough(&outcome, &strangers_pids);
+                let has_enough = || self.has_enough_coverage(&outcome, &strangers_pids);
                 if number >= lives && (number >= lives * LIVES_FOR_PIDS || has_enough()) {
                     break;
                 }
@@ -137,14 +137,14 @@ impl Campaign {
     }
 
     /// Returns whether enough pids of tasks were reused, or a violation ends the wait for more.
-    fn has_met_enough(&self, outcome: &Mutex<Outcome>, strangers_pids: &Mutex<BTreeSet<u32>>) -> bool {
+    fn has_enough_coverage(&self, outcome: &Mutex<Outcome>, strangers_pids: &Mutex<BTreeSet<u32>>) -> bool {
         let outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
         let strangers_pids = strangers_pids.lock().unwrap_or_else(PoisonError::into_inner);
         !outcome.broken.is_empty() || outcome.pids.intersection(&strangers_pids).count() >= self.reused
     }
 
     /// Runs one life. A panic is a violation.
-    fn live(&self, seed: u64, points: u64) -> (Told, Option<Life>) {
+    fn live(&self, seed: u64, points: u64) -> (LifeReport, Option<Life>) {
         let lived = catch_unwind(AssertUnwindSafe(|| {
             let mut life = Life::begin(seed, &self.program);
             let mut told = life.live(points);
@@ -159,7 +159,7 @@ impl Campaign {
         match lived {
             Ok((told, life)) if told.broken.is_empty() => (told, Some(life)),
             Ok((told, _)) => (told, None),
-            Err(panic) => (Told { broken: vec![words(&*panic)], ..Told::default() }, None),
+            Err(panic) => (LifeReport { broken: vec![panic_text(&*panic)], ..LifeReport::default() }, None),
         }
     }
 
@@ -184,9 +184,9 @@ impl Campaign {
                     records.into_iter().map(|path| format!("a record is left: {}", path.display())).collect()
                 }
                 Ok(_) => Vec::new(),
-                Err(panic) => vec![words(&*panic)],
+                Err(panic) => vec![panic_text(&*panic)],
             };
-            let told = Told { broken, ..Told::default() };
+            let told = LifeReport { broken, ..LifeReport::default() };
             outcome.lock().unwrap_or_else(PoisonError::into_inner).take_in(seed, told);
         }
     }
@@ -241,7 +241,7 @@ impl Outcome {
         text
     }
 
-    fn take_in(&mut self, seed: u64, told: Told) {
+    fn take_in(&mut self, seed: u64, told: LifeReport) {
         for point in told.points {
             *self.points.entry(point).or_default() += 1;
         }
@@ -253,7 +253,7 @@ impl Outcome {
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }

@@ -6,18 +6,18 @@
 use std::path::Path;
 
 use super::work;
-use crate::random::Dice;
+use crate::random::Rng;
 
 /// What a job's tasks do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum JobType {
     /// They run until they are stopped.
     Service,
     /// They complete by themselves.
     Batch,
 }
 
-impl Kind {
+impl JobType {
     /// The name in manifests and in the arguments of [`super::work`].
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ enum Manner {
 pub struct Work {
     /// The job's name.
     pub name: String,
-    pub kind: Kind,
+    pub kind: JobType,
     /// Identifies the processes of this version.
     pub word: String,
     /// Number of allocations.
@@ -52,29 +52,29 @@ pub struct Work {
 
 impl Work {
     /// Returns a random job.
-    pub fn random(dice: &mut Dice, name: &str, word: String) -> Self {
-        let kind = if dice.one_in(4) { Kind::Batch } else { Kind::Service };
-        let manner = if dice.one_in(8) { Manner::Deaf } else { Manner::Obedient };
+    pub fn random(rng: &mut Rng, name: &str, word: String) -> Self {
+        let kind = if rng.one_in(4) { JobType::Batch } else { JobType::Service };
+        let manner = if rng.one_in(8) { Manner::Deaf } else { Manner::Obedient };
         Self {
             name: name.to_owned(),
             kind,
             word,
-            count: 1 + dice.below(3),
-            tasks: 1 + dice.below(2),
+            count: 1 + rng.below(3),
+            tasks: 1 + rng.below(2),
             manner,
-            volume: dice.one_in(3),
+            volume: rng.one_in(3),
         }
     }
 
     /// Returns the same work with another number of allocations.
     #[must_use]
-    pub fn scaled(&self, dice: &mut Dice) -> Self {
-        Self { count: 1 + (self.count + dice.below(2)) % 3, ..self.clone() }
+    pub fn scaled(&self, rng: &mut Rng) -> Self {
+        Self { count: 1 + (self.count + rng.below(2)) % 3, ..self.clone() }
     }
 
     /// Returns a job with very many tasks.
     pub fn many(count: u64, word: String) -> Self {
-        let (kind, manner) = (Kind::Service, Manner::Obedient);
+        let (kind, manner) = (JobType::Service, Manner::Obedient);
         Self { name: "many".to_owned(), kind, word, count, tasks: 1, manner, volume: false }
     }
 

@@ -10,15 +10,15 @@ use std::{
 };
 
 use super::{
-    moment::{MOMENTS, Moment, Sight},
-    operation::{self, Begun, Wanted},
+    moment::{MOMENTS, Moment, Snapshot},
+    operation::{self, Begun, ExpectedState},
     oracle,
     work::Journal,
 };
 use crate::{
     agent::{Agent, Setup},
     host,
-    random::Dice,
+    random::Rng,
     wait,
 };
 
@@ -58,7 +58,7 @@ pub struct Point {
 
 /// The result of a life.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct LifeReport {
     pub points: Vec<Point>,
     /// Descriptions of the violations.
     pub broken: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Life {
     pub(super) agent: Agent,
     pub(super) instance: String,
     pub(super) journal: Journal,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: ExpectedState,
     /// Supervisors of versions up to this one were killed: their tasks may have started more often than
     /// requested.
     pub(super) bereaved: u64,
@@ -85,7 +85,7 @@ pub struct Life {
     /// The paths of an agent without jobs.
     pub(super) bare: BTreeSet<PathBuf>,
     program: PathBuf,
-    dice: Dice,
+    rng: Rng,
     versions: u64,
 }
 
@@ -103,21 +103,21 @@ impl Life {
             agent,
             instance,
             journal,
-            wanted: Wanted::default(),
+            wanted: ExpectedState::default(),
             bereaved: 0,
             restarts: BTreeMap::new(),
             disturbed: BTreeSet::new(),
             known: BTreeMap::new(),
             bare,
             program: program.to_owned(),
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             versions: 0,
         }
     }
 
     /// Runs a number of points with checks.
-    pub fn live(&mut self, points: u64) -> Told {
-        let mut told = Told::default();
+    pub fn live(&mut self, points: u64) -> LifeReport {
+        let mut told = LifeReport::default();
         for number in 1..=points {
             match self.point() {
                 Ok(point) => told.points.push(point),
@@ -158,16 +158,16 @@ impl Life {
 
     fn point(&mut self) -> Result<Point, String> {
         self.versions += 1;
-        let operation = self.wanted.next(&mut self.dice, format!("w{}", self.versions));
+        let operation = self.wanted.next(&mut self.rng, format!("w{}", self.versions));
         let moment = self.pick_moment();
-        let victim = match self.dice.below(10) {
+        let victim = match self.rng.below(10) {
             _ if moment == Moment::Starting => Victim::Agent,
             0 => Victim::Supervisor,
             1 => Victim::Both,
             _ => Victim::Agent,
         };
         let name = operation.as_str();
-        let sight = Sight::of(moment, &self.agent.home.state(), &self.instance, self.journal.dir());
+        let sight = Snapshot::of(moment, &self.agent.home.state(), &self.instance, self.journal.dir());
         let begun = Begun::begin(operation, &self.wanted, &self.agent, &self.program, self.journal.dir());
         for name in begun.restarted() {
             self.disturbed.insert(format!("{name}/"));
@@ -176,17 +176,17 @@ impl Life {
                 *self.restarts.entry((name.clone(), work.word.clone())).or_default() += 1;
             }
         }
-        let seen = sight.wait(moment, &mut self.dice, || begun.is_answered());
+        let seen = sight.wait(moment, &mut self.rng, || begun.is_answered());
         self.kill(victim);
         let (operation, fate) = begun.end();
         if victim != Victim::Supervisor {
             if moment == Moment::Starting {
                 drop(self.agent.launch_unready());
-                wait::pause(Duration::from_micros(self.dice.below(50_000)));
+                wait::pause(Duration::from_micros(self.rng.below(50_000)));
                 self.agent.kill();
             }
-            if self.dice.one_in(4) {
-                wait::pause(Duration::from_micros(self.dice.below(20_000)));
+            if self.rng.one_in(4) {
+                wait::pause(Duration::from_micros(self.rng.below(20_000)));
             }
             self.agent.launch();
         }
@@ -198,7 +198,7 @@ impl Life {
         match victim {
             Victim::Agent => self.agent.kill(),
             Victim::Supervisor => self.bereave(),
-            Victim::Both if self.dice.one_in(2) => {
+            Victim::Both if self.rng.one_in(2) => {
                 self.agent.kill();
                 self.bereave();
             }
@@ -212,8 +212,8 @@ impl Life {
     /// Kills one supervisor, or all of them.
     fn bereave(&mut self) {
         let supervisors = host::held_supervisors(&self.instance);
-        let all = self.dice.one_in(4);
-        let chosen = usize::try_from(self.dice.below(supervisors.len() as u64)).unwrap_or(0);
+        let all = self.rng.one_in(4);
+        let chosen = usize::try_from(self.rng.below(supervisors.len() as u64)).unwrap_or(0);
         for (index, (pid, process)) in supervisors.into_iter().enumerate() {
             if all || index == chosen {
                 let children =
@@ -228,7 +228,7 @@ impl Life {
 
     fn pick_moment(&mut self) -> Moment {
         // Random moments are as frequent as all others together.
-        let at = usize::try_from(self.dice.below(2 * (MOMENTS.len() as u64 - 1))).unwrap_or(0);
+        let at = usize::try_from(self.rng.below(2 * (MOMENTS.len() as u64 - 1))).unwrap_or(0);
         MOMENTS.get(at + 1).copied().unwrap_or(Moment::Random)
     }
 }

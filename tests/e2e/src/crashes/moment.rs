@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{home, host, random::Dice, wait};
+use crate::{home, host, random::Rng, wait};
 
 /// Maximum wait for an event, since not every operation causes it. After that, the kill has no particular
 /// moment.
@@ -65,13 +65,13 @@ impl Moment {
 
 /// A snapshot of the paths that a moment watches.
 #[derive(Debug)]
-pub struct Sight {
+pub struct Snapshot {
     seen: Vec<(PathBuf, Stamp)>,
 }
 
 type Stamp = Option<(u64, i64, i64, u64)>;
 
-impl Sight {
+impl Snapshot {
     /// Takes a snapshot of the paths that `moment` watches.
     pub fn of(moment: Moment, state: &Path, instance: &str, journal: &Path) -> Self {
         let paths = match moment {
@@ -89,16 +89,11 @@ impl Sight {
 
     /// Waits until a path changes or `answered` returns true, up to a limit, and then for a short random
     /// time. Returns the moment if it occurred.
-    pub fn wait(
-        &self,
-        moment: Moment,
-        dice: &mut Dice,
-        mut answered: impl FnMut() -> bool,
-    ) -> Option<Moment> {
+    pub fn wait(&self, moment: Moment, rng: &mut Rng, mut answered: impl FnMut() -> bool) -> Option<Moment> {
         let came = match moment {
             // A request is answered after some milliseconds, and carried out some ten milliseconds later.
             Moment::Random | Moment::Starting => {
-                wait::pause(Duration::from_micros(dice.below(60_000)));
+                wait::pause(Duration::from_micros(rng.below(60_000)));
                 true
             }
             Moment::Answer => until(&mut answered),
@@ -106,8 +101,8 @@ impl Sight {
                 until(|| self.seen.iter().any(|(path, was)| stamp(path) != *was))
             }
         };
-        if dice.one_in(2) {
-            wait::pause(Duration::from_micros(dice.below(3_000)));
+        if rng.one_in(2) {
+            wait::pause(Duration::from_micros(rng.below(3_000)));
         }
         came.then_some(moment)
     }
@@ -138,11 +133,11 @@ mod tests {
     #[test]
     fn a_killing_counts_at_a_moment_only_if_that_was_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let mut dice = Dice::new(1);
+        let mut rng = Rng::new(1);
         let mut wait = |moment, change: &dyn Fn()| {
-            let sight = Sight::of(moment, dir.path(), "none", dir.path());
+            let sight = Snapshot::of(moment, dir.path(), "none", dir.path());
             change();
-            sight.wait(moment, &mut dice, || false)
+            sight.wait(moment, &mut rng, || false)
         };
         assert_eq!(wait(Moment::Commit, &|| ()), None);
         assert_eq!(wait(Moment::Answer, &|| ()), None);

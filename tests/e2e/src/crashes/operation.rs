@@ -15,8 +15,8 @@ use serde_json::json;
 use super::job::{Work, word_of};
 use crate::{
     agent::Agent,
-    http::{self, Asked, Peer},
-    random::Dice,
+    http::{self, Peer, PendingHttp},
+    random::Rng,
     shown::{self, Alloc},
 };
 
@@ -102,43 +102,43 @@ pub struct Request {
 
 /// The wanted jobs, by name.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct ExpectedState {
     /// Those applied by requests.
     pub asked: BTreeMap<String, Work>,
     /// Those in the folder.
     pub laid: BTreeMap<String, Work>,
 }
 
-impl Wanted {
+impl ExpectedState {
     pub fn jobs(&self) -> impl Iterator<Item = &Work> {
         self.asked.values().chain(self.laid.values())
     }
 
     /// Returns a random operation.
-    pub fn next(&self, dice: &mut Dice, word: String) -> Operation {
-        if dice.one_in(4) {
-            let name = pick(dice, &LAID);
-            return if self.laid.contains_key(name) && dice.one_in(3) {
+    pub fn next(&self, rng: &mut Rng, word: String) -> Operation {
+        if rng.one_in(4) {
+            let name = pick(rng, &LAID);
+            return if self.laid.contains_key(name) && rng.one_in(3) {
                 Operation::Take(name.to_owned())
             } else {
-                Operation::Lay(Work::random(dice, name, word))
+                Operation::Lay(Work::random(rng, name, word))
             };
         }
-        self.next_request(dice, word)
+        self.next_request(rng, word)
     }
 
     /// Returns a random operation that is a request.
-    pub fn next_request(&self, dice: &mut Dice, word: String) -> Operation {
-        let name = pick(dice, &ASKED);
+    pub fn next_request(&self, rng: &mut Rng, word: String) -> Operation {
+        let name = pick(rng, &ASKED);
         let Some(known) = self.asked.get(name) else {
-            return Operation::Apply(Work::random(dice, name, word));
+            return Operation::Apply(Work::random(rng, name, word));
         };
-        match dice.below(9) {
+        match rng.below(9) {
             8 => Operation::Collect,
             0 | 1 => Operation::Delete(name.to_owned()),
             2 | 3 => Operation::Restart(name.to_owned()),
-            4 => Operation::Scale(known.scaled(dice)),
-            _ => Operation::Update(Work::random(dice, name, word)),
+            4 => Operation::Scale(known.scaled(rng)),
+            _ => Operation::Update(Work::random(rng, name, word)),
         }
     }
 }
@@ -147,7 +147,7 @@ impl Wanted {
 #[derive(Debug)]
 pub struct Begun {
     operation: Operation,
-    asked: Option<Asked>,
+    asked: Option<PendingHttp>,
     restarted: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ impl Begun {
     /// Starts an operation. `wanted` is the state before it.
     pub fn begin(
         operation: Operation,
-        wanted: &Wanted,
+        wanted: &ExpectedState,
         agent: &Agent,
         program: &Path,
         journal: &Path,
@@ -197,15 +197,15 @@ impl Begun {
 
     /// Returns whether the request was answered.
     pub fn is_answered(&self) -> bool {
-        self.asked.as_ref().is_some_and(Asked::is_answered)
+        self.asked.as_ref().is_some_and(PendingHttp::is_answered)
     }
 
     /// Returns the outcome of the request, once the agent is dead or has answered.
-    pub fn end(self) -> (Operation, Fate) {
-        let fate = match self.asked.and_then(Asked::answer) {
-            Some(answer) if answer.status == 200 => Fate::Accepted,
-            Some(answer) => Fate::Refused(format!("{} {}", answer.status, answer.body)),
-            None => Fate::Open,
+    pub fn end(self) -> (Operation, RequestOutcome) {
+        let fate = match self.asked.and_then(PendingHttp::answer) {
+            Some(answer) if answer.status == 200 => RequestOutcome::Accepted,
+            Some(answer) => RequestOutcome::Refused(format!("{} {}", answer.status, answer.body)),
+            None => RequestOutcome::Open,
         };
         (self.operation, fate)
     }
@@ -213,7 +213,7 @@ impl Begun {
 
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub enum RequestOutcome {
     /// It was answered with 200, so it took effect.
     Accepted,
     /// It was refused with this message.
@@ -226,7 +226,12 @@ pub enum Fate {
 ///
 /// # Errors
 /// A description, if the agent's state contradicts the outcome.
-pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Peer) -> Result<(), String> {
+pub fn settle(
+    wanted: &mut ExpectedState,
+    operation: &Operation,
+    fate: &RequestOutcome,
+    peer: &Peer,
+) -> Result<(), String> {
     let (name, after) = match operation {
         Operation::Apply(work) | Operation::Update(work) | Operation::Scale(work) => {
             (work.name.clone(), Some(work.clone()))
@@ -243,14 +248,14 @@ pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Pe
         }
     };
     let before = wanted.asked.get(&name).cloned();
-    let shown = shown(peer, &name)?;
+    let shown = current_version(peer, &name)?;
     let is = |work: &Option<Work>| work.as_ref().map(|work| (work.word.clone(), work.count)) == shown;
     let found = match fate {
-        Fate::Refused(why) => return Err(format!("{operation:?} was refused: {why}")),
-        Fate::Accepted if is(&after) => after,
-        Fate::Open if is(&after) => after,
-        Fate::Open if is(&before) => before,
-        Fate::Accepted | Fate::Open => {
+        RequestOutcome::Refused(why) => return Err(format!("{operation:?} was refused: {why}")),
+        RequestOutcome::Accepted if is(&after) => after,
+        RequestOutcome::Open if is(&after) => after,
+        RequestOutcome::Open if is(&before) => before,
+        RequestOutcome::Accepted | RequestOutcome::Open => {
             return Err(format!("{operation:?} was {fate:?}; before {before:?}; shown is {shown:?}"));
         }
     };
@@ -262,7 +267,7 @@ pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Pe
 }
 
 /// Returns word and count of a job, or `None` if it does not exist or is being deleted.
-pub fn shown(peer: &Peer, name: &str) -> Result<Option<(String, u64)>, String> {
+pub fn current_version(peer: &Peer, name: &str) -> Result<Option<(String, u64)>, String> {
     let answer = http::get(peer, &format!("/v1/job/{name}"));
     let answer = answer.ok_or_else(|| format!("the agent tells nothing of {name}"))?;
     if answer.status == 404 {
@@ -289,7 +294,7 @@ pub fn file(agent: &Agent, name: &str) -> PathBuf {
     agent.home.manifests().join(format!("{name}.yaml"))
 }
 
-fn pick(dice: &mut Dice, names: &[&'static str]) -> &'static str {
-    let at = usize::try_from(dice.below(names.len() as u64)).unwrap_or(0);
+fn pick(rng: &mut Rng, names: &[&'static str]) -> &'static str {
+    let at = usize::try_from(rng.below(names.len() as u64)).unwrap_or(0);
     names.get(at).or(names.first()).copied().unwrap_or_default()
 }

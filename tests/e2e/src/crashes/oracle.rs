@@ -12,7 +12,7 @@ use std::{
 
 use herdlet_shim::record::{Record, State};
 
-use super::{job::Kind, life::Life, operation::Wanted, work::Journal};
+use super::{job::JobType, life::Life, operation::ExpectedState, work::Journal};
 use crate::{
     agent::Agent,
     home, host,
@@ -83,8 +83,8 @@ pub fn judge_end(life: &mut Life) -> Vec<String> {
     let mut broken = judge(life);
     let deadline = Instant::now() + LIMIT;
     let volumes = loop {
-        if forgotten(&life.agent) || Instant::now() > deadline {
-            break asked(&life.agent, "/v1/herdlet/volumes");
+        if is_empty(&life.agent) || Instant::now() > deadline {
+            break get_list(&life.agent, "/v1/herdlet/volumes");
         }
         wait::pause(Duration::from_millis(5));
     };
@@ -101,7 +101,12 @@ pub fn judge_end(life: &mut Life) -> Vec<String> {
 }
 
 /// Waits until the state is as wanted; returns the differences at the deadline.
-pub fn until_reached(agent: &Agent, instance: &str, wanted: &Wanted, journal: &Journal) -> Vec<String> {
+pub fn until_reached(
+    agent: &Agent,
+    instance: &str,
+    wanted: &ExpectedState,
+    journal: &Journal,
+) -> Vec<String> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let open = unreached(agent, instance, wanted, journal);
@@ -171,11 +176,11 @@ fn is_kept(path: &Path) -> bool {
 }
 
 /// Returns the differences to the wanted state.
-fn unreached(agent: &Agent, instance: &str, all: &Wanted, journal: &Journal) -> Vec<String> {
+fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journal) -> Vec<String> {
     let tasks = running(instance);
     let is: Vec<(String, String)> =
         tasks.iter().map(|task| (task.place.clone(), task.word.clone())).collect();
-    let services = all.jobs().filter(|work| work.kind == Kind::Service);
+    let services = all.jobs().filter(|work| work.kind == JobType::Service);
     let mut wanted: Vec<(String, String)> =
         services.flat_map(|work| work.places().into_iter().map(|place| (place, work.word.clone()))).collect();
     wanted.sort();
@@ -197,7 +202,7 @@ fn unreached(agent: &Agent, instance: &str, all: &Wanted, journal: &Journal) -> 
     }
     let begun: BTreeSet<(String, String)> =
         journal.begun().into_iter().map(|line| (line.place, line.word)).collect();
-    for work in all.jobs().filter(|work| work.kind == Kind::Batch) {
+    for work in all.jobs().filter(|work| work.kind == JobType::Batch) {
         for place in work.places() {
             if !begun.contains(&(place.clone(), work.word.clone())) {
                 open.push(format!("{place} of {} has not begun", work.word));
@@ -240,11 +245,11 @@ fn complaints(agent: &Agent) -> Vec<String> {
     said.map(|line| format!("said: {line}")).collect()
 }
 
-fn forgotten(agent: &Agent) -> bool {
-    asked(agent, "/v1/herdlet/jobs").is_empty() && asked(agent, "/v1/herdlet/allocs").is_empty()
+fn is_empty(agent: &Agent) -> bool {
+    get_list(agent, "/v1/herdlet/jobs").is_empty() && get_list(agent, "/v1/herdlet/allocs").is_empty()
 }
 
-fn asked(agent: &Agent, path: &str) -> Vec<serde_json::Value> {
+fn get_list(agent: &Agent, path: &str) -> Vec<serde_json::Value> {
     let peer: Peer = agent.peer();
     let answer = http::get(&peer, path).filter(|answer| answer.status == 200);
     answer.and_then(|answer| answer.json().as_array().cloned()).unwrap_or_default()

@@ -6,11 +6,11 @@ use std::{path::Path, time::Duration};
 
 use super::{
     job::Work,
-    operation::{self, Begun, Fate, Operation, Wanted},
+    operation::{self, Begun, ExpectedState, Operation, RequestOutcome},
     oracle,
     work::Journal,
 };
-use crate::{agent::Agent, random::Dice, wait};
+use crate::{agent::Agent, random::Rng, wait};
 
 /// The result of all trials.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Outcome {
 
 /// Runs the trials with `count` tasks each, all on one agent.
 pub fn run(trials: u64, count: u64, seed: u64, program: &Path) -> Outcome {
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     let mut agent = Agent::start();
     let instance = agent.home.instance().expect("an instance has a name");
     let bare = oracle::traces(&agent, &instance);
@@ -36,15 +36,15 @@ pub fn run(trials: u64, count: u64, seed: u64, program: &Path) -> Outcome {
     for trial in 0..trials {
         let journal = Journal::new(agent.home.path().join(format!("journal{trial}")));
         let work = Work::many(count, format!("w{trial}"));
-        let mut wanted = Wanted::default();
+        let mut wanted = ExpectedState::default();
         let begun = Begun::begin(Operation::Apply(work.clone()), &wanted, &agent, program, journal.dir());
         wait::until_true("the request is answered", || begun.is_answered());
         let (operation, fate) = begun.end();
-        assert_eq!(fate, Fate::Accepted, "an agent at rest accepts a job");
+        assert_eq!(fate, RequestOutcome::Accepted, "an agent at rest accepts a job");
         // A random point during the starts, however long they take.
-        let enough = usize::try_from(dice.below(count)).unwrap_or(0);
+        let enough = usize::try_from(rng.below(count)).unwrap_or(0);
         wait::until_true("some have begun", || journal.begun().len() >= enough);
-        wait::pause(Duration::from_micros(dice.below(3_000)));
+        wait::pause(Duration::from_micros(rng.below(3_000)));
         agent.kill();
         let at_kill = journal.begun().len() as u64;
         outcome.begun_at_kill.0 = outcome.begun_at_kill.0.min(at_kill);

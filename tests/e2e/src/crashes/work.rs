@@ -14,7 +14,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::job::Kind;
+use super::job::JobType;
 use crate::wait;
 
 /// First argument of a program that acts as such a task: see [`run`].
@@ -96,7 +96,7 @@ impl Journal {
 pub fn run(arguments: &[String]) {
     let [dir, place, word, kind] = arguments else { panic!("task DIR PLACE WORD KIND, not {arguments:?}") };
     let place_taken = Journal::new(PathBuf::from(dir)).begin(place, word);
-    if kind == Kind::Batch.as_str() {
+    if kind == JobType::Batch.as_str() {
         wait::pause(Duration::from_millis(u64::from(std::process::id() % 16)));
     } else {
         loop {

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, path::Path};
 
-use crate::random::Dice;
+use crate::random::Rng;
 
 /// The unit that is written atomically.
 pub const SECTOR_LEN: usize = 4096;
@@ -127,18 +127,18 @@ impl Disk {
     ///
     /// # Errors
     /// Errors of the file.
-    pub fn cut(&mut self, dice: &mut Dice) -> io::Result<Cut> {
+    pub fn cut(&mut self, rng: &mut Rng) -> io::Result<Cut> {
         self.left = None;
         let all = self.written.len() as u64;
-        match dice.below(3) {
+        match rng.below(3) {
             0 => self.keep(|_| false),
             1 => {
-                let first = dice.below(all + 1);
+                let first = rng.below(all + 1);
                 self.keep(|at| at < first)
             }
             _ => {
-                let of_ten = 1 + dice.below(9);
-                self.keep(|_| dice.below(10) < of_ten)
+                let of_ten = 1 + rng.below(9);
+                self.keep(|_| rng.below(10) < of_ten)
             }
         }
     }
@@ -204,7 +204,7 @@ mod tests {
             write(&mut disk, 1, 3);
             write(&mut disk, 2, 3);
             assert_eq!([0, 1, 2].map(|number| sector(&disk, number)), [1, 3, 3]);
-            let cut = disk.cut(&mut Dice::new(seed)).unwrap();
+            let cut = disk.cut(&mut Rng::new(seed)).unwrap();
             assert_eq!(cut.kept + cut.lost, 3);
             let kept = [0, 1, 2].map(|number| sector(&disk, number));
             assert!(kept[0] == 1 && [1, 2, 3].contains(&kept[1]) && [0, 3].contains(&kept[2]), "{kept:?}");
@@ -224,7 +224,7 @@ mod tests {
                 .all(|done| *done)
         );
         assert!(!disk.is_on() && !disk.does(Ask::Read) && !disk.does(Ask::Change));
-        disk.cut(&mut Dice::new(1)).unwrap();
+        disk.cut(&mut Rng::new(1)).unwrap();
         assert!(disk.is_on() && disk.does(Ask::Change));
     }
 

@@ -19,11 +19,11 @@ use super::{
 };
 use crate::{
     crashes::{
-        job::Kind,
-        operation::{self, Fate, Operation, Request, Wanted},
+        job::JobType,
+        operation::{self, ExpectedState, Operation, Request, RequestOutcome},
     },
     http::{self, Peer},
-    random::Dice,
+    random::Rng,
     shown, wait,
 };
 
@@ -45,8 +45,8 @@ type Task = (String, String);
 #[derive(Debug)]
 pub struct Life {
     machine: Machine,
-    dice: Dice,
-    wanted: Wanted,
+    rng: Rng,
+    wanted: ExpectedState,
     words: u64,
     /// Batch tasks that were complete at the last check, and whose jobs were not changed since.
     complete: BTreeSet<Task>,
@@ -57,8 +57,8 @@ impl Life {
     pub fn new(seed: u64, components: &Components) -> Self {
         Self {
             machine: Machine::new(components),
-            dice: Dice::new(seed),
-            wanted: Wanted::default(),
+            rng: Rng::new(seed),
+            wanted: ExpectedState::default(),
             words: 0,
             complete: BTreeSet::new(),
         }
@@ -95,14 +95,14 @@ impl Life {
             }
             let (operation, fate) = self.operate(&boot)?;
             let (fate, cut) = match fate {
-                Some(fate) => (fate, self.machine.cut(boot, &mut self.dice)),
+                Some(fate) => (fate, self.machine.cut(boot, &mut self.rng)),
                 None => self.interrupt(boot, &operation),
             };
             println!(
                 "after cut {number}: as wanted {reached} s after power on; cut {} in {} ({}): {} sectors kept, {} lost",
                 number + 1,
                 operation.as_str(),
-                if fate == Fate::Open { "not answered" } else { "answered" },
+                if fate == RequestOutcome::Open { "not answered" } else { "answered" },
                 cut.kept,
                 cut.lost
             );
@@ -113,15 +113,15 @@ impl Life {
 
     /// Runs some operations to their answer; returns the one to interrupt, or one that was not answered in
     /// time.
-    fn operate(&mut self, boot: &Boot) -> Result<(Operation, Option<Fate>), String> {
-        for _ in 0..self.dice.below(3) {
+    fn operate(&mut self, boot: &Boot) -> Result<(Operation, Option<RequestOutcome>), String> {
+        for _ in 0..self.rng.below(3) {
             let operation = self.next();
             let answer = self.request(&boot.agent, &operation).map(|request| ask(&boot.agent, &request));
             let fate = match answer {
                 None => continue,
                 Some(answer) => fate(answer.as_ref()),
             };
-            if fate == Fate::Open {
+            if fate == RequestOutcome::Open {
                 return Ok((operation, Some(fate)));
             }
             self.settle(boot, &operation, &fate)?;
@@ -131,12 +131,12 @@ impl Life {
 
     /// Cuts the power while the agent works on the operation: at one of its first writes and flushes, or at
     /// any moment.
-    fn interrupt(&mut self, boot: Boot, operation: &Operation) -> (Fate, Cut) {
+    fn interrupt(&mut self, boot: Boot, operation: &Operation) -> (RequestOutcome, Cut) {
         let request = self.request(&boot.agent, operation);
-        let at_change = self.dice.below(4) != 0;
+        let at_change = self.rng.below(4) != 0;
         if at_change {
-            let changes = 1 << self.dice.below(CHANGES_BITS_MAX);
-            self.machine.fail_after(1 + self.dice.below(changes));
+            let changes = 1 << self.rng.below(CHANGES_BITS_MAX);
+            self.machine.fail_after(1 + self.rng.below(changes));
         }
         let peer = boot.agent.clone();
         let asked = std::thread::spawn(move || request.and_then(|request| ask(&peer, &request)));
@@ -146,14 +146,14 @@ impl Life {
                 wait::pause(Duration::from_millis(1));
             }
         } else {
-            wait::pause(Duration::from_millis(self.dice.below(MOMENT_MS_MAX)));
+            wait::pause(Duration::from_millis(self.rng.below(MOMENT_MS_MAX)));
         }
-        let cut = self.machine.cut(boot, &mut self.dice);
+        let cut = self.machine.cut(boot, &mut self.rng);
         (fate(asked.join().ok().flatten().as_ref()), cut)
     }
 
     /// Like [`operation::settle`], but retries: an emulated machine on a busy host may not answer at once.
-    fn settle(&mut self, boot: &Boot, operation: &Operation, fate: &Fate) -> Result<(), String> {
+    fn settle(&mut self, boot: &Boot, operation: &Operation, fate: &RequestOutcome) -> Result<(), String> {
         let deadline = Instant::now() + LIMIT;
         loop {
             match operation::settle(&mut self.wanted, operation, fate, &boot.agent) {
@@ -167,7 +167,7 @@ impl Life {
 
     fn next(&mut self) -> Operation {
         self.words += 1;
-        let operation = self.wanted.next_request(&mut self.dice, format!("w{}", self.words));
+        let operation = self.wanted.next_request(&mut self.rng, format!("w{}", self.words));
         if let Operation::Apply(work) | Operation::Update(work) | Operation::Scale(work) = &operation {
             self.complete.retain(|(place, _)| !place.starts_with(&format!("{}.", work.name)));
         }
@@ -179,7 +179,7 @@ impl Life {
     }
 
     /// Waits until the state is as wanted; returns the differences at the deadline, and all violations.
-    fn judge(&mut self, boot: &Boot, interrupted: Option<(Operation, Fate)>) -> Vec<String> {
+    fn judge(&mut self, boot: &Boot, interrupted: Option<(Operation, RequestOutcome)>) -> Vec<String> {
         if let Some((operation, fate)) = interrupted
             && let Err(why) = self.settle(boot, &operation, &fate)
         {
@@ -216,7 +216,7 @@ impl Life {
         let log = boot.log();
         let said = log.lines().filter(|line| words.iter().any(|word| line.contains(word)));
         broken.extend(said.map(|line| format!("said: {line}")));
-        let batches = self.wanted.jobs().filter(|work| work.kind == Kind::Batch);
+        let batches = self.wanted.jobs().filter(|work| work.kind == JobType::Batch);
         self.complete = batches
             .flat_map(|work| work.places().into_iter().map(|place| (place, work.word.clone())))
             .collect();
@@ -229,7 +229,7 @@ impl Life {
             return (Value::Null, vec!["nobody tells what runs".to_owned()]);
         };
         let mut open = Vec::new();
-        let services = self.wanted.jobs().filter(|work| work.kind == Kind::Service);
+        let services = self.wanted.jobs().filter(|work| work.kind == JobType::Service);
         let mut wanted: Vec<Task> = services
             .flat_map(|work| work.places().into_iter().map(|place| (place, work.word.clone())))
             .collect();
@@ -247,7 +247,7 @@ impl Life {
         }
         for name in operation::ASKED {
             let wanted = self.wanted.asked.get(name).map(|work| (work.word.clone(), work.count));
-            match operation::shown(&boot.agent, name) {
+            match operation::current_version(&boot.agent, name) {
                 Ok(shown) if shown == wanted => {}
                 shown => open.push(format!("{name}: wanted is {wanted:?}, shown is {shown:?}")),
             }
@@ -292,11 +292,13 @@ fn ask(peer: &Peer, request: &Request) -> Option<http::Answer> {
 }
 
 /// 503 means that the request was not stored in time, and may or may not be stored later.
-fn fate(answer: Option<&http::Answer>) -> Fate {
+fn fate(answer: Option<&http::Answer>) -> RequestOutcome {
     match answer {
-        Some(answer) if answer.status == 200 => Fate::Accepted,
-        Some(answer) if answer.status != 503 => Fate::Refused(format!("{} {}", answer.status, answer.body)),
-        Some(_) | None => Fate::Open,
+        Some(answer) if answer.status == 200 => RequestOutcome::Accepted,
+        Some(answer) if answer.status != 503 => {
+            RequestOutcome::Refused(format!("{} {}", answer.status, answer.body))
+        }
+        Some(_) | None => RequestOutcome::Open,
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     disk::{Cut, Disk},
     guest, nbd,
 };
-use crate::{http::Peer, ports, program::project, random::Dice, wait};
+use crate::{http::Peer, ports, program::project, random::Rng, wait};
 
 /// The parts of the machine.
 #[derive(Debug, Clone)]
@@ -121,10 +121,10 @@ impl Machine {
     ///
     /// # Panics
     /// If the disk can't be written.
-    pub fn cut(&mut self, boot: Boot, dice: &mut Dice) -> Cut {
+    pub fn cut(&mut self, boot: Boot, rng: &mut Rng) -> Cut {
         drop(boot);
         wait::until_true("the disk is left alone", || self.gone.load(Ordering::SeqCst) == self.boots);
-        self.disk().cut(dice).expect("the disk can be written")
+        self.disk().cut(rng).expect("the disk can be written")
     }
 
     /// Keeps its directory for debugging.

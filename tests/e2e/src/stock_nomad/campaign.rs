@@ -11,12 +11,12 @@ use std::{
 };
 
 use super::{
-    ground::Ground,
+    cluster::StockCluster,
     program::{Program, Version},
 };
 
 /// The function of a story.
-pub type Tell = fn(&mut Ground);
+pub type Tell = fn(&mut StockCluster);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Story {
@@ -56,7 +56,7 @@ pub struct Chapter {
     /// The name of the environment.
     pub title: &'static str,
     /// Creates the environment; `None` if the program can't provide it.
-    pub ground: fn(&Program) -> Option<Ground>,
+    pub ground: fn(&Program) -> Option<StockCluster>,
     /// The stories. None of them leaves jobs to the next one.
     pub stories: &'static [Story],
 }

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::ground::{Ground, is, text};
+use super::cluster::{StockCluster, is, text};
 
 /// The default `update` block.
 pub const UPDATE: &str = "update {\n  max_parallel = 3\n  min_healthy_time = \"1s\"\n  healthy_deadline = \"20s\"\n  progress_deadline = \"40s\"\n}\n";
@@ -42,7 +42,7 @@ pub fn sleeper(name: &str, count: u32) -> String {
     job(name, "service", &format!("{UPDATE}{}", group("g", &body)))
 }
 
-impl Ground {
+impl StockCluster {
     /// Returns all allocations of a job.
     pub fn allocs(&self, job: &str) -> Vec<Value> {
         // Version 1.1 has no `job allocs`.

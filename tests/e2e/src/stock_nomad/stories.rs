@@ -16,14 +16,14 @@ mod services;
 
 use super::{
     campaign::{Chapter, since, story},
-    ground::Ground,
+    cluster::StockCluster,
 };
 
 /// All stories. A new one needs a line here.
 pub const CHAPTERS: &[Chapter] = &[
     Chapter {
         title: "one server",
-        ground: |program| Some(Ground::plain(program)),
+        ground: |program| Some(StockCluster::plain(program)),
         stories: &[
             story("the node is ready within seconds, with its attributes and drivers", node::ready),
             story(
@@ -53,7 +53,7 @@ pub const CHAPTERS: &[Chapter] = &[
             since(1, 4, "checks are shown", services::checked),
             since(1, 5, "a task has an identity as a file", services::identity),
             since(1, 5, "metadata of the node is changed and read", node::metadata),
-            story("the node's own API answers the command line", node::own_door),
+            story("the node's own API answers the command line", node::node_api),
             // Before any drain: a node keeps the eligibility that it last received, with a heartbeat's
             // answer.
             story("a node that was purged registers again", node::purged),
@@ -91,7 +91,7 @@ pub const CHAPTERS: &[Chapter] = &[
     },
     Chapter {
         title: "three servers with certificates and tokens",
-        ground: |program| Some(guarded::ground(program)),
+        ground: |program| Some(guarded::start_cluster(program)),
         stories: &[
             story("certificates and tokens: a job runs and is read at both doors", guarded::works),
             story("nobody without a certificate is let in, at either door", guarded::no_certificate),

@@ -26,7 +26,7 @@ fn dir(agent: &Agent, id: &str) -> PathBuf {
 }
 
 /// Returns the report of `gc` by name: the reason, or until when an object is kept.
-fn told(agent: &Agent, arguments: &[&str]) -> Vec<(String, String)> {
+fn collected(agent: &Agent, arguments: &[&str]) -> Vec<(String, String)> {
     let printed = agent.cli(&[&["gc", "-o", "json"], arguments].concat()).success().stdout;
     let report: Value = serde_json::from_str(&printed).unwrap();
     let items = report["items"].as_array().unwrap().clone();
@@ -64,7 +64,7 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     let bad = agent.until_alloc("bad.g[0]", "failed", |alloc| alloc.status() == "failed");
     let pids = agent.members();
     let names = |told: &[(String, String)]| told.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    let dry = told(&agent, &["--dry-run"]);
+    let dry = collected(&agent, &["--dry-run"]);
     assert_eq!(names(&dry), ["good", "bad", "good.g[0]", "bad.g[0]"], "the failed one last");
     assert!(dry.iter().all(|(_, due)| due.is_empty()), "four hours and fifty of them: {dry:?}");
 
@@ -79,10 +79,10 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     agent.crash();
     assert!(!dir(&agent, &bad.id()).exists(), "and not made again");
 
-    assert_eq!(names(&told(&agent, &[])), ["good", "bad"], "with all that they had");
+    assert_eq!(names(&collected(&agent, &[])), ["good", "bad"], "with all that they had");
     agent.cli(&["wait", "--for=deleted", "good"]).success();
     agent.cli(&["wait", "--for=deleted", "bad"]).success();
-    assert_eq!(told(&agent, &[]), []);
+    assert_eq!(collected(&agent, &[]), []);
     for arguments in
         [&["status", "good"][..], &["logs", "bad.g[0]"], &["get", "jobs", "good"], &["drift", "good/t"]]
     {

@@ -234,7 +234,7 @@ fn whatever_answers_in_place_of_consul_no_task_is_touched_and_the_truth_is_told_
         agent.apply(&simple("told", &format!(", tags: [{tag}]")));
         agent.apply(&simple("beside", ""));
         agent.until_running("beside.g[0]", "t");
-        wait::until_true("it was asked", || proxy.answered() > 0);
+        wait::until_true("it was asked", || proxy.answer_count() > 0);
         assert_eq!(agent.single("told.g[0]", "t"), member, "{fault:?}");
         agent.cli(&["delete", "beside"]).success();
         proxy.set(Manner::Passed);

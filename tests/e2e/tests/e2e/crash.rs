@@ -70,7 +70,7 @@ fn what_apply_has_accepted_is_there_however_soon_the_agent_is_killed() {
         agent.apply(&timed(&name, 2000 + round));
         agent.kill();
         agent.launch();
-        assert_eq!(shown_version(&agent, &name), Some(2000 + round), "round {round}");
+        assert_eq!(current_sleep(&agent, &name), Some(2000 + round), "round {round}");
     }
     let all: Vec<u32> = (2000..2020).collect();
     wait::until_true("all of them run", || running(&agent) == all);
@@ -158,7 +158,7 @@ fn lose_the_database(lose: impl Fn(&std::path::Path)) {
     assert_eq!(agent.home.instance(), instance);
     agent.cli(&["wait", "first", "second"]).success();
     assert_eq!(agent.members(), members, "same processes\n{}", agent.log_tail());
-    assert_eq!(shown_version(&agent, "first"), Some(3001));
+    assert_eq!(current_sleep(&agent, "first"), Some(3001));
     // The version is in effect, not only displayed.
     agent.apply_and_wait(&timed("first", 3002));
     wait::until_true("the new version runs alone", || {
@@ -202,7 +202,7 @@ fn timed(name: &str, seconds: u32) -> String {
 }
 
 /// The sleeping time of the job's current version; none if there is no such job, or it is being deleted.
-fn shown_version(agent: &Agent, name: &str) -> Option<u32> {
+fn current_sleep(agent: &Agent, name: &str) -> Option<u32> {
     let answer = herdlet_e2e::http::get(&agent.peer(), &format!("/v1/job/{name}")).unwrap();
     if answer.status != 200 {
         return None;

@@ -22,7 +22,7 @@ const SRV: u16 = 33;
 
 /// The content of an answer: its code, its addresses, and the ports of its SRV records.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Told {
+struct DnsAnswer {
     rcode: u8,
     addresses: BTreeSet<Ipv4Addr>,
     ports: BTreeSet<u16>,
@@ -40,7 +40,7 @@ fn query(name: &str, kind: u16) -> Vec<u8> {
     query
 }
 
-fn over_udp(server: u16, name: &str, kind: u16) -> Told {
+fn over_udp(server: u16, name: &str, kind: u16) -> DnsAnswer {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(wait::PATIENCE)).unwrap();
     socket.connect(("127.0.0.1", server)).unwrap();
@@ -50,7 +50,7 @@ fn over_udp(server: u16, name: &str, kind: u16) -> Told {
     read(&answer[..length])
 }
 
-fn over_tcp(server: u16, name: &str, kind: u16) -> Told {
+fn over_tcp(server: u16, name: &str, kind: u16) -> DnsAnswer {
     let mut stream = TcpStream::connect(("127.0.0.1", server)).unwrap();
     stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
     let query = query(name, kind);
@@ -63,10 +63,10 @@ fn over_tcp(server: u16, name: &str, kind: u16) -> Told {
     read(&answer)
 }
 
-fn read(answer: &[u8]) -> Told {
+fn read(answer: &[u8]) -> DnsAnswer {
     let number = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
     assert_eq!((number(0), answer[2] & 0x82), (0x4711, 0x80), "an answer to this, and whole");
-    let mut told = Told { rcode: answer[3] & 15, ..Told::default() };
+    let mut told = DnsAnswer { rcode: answer[3] & 15, ..DnsAnswer::default() };
     // Skip the question: name, type and class.
     let mut at = after_name(answer, 12) + 4;
     for _ in 0..number(6) {
@@ -97,7 +97,7 @@ const SERVES_ON: Duration = Duration::from_secs(2);
 
 /// Looks up the service and sends requests to its instances, until `done` and until enough requests were sent
 /// or one failed. Returns the number of answers, and the failures.
-fn asked_until(server: u16, done: &AtomicBool) -> (u32, Vec<String>) {
+fn query_until(server: u16, done: &AtomicBool) -> (u32, Vec<String>) {
     let (mut answered, mut failed) = (0, Vec::new());
     while !done.load(Ordering::Relaxed) || (answered < 100 && failed.is_empty()) {
         let asked = Instant::now();
@@ -149,7 +149,7 @@ services:
 
     let done = AtomicBool::new(false);
     let (answered, failed) = std::thread::scope(|scope| {
-        let client = scope.spawn(|| asked_until(server, &done));
+        let client = scope.spawn(|| query_until(server, &done));
         let changed =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change(&mut agent, &text("second"))));
         done.store(true, Ordering::Relaxed);
@@ -160,7 +160,7 @@ services:
     assert!(failed.is_empty(), "{answered} answered, {} failed: {failed:?}", failed.len());
 
     agent.cli(&["delete", "web", "--wait"]).success();
-    assert_eq!(over_udp(server, "web.service.herdlet", A), Told { rcode: 3, ..Told::default() });
+    assert_eq!(over_udp(server, "web.service.herdlet", A), DnsAnswer { rcode: 3, ..DnsAnswer::default() });
     assert_eq!(over_tcp(server, "example.org", A).rcode, 5, "it asks nobody else");
     agent.finish();
 }

@@ -41,7 +41,7 @@ fn with_volume(agent: &mut Agent) -> (Member, std::path::PathBuf) {
 /// With reports by the kernel, four or more changes in sequence take about a second. The agent's inspections
 /// happen every 30 s, so with them alone they would take a minute and a half.
 #[track_caller]
-fn was_told_by_the_kernel(began: Instant) {
+fn assert_used_kernel_events(began: Instant) {
     assert!(
         began.elapsed() < Duration::from_secs(80),
         "not seen before the rare looks: {:?}",
@@ -107,7 +107,7 @@ fn a_volume_that_is_unmounted_again_as_soon_as_it_is_there_is_mounted_again() {
         wait::until_true("it is mounted", || rustix::mount::unmount(&point, UnmountFlags::DETACH).is_ok());
     }
     wait::until_true("it is mounted again", || is_ours(&point));
-    was_told_by_the_kernel(began);
+    assert_used_kernel_events(began);
     assert_eq!(agent.single("drift.g[0]", "t"), member);
     agent.finish();
 }
@@ -201,7 +201,7 @@ fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
         assert!(!dir.exists(), "it is not made anew");
         assert!(!host::is_alive(member.pid));
     }
-    was_told_by_the_kernel(began);
+    assert_used_kernel_events(began);
     agent.finish();
 }
 
@@ -226,7 +226,7 @@ fn what_is_deleted_inside_a_directory_of_ours_fails_the_task_too() {
         agent.until_alloc(&alloc, "fails", |alloc| alloc.failed("t"));
         assert!(!host::is_alive(member.pid));
     }
-    was_told_by_the_kernel(began);
+    assert_used_kernel_events(began);
     agent.finish();
 }
 

@@ -108,7 +108,7 @@ fn a_disk_that_fails_harms_no_task_and_is_used_again_when_it_works_again() {
     let refused = agent.cli(&["apply", "-f", &path]);
     assert_ne!(refused.code, 0, "{refused:?}");
     assert!(refused.stderr.contains("Input/output error"), "{refused:?}");
-    until_told(&agent, "Input/output error");
+    until_cause_shown(&agent, "Input/output error");
     assert_eq!(agent.members(), std::slice::from_ref(&member), "what runs runs on, nothing new was started");
 
     device.mend();
@@ -133,7 +133,7 @@ fn a_disk_that_turned_read_only_harms_no_task_is_told_and_a_new_agent_refuses_it
     let refused = agent.cli(&["apply", "-f", &path]);
     assert_ne!(refused.code, 0, "{refused:?}");
     assert!(refused.stderr.contains("Read-only file system"), "{refused:?}");
-    until_told(&agent, "Read-only file system");
+    until_cause_shown(&agent, "Read-only file system");
     assert_eq!(agent.members(), std::slice::from_ref(&member));
     agent.kill();
     let arguments = agent.agent_arguments();
@@ -158,7 +158,7 @@ fn a_disk_that_hangs_harms_no_task_and_keeps_none_from_being_stopped() {
     wait::until_true("the task is stopped all the same", || !host::is_alive(member.pid));
     let status = http::get(&agent.peer(), "/v1/herdlet/status").expect("questions are answered");
     assert_eq!(status.status, 200);
-    until_told(&agent, "state");
+    until_cause_shown(&agent, "state");
     device.go_on();
     let _ = asked.finish();
     wait::until_true("forgotten", || agent.alloc("old.g[0]").is_none());
@@ -306,7 +306,7 @@ impl Drop for Pids {
 }
 
 /// Waits until the status names the cause.
-fn until_told(agent: &Agent, cause: &str) {
+fn until_cause_shown(agent: &Agent, cause: &str) {
     wait::until("the cause is told", || {
         let answer = http::get(&agent.peer(), "/v1/herdlet/status").filter(|answer| answer.status == 200)?;
         answer.json()["degraded"].as_str()?.contains(cause).then_some(())

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::common::is_root;
 
 /// Servers, and an agent that is their node.
-pub(crate) struct Ground {
+pub(crate) struct NodeTest {
     runtime: tokio::runtime::Runtime,
     cluster: Cluster,
     _listeners: Vec<Listener>,
@@ -26,7 +26,7 @@ pub(crate) struct Ground {
     pub(crate) port: u16,
 }
 
-impl Ground {
+impl NodeTest {
     pub(crate) fn start() -> Self {
         Self::start_with("")
     }
@@ -94,7 +94,7 @@ impl Ground {
     }
 }
 
-impl Ground {
+impl NodeTest {
     /// Removes everything from the servers, and checks that nothing remains.
     pub(crate) fn finish(self) {
         {
@@ -138,7 +138,7 @@ fn a_job_of_the_servers_runs_is_updated_outlives_the_agent_and_ends() {
     if !is_root() {
         return;
     }
-    let mut ground = Ground::start();
+    let mut ground = NodeTest::start();
     let known = ground.cluster.read(|state| state.nodes[&ground.node].node.clone());
     assert_eq!((&*known.node_class, &*known.datacenter), ("edge", "dc1"));
     assert!(known.drivers["raw_exec"].healthy && known.attributes.contains_key("kernel.name"));
@@ -188,7 +188,7 @@ fn what_fails_is_told_with_its_code_and_what_is_not_built_with_its_name() {
     if !is_root() {
         return;
     }
-    let ground = Ground::start();
+    let ground = NodeTest::start();
     let mut job = service("bad", 1);
     job["Type"] = "batch".into();
     job["TaskGroups"][0]["Update"] = Value::Null;
@@ -216,7 +216,7 @@ fn servers_and_people_reach_what_runs_on_the_node() {
     if !is_root() {
         return;
     }
-    let ground = Ground::start();
+    let ground = NodeTest::start();
     let mut job = service("told", 1);
     job["TaskGroups"][0]["Tasks"][0]["Config"] =
         json!({ "command": "/bin/sh", "args": ["-c", "echo hello; exec sleep 100000"] });

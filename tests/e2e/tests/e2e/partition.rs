@@ -38,7 +38,7 @@ struct Net {
 }
 
 impl Net {
-    fn lay() -> Self {
+    fn create() -> Self {
         let hold = || {
             let mut command = Command::new("unshare");
             command.args(["--net", "sleep", "100000"]).stdin(Stdio::null());
@@ -131,7 +131,7 @@ fn servers(pid: u32) -> (Cluster, tokio::runtime::Handle, String) {
     receive.recv_timeout(wait::PATIENCE).unwrap()
 }
 
-struct Ground {
+struct PartitionTest {
     net: Net,
     cluster: Cluster,
     runtime: tokio::runtime::Handle,
@@ -139,9 +139,9 @@ struct Ground {
     node: NodeId,
 }
 
-impl Ground {
+impl PartitionTest {
     fn start() -> Self {
-        let net = Net::lay();
+        let net = Net::create();
         let (cluster, runtime, address) = servers(net.servers.id());
         let setup = Setup::default()
             .config("cluster: {http_addr: 127.0.0.1, http_port: 4646}\n")
@@ -233,7 +233,7 @@ fn past_its_ttl_a_node_behind_a_wall_does_what_each_job_says() {
         return;
     }
     for ways in [&[SERVERS, AGENT][..], &[AGENT], &[SERVERS]] {
-        let ground = Ground::start();
+        let ground = PartitionTest::start();
         let second = 1_000_000_000_i64;
         let lost = ground.submit("lost", Value::Null);
         let stops = ground.submit("stops", json!({ "StopOnClientAfter": 10 * second }));
@@ -258,7 +258,7 @@ fn servers_hear_of_addresses_that_come_and_go() {
     if !is_root() || environment::program("ip").is_none() || environment::program("nsenter").is_none() {
         return;
     }
-    let ground = Ground::start();
+    let ground = PartitionTest::start();
     let has = |address: &str| {
         ground.cluster.read(|state| {
             let resources = state.nodes[&ground.node].node.node_resources.as_ref().unwrap();
@@ -277,7 +277,7 @@ fn servers_hear_of_addresses_that_come_and_go() {
     ground.finish();
 }
 
-impl Ground {
+impl PartitionTest {
     /// Removes everything from the servers, and checks that nothing remains.
     fn finish(self) {
         {

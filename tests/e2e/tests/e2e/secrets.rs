@@ -64,13 +64,13 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
 
     assert_eq!(http::socket_mode(&agent.home.socket()), Some(0o600));
     let mut open = Vec::new();
-    look(&agent.home.state(), &mut open);
+    find_readable(&agent.home.state(), &mut open);
     assert!(open.is_empty(), "others may enter: {open:?}");
     agent.finish();
 }
 
 /// Finds directories and files below `dir` that other users could read if the parent directories let them in.
-fn look(dir: &Path, open: &mut Vec<String>) {
+fn find_readable(dir: &Path, open: &mut Vec<String>) {
     let mode = fs::metadata(dir).unwrap().mode() & 0o777;
     // Closed directories protect their contents. Tasks of other users must be able to enter allocation
     // directories.
@@ -92,7 +92,7 @@ fn look(dir: &Path, open: &mut Vec<String>) {
             open.push(format!("{} {:o}", path.display(), found.mode() & 0o777));
         }
         if found.is_dir() {
-            look(&path, open);
+            find_readable(&path, open);
         } else if found.mode() & 0o002 != 0 && !found.is_symlink() {
             open.push(format!("{} {:o}", path.display(), found.mode() & 0o777));
         }

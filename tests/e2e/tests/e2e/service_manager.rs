@@ -28,7 +28,7 @@ fn listen(manager: UnixDatagram) -> mpsc::Receiver<String> {
 
 /// Waits for a notification with this line. Earlier ones are dropped.
 #[track_caller]
-fn until_said(manager: &mpsc::Receiver<String>, line: &str) {
+fn until_notified(manager: &mpsc::Receiver<String>, line: &str) {
     wait::until_true(line, || manager.try_iter().any(|text| text.lines().any(|said| said == line)));
 }
 
@@ -41,15 +41,15 @@ fn it_is_told_when_the_agent_is_ready_how_far_it_is_that_it_turns_and_that_it_en
     let mut agent = Agent::prepare(setup);
     let manager = listen(agent.launch_unready());
     let gate = agent.home.path().join("gate");
-    until_said(&manager, "READY=1");
-    until_said(&manager, "WATCHDOG=1");
+    until_notified(&manager, "READY=1");
+    until_notified(&manager, "WATCHDOG=1");
     let script = format!("until test -e {}; do sleep 0.1; done; exit 7", gate.display());
     agent.apply(&job("web", "service", "", &[shell("t", &script, "restart: {attempts: 0}")]));
-    until_said(&manager, "STATUS=1/1 converged");
+    until_notified(&manager, "STATUS=1/1 converged");
     std::fs::write(gate, "").unwrap();
-    until_said(&manager, "STATUS=0/1 converged");
+    until_notified(&manager, "STATUS=0/1 converged");
     agent.cli(&["delete", "web", "--wait"]).success();
-    until_said(&manager, "STATUS=0/0 converged");
+    until_notified(&manager, "STATUS=0/0 converged");
     agent.terminate();
-    until_said(&manager, "STOPPING=1");
+    until_notified(&manager, "STOPPING=1");
 }

@@ -16,7 +16,7 @@ use crate::{
 const TASKS: usize = 60;
 
 /// The policy tolerates one lost attempt; a second one fails the task permanently.
-fn wanted() -> String {
+fn manifest() -> String {
     let group = format!("count: {TASKS}\nrestart: {{attempts: 1, interval: 10m, delay: 1s, mode: fail}}");
     job("many", "service", &group, &[sleeper("t", "")])
 }
@@ -48,7 +48,7 @@ fn what_could_not_start_for_want_of_processes_has_lost_no_attempt() {
     let mut agent = Agent::start();
     group.take(agent.pid());
     group.limit("60");
-    agent.apply(&wanted());
+    agent.apply(&manifest());
     // If supervisors are not in the agent's cgroup, all tasks start.
     let is_short = wait::until("the limit is met, or all tasks run", || {
         let is_short = agent.cli(&["explain", "many"]).stdout.contains("Resource temporarily unavailable");
@@ -72,7 +72,7 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
     let mut agent = Agent::prepare(Default::default());
     agent.set_shell("ulimit -S -n 96");
     agent.launch();
-    let path = agent.manifest(&wanted()).display().to_string();
+    let path = agent.manifest(&manifest()).display().to_string();
     let asked = agent.spawn(&["apply", "-f", &path]);
     // Its API may lack descriptors too.
     wait::until_true("the limit is met", || {
@@ -86,7 +86,7 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     prlimit(pid, Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let _ = asked.finish();
-    agent.apply(&wanted());
+    agent.apply(&manifest());
     assert_nothing_was_counted(&agent);
     agent.finish();
 }

@@ -95,7 +95,7 @@ impl Traefik {
     }
 
     /// Sends a request through Traefik; returns the body, or the failure.
-    fn asked(&self) -> Result<String, String> {
+    fn request(&self) -> Result<String, String> {
         match http::get(&Peer::Port(self.port), "/") {
             Some(answer) if answer.status == 200 => Ok(answer.body),
             Some(answer) => Err(format!("{}: {}", answer.status, answer.body)),
@@ -105,10 +105,10 @@ impl Traefik {
 
     /// Sends requests until `done` and until enough were sent or one failed. Returns the number of answers,
     /// and the failures.
-    fn asked_until(&self, done: &AtomicBool) -> (u32, Vec<String>) {
+    fn request_until(&self, done: &AtomicBool) -> (u32, Vec<String>) {
         let (mut answered, mut failed) = (0, Vec::new());
         while !done.load(Ordering::Relaxed) || (answered < 100 && failed.is_empty()) {
-            match self.asked() {
+            match self.request() {
                 Ok(_) => answered += 1,
                 Err(why) => failed.push(why),
             }
@@ -136,16 +136,16 @@ struct Story<'s> {
 
 impl Story<'_> {
     /// Rolls out, scales and restarts the service while sending requests through `proxies`.
-    fn tell(mut self, proxies: &[Traefik]) {
+    fn run_changes(mut self, proxies: &[Traefik]) {
         self.agent.apply_and_wait(&(self.manifest)("first"));
         for proxy in proxies {
-            wait::until_true("Traefik routes to the service", || proxy.asked().as_deref() == Ok("first\n"));
+            wait::until_true("Traefik routes to the service", || proxy.request().as_deref() == Ok("first\n"));
             wait::until_true("Traefik knows both replicas", || proxy.servers() == 2);
         }
         let done = AtomicBool::new(false);
         let asked: Vec<_> = std::thread::scope(|scope| {
             let clients: Vec<_> =
-                proxies.iter().map(|proxy| scope.spawn(|| proxy.asked_until(&done))).collect();
+                proxies.iter().map(|proxy| scope.spawn(|| proxy.request_until(&done))).collect();
             let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.change(proxies)));
             done.store(true, Ordering::Relaxed);
             let asked = clients.into_iter().map(|client| client.join().unwrap()).collect();
@@ -154,7 +154,7 @@ impl Story<'_> {
         });
         for ((answered, failed), proxy) in asked.into_iter().zip(proxies) {
             assert!(failed.is_empty(), "{answered} answered, {} failed: {failed:?}", failed.len());
-            assert_eq!(proxy.asked().as_deref(), Ok("second\n"));
+            assert_eq!(proxy.request().as_deref(), Ok("second\n"));
         }
     }
 
@@ -210,7 +210,7 @@ fn no_request_through_traefik_fails_while_its_service_is_rolled_scaled_and_resta
     let proxies = proxies(&program, &agent, Catalogue::Nomad(api));
     let manifest = |release: &str| web(&python, release);
     let listed = |agent: &Agent| http::get(&agent.peer(), "/v1/service/web").unwrap().body;
-    Story { agent: &mut agent, manifest: &manifest, listed: &listed }.tell(&proxies);
+    Story { agent: &mut agent, manifest: &manifest, listed: &listed }.run_changes(&proxies);
     drop(proxies);
     agent.finish();
 }
@@ -224,7 +224,7 @@ fn none_fails_either_where_traefik_learns_of_the_service_from_consul() {
     let proxies = proxies(&program, &agent, Catalogue::Consul(consul.port()));
     let manifest = |release: &str| web(&python, release).replace("provider: nomad", "provider: consul");
     let listed = |_: &Agent| consul.get("/v1/health/service/web?passing").unwrap().body;
-    Story { agent: &mut agent, manifest: &manifest, listed: &listed }.tell(&proxies);
+    Story { agent: &mut agent, manifest: &manifest, listed: &listed }.run_changes(&proxies);
     drop(proxies);
     agent.finish();
 }

@@ -18,9 +18,9 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use crate::common::{is_root, job, sleeper, volume};
 
 /// Another user's process in a place of the agent's processes.
-struct Stranger(Child);
+struct ForeignProcess(Child);
 
-impl Stranger {
+impl ForeignProcess {
     /// Starts it with the name of a supervisor of `home`, in `cgroup` if there is one.
     fn new(home: &Home, cgroup: Option<&Path>) -> Self {
         use std::os::unix::process::CommandExt;
@@ -39,7 +39,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for ForeignProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -100,9 +100,9 @@ fn what_looks_like_ours_and_is_not_survives_every_sweep() {
     ];
     let mut made = Made(vec![cgroups.join(&nobodys)]);
     made.0.extend(groups.iter().cloned());
-    let mut strangers: Vec<Stranger> =
-        groups.iter().map(|dir| Stranger::new(&agent.home, Some(dir))).collect();
-    strangers.push(Stranger::new(&agent.home, None));
+    let mut strangers: Vec<ForeignProcess> =
+        groups.iter().map(|dir| ForeignProcess::new(&agent.home, Some(dir))).collect();
+    strangers.push(ForeignProcess::new(&agent.home, None));
     // A record of an unknown instance, and a mount in our directory that belongs to no object.
     let record = runtime(&nobodys).join("attempts").join(ATTEMPT);
     fs::create_dir_all(record.parent().unwrap()).unwrap();
@@ -122,7 +122,7 @@ fn what_looks_like_ours_and_is_not_survives_every_sweep() {
     agent.launch();
     agent.cli(&["delete", "kept", "--wait"]).success();
 
-    assert!(strangers.iter().all(Stranger::is_alive), "{}", agent.log_tail());
+    assert!(strangers.iter().all(ForeignProcess::is_alive), "{}", agent.log_tail());
     assert!(groups.iter().all(|dir| dir.is_dir()));
     assert!(record.exists() && mountpoint.join("precious").exists());
     assert!(host::is_alive(kept.pid) && others_record.exists());

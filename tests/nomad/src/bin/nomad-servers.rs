@@ -50,7 +50,7 @@ async fn main() -> ExitCode {
             Some(line) = lines.recv() => command(&cluster, line.trim()),
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
         }
-        let now = cluster.read(shown);
+        let now = cluster.read(state_text);
         if now != told {
             print!("{now}");
             told = now;
@@ -82,7 +82,7 @@ fn command(cluster: &Cluster, line: &str) {
             let over: Vec<_> = over.map(|alloc| alloc.id.clone()).collect();
             over.iter().for_each(|id| state.collect(id));
         }),
-        "status" => print!("{}", cluster.read(shown)),
+        "status" => print!("{}", cluster.read(state_text)),
         "" => {}
         other => println!("unknown command {other:?}; known: {WORDS}"),
     }
@@ -94,7 +94,7 @@ fn read(path: &str) -> Result<serde_json::Value, String> {
     Ok(job.get_mut("Job").map(serde_json::Value::take).unwrap_or(job))
 }
 
-fn shown(state: &State) -> String {
+fn state_text(state: &State) -> String {
     let nodes = state
         .nodes
         .values()

@@ -41,7 +41,7 @@ const KEPT: usize = 1_000;
 
 impl Server {
     /// The answer set by a test, if any.
-    pub(super) fn said(&self, call: &Call) -> Option<Answer> {
+    pub(super) fn scripted_answer(&self, call: &Call) -> Option<Answer> {
         let said = lock(&self.cluster.answers).get(&call.method).cloned()?;
         self.keep(call);
         Some(Ok(said))

@@ -14,7 +14,7 @@ use herdlet_plan::{
 };
 
 use super::{Life, SECOND, turn::Release};
-use crate::sim::{machine::AttemptKey, met::Kind};
+use crate::sim::{coverage::Kind, machine::AttemptKey};
 
 /// A turn that could not be stored.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Life {
     /// Whether there is no room for what an operation makes.
     pub(super) fn has_no_room(&mut self, part: Part) -> bool {
         let makes_files = part.row().medium == Medium::Files;
-        self.is_full() && makes_files && self.dice.one_in(2)
+        self.is_full() && makes_files && self.rng.one_in(2)
     }
 
     /// Keeps a turn until it can be stored.
@@ -99,8 +99,8 @@ impl Life {
 
     /// Somebody sets the clock.
     pub(super) fn set_clock(&mut self) {
-        let by = self.dice.below(JUMP_MAX) as i64;
-        let (by, kind) = if self.dice.one_in(2) { (by, Kind::ClockForth) } else { (-by, Kind::ClockBack) };
+        let by = self.rng.below(JUMP_MAX) as i64;
+        let (by, kind) = if self.rng.one_in(2) { (by, Kind::ClockForth) } else { (-by, Kind::ClockBack) };
         self.met.note(kind);
         self.set_clock_by(by);
     }
@@ -118,7 +118,7 @@ impl Life {
         if records.is_empty() {
             return;
         }
-        let key = records[self.dice.below(records.len() as u64) as usize];
+        let key = records[self.rng.below(records.len() as u64) as usize];
         self.tale.note(self.now_ns, || format!("the record of attempt {} of {} is damaged", key.2, key.0));
         self.met.note(Kind::RecordDamaged);
         if let Some(event) = self.machine.damage(key) {
@@ -142,7 +142,7 @@ impl Life {
         if live.is_empty() {
             return Ok(());
         }
-        let id = live[self.dice.below(live.len() as u64) as usize];
+        let id = live[self.rng.below(live.len() as u64) as usize];
         self.rebuild_state(id)
     }
 
@@ -157,7 +157,8 @@ impl Life {
         let known = Durable::rebuilt(spec, newest, self.now());
         self.stored.insert(RecordKey::AllocState(id), RecordValue::AllocState(known.into()));
         // What is still on its way to its record when the state is made anew, nobody can know of: the two don't come together.
-        self.ghosts.retain(|ghost| !matches!(&ghost.action.op.target, Target::Alloc(of, _) if *of == id));
+        self.late_starts
+            .retain(|ghost| !matches!(&ghost.action.op.target, Target::Alloc(of, _) if *of == id));
         self.machine.forget(id);
         self.promises.forget_history(id);
         if let Some(shown) = self.allocs.get_mut(&id) {

@@ -25,7 +25,7 @@ use herdlet_plan::{
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::{deployments, jobs::checks_of, machine::Thing, met::Kind, probe};
+use crate::sim::{coverage::Kind, deployments, jobs::checks_of, machine::Thing, probe};
 
 /// On what an operation is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +43,9 @@ impl Life {
     pub(super) fn gather(&mut self) -> Result<(), String> {
         let now_ns = self.now_ns;
         let mut index = 0;
-        while index < self.ghosts.len() {
-            if self.ghosts[index].effect_at <= now_ns {
-                let mut ghost = self.ghosts.swap_remove(index);
+        while index < self.late_starts.len() {
+            if self.late_starts[index].effect_at <= now_ns {
+                let mut ghost = self.late_starts.swap_remove(index);
                 self.tale.note(now_ns, || "a start of the dead agent arrives".to_owned());
                 self.effect(&mut ghost)?;
             } else {
@@ -79,10 +79,10 @@ impl Life {
                 if let Some(outcome) = flight.outcome {
                     self.tale.outcome(now_ns, &flight.action, &outcome);
                     self.promises.end(&flight.action, &outcome);
-                    if self.faults.doubled_one_in > 0 && self.dice.one_in(self.faults.doubled_one_in) {
+                    if self.faults.doubled_one_in > 0 && self.rng.one_in(self.faults.doubled_one_in) {
                         self.met.note(Kind::DoubledOutcome);
                         let again = Event::Outcome(flight.action.op.clone(), outcome.clone());
-                        self.mail.push((now_ns + self.dice.below(SECOND), again));
+                        self.event_queue.push((now_ns + self.rng.below(SECOND), again));
                     }
                     self.events.push(Event::Outcome(flight.action.op, outcome));
                 }
@@ -91,9 +91,9 @@ impl Life {
             }
         }
         let mut index = 0;
-        while index < self.mail.len() {
-            if self.mail[index].0 <= now_ns {
-                let (_, event) = self.mail.swap_remove(index);
+        while index < self.event_queue.len() {
+            if self.event_queue[index].0 <= now_ns {
+                let (_, event) = self.event_queue.swap_remove(index);
                 self.events.push(event);
             } else {
                 index += 1;
@@ -109,7 +109,7 @@ impl Life {
     pub(super) fn turn(&mut self) -> Result<(), String> {
         let now = self.now();
         self.launches.see_clock(now.wall);
-        let mut turn = std::mem::take(&mut self.sheet);
+        let mut turn = std::mem::take(&mut self.turn);
         self.idle_turns = if self.events.is_empty() { self.idle_turns + 1 } else { 0 };
         for event in self.events.drain(..) {
             self.steps += 1;
@@ -143,7 +143,7 @@ impl Life {
     fn commit(&mut self, turn: Turn) -> Result<(), String> {
         if self.faults.crash_one_in > 0
             && !turn.records.is_empty()
-            && self.dice.one_in(self.faults.crash_one_in)
+            && self.rng.one_in(self.faults.crash_one_in)
         {
             // Killed before the commit: the turn has never been.
             self.met.note(Kind::CrashAtCommit);
@@ -180,7 +180,7 @@ impl Life {
             self.met.note(Kind::CheckRestart);
         }
         turn.notes.clear();
-        self.sheet = turn;
+        self.turn = turn;
         Ok(())
     }
 
@@ -228,13 +228,13 @@ impl Life {
         if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
             return Err(format!("two operations at once on {:?}", action.op.target));
         }
-        let slow = self.faults.slow_one_in > 0 && self.dice.one_in(self.faults.slow_one_in);
+        let slow = self.faults.slow_one_in > 0 && self.rng.one_in(self.faults.slow_one_in);
         if slow {
             self.met.note(Kind::SlowOperation);
         }
         let latency = if slow { 40 * SECOND } else { 1_000_000 };
-        let effect_at = self.now_ns + 1 + self.dice.below(latency);
-        let done_at = effect_at + self.dice.below(latency / 2);
+        let effect_at = self.now_ns + 1 + self.rng.below(latency);
+        let done_at = effect_at + self.rng.below(latency / 2);
         let overdue_at = self.now_ns + action.timeout.as_nanos().unsigned_abs();
         let overdue_at = (overdue_at < done_at).then_some(overdue_at);
         self.flights.push(Flight { action, effect_at, done_at, overdue_at, outcome: None });
@@ -246,7 +246,7 @@ impl Life {
         let now_ns = self.now_ns;
         let waits = |flight: &&mut Flight| flight.action.op == *start && flight.outcome.is_none();
         if let Some(flight) = self.flights.iter_mut().find(waits)
-            && self.dice.one_in(2)
+            && self.rng.one_in(2)
         {
             self.met.note(Kind::WithdrawnStart);
             let why = "it was taken back".to_owned();
@@ -448,7 +448,7 @@ impl Life {
     /// Does what the operation does, or fails.
     pub(super) fn effect(&mut self, flight: &mut Flight) -> Result<(), String> {
         self.steps += 1;
-        let faulty = self.faults.failing_one_in > 0 && self.dice.one_in(self.faults.failing_one_in);
+        let faulty = self.faults.failing_one_in > 0 && self.rng.one_in(self.faults.failing_one_in);
         if faulty && self.machine.may_fail(&flight.action) {
             self.met.note(Kind::Failure);
             if let (Verb::Up, Target::Alloc(_, part)) = (&flight.action.verb, &flight.action.op.target)
@@ -456,12 +456,12 @@ impl Life {
             {
                 self.met.note(Kind::FailedDownload);
             }
-            let class = match self.dice.below(8) {
+            let class = match self.rng.below(8) {
                 0 => FailureClass::Fatal,
                 1 => FailureClass::Recoverable,
                 _ => FailureClass::Retry,
             };
-            flight.outcome = Some(Outcome::Failed { class, why: "the dice said so".to_owned() });
+            flight.outcome = Some(Outcome::Failed { class, why: "the rng said so".to_owned() });
             return Ok(());
         }
         if flight.action.verb == Verb::Up
@@ -482,7 +482,7 @@ impl Life {
         if matches!(outcome, Outcome::Pending { .. }) {
             self.met.note(Kind::PendingPart);
         }
-        let lost = self.faults.lost_one_in > 0 && self.dice.one_in(self.faults.lost_one_in);
+        let lost = self.faults.lost_one_in > 0 && self.rng.one_in(self.faults.lost_one_in);
         flight.outcome = Some(match flight.action.verb {
             Verb::Up | Verb::Down | Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. }
                 if lost =>
@@ -496,7 +496,7 @@ impl Life {
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
-            | Verb::Look
+            | Verb::Inspect
             | Verb::Ask
             | Verb::Start { .. }
             | Verb::Withdraw
@@ -520,8 +520,8 @@ impl Life {
         for id in due {
             let hard = self.faults.failing_one_in > 0;
             let status = match hard {
-                true if self.dice.one_in(3) => CheckStatus::Failure,
-                true if self.dice.one_in(6) => CheckStatus::Warning,
+                true if self.rng.one_in(3) => CheckStatus::Failure,
+                true if self.rng.one_in(6) => CheckStatus::Warning,
                 true | false => CheckStatus::Success,
             };
             if status == CheckStatus::Failure {

@@ -15,8 +15,8 @@ fn key(id: &str) -> JobKey {
     JobKey { namespace: "default".into(), id: id.into() }
 }
 
-fn read(owned: &Owned, dir: &Path) -> Wanted {
-    Wanted::of(read_folder(dir, &Drivers::built_in(), &owning(owned)), owned)
+fn read(owned: &Owned, dir: &Path) -> FolderDiff {
+    FolderDiff::of(read_folder(dir, &Drivers::built_in(), &owning(owned)), owned)
 }
 
 #[test]

@@ -26,13 +26,14 @@ fn batch(id: &str, ended: &[(i64, bool)]) -> (Arc<JobView>, Vec<Arc<AllocView>>)
     (Arc::new(job_view(&spec, 0)), ended.iter().enumerate().map(alloc).collect())
 }
 
-fn chosen(rules: Rules, jobs: &[Arc<JobView>], allocs: &[Arc<AllocView>], hours: i64) -> Vec<Ended> {
+fn chosen(rules: Rules, jobs: &[Arc<JobView>], allocs: &[Arc<AllocView>], hours: i64) -> Vec<Collectable> {
     let now = UnixNanos(THEN.0 + hours * HOUR);
-    let seen = Seen { jobs, allocs, is_owned: &|key| &*key.id == "owned", usage: Usage::default(), now };
+    let seen =
+        CollectorInput { jobs, allocs, is_owned: &|key| &*key.id == "owned", usage: Usage::default(), now };
     choose(&rules, &seen).into_iter().map(|choice| choice.ended).collect()
 }
 
-fn told(chosen: &[Ended]) -> Vec<(&str, Option<Due>)> {
+fn names(chosen: &[Collectable]) -> Vec<(&str, Option<Due>)> {
     chosen.iter().map(|ended| (ended.name.as_str(), ended.due)).collect()
 }
 
@@ -40,13 +41,13 @@ fn told(chosen: &[Ended]) -> Vec<(&str, Option<Due>)> {
 fn a_job_stays_for_as_long_as_the_rules_say_and_goes_with_its_allocations() {
     let (job, allocs) = batch("backup", &[(0, false), (1, false)]);
     let early = chosen(Rules::default(), &[Arc::clone(&job)], &allocs, 2);
-    assert_eq!(told(&early), [("backup", None), ("backup.g[0]", None), ("backup.g[1]", None)]);
+    assert_eq!(names(&early), [("backup", None), ("backup.g[0]", None), ("backup.g[1]", None)]);
     assert_eq!(
         early[0].message, "kept for 3h0m0s more (job_gc_threshold is 4h0m0s)",
         "its last task ended after one hour"
     );
     let late = chosen(Rules::default(), &[job], &allocs, 5);
-    assert_eq!(told(&late), [("backup", Some(Due::Age))]);
+    assert_eq!(names(&late), [("backup", Some(Due::Age))]);
     assert_eq!(late[0].message, "ended longer ago than job_gc_threshold (4h0m0s)");
 }
 
@@ -65,7 +66,10 @@ fn what_is_not_over_or_would_run_again_stays() {
     let jobs = [owned, running, Arc::new(waiting), service];
     let allocs = [owned_allocs, running_allocs, waiting_allocs].concat();
     let chosen = chosen(Rules::default(), &jobs, &allocs, 500);
-    assert!(chosen.iter().all(|ended| ended.kind == EndedKind::Alloc && ended.due.is_none()), "{chosen:?}");
+    assert!(
+        chosen.iter().all(|ended| ended.kind == CollectableKind::Alloc && ended.due.is_none()),
+        "{chosen:?}"
+    );
     assert_eq!(chosen.len(), 3);
 }
 
@@ -80,10 +84,10 @@ fn what_is_stopped_is_over_whatever_it_was() {
     let parent = Job { parameterized: Some(Default::default()), ..Job::clone(&job("import", "g", "t")) };
     let jobs = [stopped(service), stopped(parent)];
     let over = chosen(Rules::default(), &jobs, &batch, 5);
-    assert_eq!(told(&over), [("web", Some(Due::Age)), ("import", Some(Due::Age))]);
+    assert_eq!(names(&over), [("web", Some(Due::Age)), ("import", Some(Due::Age))]);
     let mut running = batch;
     Arc::make_mut(&mut running[0]).tasks[0].state = TaskStatus::Running;
-    assert_eq!(told(&chosen(Rules::default(), &jobs[..1], &running, 5)), []);
+    assert_eq!(names(&chosen(Rules::default(), &jobs[..1], &running, 5)), []);
 }
 
 #[test]
@@ -91,9 +95,10 @@ fn the_oldest_directories_go_first_and_failures_last() {
     let (job, allocs) = batch("j", &[(1, true), (3, false), (2, false), (4, false)]);
     let rules = Rules { gc_max_allocs: 2, job_gc_threshold: Duration::MAX, ..Rules::default() };
     let chosen = chosen(rules, &[job], &allocs, 5);
-    let allocs: Vec<_> = chosen.iter().filter(|ended| ended.kind == EndedKind::Alloc).cloned().collect();
+    let allocs: Vec<_> =
+        chosen.iter().filter(|ended| ended.kind == CollectableKind::Alloc).cloned().collect();
     assert_eq!(
-        told(&allocs),
+        names(&allocs),
         [("j.g[2]", Some(Due::Count)), ("j.g[1]", Some(Due::Count)), ("j.g[3]", None), ("j.g[0]", None)]
     );
     assert_eq!(allocs[0].message, "4 allocations have ended; gc_max_allocs is 2");
@@ -105,7 +110,7 @@ fn a_disk_that_fills_takes_one_after_the_other() {
     let due = |disk, inodes| {
         let (now, usage) = (UnixNanos(THEN.0 + 3 * HOUR), Usage { disk, inodes });
         let jobs = [Arc::clone(&job)];
-        let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
+        let seen = CollectorInput { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
         let first = choose(&Rules::default(), &seen);
         let due = first.iter().filter(|choice| choice.ended.due.is_some());
         due.map(|choice| (choice.ended.name.clone(), choice.ended.message.clone())).collect::<Vec<_>>()
@@ -125,7 +130,7 @@ fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
     let due = |job: &Arc<JobView>, hours: i64| {
         let (now, usage) = (UnixNanos(THEN.0 + hours * HOUR), Usage { disk: 99, inodes: 0 });
         let jobs = [Arc::clone(job)];
-        let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
+        let seen = CollectorInput { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
         let chosen = choose(&Rules::default(), &seen);
         let told = |choice: &Choice| (choice.ended.name.clone(), choice.ended.due);
         chosen.iter().map(told).collect::<Vec<_>>()
@@ -137,9 +142,10 @@ fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
     Arc::make_mut(&mut allocs[0]).quarantined = false;
     let now = UnixNanos(THEN.0 + 500 * HOUR);
     let jobs = [left_alone];
-    let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage: Usage::default(), now };
+    let seen =
+        CollectorInput { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage: Usage::default(), now };
     let chosen = choose(&Rules::default(), &seen);
-    assert!(chosen.iter().all(|choice| choice.ended.kind == EndedKind::Alloc), "{chosen:?}");
+    assert!(chosen.iter().all(|choice| choice.ended.kind == CollectableKind::Alloc), "{chosen:?}");
     assert_eq!(chosen.len(), 3, "the allocations of such a job can be collected");
 }
 
@@ -149,7 +155,13 @@ fn the_next_job_is_waited_for_and_a_clock_that_was_set_back_collects_nothing() {
     let allocs = [a_allocs, b_allocs].concat();
     let due = |hours: i64| {
         let (now, jobs) = (UnixNanos(THEN.0 + hours * HOUR), [Arc::clone(&a), Arc::clone(&b)]);
-        let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage: Usage::default(), now };
+        let seen = CollectorInput {
+            jobs: &jobs,
+            allocs: &allocs,
+            is_owned: &|_| false,
+            usage: Usage::default(),
+            now,
+        };
         let choices = choose(&Rules::default(), &seen);
         let due = choices.iter().filter(|choice| choice.ended.due.is_some()).count();
         (due, next_due(&Rules::default(), &choices, now))

@@ -15,7 +15,7 @@ use herdlet_base::{durable, paths};
 use herdlet_plan::{
     job::JobState,
     record::RecordKey,
-    shared::volume::{Fate, Origin, VolumeState},
+    shared::volume::{Origin, VolumeIntent, VolumeState},
     state::Durable,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -61,7 +61,7 @@ pub struct VolumeFile {
     pub(crate) commit: u64,
     pub volume: Volume,
     /// What happens to the volume.
-    pub(crate) fate: Fate,
+    pub(crate) fate: VolumeIntent,
 }
 
 /// `ended/<allocation>.json`.

@@ -90,7 +90,7 @@ impl StateDir {
             name_of(&instance).map_err(|errno| io_error("inspect the instance of", state)(errno.into()))?;
         match ask(&name) {
             Answer::Ours { pid, stream } => {
-                let holder = pid.map(|pid| Holder { pid, state: told(stream) });
+                let holder = pid.map(|pid| Holder { pid, state: read_state_dir(stream) });
                 let locked = "its name".to_owned();
                 Err(ClaimError::InstanceInUse { path: state.to_owned(), locked, instance, holder })
             }
@@ -196,15 +196,15 @@ impl StateDir {
     }
 
     fn in_use(&self, locked: String, pid: Option<u32>) -> ClaimError {
-        let state = |pid| state_of(pid, &self.instance).or_else(|| self.state_told_by(pid));
+        let state = |pid| state_of(pid, &self.instance).or_else(|| self.state_dir_of(pid));
         let holder = pid.map(|pid| Holder { pid, state: state(pid) });
         ClaimError::InstanceInUse { path: self.path.clone(), locked, instance: self.instance.clone(), holder }
     }
 
     /// Asks the holder for its state directory: an agent that is not root cannot see another one's files.
-    fn state_told_by(&self, holder: u32) -> Option<PathBuf> {
+    fn state_dir_of(&self, holder: u32) -> Option<PathBuf> {
         match ask(&self.name().ok()?) {
-            Answer::Ours { pid: Some(pid), stream } if pid == holder => told(stream),
+            Answer::Ours { pid: Some(pid), stream } if pid == holder => read_state_dir(stream),
             Answer::Ours { .. } | Answer::Strangers | Answer::Refused | Answer::Full => None,
         }
     }
@@ -286,7 +286,7 @@ fn ask(address: &SocketAddrUnix) -> Answer {
 }
 
 /// Reads the state directory that the holder of the name reports.
-fn told(stream: tokio::net::UnixStream) -> Option<PathBuf> {
+fn read_state_dir(stream: tokio::net::UnixStream) -> Option<PathBuf> {
     let mut stream = stream.into_std().ok()?;
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(TOLD_MAX)).ok()?;

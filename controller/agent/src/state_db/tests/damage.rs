@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, fs};
 
 use herdlet_api_types::AllocId;
-use herdlet_base::{mounts::kernel, paths::attempt_name, safe_fs::Dir, test_ground::Ground};
+use herdlet_base::{mounts::kernel, paths::attempt_name, safe_fs::Dir, test_env::TestEnv};
 use herdlet_plan::{
     event::Command,
     record::{Record, RecordKey, RecordValue},
-    shared::volume::Fate,
+    shared::volume::VolumeIntent,
     state::{Run, Stage},
 };
 use herdlet_runtime::{CommitIndex, Store};
@@ -242,8 +242,8 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
     expected.insert("gone".to_owned(), (0, true));
     assert_eq!(jobs(&opened.records), expected);
     let after = content(&opened.records);
-    assert_eq!(fates(&opened.records)["v"], Fate::Dropped);
-    assert_eq!(fates(&opened.records)["late"], Fate::Wanted);
+    assert_eq!(fates(&opened.records)["v"], VolumeIntent::Dropped);
+    assert_eq!(fates(&opened.records)["late"], VolumeIntent::Desired);
     drop(opened);
     let again = open(dir.path());
     assert_eq!(content(&again.records), after);
@@ -327,7 +327,7 @@ fn a_job_whose_file_cannot_be_read_is_not_taken_for_deleted_where_the_database_f
     let opened = open(dir.path());
     let found = jobs(&opened.records);
     assert!(!found["a"].1 && !found["late"].1 && found["gone"].1, "{found:?}");
-    assert_eq!(fates(&opened.records)["v"], Fate::Wanted);
+    assert_eq!(fates(&opened.records)["v"], VolumeIntent::Desired);
 }
 
 /// The job is unknown, so nothing of it is touched.
@@ -347,7 +347,7 @@ fn where_the_database_is_lost_too_the_allocations_of_an_unreadable_file_are_left
 /// space.
 #[test]
 fn a_full_disk_is_told_and_survived() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     fs::create_dir(ground.path().join("disk")).unwrap();
     kernel::mount_tmpfs(&Dir::open(&ground.path().join("disk")).unwrap(), 3 << 20, 0o700).unwrap();
     let dir = ground.path().join("disk");
@@ -372,9 +372,9 @@ fn a_full_disk_is_told_and_survived() {
 }
 
 /// A random number generator with the same sequence in every run.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
@@ -396,7 +396,7 @@ fn bytes_changed_at_random_never_panic_and_never_lose_an_accepted_job() {
     let expected = jobs(&open(origin.path()).records);
     let intact = fs::read(paths(origin.path()).database()).unwrap();
     let unclean = fs::read(paths(crashed.path()).database()).unwrap();
-    let mut dice = Dice(42);
+    let mut dice = Rng(42);
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for run in 0..120 {
         let dir = scratch();

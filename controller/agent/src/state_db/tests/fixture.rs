@@ -22,7 +22,7 @@ use herdlet_plan::{
     job::capacity::Room,
     op::Key,
     record::{Record, RecordKey, RecordValue},
-    shared::volume::Fate,
+    shared::volume::VolumeIntent,
     state::{Durable, Run, TaskState},
     time::{BootId, Now},
     turn::Turn,
@@ -117,7 +117,7 @@ pub(super) fn states(records: &[(RecordKey, RecordValue)]) -> BTreeMap<AllocId, 
 }
 
 /// The fate of each volume.
-pub(super) fn fates(records: &[(RecordKey, RecordValue)]) -> BTreeMap<String, Fate> {
+pub(super) fn fates(records: &[(RecordKey, RecordValue)]) -> BTreeMap<String, VolumeIntent> {
     let fate = |(_, value): &(RecordKey, RecordValue)| match value {
         RecordValue::Volume(state) => Some((state.spec.name.clone(), state.fate)),
         RecordValue::Meta(_)

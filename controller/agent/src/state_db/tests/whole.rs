@@ -109,7 +109,7 @@ fn accepted_files_follow_versions_deletion_and_purging() {
     let config = VolumeState {
         spec: volume("c"),
         origin: Origin::Config,
-        fate: herdlet_plan::shared::volume::Fate::Wanted,
+        fate: herdlet_plan::shared::volume::VolumeIntent::Desired,
         path: None,
     };
     let put = Record::Put(RecordKey::Volume("c".to_owned()), RecordValue::Volume(config.into()));

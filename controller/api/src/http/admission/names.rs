@@ -30,7 +30,7 @@ pub struct Names {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Stranger {
+pub(crate) enum HostRefusal {
     /// It has no `Host` header, more than one, or an invalid one.
     #[error("the request must have one Host header, with a host and a port")]
     Malformed,
@@ -56,7 +56,7 @@ pub(crate) enum Stranger {
     UnnamedPage,
 }
 
-impl Stranger {
+impl HostRefusal {
     pub(super) fn code(&self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
@@ -140,17 +140,17 @@ impl Names {
     }
 
     /// Judges a request without a token or anything else that a web page could not send.
-    pub(super) fn judge(&self, head: &Parts, naming: Naming) -> Result<(), Stranger> {
-        let host = asked(head)?;
+    pub(super) fn judge(&self, head: &Parts, naming: Naming) -> Result<(), HostRefusal> {
+        let host = named_authorities(head)?;
         let is_ours = |authority: &Authority| naming == Naming::Verified || self.is_ours(authority);
         if let Some((text, authority)) = host.iter().find(|(_, authority)| !is_ours(authority)) {
-            return Err(Stranger::Host { text: (*text).to_owned(), name: authority.host.to_string() });
+            return Err(HostRefusal::Host { text: (*text).to_owned(), name: authority.host.to_string() });
         }
         let host = host.last().map(|(_, authority)| authority);
         match Purpose::of(head) {
             Purpose::Read => Ok(()),
             Purpose::Change => self.judge_page(&head.headers, host),
-            Purpose::ChangeByGet if is_unnamed_page(&head.headers) => Err(Stranger::UnnamedPage),
+            Purpose::ChangeByGet if is_unnamed_page(&head.headers) => Err(HostRefusal::UnnamedPage),
             Purpose::ChangeByGet => self.judge_page(&head.headers, host),
         }
     }
@@ -168,7 +168,7 @@ impl Names {
         }
     }
 
-    fn judge_page(&self, headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Stranger> {
+    fn judge_page(&self, headers: &HeaderMap, host: Option<&Authority>) -> Result<(), HostRefusal> {
         let mut origins = headers.get_all(header::ORIGIN).iter();
         let (origin, second) = (origins.next(), origins.next());
         let site = headers.get(SITE);
@@ -177,7 +177,7 @@ impl Names {
             // Another port of this host is the same site but another origin.
             let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
             return match site.filter(|site| !is_own(site)) {
-                Some(site) => Err(Stranger::Page(site.to_str().unwrap_or("not readable").to_owned())),
+                Some(site) => Err(HostRefusal::Page(site.to_str().unwrap_or("not readable").to_owned())),
                 None => Ok(()),
             };
         };
@@ -186,7 +186,7 @@ impl Names {
         let is_own = |page: &Authority| !is_cross && host.is_some_and(|host| host.is_of(page));
         match page {
             Some(page) if is_own(&page) || self.allows_page(&page) => Ok(()),
-            Some(_) | None => Err(Stranger::Page(text.to_owned())),
+            Some(_) | None => Err(HostRefusal::Page(text.to_owned())),
         }
     }
 
@@ -206,17 +206,17 @@ impl Names {
 
 /// The authorities that a request names, as text and parsed: its `Host` header, then its target, which has precedence (RFC 9112
 /// §3.2.2). Empty if neither is required (HTTP/1.0, which no browser speaks).
-fn asked(head: &Parts) -> Result<Vec<(&str, Authority)>, Stranger> {
+fn named_authorities(head: &Parts) -> Result<Vec<(&str, Authority)>, HostRefusal> {
     let mut named = head.headers.get_all(header::HOST).iter();
     let (host, second) = (named.next(), named.next());
     let target = head.uri.authority().map(|authority| authority.as_str());
     let must_say = head.version == Version::HTTP_11 || target.is_none() && head.version > Version::HTTP_11;
     if second.is_some() || host.is_none() && must_say {
-        return Err(Stranger::Malformed);
+        return Err(HostRefusal::Malformed);
     }
-    let host = host.map(|host| host.to_str().map_err(|_| Stranger::Malformed)).transpose()?;
+    let host = host.map(|host| host.to_str().map_err(|_| HostRefusal::Malformed)).transpose()?;
     let read = |text| Some((text, Authority::parse(text)?));
-    host.into_iter().chain(target).map(|text| read(text).ok_or(Stranger::Malformed)).collect()
+    host.into_iter().chain(target).map(|text| read(text).ok_or(HostRefusal::Malformed)).collect()
 }
 
 /// What a request does, for the check of web pages.

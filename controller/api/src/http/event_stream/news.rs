@@ -16,12 +16,12 @@ pub(super) struct Reader {
     pub(super) shared: Arc<Shared>,
     pub(super) topics: Topics,
     pub(super) read: Read,
-    pub(super) known: Known,
+    pub(super) known: KnownObjects,
 }
 
 /// The state that a reader already knows or did not ask for.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownObjects {
     jobs: BTreeMap<JobKey, KnownJob>,
     services: BTreeMap<String, Registration>,
     /// The number of evaluations.
@@ -37,7 +37,7 @@ struct KnownJob {
     deployments: BTreeMap<DeploymentId, u64>,
 }
 
-impl Known {
+impl KnownObjects {
     /// The present state.
     pub(super) fn now(shared: &Shared) -> Self {
         let services = shared.catalog.all().into_iter().filter(|one| services::is_listed(&shared.model, one));
@@ -109,7 +109,7 @@ impl Reader {
         let kind = if view.is_stopped() { "JobDeregistered" } else { "JobRegistered" };
         let mut events = Vec::new();
         if before.modify_index != view.modify_index {
-            events.extend(self.event(about(kind), || json!({ "Job": jobs::shown(&view) })));
+            events.extend(self.event(about(kind), || json!({ "Job": jobs::to_json(&view) })));
         }
         let is_news = |id: &DeploymentId, at: u64| before.deployments.get(id) != Some(&at);
         let news = view.deployments.iter().filter(|one| is_news(&one.id, one.modify_index));
@@ -179,7 +179,7 @@ impl Reader {
                 filter_keys: &[&one.job().id],
                 index: one.index(),
             };
-            self.event(about, || json!({ "Evaluation": evaluations::shown(&self.shared, one) }))
+            self.event(about, || json!({ "Evaluation": evaluations::to_json(&self.shared, one) }))
         };
         new.iter().filter_map(event).collect()
     }

@@ -151,11 +151,11 @@ impl Call {
         Self { answer, ..self }
     }
 
-    pub(super) const fn asked_as(self, request: RequestRule) -> Self {
+    pub(super) const fn with_request(self, request: RequestRule) -> Self {
         Self { request, ..self }
     }
 
-    pub(super) const fn shown_as(self, response: ResponseRule) -> Self {
+    pub(super) const fn with_response(self, response: ResponseRule) -> Self {
         Self { response, ..self }
     }
 }

@@ -4,7 +4,7 @@ use super::{
     Verb::{Any, Delete, Get, Put},
     *,
 };
-use crate::http::{self, Limits, Listener, fixture::Ground};
+use crate::http::{self, Limits, Listener, fixture::ApiFixture};
 
 fn find_on_node(verb: Verb, path: &str) -> Result<(&'static Route, PathParams), Missing> {
     let method = match verb {
@@ -147,7 +147,7 @@ fn what_is_not_built_is_known_by_whole_parts() {
 /// Sends a request for each row to the local API.
 #[tokio::test]
 async fn the_local_api_answers_as_its_column_says() {
-    let api = Ground::new();
+    let api = ApiFixture::new();
     let listener = Listener::unix(&api.socket()).await.unwrap();
     api.serve(listener, http::router(Arc::clone(&api.shared)), None, Limits::default());
     let client = reqwest::Client::builder().unix_socket(api.socket()).build().unwrap();

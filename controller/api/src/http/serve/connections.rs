@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Accepted, Face, Limits,
+    Accepted, Frontend, Limits,
     refusal::{FORBIDDEN, FULL, PEER_FULL, Refusal},
 };
 use crate::{
@@ -40,7 +40,7 @@ const REFUSAL_MAX: Duration = Duration::from_secs(1);
 pub(crate) const REFUSALS_MAX: usize = 16;
 
 pub(super) struct Connections {
-    face: Face,
+    face: Frontend,
     /// The address of the listener.
     listener: Option<SocketAddr>,
     closing: CancellationToken,
@@ -57,7 +57,7 @@ struct Taken {
 }
 
 impl Connections {
-    pub(super) fn new(face: Face, listener: Option<SocketAddr>, closing: CancellationToken) -> Self {
+    pub(super) fn new(face: Frontend, listener: Option<SocketAddr>, closing: CancellationToken) -> Self {
         let Limits { connections_max, per_peer_max, .. } = face.limits;
         Self {
             face,
@@ -140,7 +140,7 @@ impl Connections {
 
     /// The router of one connection. Layers around a router with a single service cost little.
     fn router(&self, caller: Caller) -> Router {
-        let Face { router, access, admission, .. } = &self.face;
+        let Frontend { router, access, admission, .. } = &self.face;
         let gate = Gate {
             access: access.clone(),
             admission: Arc::clone(admission),
@@ -159,7 +159,7 @@ impl Connections {
     {
         let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
         self.tasks.spawn(async move {
-            let _ = tokio::time::timeout(REFUSAL_MAX, refusal.tell(Lingering::new(stream))).await;
+            let _ = tokio::time::timeout(REFUSAL_MAX, refusal.send(Lingering::new(stream))).await;
             drop(place);
         });
     }

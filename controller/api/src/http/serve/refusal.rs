@@ -34,7 +34,7 @@ impl Refusal {
     }
 
     /// Sends the refusal, as far as the peer's buffer takes it, and closes the connection.
-    pub(super) async fn tell<S>(self, mut stream: S) -> std::io::Result<()>
+    pub(super) async fn send<S>(self, mut stream: S) -> std::io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {

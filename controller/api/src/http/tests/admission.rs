@@ -17,7 +17,7 @@ async fn status(url: String, method: Method, headers: &[(&str, &str)]) -> Status
     request.send().await.unwrap().status()
 }
 
-fn token(ground: &Ground) -> Token {
+fn token(ground: &ApiFixture) -> Token {
     let path = ground.dir.path().join("token");
     std::fs::write(&path, TOKEN).unwrap();
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -26,7 +26,7 @@ fn token(ground: &Ground) -> Token {
 
 #[tokio::test]
 async fn metrics_are_told_to_no_name_that_was_made_to_lead_here() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
     let url = || format!("{base}/metrics");
     assert_eq!(status(url(), Method::GET, &[]).await, 200);
@@ -43,7 +43,7 @@ async fn metrics_are_told_to_no_name_that_was_made_to_lead_here() {
 async fn pages_of_metrics_are_made_one_at_a_time() {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    let mut ground = Ground::new();
+    let mut ground = ApiFixture::new();
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = (Arc::clone(&now), Arc::clone(&most));
     Arc::get_mut(&mut ground.shared).unwrap().metrics = Box::new(move |_, _| {
@@ -62,7 +62,7 @@ async fn pages_of_metrics_are_made_one_at_a_time() {
 
 #[tokio::test]
 async fn a_token_and_the_socket_need_no_name() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let base = ground.tcp(router(Arc::clone(&ground.shared)), Some(token(&ground))).await;
     let jobs = || format!("{base}/v1/jobs");
@@ -83,7 +83,7 @@ async fn a_token_and_the_socket_need_no_name() {
 
 #[tokio::test]
 async fn guesses_are_slowed_down_and_a_right_token_never() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let base = ground.tcp(router(Arc::clone(&ground.shared)), Some(token(&ground))).await;
     let ask =
         async |given: &str| status(format!("{base}/v1/jobs"), Method::GET, &[("x-nomad-token", given)]).await;
@@ -103,7 +103,7 @@ async fn guesses_are_slowed_down_and_a_right_token_never() {
 async fn an_address_has_its_share_of_connections_and_others_have_theirs() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let listener = Listener::tcp("127.0.0.1:0").await.unwrap();
     let address = listener.address().unwrap();
     let limits = Limits { connections_max: 32, per_peer_max: 4, ..Limits::default() };

@@ -55,7 +55,7 @@ where
 /// 28 of 400 answers were lost, and half of those to larger bodies.
 #[tokio::test]
 async fn no_answer_is_lost_on_any_route_whether_its_body_is_read_or_not() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let tcp = ground.tcp(router(Arc::clone(&ground.shared)), None).await;
     let tcp = tcp.trim_start_matches("http://");

@@ -14,7 +14,7 @@ use herdlet_plan::event::Command;
 use super::*;
 use crate::http::{ServeError, TokenError, error::ApiError, serve::REFUSALS_MAX};
 
-fn token_file(ground: &Ground, text: &str, mode: u32) -> PathBuf {
+fn token_file(ground: &ApiFixture, text: &str, mode: u32) -> PathBuf {
     let path = ground.dir.path().join("token");
     std::fs::write(&path, text).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -23,7 +23,7 @@ fn token_file(ground: &Ground, text: &str, mode: u32) -> PathBuf {
 
 #[tokio::test]
 async fn tcp_wants_the_token() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let token = Token::read(&token_file(&ground, "0123456789abcdef0123\n", 0o600)).unwrap();
     assert_eq!(format!("{token:?}"), "Token(…)");
     let base = ground.tcp(router(Arc::clone(&ground.shared)), Some(token)).await;
@@ -45,7 +45,7 @@ async fn tcp_wants_the_token() {
 
 #[test]
 fn unfit_token_files_are_refused() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let read = |text: &str, mode| Token::read(&token_file(&ground, text, mode));
     assert!(matches!(read("0123456789abcdef0123", 0o604), Err(TokenError::Public { .. })));
     assert!(matches!(read("short", 0o600), Err(TokenError::Unfit { .. })));
@@ -57,7 +57,7 @@ fn unfit_token_files_are_refused() {
 
 #[tokio::test]
 async fn the_socket_is_private_and_never_stolen() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let mode = std::fs::metadata(ground.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -77,7 +77,7 @@ async fn the_socket_is_private_and_never_stolen() {
 /// An agent whose socket had been deleted could not be reached until it was restarted.
 #[tokio::test]
 async fn a_socket_that_is_deleted_is_made_again() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let reached = async || {
         let reached = async {
@@ -106,7 +106,7 @@ async fn a_socket_that_is_deleted_is_made_again() {
 
 #[tokio::test]
 async fn a_huge_body_is_refused() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let body = vec![b' '; 9 * 1024 * 1024];
     let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await;
@@ -121,7 +121,7 @@ async fn a_huge_body_is_refused() {
 async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
     use axum::response::IntoResponse as _;
 
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.store.send_replace(StoreHealth::Degraded {
         since: herdlet_runtime::Now { boot_ns: 0, wall_ns: 0 },
         failures: 2,
@@ -145,7 +145,7 @@ async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
 
 #[tokio::test]
 async fn more_connections_than_allowed_are_told_so() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits { connections_max: 2, ..Limits::default() }).await;
     let open = async || UnixStream::connect(ground.socket()).await.unwrap();
     let (first, _second) = (open().await, open().await);
@@ -174,7 +174,7 @@ async fn more_connections_than_allowed_are_told_so() {
 // agent's file descriptors, and no task could start.
 #[tokio::test]
 async fn of_very_many_connections_only_a_few_are_told_why_they_are_not_served() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits { connections_max: 1, ..Limits::default() }).await;
     let open = async || UnixStream::connect(ground.socket()).await.unwrap();
     let _served = open().await;
@@ -198,7 +198,7 @@ async fn of_very_many_connections_only_a_few_are_told_why_they_are_not_served() 
 
 #[tokio::test]
 async fn a_body_of_somebody_without_the_token_is_not_read() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let token = Token::read(&token_file(&ground, "0123456789abcdef0123\n", 0o600)).unwrap();
     let base = ground.tcp(router(Arc::clone(&ground.shared)), Some(token)).await;
     let mut stream = tokio::net::TcpStream::connect(base.trim_start_matches("http://")).await.unwrap();
@@ -213,7 +213,7 @@ async fn a_body_of_somebody_without_the_token_is_not_read() {
 
 #[tokio::test]
 async fn strangers_can_not_fill_the_socket_by_the_network() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let listener = Listener::tcp("127.0.0.1:0").await.unwrap();
     let address = listener.address().unwrap();
@@ -230,7 +230,7 @@ async fn strangers_can_not_fill_the_socket_by_the_network() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_drips_is_given_up() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let (client, server) = tokio::io::duplex(4_096);
     let routes = router(Arc::clone(&ground.shared));
     let closing = ground.shared.closing.clone();
@@ -257,7 +257,7 @@ async fn a_body_that_drips_is_given_up() {
 
 #[tokio::test]
 async fn deep_json_is_refused() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     for (open, close) in [("[", "]"), (r#"{"files":["#, "]}"), (r#"{"x":"#, "}")] {
         let body = format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
@@ -268,7 +268,7 @@ async fn deep_json_is_refused() {
 
 #[tokio::test]
 async fn a_header_that_is_too_long_is_refused() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let mut stream = UnixStream::connect(ground.socket()).await.unwrap();
     let field = "x".repeat(2 * Limits::default().header_bytes_max);
@@ -287,7 +287,7 @@ async fn a_header_that_is_too_long_is_refused() {
 
 #[tokio::test]
 async fn a_client_that_never_finishes_its_header_is_hung_up_on() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits { header_max: Duration::from_millis(50), ..Limits::default() }).await;
     let mut slow = UnixStream::connect(ground.socket()).await.unwrap();
     slow.write_all(b"GET /healthz HTT").await.unwrap();
@@ -299,7 +299,7 @@ async fn a_client_that_never_finishes_its_header_is_hung_up_on() {
 
 #[tokio::test]
 async fn too_many_header_fields_are_refused() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let mut stream = UnixStream::connect(ground.socket()).await.unwrap();
     let fields: String = (0..100).map(|index| format!("x-{index}: y\r\n")).collect();

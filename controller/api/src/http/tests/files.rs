@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-async fn ground() -> (Ground, AllocId, PathBuf) {
-    let ground = Ground::new();
+async fn test_env() -> (ApiFixture, AllocId, PathBuf) {
+    let ground = ApiFixture::new();
     let web = job("web", "front", "a.b");
     let view = alloc_view(&web, 0, 7);
     let id = view.spec.id;
@@ -31,7 +31,7 @@ async fn ground() -> (Ground, AllocId, PathBuf) {
 
 #[tokio::test]
 async fn files_are_listed_described_and_read() {
-    let (ground, id, task) = ground().await;
+    let (ground, id, task) = test_env().await;
     let ask = async |what: &str, query: &str| ground.get(&format!("/v1/client/fs/{what}/{id}?{query}")).await;
     let list: Vec<Value> = serde_json::from_str(&ask("ls", "path=/").await.1).unwrap();
     let names: Vec<_> = list.iter().map(|info| info["Name"].as_str().unwrap()).collect();
@@ -79,7 +79,7 @@ async fn files_are_listed_described_and_read() {
 /// The agent may be root, and tasks write to these directories: nothing outside of them may be read.
 #[tokio::test]
 async fn nothing_that_a_task_plants_leads_elsewhere() {
-    let (ground, id, task) = ground().await;
+    let (ground, id, task) = test_env().await;
     let outside = ground.dir.path().join("outside");
     let local = task.join("local");
     symlink(&outside, local.join("file")).unwrap();
@@ -126,7 +126,7 @@ async fn nothing_that_a_task_plants_leads_elsewhere() {
 
 #[tokio::test]
 async fn a_followed_file_is_told_as_it_grows_shrinks_and_goes() {
-    let (ground, id, task) = ground().await;
+    let (ground, id, task) = test_env().await;
     let path = task.join("local/text");
     let mut answer = ground
         .http()

@@ -7,7 +7,7 @@ use super::*;
 
 #[tokio::test]
 async fn lists_come_in_pages_in_either_direction() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let allocs: Vec<_> = [0x33, 0x11, 0x22].iter().map(|seed| alloc_view(&web, 0, *seed)).collect();
     ground.show(9, &[job_view(&web, 2)], &allocs);
@@ -43,7 +43,7 @@ async fn lists_come_in_pages_in_either_direction() {
 
 #[tokio::test]
 async fn lists_that_have_no_pages_take_a_filter_too() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let (web, db) = (job("web", "front", "httpd"), job("db", "g", "t"));
     ground.show(9, &[job_view(&web, 2), job_view(&db, 0)], &[alloc_view(&web, 0, 0x11)]);
     ground.unix(Limits::default()).await;

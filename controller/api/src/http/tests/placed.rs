@@ -7,11 +7,11 @@ use herdlet_api_types::alloc::{Desired, ServerSide};
 use herdlet_manifest::fixture;
 use herdlet_plan::event::Command;
 
-use super::Ground;
+use super::ApiFixture;
 
 #[tokio::test]
 async fn jobs_of_servers_are_shown_and_refused() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let (own, web) = (fixture::job("own", "g", "t"), fixture::job("web", "front", "httpd"));
     let mut alloc = fixture::alloc_view(&web, 0, 7);
     let server =

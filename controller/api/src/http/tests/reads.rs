@@ -8,7 +8,7 @@ use super::*;
 
 #[tokio::test]
 async fn an_allocation_has_nomads_shape() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
     ground.show(5, &[job_view(&web, 0)], std::slice::from_ref(&view));
@@ -25,7 +25,7 @@ async fn an_allocation_has_nomads_shape() {
 
 #[tokio::test]
 async fn lists_are_filtered_and_name_their_index() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     ground.show(9, &[job_view(&web, 2)], &[alloc_view(&web, 0, 0x11), alloc_view(&web, 1, 0x22)]);
     ground.unix(Limits::default()).await;
@@ -48,7 +48,7 @@ async fn lists_are_filtered_and_name_their_index() {
 
 #[tokio::test]
 async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let client = ground.unix(Limits::default()).await;
     let web = job("web", "front", "httpd");
     ground.show(4, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
@@ -68,7 +68,7 @@ async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
 
 #[tokio::test]
 async fn versions_are_told_newest_first_in_both_forms() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let past = herdlet_api_types::view::JobVersion {
         version: 1,
@@ -92,7 +92,7 @@ async fn versions_are_told_newest_first_in_both_forms() {
 
 #[tokio::test]
 async fn scaling_is_told_in_nomads_form() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let mut scaled = herdlet_api_types::scaling::ScalingEvents::default();
     for count in [Some(3), None] {
@@ -126,7 +126,7 @@ async fn scaling_is_told_in_nomads_form() {
 
 #[tokio::test]
 async fn a_blocking_query_waits_for_the_next_commit() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     ground.show(5, &[job_view(&web, 0)], &[]);
     ground.unix(Limits::default()).await;
@@ -150,7 +150,7 @@ async fn a_blocking_query_waits_for_the_next_commit() {
 
 #[tokio::test]
 async fn what_can_not_be_answered_is_refused_in_plain_text() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
     let id = view.spec.id;
@@ -203,7 +203,7 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
 
 #[tokio::test]
 async fn all_problems_of_manifests_come_back_with_their_places() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let client = ground.unix(Limits::default()).await;
     let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec: {typ: service, groups: [{name: a, tsks: []}]}\n";
     let files =
@@ -220,7 +220,7 @@ async fn all_problems_of_manifests_come_back_with_their_places() {
 
 #[tokio::test]
 async fn probes_tell_how_the_agent_is() {
-    let mut ground = Ground::new();
+    let mut ground = ApiFixture::new();
     let shared = Arc::get_mut(&mut ground.shared).unwrap();
     shared.vitals = Box::new(|| Vitals {
         not_ready: Some("restoring".to_owned()),
@@ -256,7 +256,7 @@ async fn probes_tell_how_the_agent_is() {
 
 #[tokio::test]
 async fn metrics_come_in_the_format_that_is_asked_for() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
     let page = async |accept: Option<&str>| {
         let request = reqwest::Client::new().get(format!("{base}/metrics"));
@@ -278,7 +278,7 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
 
 #[tokio::test]
 async fn to_apply_nothing_is_a_mistake_that_names_the_file() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let body = r#"{"files":[{"name":"empty.yaml","text":" "}]}"#;
     let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await.unwrap();

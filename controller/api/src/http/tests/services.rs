@@ -22,7 +22,7 @@ fn result(status: CheckStatus) -> CheckResult {
 /// Proxies that route by this list need every change at once, committed or not.
 #[tokio::test]
 async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of_each_change() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
     ground.show(5, &[job_view(&web, 0)], std::slice::from_ref(&view));
@@ -73,7 +73,7 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
 }
 
 /// A blocking query, and its final answer.
-fn reader(ground: &Ground, path: &str) -> tokio::task::JoinHandle<Vec<Value>> {
+fn reader(ground: &ApiFixture, path: &str) -> tokio::task::JoinHandle<Vec<Value>> {
     let (http, url) = (ground.http(), format!("http://localhost{path}"));
     tokio::spawn(async move {
         let now = http.get(&url).send().await.unwrap();
@@ -89,7 +89,7 @@ async fn pause() {
 
 #[tokio::test]
 async fn a_waiting_reader_sleeps_through_changes_of_other_services() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let (web, db) = (job("web", "front", "httpd"), job("db", "g", "t"));
     let (one, two, other) = (alloc_view(&web, 0, 7), alloc_view(&web, 1, 8), alloc_view(&db, 0, 9));
     let passing = |view: &AllocView| AllocView { checks: vec![result(CheckStatus::Success)], ..view.clone() };
@@ -125,7 +125,7 @@ async fn a_waiting_reader_sleeps_through_changes_of_other_services() {
 
 #[tokio::test]
 async fn all_instances_are_shown_to_who_asks_for_all_and_as_many_as_are_chosen() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let allocs: Vec<_> = [0x11, 0x22, 0x33].iter().map(|seed| alloc_view(&web, 0, *seed)).collect();
     ground.show(5, &[job_view(&web, 0)], &allocs);
@@ -166,7 +166,7 @@ async fn all_instances_are_shown_to_who_asks_for_all_and_as_many_as_are_chosen()
 
 #[tokio::test]
 async fn an_entry_is_deleted_by_its_id_and_its_owner_is_told_of() {
-    let mut ground = Ground::new();
+    let mut ground = ApiFixture::new();
     let (sender, mut events) = tokio::sync::mpsc::channel(4);
     let catalog = Arc::new(BuiltIn::new(sender));
     Arc::get_mut(&mut ground.shared).unwrap().catalog = Arc::clone(&catalog);
@@ -199,7 +199,7 @@ async fn an_entry_is_deleted_by_its_id_and_its_owner_is_told_of() {
 /// A proxy that follows the topic `Service` reads the list after each event: both must agree.
 #[tokio::test]
 async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let mut view = alloc_view(&web, 0, 7);
     ground.show(5, &[job_view(&web, 0)], std::slice::from_ref(&view));

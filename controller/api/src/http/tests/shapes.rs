@@ -85,8 +85,8 @@ const SHAPES: &[(&str, &str, &str)] = &[
     ("/v1/agent/members", "", "ServerName ServerRegion ServerDC Members"),
 ];
 
-async fn ground() -> (Ground, String) {
-    let ground = Ground::new();
+async fn test_env() -> (ApiFixture, String) {
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
     let id = view.spec.id.to_string();
@@ -98,7 +98,7 @@ async fn ground() -> (Ground, String) {
 
 #[tokio::test]
 async fn every_field_of_nomad_is_there() {
-    let (ground, id) = ground().await;
+    let (ground, id) = test_env().await;
     let evaluated =
         ground.http().put("http://localhost/v1/job/web/evaluate").body("{}").send().await.unwrap();
     assert_eq!(evaluated.status().as_u16(), 200);
@@ -119,7 +119,7 @@ async fn every_field_of_nomad_is_there() {
 
 #[tokio::test]
 async fn what_there_is_one_of_is_told_as_nomad_would() {
-    let (ground, id) = ground().await;
+    let (ground, id) = test_env().await;
     let told = async |path: &str| serde_json::from_str::<Value>(&ground.get(path).await.1).unwrap();
     assert_eq!(told("/v1/status/peers").await, json!(["127.0.0.1:4647"]));
     assert_eq!(told("/v1/job/web/summary").await["Summary"]["front"]["Running"], 1);

@@ -33,7 +33,7 @@ fn whole(follow: bool, tail: Option<u64>) -> LogRequest {
 
 #[tokio::test]
 async fn a_followed_log_goes_over_rotations_and_ends_with_its_task() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
     ground.show(5, &[job_view(&web, 0)], std::slice::from_ref(&view));
@@ -70,7 +70,7 @@ async fn a_followed_log_goes_over_rotations_and_ends_with_its_task() {
 
 #[tokio::test]
 async fn frames_are_nomads_and_offsets_count_from_either_end() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = ended(alloc_view(&web, 0, 7));
     let id = view.spec.id;
@@ -94,7 +94,7 @@ async fn frames_are_nomads_and_offsets_count_from_either_end() {
 
 #[tokio::test]
 async fn changes_are_told_after_all_there_is() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
     let client = ground.unix(Limits::default()).await;
@@ -116,7 +116,7 @@ async fn changes_are_told_after_all_there_is() {
 
 #[tokio::test]
 async fn a_shutdown_ends_streams_and_waiting_queries() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     ground.show(5, &[job_view(&web, 0)], &[]);
     let client = ground.unix(Limits::default()).await;
@@ -157,7 +157,7 @@ pub(super) async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
 
 #[tokio::test]
 async fn nomads_events_tell_what_changes_and_what_was_missed() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let (web, db) = (job("web", "front", "httpd"), job("db", "back", "sql"));
     ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
     ground.unix(Limits::default()).await;
@@ -201,7 +201,7 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
 
 #[tokio::test]
 async fn deployments_services_and_evaluations_have_topics_of_their_own() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
     ground.unix(Limits::default()).await;
@@ -257,7 +257,7 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
 
 #[tokio::test]
 async fn what_the_monitor_can_not_tell_is_refused() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     for (query, status) in
         [("log_level=loud", 400), ("log_level=trace", 501), ("node_id=other", 404), ("server_id=x", 400)]

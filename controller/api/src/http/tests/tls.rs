@@ -16,7 +16,7 @@ const AGENT_KEY: &[u8] = include_bytes!("tls/agent-key.pem");
 const CLIENT: &[u8] = include_bytes!("tls/client.pem");
 const CLIENT_KEY: &[u8] = include_bytes!("tls/client-key.pem");
 
-impl Ground {
+impl ApiFixture {
     fn secret(&self, name: &str, text: &[u8]) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -46,7 +46,7 @@ fn client(address: &str, shows: Option<(&[u8], &[u8])>) -> Client {
 
 #[tokio::test]
 async fn whoever_trusts_its_authority_talks_to_the_agent_in_secret() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let address = ground.tls(ground.tls_files(), Limits::default()).await;
     assert!(client(&address, None).jobs().await.is_ok());
     // The system's authorities have not signed this certificate.
@@ -60,7 +60,7 @@ async fn whoever_trusts_its_authority_talks_to_the_agent_in_secret() {
 
 #[tokio::test]
 async fn where_clients_are_verified_they_must_show_a_certificate() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let clients = Some(ground.secret("clients.pem", AUTHORITY));
     let address = ground.tls(TlsFiles { clients, ..ground.tls_files() }, Limits::default()).await;
     assert!(client(&address, Some((CLIENT, CLIENT_KEY))).jobs().await.is_ok());
@@ -73,7 +73,7 @@ async fn where_clients_are_verified_they_must_show_a_certificate() {
 
 #[tokio::test]
 async fn certificates_are_read_anew_and_those_that_make_no_sense_are_not_used() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let files = ground.tls_files();
     let (certificate, key) = (files.certificate.clone(), files.key.clone());
     let address = ground.tls(files, Limits::default()).await;
@@ -101,7 +101,7 @@ async fn certificates_are_read_anew_and_those_that_make_no_sense_are_not_used() 
 
 #[tokio::test]
 async fn who_never_shakes_hands_keeps_nobody_out() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let limits = Limits { connections_max: 1, header_max: Duration::from_millis(300), ..Limits::default() };
     let address = ground.tls(ground.tls_files(), limits).await;
     let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
@@ -146,7 +146,7 @@ fn files_that_cannot_be_used_are_named_with_why() {
 
 #[test]
 fn what_certificates_need_is_told_ahead() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     let files = ground.tls_files();
     let tls = Tls::read(files.clone()).unwrap();
     let validity = tls.validity().unwrap();

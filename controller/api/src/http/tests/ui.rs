@@ -7,7 +7,7 @@ use super::*;
 
 #[tokio::test]
 async fn the_page_shows_what_is_not_as_wanted_first_and_nothing_in_it_is_taken_for_markup() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let (calm, late) = (job("calm", "g", "t"), job("late", "g", "t"));
     let mut view = job_view(&late, 8);
@@ -29,7 +29,7 @@ async fn the_page_shows_what_is_not_as_wanted_first_and_nothing_in_it_is_taken_f
 
 #[tokio::test]
 async fn the_page_loads_nothing_from_elsewhere() {
-    let ground = Ground::new();
+    let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     for path in ["/ui", "/ui/body", "/ui/page.css", "/ui/page.js"] {
         let answer = ground.http().get(format!("http://localhost{path}")).send().await.unwrap();

@@ -3,14 +3,14 @@
 use std::{path::Path, sync::Arc};
 
 use herdlet_api_types::driver::{DriverInfo, built_in};
-use herdlet_manifest::yaml::{Entry, Node, Value, words::found};
+use herdlet_manifest::yaml::{Entry, Node, Value, phrases::describe_node};
 
 use super::{
     super::{
         Reading,
         draft::{flag, map, text},
         join,
-        kinds::{Kind, as_bool},
+        kinds::{ValueKind, as_bool},
         meant, sockaddr,
     },
     CONSUL, HOST_NETWORK, HOST_VOLUME, Keys,
@@ -19,7 +19,7 @@ use crate::cluster;
 
 /// Herdlet keeps its state beside Nomad's, and takes over the identity of Nomad's client.
 pub(in crate::nomad) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let Some(dir) = take(reading, Kind::Text, entry, path) else { return };
+    let Some(dir) = take(reading, ValueKind::Text, entry, path) else { return };
     let position = dir.position;
     let of = |path: &Path| text(path.to_string_lossy(), position);
     let dir = Path::new(&*dir.text);
@@ -30,7 +30,7 @@ pub(in crate::nomad) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path:
 
 /// The directory of the Nomad client's identity, if it is not below `data_dir`.
 pub(in crate::nomad) fn state_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    if let Some(dir) = take(reading, Kind::Text, entry, path) {
+    if let Some(dir) = take(reading, ValueKind::Text, entry, path) {
         reading.put("cluster.moved_from", path, dir);
     }
 }
@@ -42,7 +42,7 @@ pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &
         let Some(enabled) = enabled else { continue };
         let path = join(path, "enabled");
         let is_on =
-            take(reading, Kind::Flag, enabled, &path).is_some_and(|on| as_bool(&on.text) == Some(true));
+            take(reading, ValueKind::Flag, enabled, &path).is_some_and(|on| as_bool(&on.text) == Some(true));
         if is_on {
             let message = "herdlet can't be a server: run servers with Nomad, and remove this key".to_owned();
             reading.wrong(enabled.value.position, &path, message);
@@ -63,7 +63,7 @@ pub(in crate::nomad) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &s
 }
 
 pub(in crate::nomad) fn log_json(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    if let Some(json) = take(reading, Kind::Flag, entry, path) {
+    if let Some(json) = take(reading, ValueKind::Flag, entry, path) {
         let format = if as_bool(&json.text) == Some(true) { "json" } else { "text" };
         reading.put("log_format", path, text(format, json.position));
     }
@@ -71,7 +71,7 @@ pub(in crate::nomad) fn log_json(reading: &mut Reading<'_>, entry: &Entry, path:
 
 /// Translates the level, which Nomad writes in capitals.
 pub(in crate::nomad) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let Some(level) = take(reading, Kind::Text, entry, path) else { return };
+    let Some(level) = take(reading, ValueKind::Text, entry, path) else { return };
     let known = match level.text.to_ascii_lowercase().as_str() {
         "trace" => "trace",
         "debug" => "debug",
@@ -81,7 +81,7 @@ pub(in crate::nomad) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path
         "off" => "off",
         _ => {
             let message =
-                format!("expected TRACE, DEBUG, INFO, WARN or ERROR, found {}", found(&entry.value));
+                format!("expected TRACE, DEBUG, INFO, WARN or ERROR, found {}", describe_node(&entry.value));
             return reading.wrong(entry.value.position, path, message);
         }
     };
@@ -90,7 +90,7 @@ pub(in crate::nomad) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path
 
 /// If only the disk's size is configured, all of it is available to allocations.
 pub(in crate::nomad) fn disk_total(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    if let Some(size) = take(reading, Kind::Whole, entry, path) {
+    if let Some(size) = take(reading, ValueKind::Whole, entry, path) {
         reading.names.push(("disk_total_mb".to_owned(), path.to_owned()));
         reading.draft.put_default("disk_total_mb", size);
     }
@@ -98,7 +98,7 @@ pub(in crate::nomad) fn disk_total(reading: &mut Reading<'_>, entry: &Entry, pat
 
 pub(in crate::nomad) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let is_random =
-        take(reading, Kind::Flag, entry, path).is_some_and(|flag| as_bool(&flag.text) == Some(true));
+        take(reading, ValueKind::Flag, entry, path).is_some_and(|flag| as_bool(&flag.text) == Some(true));
     if !is_random {
         let message = "is not used by herdlet: the node's id is the one in data_dir, otherwise a random one";
         reading.warn(entry.key_position, path, message.to_owned());
@@ -107,7 +107,7 @@ pub(in crate::nomad) fn no_host_uuid(reading: &mut Reading<'_>, entry: &Entry, p
 
 /// Adds servers. Cloud auto-join, which herdlet does not support, is a warning.
 pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let Some(all) = take(reading, Kind::Texts, entry, path) else { return };
+    let Some(all) = take(reading, ValueKind::Texts, entry, path) else { return };
     for server in all.items().unwrap_or_default() {
         if server.text.contains("provider=") {
             let message = "finds servers with a cloud's API, which herdlet does not support: name them, or use DNS or Consul";
@@ -122,7 +122,7 @@ pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: 
 }
 
 pub(in crate::nomad) fn network_interface(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let Some(name) = take(reading, Kind::Text, entry, path) else { return };
+    let Some(name) = take(reading, ValueKind::Text, entry, path) else { return };
     if name.text.contains("{{") {
         let message =
             "is a template, but herdlet requires the name of an interface here, such as eth0".to_owned();
@@ -134,7 +134,7 @@ pub(in crate::nomad) fn network_interface(reading: &mut Reading<'_>, entry: &Ent
 pub(in crate::nomad) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         for entry in body.entries().unwrap_or_default() {
-            if let Some(value) = take(reading, Kind::Text, entry, &join(path, &entry.key)) {
+            if let Some(value) = take(reading, ValueKind::Text, entry, &join(path, &entry.key)) {
                 reading.draft.put_into("meta", &entry.key, value);
             }
         }
@@ -159,7 +159,7 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
                 }
             };
             let is_list = field.ends_with("allow") || field.ends_with("deny");
-            let kind = if is_list { Kind::Text } else { Kind::Flag };
+            let kind = if is_list { ValueKind::Text } else { ValueKind::Flag };
             let Some(value) = take(reading, kind, entry, &path) else { continue };
             if !is_list {
                 reading.put(field, &path, value);
@@ -204,7 +204,7 @@ fn driver_options(reading: &mut Reading<'_>, driver: &DriverInfo, body: &Node, p
         let ours = format!("drivers.{}.{}", driver.name, entry.key);
         match &*entry.key {
             "enabled" => {
-                if let Some(flag) = take(reading, Kind::Flag, entry, &path) {
+                if let Some(flag) = take(reading, ValueKind::Flag, entry, &path) {
                     reading.put(&ours, &path, flag);
                 }
             }
@@ -229,7 +229,7 @@ pub(in crate::nomad) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &
 }
 
 pub(in crate::nomad) fn consul_address(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let Some(address) = take(reading, Kind::Text, entry, path) else { return };
+    let Some(address) = take(reading, ValueKind::Text, entry, path) else { return };
     match sockaddr_of(reading, &address.text) {
         Ok(expanded) => reading.put("consul.address", path, text(expanded, address.position)),
         Err(message) => reading.wrong(address.position, path, message),
@@ -237,7 +237,7 @@ pub(in crate::nomad) fn consul_address(reading: &mut Reading<'_>, entry: &Entry,
 }
 
 pub(in crate::nomad) fn consul_ssl(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let is_on = take(reading, Kind::Flag, entry, path).is_some_and(|on| as_bool(&on.text) == Some(true));
+    let is_on = take(reading, ValueKind::Flag, entry, path).is_some_and(|on| as_bool(&on.text) == Some(true));
     if is_on {
         reading.put("consul.ssl", path, flag(true, entry.value.position));
     }
@@ -263,7 +263,7 @@ fn items(reading: &mut Reading<'_>, entry: &Entry, path: &str, field: &str, keys
                 reading.unknown(entry, &path, keys.iter().map(|(name, _)| *name));
                 continue;
             }
-            let kind = if &*entry.key == "read_only" { Kind::Flag } else { Kind::Text };
+            let kind = if &*entry.key == "read_only" { ValueKind::Flag } else { ValueKind::Text };
             // The problem is already reported; the field must not be reported as missing too.
             let refused = || Arc::new(Node { value: Value::Refused, ..Node::clone(&entry.value) });
             let value = take(reading, kind, entry, &path).unwrap_or_else(refused);
@@ -279,7 +279,7 @@ fn sockaddr_of(reading: &Reading<'_>, text: &str) -> Result<String, String> {
 }
 
 /// Returns the value, or reports that it is of another kind.
-fn take(reading: &mut Reading<'_>, kind: Kind, entry: &Entry, path: &str) -> Option<Arc<Node>> {
+fn take(reading: &mut Reading<'_>, kind: ValueKind, entry: &Entry, path: &str) -> Option<Arc<Node>> {
     match kind.take(&entry.value, reading.interfaces) {
         Ok(value) => Some(value),
         Err(message) => {

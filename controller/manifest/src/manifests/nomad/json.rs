@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::names::in_manifest_words;
+use super::names::to_manifest_name;
 use super::shape::Shape;
 use super::{Fields, collection, defaults, problem};
 use crate::manifests::document::JOB;
@@ -68,7 +68,7 @@ const DEFAULTS: [(&str, &str); 8] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unknown {
     /// Report: the author wanted something.
-    Told,
+    Reported,
     /// Ignore: it is from a later release, whose servers expect that older nodes ignore it.
     PassedOver,
 }
@@ -143,7 +143,7 @@ impl Reading<'_> {
             if STATE.contains(&key) {
                 continue;
             }
-            let name = in_manifest_words(key);
+            let name = to_manifest_name(key);
             if let Some(identities) =
                 shape.field("identities").filter(|_| key == "Identity" && !is_nothing(value))
             {
@@ -156,14 +156,14 @@ impl Reading<'_> {
             }
             let Some(shape) = shape.field(&name) else {
                 let is_metadata = name == "id" || name == "namespace";
-                let is_told = self.unknown == Unknown::Told || shape.is_unbuilt(&name);
+                let is_told = self.unknown == Unknown::Reported || shape.is_unbuilt(&name);
                 if !is_nothing(value) && (is_metadata || is_told && !is_default(key, value)) {
                     // The schema check reports it.
                     let _ = fields.insert(&name, position, Arc::clone(value));
                 }
                 continue;
             };
-            if says_nothing(key, value) {
+            if adds_nothing(key, value) {
                 continue;
             }
             let value = match (key, &value.value) {
@@ -273,7 +273,7 @@ impl Reading<'_> {
         for entry in port.entries().unwrap_or_default() {
             match &*entry.key {
                 "Label" => label = entry.value.scalar_text(),
-                "Value" if !says_nothing("Value", &entry.value) => {
+                "Value" if !adds_nothing("Value", &entry.value) => {
                     let _ = fields.insert("static", entry.key_position, Arc::clone(&entry.value));
                 }
                 "Value" => {}
@@ -289,7 +289,7 @@ impl Reading<'_> {
 }
 
 /// Returns whether a supported field has the same meaning as if it were absent.
-fn says_nothing(key: &str, node: &Node) -> bool {
+fn adds_nothing(key: &str, node: &Node) -> bool {
     match &node.value {
         Value::Null => true,
         Value::Str => node.text.is_empty(),

@@ -53,7 +53,7 @@ const NAMES_OF_ARTIFACTS: [(&str, &str); 6] = [
 const CAPITALS: [&str; 11] = ["tls", "ttl", "dns", "grpc", "cni", "csi", "ui", "numa", "id", "url", "se"];
 
 /// Translates a name of the API into that of a manifest.
-pub fn in_manifest_words(name: &str) -> String {
+pub fn to_manifest_name(name: &str) -> String {
     if let Some((_, ours)) = NAMES.iter().chain(&NAMES_OF_ARTIFACTS).find(|(theirs, _)| *theirs == name) {
         return (*ours).to_owned();
     }
@@ -74,7 +74,7 @@ pub fn in_manifest_words(name: &str) -> String {
 }
 
 /// Translates a name of a manifest into that of the API.
-fn in_api_word(name: &str) -> String {
+fn to_api_name(name: &str) -> String {
     if let Some((theirs, _)) = NAMES.iter().find(|(_, ours)| *ours == name) {
         return (*theirs).to_owned();
     }
@@ -108,7 +108,7 @@ const FREE: [&str; 11] = [
 
 /// Translates a path of a manifest into that of the API: `spec.groups[0].tasks[1]` becomes
 /// `Job.TaskGroups[0].Tasks[1]`. `job` is the prefix of the job's fields: `Job` or empty.
-pub(crate) fn in_api_words(path: &str, job: &str) -> String {
+pub(crate) fn to_api_path(path: &str, job: &str) -> String {
     let Some(steps) = parse_path(path) else { return path.to_owned() };
     let mut told: Vec<PathStep> = Vec::new();
     if !job.is_empty() {
@@ -127,7 +127,7 @@ pub(crate) fn in_api_words(path: &str, job: &str) -> String {
             }
             PathStep::Field(name) => {
                 let of_artifact = NAMES_OF_ARTIFACTS.iter().find(|(_, ours)| is_artifact && *ours == name);
-                let word = of_artifact.map_or_else(|| in_api_word(&name), |(theirs, _)| (*theirs).to_owned());
+                let word = of_artifact.map_or_else(|| to_api_name(&name), |(theirs, _)| (*theirs).to_owned());
                 is_artifact = word == "Artifacts";
                 is_free = FREE.contains(&word.as_str());
                 is_config = word == "Config";

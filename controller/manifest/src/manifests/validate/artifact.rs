@@ -7,8 +7,8 @@ use herdlet_api_types::{
     manifest::{Artifact, TaskSpec, Text},
 };
 use herdlet_base::artifact::{
-    checksum::Written,
-    place::{Dirs, Place},
+    checksum::ChecksumSource,
+    destination::{Destination, Dirs},
     source::{Source, check_scheme},
 };
 
@@ -76,7 +76,7 @@ fn source(
         Ok(parsed) => parsed,
         Err(error) => return findings.problem(&at, error.to_string()),
     };
-    if let Some(Err(error)) = parsed.checksum.as_deref().map(Written::parse) {
+    if let Some(Err(error)) = parsed.checksum.as_deref().map(ChecksumSource::parse) {
         findings.problem(&at, format!("its checksum {error}"));
     }
 }
@@ -89,7 +89,7 @@ fn destination(text: &str, mode: Option<ArtifactMode>, trail: &Trail<'_>, findin
         return;
     }
     let dirs = Dirs { task: "/alloc-dir/task".into(), shared: "/alloc-dir/alloc".into() };
-    if text.starts_with('/') || Place::of(text, &dirs).is_err() {
+    if text.starts_with('/') || Destination::of(text, &dirs).is_err() {
         let message = "must be a path in the task's directory or in `../alloc`, for instance local/";
         return findings.problem(trail, message);
     }

@@ -65,9 +65,8 @@ pub(super) fn known(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) 
 }
 
 fn complaint(name: &str) -> Option<String> {
-    let of_attributes = name
-        .strip_prefix("attr.")
-        .is_some_and(|name| ATTRIBUTES.iter().any(|listed| stands_for(listed, name)));
+    let of_attributes =
+        name.strip_prefix("attr.").is_some_and(|name| ATTRIBUTES.iter().any(|listed| matches(listed, name)));
     let of_node = name.strip_prefix("node.").is_some_and(|name| NODE.contains(&name));
     // The operator of a node defines its meta.
     let of_meta = name.strip_prefix("meta.").is_some_and(|name| !name.is_empty());
@@ -87,7 +86,7 @@ fn complaint(name: &str) -> Option<String> {
     Some(format!("no node has `${{{name}}}`; {what}"))
 }
 
-fn stands_for(listed: &str, name: &str) -> bool {
+fn matches(listed: &str, name: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(prefix) => name.len() > prefix.len() && name.starts_with(prefix),
         None => name == listed,

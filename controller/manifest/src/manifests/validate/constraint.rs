@@ -43,7 +43,7 @@ pub(super) fn of(
     }
     for (index, affinity) in affinities.into_iter().flatten().enumerate() {
         let trail = &list.item(index);
-        let known = one(&affinity.wanted(), trail, findings);
+        let known = one(&affinity.to_constraint(), trail, findings);
         let is_about_others = |operator: Operator| {
             operator.is_distinct() || matches!(operator, Operator::IsSet | Operator::IsNotSet)
         };

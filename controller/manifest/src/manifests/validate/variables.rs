@@ -30,7 +30,7 @@ pub(super) fn of_task(
     trail: &Trail<'_>,
     findings: &mut Findings<'_>,
 ) {
-    let mut given = Given::default();
+    let mut given = AssumedVariables::default();
     for _ in 0..NAMES_MAX {
         let Err(error) = interpolate_config(&task.config, &environment(context, task, &given)) else {
             return;
@@ -41,7 +41,7 @@ pub(super) fn of_task(
                 if !given.assume(name) {
                     return;
                 }
-                if Given::is_the_machines(name) {
+                if AssumedVariables::is_the_machines(name) {
                     continue;
                 }
                 (path, format!("the task will have no variable `{name}`"))
@@ -64,13 +64,13 @@ pub(super) fn of_task(
 
 /// Names that are assumed to exist.
 #[derive(Default)]
-struct Given {
+struct AssumedVariables {
     variables: Variables,
     attributes: Variables,
     meta: Variables,
 }
 
-impl Given {
+impl AssumedVariables {
     /// Returns whether only the machine can define such a name. The agent passes on no `NOMAD_` variable of
     /// its own, and the other names of the node are known.
     fn is_the_machines(name: &str) -> bool {
@@ -99,7 +99,7 @@ fn key_in<'n>(root: &str, name: &'n str) -> Option<&'n str> {
 
 /// Builds the environment of the task from the manifest, with placeholders for values that only a start
 /// knows.
-fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEnv {
+fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables) -> TaskEnv {
     let Job { namespace, id, name, kind, priority, region, .. } = context.job;
     let required = context.job.parameterized.iter().flat_map(|block| &block.meta_required);
     // The group's meta overrides the job's. The tasks, which may be many, are not needed.

@@ -10,7 +10,7 @@ use super::fields::only_field;
 use super::{Enclosing, Problems, Walk, mismatch, shorten};
 use crate::yaml::node::Node;
 use crate::yaml::path::Trail;
-use crate::yaml::words::{nearest, one_of};
+use crate::yaml::phrases::{nearest, one_of};
 
 impl Walk<'_> {
     pub(super) fn alternatives(
@@ -34,9 +34,9 @@ impl Walk<'_> {
             .collect();
         match open.as_slice() {
             [] if constants.is_empty() || node.scalar_text().is_none() => {
-                self.tell(node.position, trail, || mismatch::message(facets, node));
+                self.report(node.position, trail, || mismatch::message(facets, node));
             }
-            [] => self.tell(node.position, trail, || mismatch::not_one_of(&constants, node)),
+            [] => self.report(node.position, trail, || mismatch::not_one_of(&constants, node)),
             [(only, _)] => self.node(only, node, trail, outer),
             several => self.several(several, node, trail, outer),
         }
@@ -59,9 +59,9 @@ impl Walk<'_> {
             return match (named, entries.first()) {
                 (Some((choice, _)), _) => self.node(choice, node, trail, outer),
                 (None, Some(first)) => {
-                    self.tell(first.key_position, trail, || unknown_choice(&keys, &first.key))
+                    self.report(first.key_position, trail, || unknown_choice(&keys, &first.key))
                 }
-                (None, None) => self.tell(node.position, trail, || format!("needs {}", names(&keys))),
+                (None, None) => self.report(node.position, trail, || format!("needs {}", names(&keys))),
             };
         }
         let mut least: Option<Problems> = None;

@@ -9,8 +9,8 @@ use super::facets::Facets;
 use super::{Enclosing, Walk, mismatch, shorten, units};
 use crate::yaml::node::{Entry, Node};
 use crate::yaml::path::Trail;
+use crate::yaml::phrases::nearest;
 use crate::yaml::problem::Problems;
-use crate::yaml::words::nearest;
 
 /// Maximum number of names to list if none is similar.
 const NAMES_SHOWN_MAX: usize = 12;
@@ -30,7 +30,7 @@ impl Walk<'_> {
         let is_there = |name: &str| entries.iter().any(|entry| &*entry.key == name);
         let missing: Vec<&str> = required.filter(|name| !is_there(name) && !meant.contains(name)).collect();
         for name in &missing {
-            self.tell(node.position, trail, || format!("`{name}` is missing"));
+            self.report(node.position, trail, || format!("`{name}` is missing"));
         }
         if self.absent.len() < Problems::SHOWN_MAX {
             // Only names are referred to elsewhere; other missing fields have no consequences.
@@ -47,7 +47,7 @@ impl Walk<'_> {
             let names = here.facets.beside(names);
             if let Some(complaint) = names.text("x-name").and_then(|kind| units::judge_name(kind, &entry.key))
             {
-                self.tell(entry.key_position, &trail, || format!("the name {complaint}"));
+                self.report(entry.key_position, &trail, || format!("the name {complaint}"));
             }
         }
         match field_schema(here.facets, &entry.key) {
@@ -55,7 +55,7 @@ impl Walk<'_> {
             Field::Known(schema) => self.node(schema, &entry.value, &trail, Some(here)),
             Field::Unchecked => {}
             Field::Unknown => {
-                self.tell(entry.key_position, &trail, || unknown(here, &entry.key));
+                self.report(entry.key_position, &trail, || unknown(here, &entry.key));
                 return meant(here.facets, &entry.key);
             }
         }
@@ -106,7 +106,7 @@ fn explain(here: &Enclosing<'_>, name: &str) -> Option<String> {
         return Some(format!("put a space after `{key}:`"));
     }
     misplaced(here, name)
-        .or_else(|| plural(here.facets, name).map(|plural| plural_told(&plural)))
+        .or_else(|| plural(here.facets, name).map(|plural| plural_hint(&plural)))
         .or_else(|| elsewhere(here, name))
         .or_else(|| nearest(name, names.iter().copied()).map(|name| format!("did you mean `{name}`?")))
         .or_else(|| listing(&names))
@@ -140,7 +140,7 @@ fn plural(facets: &Facets<'_>, name: &str) -> Option<String> {
     })
 }
 
-fn plural_told(plural: &str) -> String {
+fn plural_hint(plural: &str) -> String {
     format!("repeated blocks have plural names here: `{plural}` is a list")
 }
 

@@ -5,10 +5,10 @@
 use serde_json::Value as Json;
 
 use super::facets::Facets;
-use super::{found, one_of, shorten};
+use super::{describe_node, one_of, shorten};
 use crate::yaml::node::{Node, Style, Value};
+use crate::yaml::phrases::nearest;
 use crate::yaml::scalar::resolve_plain;
-use crate::yaml::words::nearest;
 
 pub(super) fn type_fits(facets: &Facets<'_>, node: &Node) -> bool {
     let types = facets.types();
@@ -42,7 +42,7 @@ pub(super) fn empty(facets: &Facets<'_>) -> String {
 
 /// Returns the message for a node of a wrong type.
 pub(super) fn message(facets: &Facets<'_>, node: &Node) -> String {
-    let sentence = format!("expected {}, found {}", one_of(&expected(facets)), found(node));
+    let sentence = format!("expected {}, found {}", one_of(&expected(facets)), describe_node(node));
     let hint = facets.text("x-hint").map(str::to_owned);
     match special(facets, node).or(hint).or_else(|| remedy(facets, node)) {
         Some(remedy) => format!("{sentence}; {remedy}"),
@@ -54,7 +54,7 @@ pub(super) fn message(facets: &Facets<'_>, node: &Node) -> String {
 pub(super) fn not_one_of(values: &[&Json], node: &Node) -> String {
     let names: Vec<String> =
         values.iter().filter(|value| !value.is_null()).map(|value| ticked(value)).collect();
-    let sentence = format!("expected {}, found {}", one_of(&names), found(node));
+    let sentence = format!("expected {}, found {}", one_of(&names), describe_node(node));
     let candidates = values.iter().filter_map(|value| value.as_str());
     match nearest(&node.text, candidates) {
         Some(name) if names.len() > 1 => format!("{sentence}; did you mean `{name}`?"),
@@ -130,7 +130,7 @@ fn special(facets: &Facets<'_>, node: &Node) -> Option<String> {
         && let Some([command, args @ ..]) = node.items()
     {
         let command = command.scalar_text().map(shorten)?;
-        let args: Vec<String> = args.iter().filter_map(|arg| arg.scalar_text()).map(flow_word).collect();
+        let args: Vec<String> = args.iter().filter_map(|arg| arg.scalar_text()).map(flow_scalar).collect();
         let args = args.join(", ");
         return Some(format!("write command: {command} and args: [{args}]"));
     }
@@ -142,7 +142,7 @@ fn is_port(text: &str) -> bool {
 }
 
 /// Formats a string for a list in brackets.
-fn flow_word(text: &str) -> String {
+fn flow_scalar(text: &str) -> String {
     let plain = !text.is_empty()
         && text.chars().all(|char| char.is_alphanumeric() || matches!(char, '-' | '_' | '.' | '/' | '='))
         && text.chars().any(char::is_alphanumeric);
@@ -224,7 +224,7 @@ fn to_list(facets: &Facets<'_>, node: &Node) -> Option<String> {
         });
     }
     let text = node.scalar_text()?;
-    item.is_none_or(|item| type_fits(&item, node)).then(|| format!("write [{}]", flow_word(text)))
+    item.is_none_or(|item| type_fits(&item, node)).then(|| format!("write [{}]", flow_scalar(text)))
 }
 
 fn to_map(facets: &Facets<'_>, node: &Node) -> Option<String> {
@@ -238,7 +238,7 @@ fn to_map(facets: &Facets<'_>, node: &Node) -> Option<String> {
         let field = facets.beside(facets.field(only)?);
         let fits = type_fits(&field, node)
             && field.constants().is_none_or(|values| values.iter().any(|value| equals(node, value)));
-        return fits.then(|| format!("write {{{only}: {}}}", flow_word(text)));
+        return fits.then(|| format!("write {{{only}: {}}}", flow_scalar(text)));
     }
     match node.items()? {
         [] => Some("write {}".to_owned()),

@@ -6,7 +6,7 @@
 use herdlet_api_types::{format_duration, parse_duration};
 
 use super::facets::Facets;
-use super::{found, shorten};
+use super::{describe_node, shorten};
 use crate::yaml::node::{Node, Style, Value};
 
 /// Checks a node against the unit keywords. `None` if there are none, or if the general rules apply.
@@ -38,7 +38,7 @@ pub(super) fn judge_text(node: &Node) -> Result<(), String> {
         }
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str | Value::Refused => Ok(()),
         Value::Null => Err("is empty; write \"\" for an empty string, or remove it".to_owned()),
-        Value::Seq(_) | Value::Map(_) => Err(format!("expected a string, found {}", found(node))),
+        Value::Seq(_) | Value::Map(_) => Err(format!("expected a string, found {}", describe_node(node))),
     }
 }
 
@@ -87,7 +87,7 @@ fn judge_label(text: &str) -> Option<String> {
 
 fn judge_duration(node: &Node) -> Result<(), String> {
     let expected = |remedy: Option<String>| {
-        let sentence = format!("expected a duration such as 30s, 5m or 1h30m, found {}", found(node));
+        let sentence = format!("expected a duration such as 30s, 5m or 1h30m, found {}", describe_node(node));
         match remedy {
             Some(remedy) => format!("{sentence}; {remedy}"),
             None => sentence,
@@ -144,7 +144,7 @@ fn brief(nanos: i64) -> String {
 }
 
 fn explain_mib(node: &Node) -> String {
-    let sentence = format!("expected MiB as an integer, found {}", found(node));
+    let sentence = format!("expected MiB as an integer, found {}", describe_node(node));
     match node.scalar_text().and_then(foreign_mib) {
         Some(mib) if node.style == Style::Quoted && *node.text == *mib.to_string() => {
             format!("{sentence}; remove the quotes")
@@ -175,7 +175,7 @@ fn foreign_mib(text: &str) -> Option<u64> {
 const EXAMPLE_MHZ: f64 = 2_400.0;
 
 fn explain_mhz(node: &Node) -> String {
-    let sentence = format!("expected MHz as an integer, found {}", found(node));
+    let sentence = format!("expected MHz as an integer, found {}", describe_node(node));
     let Some(text) = node.scalar_text() else { return sentence };
     let Some((number, unit)) = take_number(text.trim()) else { return sentence };
     let whole = |mhz: f64| format!("{sentence}; write {}", mhz.round());

@@ -10,9 +10,9 @@ use granit_parser::{Event, ScalarStyle, Span, Tag};
 
 use super::super::node::{Entry, Node, Style, Value};
 use super::super::path::{Step, write_steps};
+use super::super::phrases::shorten;
 use super::super::problem::{Position, Problem, Problems};
 use super::super::scalar::{resolve_plain, resolve_tagged};
-use super::super::words::shorten;
 use super::{Limits, position};
 
 /// Why parsing stops.

@@ -7,14 +7,14 @@ use super::*;
 /// prefix.
 fn task(fields: &str) -> String {
     let text = format!("spec: {{groups: [{{name: g, tasks: [{{name: t, {fields}}}]}}]}}\n");
-    said(&text, "spec.groups[0].tasks[0]")
+    problem_at(&text, "spec.groups[0].tasks[0]")
 }
 
 fn group(fields: &str) -> String {
-    said(&format!("spec: {{groups: [{{name: g, {fields}}}]}}\n"), "spec.groups[0]")
+    problem_at(&format!("spec: {{groups: [{{name: g, {fields}}}]}}\n"), "spec.groups[0]")
 }
 
-fn said(text: &str, inside: &str) -> String {
+fn problem_at(text: &str, inside: &str) -> String {
     let document = document(text);
     let lines = check(&document.root(), &schema_for::<Manifest>()).into_vec();
     let lines = lines.into_iter().map(|problem| {
@@ -212,7 +212,7 @@ fn names_of_enums_are_told() {
     ] {
         assert_eq!(group(fields), told, "{fields}");
     }
-    let kind = |kind: &str| said(&format!("spec: {{type: {kind}}}\n"), "spec");
+    let kind = |kind: &str| problem_at(&format!("spec: {{type: {kind}}}\n"), "spec");
     assert_eq!(kind("batch"), "");
     assert_eq!(
         kind("Service"),
@@ -247,20 +247,20 @@ fn unknown_fields_are_looked_for_near_and_far() {
     ] {
         assert_eq!(group(fields), told, "{fields}");
     }
-    assert_eq!(said("spec: {}\nspecs: {}\n", ""), "specs: unknown field `specs`; did you mean `spec`?");
-    assert_eq!(said("{}\n", ""), ": `spec` is missing");
-    assert_eq!(said("[]\n", ""), ": expected a map, found a list; write {}");
+    assert_eq!(problem_at("spec: {}\nspecs: {}\n", ""), "specs: unknown field `specs`; did you mean `spec`?");
+    assert_eq!(problem_at("{}\n", ""), ": `spec` is missing");
+    assert_eq!(problem_at("[]\n", ""), ": expected a map, found a list; write {}");
     assert_eq!(
-        said("spec:1\n", ""),
+        problem_at("spec:1\n", ""),
         ": expected a map, found the string \"spec:1\"; put a space after `spec:`"
     );
     assert_eq!(group("count:2"), "[\"count:2\"]: unknown field `count:2`; put a space after `count:`");
-    assert_eq!(said("~\n", ""), ": is empty; remove it or give it a value");
+    assert_eq!(problem_at("~\n", ""), ": is empty; remove it or give it a value");
 }
 
 #[test]
 fn names_have_rules() {
-    let name = |name: &str| said(&format!("spec: {{groups: [{{name: {name}}}]}}\n"), "spec.groups[0]");
+    let name = |name: &str| problem_at(&format!("spec: {{groups: [{{name: {name}}}]}}\n"), "spec.groups[0]");
     let rule = "name: must be 1 to 63 characters of a-z, 0-9 and `-`, with no `-` at either end";
     assert_eq!(name("web-1"), "");
     assert_eq!(name("My_Web App"), format!("{rule}; `my-web-app` would be valid"));
@@ -296,7 +296,7 @@ fn a_part_of_a_document_is_checked_with_its_path() {
     let document = document("spec:\n  config: {command: [a]}\n");
     let problems = check(&document.at("spec.config").unwrap(), &schema_for::<super::model::Config>());
     assert_eq!(
-        told(&problems),
+        render(&problems),
         "2:21: spec.config.command: expected a string, found a list; write command: a and args: []"
     );
 }
@@ -304,7 +304,7 @@ fn a_part_of_a_document_is_checked_with_its_path() {
 #[test]
 fn a_schema_may_be_odd() {
     let check = |schema: serde_json::Value, text: &str| {
-        told(&super::check(&document(text).root(), &schemars::Schema::try_from(schema).unwrap()))
+        render(&super::check(&document(text).root(), &schemars::Schema::try_from(schema).unwrap()))
     };
     use serde_json::json;
     assert_eq!(check(json!(true), "a: 1\n"), "");

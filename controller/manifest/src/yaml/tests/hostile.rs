@@ -14,12 +14,12 @@ const HANG: std::time::Duration = std::time::Duration::from_secs(300);
 #[test]
 fn a_text_that_is_too_large_is_not_read() {
     let text = vec![b'#'; 10 << 20];
-    assert_eq!(told(&parse("t.yaml", &text).problems), "has 10.0 MiB; the limit is 4.0 MiB");
+    assert_eq!(render(&parse("t.yaml", &text).problems), "has 10.0 MiB; the limit is 4.0 MiB");
 }
 
 #[test]
 fn what_is_not_utf_8_is_told_with_its_place() {
-    let wrong = |bytes: &[u8]| told(&parse("t.yaml", bytes).problems);
+    let wrong = |bytes: &[u8]| render(&parse("t.yaml", bytes).problems);
     assert_eq!(wrong(b"a: 1\nb: \xc3\xa9\xff\n"), "2:5: is not UTF-8: byte 0xff at offset 10");
     assert_eq!(wrong(b"a: 1\r\nb:\rc\xff"), "3:2: is not UTF-8: byte 0xff at offset 10");
     assert_eq!(wrong(b"\xc3"), "1:1: is not UTF-8: byte 0xc3 at offset 0");

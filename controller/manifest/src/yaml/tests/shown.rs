@@ -71,9 +71,11 @@ fn problems_cross_json() {
 fn what_is_quoted_is_short_and_tame() {
     let text = format!("spec: \"\\e[31m{}\"\n\"\\e]0;x\": 1\n", "long ".repeat(50));
     let document = document(&text);
-    let told = told(&check(&document.root(), &schema_for::<super::model::Manifest>()));
+    let told = render(&check(&document.root(), &schema_for::<super::model::Manifest>()));
     assert!(!told.contains('\u{1b}'), "{told}");
     assert!(told.lines().all(|line| line.len() < 160), "{told}");
     let wide = super::document(&format!("spec:\n  {}: 1\n", "é".repeat(500)));
-    assert!(super::told(&check(&wide.root(), &schema_for::<super::model::Manifest>())).chars().count() < 250);
+    assert!(
+        super::render(&check(&wide.root(), &schema_for::<super::model::Manifest>())).chars().count() < 250
+    );
 }

@@ -238,7 +238,7 @@ fn a_broken_document_does_not_end_the_text() {
     assert_eq!(parsed.documents.len(), 2);
     assert_eq!(&*parsed.documents[1].at("d").unwrap().node.text, "1");
     assert_eq!(
-        told(&parsed.problems),
+        render(&parsed.problems),
         "1:4: a[1]: is not YAML: unclosed bracket '['\n\
          4:1: duplicate key `b`; it is already at line 3, column 1\n\
          7:1: c: is not YAML: invalid indentation in multiline quoted scalar; look for a quote that is not closed"

@@ -8,7 +8,7 @@ use herdlet_rpc::{address::Address, error::ServerError, framed::Framed, mux::Io}
 use super::*;
 use crate::{
     acl::Capability,
-    asking::Answer,
+    cluster_client::Answer,
     test_recordings::{self, text},
 };
 
@@ -136,7 +136,7 @@ impl Servers for Arc<Cluster> {
     }
 }
 
-fn ground(mode: Mode) -> (Arc<Cluster>, Resolver) {
+fn test_env(mode: Mode) -> (Arc<Cluster>, Resolver) {
     let cluster = Arc::new(Cluster::default());
     let settings = Settings { mode, ..Settings::default() };
     (Arc::clone(&cluster), Resolver::new(Arc::new(cluster), settings))
@@ -148,7 +148,7 @@ async fn resolve(resolver: &Resolver, token: &str) -> Result<Arc<Acl>, Denied> {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_of_every_kind_are_resolved() {
-    let (cluster, resolver) = ground(Mode::On);
+    let (cluster, resolver) = test_env(Mode::On);
     assert_eq!(*resolve(&resolver, OPERATOR).await.unwrap(), Acl::Management);
     for token in [READER, BY_ROLE] {
         let acl = resolve(&resolver, token).await.unwrap();
@@ -169,7 +169,7 @@ async fn tokens_of_every_kind_are_resolved() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_said_is_kept_for_a_while_and_longer_without_servers() {
-    let (cluster, resolver) = ground(Mode::On);
+    let (cluster, resolver) = test_env(Mode::On);
     resolve(&resolver, READER).await.unwrap();
     let asked = cluster.asked.load(Ordering::SeqCst);
     tokio::time::advance(Duration::from_secs(29)).await;
@@ -192,15 +192,15 @@ async fn what_was_said_is_kept_for_a_while_and_longer_without_servers() {
 #[tokio::test(start_paused = true)]
 async fn without_acls_everything_is_allowed_unless_there_must_be_some() {
     for token in ["", OPERATOR, "a.task.identity", "rubbish"] {
-        let (cluster, resolver) = ground(Mode::Cluster);
+        let (cluster, resolver) = test_env(Mode::Cluster);
         cluster.has_no_acls.store(true, Ordering::SeqCst);
         assert_eq!(*resolve(&resolver, token).await.unwrap(), Acl::Disabled, "{token:?}");
-        let (cluster, resolver) = ground(Mode::On);
+        let (cluster, resolver) = test_env(Mode::On);
         cluster.has_no_acls.store(true, Ordering::SeqCst);
         let denied = resolve(&resolver, token).await.unwrap_err();
         assert_eq!(denied.to_string(), "ACL support disabled");
         // Until a server reports that ACLs are disabled, they are assumed to be enabled.
-        let (cluster, resolver) = ground(Mode::Cluster);
+        let (cluster, resolver) = test_env(Mode::Cluster);
         cluster.away.store(true, Ordering::SeqCst);
         assert!(resolve(&resolver, token).await.is_err());
     }
@@ -208,14 +208,14 @@ async fn without_acls_everything_is_allowed_unless_there_must_be_some() {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_that_expires_is_refused_a_little_early() {
-    let (_cluster, resolver) = ground(Mode::On);
+    let (_cluster, resolver) = test_env(Mode::On);
     let denied = resolve(&resolver, BRIEF).await.unwrap_err();
     assert_eq!((denied.to_string().as_str(), denied.code()), ("ACL token expired", 403));
 }
 
 #[tokio::test(start_paused = true)]
 async fn many_who_ask_at_once_are_one_question_and_the_memory_is_bounded() {
-    let (cluster, resolver) = ground(Mode::On);
+    let (cluster, resolver) = test_env(Mode::On);
     let asking = (0..50).map(|_| resolve(&resolver, OPERATOR));
     assert!(futures_util::future::join_all(asking).await.into_iter().all(|said| said.is_ok()));
     assert_eq!(cluster.asked.load(Ordering::SeqCst), 1);

@@ -134,7 +134,7 @@ fn a_whole_job_of_stock_servers_stays_what_it_is() {
         });
         let jobs = first.into_iter();
         for job in jobs.filter(|job| matches!(job, herdlet_rpc::codec::Value::Map(_))) {
-            let Json::Object(whole) = super::super::json::shown(&job, "Job") else { panic!("no object") };
+            let Json::Object(whole) = super::super::json::to_json(&job, "Job") else { panic!("no object") };
             let mut again = whole.clone();
             complete(&mut again);
             for (name, value) in &again {

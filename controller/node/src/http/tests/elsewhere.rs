@@ -3,7 +3,7 @@
 use futures_util::{SinkExt as _, StreamExt as _};
 
 use super::{
-    ground::{Node, map, payload},
+    test_env::{Node, map, payload},
     *,
 };
 use crate::test_recordings::text;
@@ -21,7 +21,7 @@ async fn what_goes_on_elsewhere_comes_through_servers() {
     let answer = node.ask(Method::GET, &logs, "boss", "").await;
     assert_eq!(answer.headers()["content-type"], "text/plain");
     assert_eq!(answer.text().await.unwrap(), "one two");
-    let (method, asked) = node.asked();
+    let (method, asked) = node.last_call();
     assert_eq!(method, "FileSystem.Logs");
     for (name, value) in [
         ("AllocID", text(ELSEWHERE)),
@@ -60,7 +60,7 @@ async fn what_goes_on_elsewhere_comes_through_servers() {
     of("Event.Stream", vec![event.clone(), event]);
     assert_eq!(node.get("/v1/event/stream?topic=Job:web&topic=Node").await, (200, "{}\n{}\n".to_owned()));
     let topics = map(&[("Job", Value::List(vec![text("web")])), ("Node", Value::List(vec![text("*")]))]);
-    assert_eq!(node.asked().1.get("Topics"), Some(&topics));
+    assert_eq!(node.last_call().1.get("Topics"), Some(&topics));
     of("Agent.Monitor", vec![payload("a line\n")]);
     assert_eq!(node.get("/v1/agent/monitor?node_id=n2&plain=true").await, (200, "a line\n".to_owned()));
 }
@@ -86,7 +86,7 @@ async fn commands_elsewhere_are_executed_through_servers() {
     assert_eq!(heard, [say(exited), say(r#"{"heard":"hi"}"#)]);
     let tokio_tungstenite::tungstenite::Message::Close(Some(close)) = close else { panic!("{close:?}") };
     assert_eq!(u16::from(close.code), 1000);
-    let (method, asked) = node.asked();
+    let (method, asked) = node.last_call();
     assert_eq!(
         (&*method, asked.get("AuthToken"), asked.get("Tty")),
         ("Allocations.Exec", Some(&text("boss")), Some(&Value::Bool(true)))
@@ -98,7 +98,7 @@ async fn commands_elsewhere_are_executed_through_servers() {
         let action = format!("{}/v1/{action}", node.url.replace("http://", "ws://"));
         let (mut socket, _) = tokio_tungstenite::connect_async(&action).await.unwrap();
         assert_eq!(socket.next().await.unwrap().unwrap(), say(exited));
-        let (method, asked) = node.asked();
+        let (method, asked) = node.last_call();
         let said = ["JobID", "AllocID", "Action", "Task"].map(|field| asked.get(field).cloned().unwrap());
         assert_eq!(
             (&*method, said),

@@ -3,7 +3,7 @@
 use reqwest::Method;
 
 use super::{
-    ground::{Node, map},
+    test_env::{Node, map},
     *,
 };
 use crate::test_recordings::text;
@@ -14,14 +14,14 @@ async fn changes_are_told_to_servers() {
     node.answers("Job.Deregister", map(&[("EvalID", text("e1")), ("Index", Value::Uint(9))]));
     let answer = node.ask(Method::DELETE, "/v1/job/web?purge=true", "", "").await;
     assert_eq!(answer.text().await.unwrap(), r#"{"EvalID":"e1","Index":9}"#);
-    let (_, body) = node.asked();
+    let (_, body) = node.last_call();
     assert_eq!((body.get("JobID"), body.get("Purge")), (Some(&text("web")), Some(&Value::Bool(true))));
     assert_eq!(body.get("MinQueryIndex"), None, "nothing is waited for");
     node.answers("Node.UpdateDrain", map(&[]));
     let drain =
         r#"{"DrainSpec":{"Deadline":3600000000000,"IgnoreSystemJobs":true},"MarkEligible":false,"Other":1}"#;
     assert_eq!(node.ask(Method::POST, "/v1/node/n2/drain", "", drain).await.status(), 200);
-    let (_, body) = node.asked();
+    let (_, body) = node.last_call();
     let strategy =
         map(&[("Deadline", Value::Int(3_600_000_000_000)), ("IgnoreSystemJobs", Value::Bool(true))]);
     assert_eq!((body.get("NodeID"), body.get("DrainStrategy")), (Some(&text("n2")), Some(&strategy)));
@@ -39,7 +39,7 @@ async fn the_identity_of_the_node_is_told_and_renewed() {
     assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, told));
     let answer = node.ask(Method::POST, renew, "boss", "").await;
     assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, "{}".to_owned()));
-    assert_eq!(node.asked().0, "renew");
+    assert_eq!(node.last_call().0, "renew");
     assert!(node.cluster.asked.lock().unwrap().is_empty(), "once");
 }
 
@@ -54,7 +54,7 @@ async fn jobs_are_registered_planned_and_validated_by_servers() {
     let answer = node.ask(Method::PUT, "/v1/jobs", "boss", &body).await;
     assert_eq!(answer.headers()["x-nomad-index"], "9");
     assert_eq!(answer.text().await.unwrap(), r#"{"EvalID":"e1","Index":9}"#);
-    let (method, asked) = node.asked();
+    let (method, asked) = node.last_call();
     let sent = asked.get("Job").unwrap();
     assert_eq!(
         (&*method, asked.get("Region"), asked.get("Namespace")),
@@ -73,7 +73,7 @@ async fn jobs_are_registered_planned_and_validated_by_servers() {
         node.answers(call, map(&[("Warnings", text("none"))]));
         let answer = node.ask(Method::POST, path, "", &format!(r#"{{"Job":{job},"Diff":true}}"#)).await;
         assert_eq!(answer.text().await.unwrap(), r#"{"Warnings":"none"}"#);
-        let (method, asked) = node.asked();
+        let (method, asked) = node.last_call();
         assert_eq!((&*method, asked.get("Namespace")), (call, Some(&text("ops"))));
         assert_eq!(asked.get("Job").unwrap().get("Namespace"), Some(&text("ops")));
     }
@@ -119,13 +119,13 @@ async fn variables_have_their_own_answers() {
         (answer.status().as_u16(), answer.text().await.unwrap()),
         (200, r#"{"Path":"a/b"}"#.to_owned())
     );
-    let asked = node.asked().1;
+    let asked = node.last_call().1;
     let variable = asked.get("Var").unwrap();
     assert_eq!((asked.get("Op"), variable.get("Path")), (Some(&text("cas")), Some(&text("a/b"))));
     assert_eq!(variable.get("ModifyIndex"), Some(&Value::Uint(7)));
     assert_eq!(variable.get("Items").unwrap().get("Hash"), Some(&text("v")));
     assert_eq!(node.ask(Method::DELETE, "/v1/var/a", "", "").await.status().as_u16(), 204);
-    assert_eq!(node.asked().1.get("Op"), Some(&text("delete")));
+    assert_eq!(node.last_call().1.get("Op"), Some(&text("delete")));
     node.answers("Variables.Apply", map(&[("Conflict", map(&[("ModifyIndex", Value::Uint(8))]))]));
     let answer = node.ask(Method::PUT, "/v1/var/a", "", r#"{"Items":{"a":"v"}}"#).await;
     assert_eq!(
@@ -184,7 +184,7 @@ async fn what_is_written_is_wrapped_as_servers_take_it() {
         node.answers(call, map(&[]));
         let answer = node.ask(method, path, "", body).await;
         assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap());
-        let (asked, fields) = node.asked();
+        let (asked, fields) = node.last_call();
         let field = match (call, fields.get(field)) {
             ("Job.Dispatch", Some(Value::Bytes(bytes))) => Some(text(std::str::from_utf8(bytes).unwrap())),
             (_, field) => field.cloned(),
@@ -197,13 +197,13 @@ async fn what_is_written_is_wrapped_as_servers_take_it() {
         (400, "Namespace name does not match request path".to_owned())
     );
     node.ask(Method::PUT, "/v1/agent/servers?address=10.0.0.1&address=10.0.0.2:99", "", "").await;
-    assert_eq!(node.asked().1, Value::List(vec![text("10.0.0.1:4647"), text("10.0.0.2:99")]));
+    assert_eq!(node.last_call().1, Value::List(vec![text("10.0.0.1:4647"), text("10.0.0.2:99")]));
     let refused = node.ask(Method::PUT, "/v1/agent/servers?address=dead", "", "").await;
     assert_eq!(
         (refused.status().as_u16(), refused.text().await.unwrap()),
         (400, "Server at address dead:4647 failed ping: no answer".to_owned())
     );
-    node.asked();
+    node.last_call();
     node.answers("Job.List", map(&[("Jobs", Value::Nil)]));
     assert_eq!(node.get("/v1/jobs").await, (200, "[]".to_owned()));
     let compressed = snap::raw::Encoder::new().compress_vec(b"hello").unwrap();

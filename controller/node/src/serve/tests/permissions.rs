@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::atomic::Ordering};
 use herdlet_driver::FsIsolation;
 use herdlet_rpc::codec::Value;
 
-use super::ground::{Book, Ground, Options};
+use super::test_env::{Book, Options, TestEnv};
 use crate::test_recordings::text;
 
 const ID: &str = "23bf551e-a018-09c6-bdd3-899f56caf4a8";
@@ -31,7 +31,7 @@ fn book() -> Book {
 
 #[tokio::test]
 async fn plain_calls_need_what_stock_clients_ask_for() {
-    let ground = Ground::with(Options { book: book(), ..Options::default() });
+    let ground = TestEnv::with(Options { book: book(), ..Options::default() });
     ground.alloc(ID);
     let all = ["boss", "reader", "writer", "logs", "files", "host", "sweeper", "other", "barred", ""];
     for (method, allowed) in [
@@ -76,7 +76,7 @@ async fn plain_calls_need_what_stock_clients_ask_for() {
 
 #[tokio::test]
 async fn what_is_denied_is_not_done() {
-    let ground = Ground::with(Options { book: book(), ..Options::default() });
+    let ground = TestEnv::with(Options { book: book(), ..Options::default() });
     ground.alloc(ID);
     for token in ["reader", "barred", "", "unknown"] {
         let arguments = [("AllocID", text(ID)), ("Signal", text("SIGKILL")), ("AuthToken", text(token))];
@@ -92,7 +92,7 @@ async fn what_is_denied_is_not_done() {
 
 #[tokio::test]
 async fn streams_need_what_stock_clients_ask_for() {
-    let ground = Ground::with(Options { book: book(), ..Options::default() });
+    let ground = TestEnv::with(Options { book: book(), ..Options::default() });
     ground.alloc(ID);
     std::fs::write(ground.logs(ID).join("web.stdout.0"), "said\n").unwrap();
     let all = ["boss", "reader", "writer", "logs", "files", "host", "other", "barred", ""];
@@ -112,7 +112,7 @@ async fn streams_need_what_stock_clients_ask_for() {
                 ("Cmd", Value::List(vec![text("/bin/true")])),
                 ("AuthToken", text(token)),
             ];
-            let (told, error) = ground.told(method, &arguments).await;
+            let (told, error) = ground.read_stream(method, &arguments).await;
             if allowed.contains(&token) {
                 assert!(error.is_none() && !told.is_empty(), "{method} of {token:?}: {error:?}");
             } else {
@@ -120,23 +120,23 @@ async fn streams_need_what_stock_clients_ask_for() {
             }
         }
     }
-    let (_, error) = ground.told("Agent.Monitor", &[("AuthToken", text("writer"))]).await;
+    let (_, error) = ground.read_stream("Agent.Monitor", &[("AuthToken", text("writer"))]).await;
     assert_eq!(error, Some((Some(403), "Permission denied".to_owned())));
 }
 
 #[tokio::test]
 async fn a_task_of_its_own_file_system_needs_no_more_than_alloc_exec() {
     let options = Options { book: book(), isolation: FsIsolation::Image, ..Options::default() };
-    let ground = Ground::with(options);
+    let ground = TestEnv::with(options);
     ground.alloc(ID);
     let arguments = |token| {
         let command = Value::List(vec![text("/bin/true")]);
         [("AllocID", text(ID)), ("Task", text("web")), ("Cmd", command), ("AuthToken", text(token))]
     };
-    assert_eq!(ground.told("Allocations.Exec", &arguments("writer")).await.1, None);
-    assert!(ground.told("Allocations.Exec", &arguments("reader")).await.1.is_some());
-    let ground = Ground::with(Options { remote_exec: false, ..Options::default() });
+    assert_eq!(ground.read_stream("Allocations.Exec", &arguments("writer")).await.1, None);
+    assert!(ground.read_stream("Allocations.Exec", &arguments("reader")).await.1.is_some());
+    let ground = TestEnv::with(Options { remote_exec: false, ..Options::default() });
     ground.alloc(ID);
     let denied = Some((None, "Permission denied".to_owned()));
-    assert_eq!(ground.told("Allocations.Exec", &arguments("boss")).await.1, denied);
+    assert_eq!(ground.read_stream("Allocations.Exec", &arguments("boss")).await.1, denied);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use herdlet_manifest::fixture::{THEN, ended};
 use herdlet_rpc::codec::{Time, Value};
 
-use super::ground::{Ground, map};
+use super::test_env::{TestEnv, map};
 use crate::test_recordings::text;
 
 const ID: &str = "23bf551e-a018-09c6-bdd3-899f56caf4a8";
@@ -16,7 +16,7 @@ fn of(id: &str) -> (&'static str, Value) {
 
 #[tokio::test]
 async fn what_there_is_not_is_said_as_go_says_it() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     for (method, says) in [
         ("Allocations.Dance", "rpc: can't find method Allocations.Dance"),
         ("Status.Ping", "rpc: can't find service Status.Ping"),
@@ -25,7 +25,7 @@ async fn what_there_is_not_is_said_as_go_says_it() {
     ] {
         assert_eq!(ground.call(method, &[]).await.unwrap_err(), says);
     }
-    let stream = herdlet_rpc::framed::stream(ground.server.mux(), "Agent.Dance", &(), super::ground::WAIT);
+    let stream = herdlet_rpc::framed::stream(ground.server.mux(), "Agent.Dance", &(), super::test_env::WAIT);
     assert_eq!(stream.await.unwrap_err().to_string(), "Unknown rpc method: \"Agent.Dance\"");
     for method in [
         "Allocations.Restart",
@@ -45,7 +45,7 @@ async fn what_there_is_not_is_said_as_go_says_it() {
 
 #[tokio::test]
 async fn what_servers_have_signed_of_the_node_is_told_but_for_the_token() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let told = ground.call("NodeIdentity.Get", &[]).await.unwrap();
     let claim = |name: &str| told.get("Claims")?.get(name).cloned();
     assert_eq!(claim("sub"), Some(text("node:global:default:n1:default")));
@@ -57,7 +57,7 @@ async fn what_servers_have_signed_of_the_node_is_told_but_for_the_token() {
 
 #[tokio::test]
 async fn restarts_and_signals_are_asked_of_the_planner() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     let ok = map(&[("Index", Value::Int(0))]);
     let task = |task: &str| ("TaskName", text(task));
@@ -101,7 +101,7 @@ async fn restarts_and_signals_are_asked_of_the_planner() {
 
 #[tokio::test]
 async fn what_has_ended_is_collected() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let view = ground.alloc(ID);
     let none = "No such allocation on client, or allocation not eligible for GC";
     for id in [ID, "388af656-e88b-e8d9-abc8-1d2f2efb981b", "rubbish"] {
@@ -115,7 +115,7 @@ async fn what_has_ended_is_collected() {
 
 #[tokio::test]
 async fn usage_is_told_by_task_and_of_the_machine() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     let all = ground.call("Allocations.Stats", &[of(ID)]).await.unwrap();
     let stats = all.get("Stats").unwrap();
@@ -138,7 +138,7 @@ async fn usage_is_told_by_task_and_of_the_machine() {
 
 #[tokio::test]
 async fn files_are_listed_and_described_within_the_allocation() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     let web = ground.path(ID).join("web");
     for below in ["local", "secrets"] {
@@ -176,7 +176,7 @@ async fn files_are_listed_and_described_within_the_allocation() {
 
 #[tokio::test]
 async fn metadata_is_read_and_changed() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let read = ground.call("NodeMeta.Read", &[]).await.unwrap();
     assert_eq!(read.get("Static"), Some(&map(&[("rack", text("r1"))])));
     let changes = map(&[("zone", text("z1")), ("rack", Value::Nil)]);
@@ -191,9 +191,9 @@ async fn metadata_is_read_and_changed() {
 #[tokio::test]
 async fn the_machine_is_told_of_to_nobody_unless_that_is_wanted() {
     for method in ["Agent.Host", "Agent.Profile"] {
-        assert_eq!(Ground::new().call(method, &[]).await.unwrap_err(), "Permission denied");
+        assert_eq!(TestEnv::new().call(method, &[]).await.unwrap_err(), "Permission denied");
     }
-    let ground = Ground::with(super::ground::Options { debug: true, ..Default::default() });
+    let ground = TestEnv::with(super::test_env::Options { debug: true, ..Default::default() });
     let host = ground.call("Agent.Host", &[]).await.unwrap();
     assert_eq!(host.get("AgentID"), Some(&text("n1")));
     let Some(Value::Map(variables)) = host.get("HostData").unwrap().get("Environment").cloned() else {

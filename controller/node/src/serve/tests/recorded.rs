@@ -12,7 +12,7 @@ use herdlet_rpc::{
 };
 use serde_json::Value as Json;
 
-use super::ground::{Ground, WAIT, all};
+use super::test_env::{TestEnv, WAIT, all};
 use crate::test_recordings::{Message, messages};
 
 /// Fields whose map keys are names rather than fields.
@@ -79,8 +79,8 @@ fn named<'m>(said: &'m [Message], kind: &str) -> Option<&'m Message> {
 }
 
 /// A node in the state of the recorded client.
-fn ground(arguments: &Value) -> Ground {
-    let ground = Ground::new();
+fn recorded_env(arguments: &Value) -> TestEnv {
+    let ground = TestEnv::new();
     let Some(id) = arguments.get("AllocID").and_then(Value::as_text) else { return ground };
     let mut view = ground.alloc(id);
     // This allocation had services with checks.
@@ -115,7 +115,7 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
         if odd {
             continue;
         }
-        let ground = ground(&arguments);
+        let ground = recorded_env(&arguments);
         if request.method == "Allocations.GarbageCollect"
             && error.is_empty()
             && let Some(id) = arguments.get("AllocID").and_then(Value::as_text)
@@ -124,7 +124,7 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
         }
         if matches!(theirs.get("Dynamic"), Some(Value::Map(dynamic)) if !dynamic.is_empty()) {
             // Metadata was changed before the recording.
-            let changes = super::ground::map(&[("zone", crate::test_recordings::text("z0"))]);
+            let changes = super::test_env::map(&[("zone", crate::test_recordings::text("z0"))]);
             ground.call("NodeMeta.Apply", &[("Meta", changes)]).await.unwrap();
         }
         let called = ground.server.call(&request.method, &arguments, WAIT).await;
@@ -177,7 +177,7 @@ async fn files_and_logs_are_told_in_the_recorded_frames() {
             continue;
         }
         let arguments = args.value();
-        let ground = ground(&arguments);
+        let ground = recorded_env(&arguments);
         let frames = said.iter().filter(|message| message.kind == "frame" && message.dir == "c2s");
         let theirs: Vec<StreamFrame> =
             frames.map(|message| herdlet_rpc::codec::decode(&message.bytes).unwrap()).collect();
@@ -266,7 +266,7 @@ async fn commands_run_as_recorded() {
     for said in conversations() {
         let (Some(header), Some(args)) = (named(&said, "header"), named(&said, "args")) else { continue };
         let arguments = args.value();
-        let words = format!("{:?}", words(&arguments));
+        let words = format!("{:?}", strings(&arguments));
         // Skip commands that call Nomad itself, and one that was killed with its task.
         if header.method != "Allocations.Exec" || words.contains("SECRETS") || words.contains("sleep") {
             continue;
@@ -276,7 +276,7 @@ async fn commands_run_as_recorded() {
         };
         let theirs: Vec<StreamFrame> =
             frames("c2s").iter().map(|message| herdlet_rpc::codec::decode(&message.bytes).unwrap()).collect();
-        let ground = ground(&arguments);
+        let ground = recorded_env(&arguments);
         let error = theirs.iter().find_map(|frame| frame.error.clone());
         if let (Some(error), Some(id)) = (&error, arguments.get("AllocID").and_then(Value::as_text))
             && error.message.contains("is not running")
@@ -289,7 +289,7 @@ async fn commands_run_as_recorded() {
             let _ = stream.send(&frame.value()).await;
         }
         let mut ours = Vec::new();
-        while let Some(frame) = super::ground::next(&mut stream).await {
+        while let Some(frame) = super::test_env::next(&mut stream).await {
             ours.push(frame);
         }
         if let (Some(theirs), Some(ours)) = (&error, ours.last().and_then(|frame| frame.error.clone())) {
@@ -310,7 +310,7 @@ async fn commands_run_as_recorded() {
     assert!(ended >= 16, "{ended}");
 }
 
-fn words(arguments: &Value) -> Vec<String> {
+fn strings(arguments: &Value) -> Vec<String> {
     let Some(Value::List(words)) = arguments.get("Cmd") else { return Vec::new() };
     words.iter().filter_map(|word| word.as_text().map(str::to_owned)).collect()
 }

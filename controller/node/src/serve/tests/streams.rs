@@ -7,7 +7,7 @@ use herdlet_manifest::fixture::ended;
 use herdlet_rpc::{codec::Value, framed::StreamFrame};
 use serde_json::{Value as Json, json};
 
-use super::ground::{Ground, WAIT, all, map, next};
+use super::test_env::{TestEnv, WAIT, all, map, next};
 use crate::test_recordings::text;
 
 const ID: &str = "23bf551e-a018-09c6-bdd3-899f56caf4a8";
@@ -29,7 +29,7 @@ fn frame(payload: &[u8]) -> Json {
 
 #[tokio::test]
 async fn a_log_is_followed_over_rotations_until_its_task_has_ended() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let view = ground.alloc(ID);
     let write = |index: u32, text: &str| {
         let path = ground.logs(ID).join(format!("web.stdout.{index}"));
@@ -60,7 +60,7 @@ async fn a_log_is_followed_over_rotations_until_its_task_has_ended() {
 
 #[tokio::test]
 async fn a_stream_without_news_tells_that_it_is_there() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     let mut frames = ground.stream("FileSystem.Logs", &log(&[yes("Follow")])).await;
     assert_eq!(next(&mut frames).await.unwrap().payload, b"{}");
@@ -73,10 +73,10 @@ async fn a_stream_without_news_tells_that_it_is_there() {
 
 #[tokio::test]
 async fn logs_begin_where_it_is_said() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     assert_eq!(
-        ground.told("FileSystem.Logs", &log(&[yes("PlainText")])).await,
+        ground.read_stream("FileSystem.Logs", &log(&[yes("PlainText")])).await,
         (Vec::new(), None),
         "nothing yet"
     );
@@ -92,14 +92,14 @@ async fn logs_begin_where_it_is_said() {
         ("start", -3, "abcdefgh"),
     ] {
         let arguments = log(&[yes("PlainText"), ("Origin", text(origin)), ("Offset", Value::Int(offset))]);
-        let (told, error) = ground.told("FileSystem.Logs", &arguments).await;
+        let (told, error) = ground.read_stream("FileSystem.Logs", &arguments).await;
         assert_eq!((String::from_utf8(told).unwrap().as_str(), error), (expected, None), "{origin} {offset}");
     }
 }
 
 #[tokio::test]
 async fn what_can_not_be_told_is_an_error_with_a_code() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let mut view = ground.alloc(ID);
     view.tasks[1].attempt = 0;
     ground.show(&view);
@@ -157,24 +157,24 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         ("Agent.MonitorExport", vec![("OnDisk", Value::Bool(true))], 400, "No nomad log file defined"),
         ("Agent.MonitorExport", vec![("ServiceName", text("nomad"))], 500, "journalctl"),
     ] {
-        let (told, error) = ground.told(method, &arguments).await;
+        let (told, error) = ground.read_stream(method, &arguments).await;
         let (found, message) = error.unwrap_or_else(|| panic!("{method} {says}: no error"));
         assert!(told.is_empty() && message.contains(says), "{method}: {message}, not {says}");
         assert_eq!(found, Some(code), "{method} {says}");
     }
     // The limit for texts that servers put into a close frame.
     let long = ("Cmd", Value::List(vec![text(&format!("/no/such/{}", "x".repeat(200)))]));
-    let (_, error) = ground.told(exec, &[id.clone(), ("Task", text("web")), long]).await;
+    let (_, error) = ground.read_stream(exec, &[id.clone(), ("Task", text("web")), long]).await;
     let (_, message) = error.unwrap();
     assert!(message.len() <= 123 && message.contains("/no/such/x"), "{message}");
     ground.show(&ended(view));
-    let (_, error) = ground.told(exec, &[id, ("Task", text("web")), command]).await;
+    let (_, error) = ground.read_stream(exec, &[id, ("Task", text("web")), command]).await;
     assert_eq!(error, Some((Some(404), "task \"web\" is not running.".to_owned())));
 }
 
 #[tokio::test]
 async fn who_does_not_read_holds_little_and_holds_up_nobody() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     let size = 64 << 20;
     let file = std::fs::File::create(ground.logs(ID).join("web.stdout.0")).unwrap();
@@ -186,7 +186,7 @@ async fn who_does_not_read_holds_little_and_holds_up_nobody() {
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     // One reader that does.
-    let (told, error) = ground.told("FileSystem.Logs", &log(&[yes("PlainText")])).await;
+    let (told, error) = ground.read_stream("FileSystem.Logs", &log(&[yes("PlainText")])).await;
     assert_eq!((told.len() as u64, error), (size, None));
     // Abandoned streams free their slots.
     drop(idle);
@@ -203,7 +203,7 @@ fn command(words: &[&str]) -> Vec<(&'static str, Value)> {
 /// A running command ends when its caller disconnects.
 #[tokio::test]
 async fn a_command_ends_with_its_stream() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     let mark = ground.dir.path().join("mark");
     let script = format!("echo $$ > {}; echo begun; while sleep 0.05; do :; done", mark.display());
@@ -239,7 +239,7 @@ async fn until_ended(file: &std::path::Path, way: &str) {
 /// This also holds for a command that ignores a large input.
 #[tokio::test]
 async fn a_command_that_takes_no_input_ends_with_its_stream() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     ground.alloc(ID);
     let mark = ground.dir.path().join("mark");
     let script = format!("echo $$ > {}; echo begun; while sleep 0.05; do :; done", mark.display());
@@ -256,14 +256,14 @@ async fn a_command_that_takes_no_input_ends_with_its_stream() {
 
 #[tokio::test]
 async fn the_agents_log_is_told() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let mut stream = ground.stream("Agent.Monitor", &[("LogLevel", text("trace"))]).await;
     assert_eq!(next(&mut stream).await.unwrap().payload, b"{}");
 }
 
 #[tokio::test]
 async fn an_action_is_executed_by_its_name() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let mut view = ground.alloc(ID);
     let action = TaskAction {
         name: "seed".to_owned(),

@@ -35,12 +35,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let (one, other) = ((1, 9, 4647, "a.example.org"), (2, 0, 4747, "b.example.org"));
     [&[one, other][..], &[one], &[], &[(0, 0, 0, ".")], &[one; 70]]
         .into_iter()
-        .flat_map(|records| [answered(&question, records, false), answered(&question, records, true)])
+        .flat_map(|records| [answer(&question, records, false), answer(&question, records, true)])
         .collect()
 }
 
 /// A response to a query with these records: priority, weight, port and host.
-pub(super) fn answered(query: &[u8], records: &[(u16, u16, u16, &str)], is_cut: bool) -> Vec<u8> {
+pub(super) fn answer(query: &[u8], records: &[(u16, u16, u16, &str)], is_cut: bool) -> Vec<u8> {
     let query = Message::from_octets(query.to_vec()).unwrap();
     let mut answer = MessageBuilder::new_vec().start_answer(&query, Rcode::NOERROR).unwrap();
     answer.header_mut().set_tc(is_cut);

@@ -182,7 +182,7 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
         now += Duration::from_secs(60);
         said.push(watch.confirmed(&node(1), older(), &node(1), |_| false, now).map(|listing| {
             let listing = listing.unwrap();
-            assert!(listing.is_anew());
+            assert!(listing.is_restored());
             listing.fetch.iter().map(ToString::to_string).collect::<Vec<_>>()
         }));
     }
@@ -216,7 +216,7 @@ fn what_was_collected_while_nobody_asked_is_removed() {
     }
     assert!(confirmed(&[("a", 5)], false).is_err(), "it runs");
     let listing = confirmed(&[("a", 5)], true).unwrap().unwrap();
-    assert!(!listing.is_anew());
+    assert!(!listing.is_restored());
     let desired = watch.desired(&listing, Vec::new(), Vec::new());
     assert_eq!((desired.removed, desired.index), (vec!["b".into()], 50));
 }

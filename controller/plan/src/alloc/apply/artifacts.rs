@@ -13,7 +13,7 @@ use herdlet_api_types::{
 use super::{Writer, process::seed};
 use crate::{
     action::FailureClass,
-    alloc::task::restart::{self, Decision, Ended},
+    alloc::task::restart::{self, Decision, RestartCause},
     op::{Part, TaskPart},
     state::{PartState, Run},
 };
@@ -30,7 +30,7 @@ impl Writer<'_> {
     /// A failed download is retried with the delay of a restart.
     pub(super) fn download_failed(&mut self, part: Part, class: FailureClass, why: String) {
         let Some(index) = part.task() else { return };
-        self.state.parts.learn(part, PartState::Absent);
+        self.state.parts.set_part(part, PartState::Absent);
         let spec = self.spec.allocation().clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let group_stops = self.state.durable.stop.is_some() && task.lifecycle != Lifecycle::Poststop;
@@ -44,15 +44,15 @@ impl Writer<'_> {
         let Some(known) = self.known_mut(index) else { return };
         known.exit = Some(ExitResult { error: why, at: now.wall, ..ExitResult::default() });
         let ended = match class {
-            FailureClass::Retry | FailureClass::Recoverable => Ended::StartFailed,
-            FailureClass::Fatal | FailureClass::NoProgram => Ended::StartImpossible,
+            FailureClass::Retry | FailureClass::Recoverable => RestartCause::StartFailed,
+            FailureClass::Fatal | FailureClass::NoProgram => RestartCause::StartImpossible,
         };
         let seed = seed(&spec, index, known.newest());
         match restart::decide(now, &task.restart, on_success, ended, known, seed) {
             Decision::Restart { delay, reason } => self.back_off(index, delay, &reason, "failed_start"),
             // Not possible: nothing has ended with success.
             Decision::Done => {}
-            Decision::Fail { reason } => self.doom(index, TaskEventKind::NotRestarting, reason),
+            Decision::Fail { reason } => self.fail_permanently(index, TaskEventKind::NotRestarting, reason),
         }
     }
 }

@@ -5,18 +5,18 @@ use std_alloc::sync::Arc;
 
 use herdlet_api_types::{Duration, task::TaskEventKind};
 
-use super::{Writer, look_at};
+use super::{Writer, mark_for_inspection};
 use crate::{
     facts::{ChangeAction, Facts, Owed, Revision},
     op::{Part, TaskIndex, TaskPart},
     parts::{Memory, Need, Read, ReadWhen, TASK_PARTS},
-    state::{Doing, Run, TaskState, Told},
+    state::{Doing, Run, SignalledPart, TaskState},
     time::Deadline,
 };
 
 impl Writer<'_> {
     /// Replaces the facts of a part with new ones, which concern the task if it runs.
-    pub(super) fn learn_facts(&mut self, part: Part, doing: Doing, told: Option<Arc<Facts>>) {
+    pub(super) fn set_facts(&mut self, part: Part, doing: Doing, told: Option<Arc<Facts>>) {
         let is_renewed = doing == Doing::Renew || self.is_changing(part);
         if told.is_none() && !is_renewed {
             return;
@@ -37,9 +37,9 @@ impl Writer<'_> {
         if part.row().memory == Memory::Stored {
             self.state.durable.facts.insert(part, facts.clone());
         }
-        self.state.facts.learn(part, facts);
+        self.state.facts.set(part, facts);
         if before.is_some() {
-            self.look_at_readers(part);
+            self.inspect_readers(part);
         }
     }
 
@@ -69,20 +69,20 @@ impl Writer<'_> {
                 }
             }
             ChangeAction::Signal(signals) => {
-                let told = Told { task: index, part, revision: owed.revision };
+                let told = SignalledPart { task: index, part, revision: owed.revision };
                 for signal in &signals {
                     if self.signal(Some(&name), signal).is_ok() {
                         self.state.telling.insert(*self.generation, told);
                     }
                 }
-                self.told(told);
+                self.on_signal_delivered(told);
             }
         }
     }
 
     /// A signal has arrived, or there was no process left to receive it.
-    pub(super) fn told(&mut self, told: Told) {
-        let Told { task, part, revision } = told;
+    pub(super) fn on_signal_delivered(&mut self, told: SignalledPart) {
+        let SignalledPart { task, part, revision } = told;
         if self.state.telling.values().any(|other| *other == told) {
             return;
         }
@@ -135,8 +135,8 @@ impl Writer<'_> {
     }
 
     /// Drops the facts of a part that is gone.
-    pub(super) fn forget_facts(&mut self, part: Part) {
-        self.state.facts.forget(part);
+    pub(super) fn remove_facts(&mut self, part: Part) {
+        self.state.facts.remove(part);
         if self.state.durable.facts.contains_key(&part) {
             self.state.durable.facts.remove(&part);
         }
@@ -157,7 +157,7 @@ impl Writer<'_> {
     }
 
     /// Causes an inspection of the parts that read these facts live.
-    fn look_at_readers(&mut self, source: Part) {
+    fn inspect_readers(&mut self, source: Part) {
         let tasks: core::ops::Range<TaskIndex> = 0..self.task_count();
         let own = [Part::Services, Part::Checks].into_iter();
         let of_tasks =
@@ -166,7 +166,7 @@ impl Writer<'_> {
             let reads =
                 |read: &Read| read.when == ReadWhen::Live && read.source.part(reader.task()) == Some(source);
             if reader.row().reads.iter().any(reads) && self.spec.need(reader) == Need::Needed {
-                look_at(reader, self.state);
+                mark_for_inspection(reader, self.state);
             }
         }
     }

@@ -12,16 +12,16 @@ use herdlet_api_types::{
     task::{ExitResult, TaskEventKind},
 };
 
-use super::{Issued, Writer, look_at};
+use super::{Issued, Writer, mark_for_inspection};
 use crate::{
     action::{FailureClass, Outcome, Recovered, Verb},
-    alloc::task::restart::{self, Decision, Ended},
+    alloc::task::restart::{self, Decision, RestartCause},
     launch::Launch,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     parts::{Need, TASK_PARTS, Withdraw},
     plan::TaskChange,
-    state::{self, AfterStop, Doing, Doom, Noticed, PartState, Run, Stage, StopStep, TaskState},
+    state::{self, AfterStop, Doing, Noticed, PartState, PermanentFailure, Run, Stage, StopStep, TaskState},
     time::{BootId, Deadline},
     turn::Note,
 };
@@ -44,7 +44,7 @@ impl Writer<'_> {
     }
 
     /// A record or cgroup of this attempt exists, although its state may be lost.
-    pub fn found(&mut self, task: &str, attempt: u32) {
+    pub fn on_attempt_found(&mut self, task: &str, attempt: u32) {
         let Some(index) = self.index_of(task) else { return };
         if !self.state.durable.adopted {
             self.adopt();
@@ -67,7 +67,7 @@ impl Writer<'_> {
                 known.run = Run::Starting { attempt, boot };
             }
         }
-        self.forget_process(index);
+        self.clear_process(index);
         self.refresh_status();
     }
 
@@ -118,18 +118,23 @@ impl Writer<'_> {
         }
     }
 
-    pub(super) fn process_outcome(&mut self, index: TaskIndex, ended: state::Ended, outcome: Outcome) {
+    pub(super) fn process_outcome(
+        &mut self,
+        index: TaskIndex,
+        ended: state::FinishedOperation,
+        outcome: Outcome,
+    ) {
         let part = Part::Task(index, TaskPart::Process);
         let Some(run) = self.known(index).map(|known| known.run.clone()) else { return };
         let doing = match ended {
             // The attempt ended while it ran: what is left of it is to be removed.
-            state::Ended::Overtaken => return self.state.parts.learn(part, PartState::Up),
-            state::Ended::Fresh(doing) => doing,
+            state::FinishedOperation::Overtaken => return self.state.parts.set_part(part, PartState::Up),
+            state::FinishedOperation::Fresh(doing) => doing,
         };
         match (doing, &run, outcome) {
             // It was stopped, and so an inspection was due.
             (
-                Doing::Look(Some(_)),
+                Doing::Inspect(Some(_)),
                 Run::Stopping { step: StopStep::Kill { .. }, .. },
                 Outcome::Recovered(Recovered::Running),
             ) => {
@@ -138,7 +143,7 @@ impl Writer<'_> {
             }
             (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),
             (Doing::Up, Run::Starting { attempt, .. }, Outcome::Started(launch)) => {
-                self.state.parts.learn(part, PartState::Up);
+                self.state.parts.set_part(part, PartState::Up);
                 self.started(index, *attempt);
                 if let Some(known) = self.known_mut(index) {
                     known.launch = launch.into_record();
@@ -154,10 +159,10 @@ impl Writer<'_> {
             }
             // Its exit reports how it ended, or an inspection if that got lost.
             (Doing::Down, Run::Stopping { .. }, Outcome::Done(_)) => {
-                self.state.parts.learn(part, PartState::Suspect(Noticed::Event));
+                self.state.parts.set_part(part, PartState::Suspect(Noticed::Event));
             }
             (Doing::Down, Run::Waiting | Run::BackingOff { .. } | Run::Dead, Outcome::Done(_)) => {
-                self.state.parts.learn(part, PartState::Absent);
+                self.state.parts.set_part(part, PartState::Absent);
             }
             (_, _, Outcome::Failed { why, .. }) => self.part_failed(part, doing, FailureClass::Retry, why),
             (
@@ -176,12 +181,12 @@ impl Writer<'_> {
         }
     }
 
-    pub(super) fn doom(&mut self, index: TaskIndex, kind: TaskEventKind, message: String) {
+    pub(super) fn fail_permanently(&mut self, index: TaskIndex, kind: TaskEventKind, message: String) {
         if self.known(index).is_none_or(|known| known.doom.is_some() || known.run == Run::Dead) {
             return;
         }
         if let Some(known) = self.known_mut(index) {
-            known.doom = Some(Doom { kind, message: message.clone() });
+            known.doom = Some(PermanentFailure { kind, message: message.clone() });
         }
         self.note(index, kind, message);
     }
@@ -193,7 +198,7 @@ impl Writer<'_> {
         }
         match (run, recovered) {
             (Run::Starting { boot, .. }, Recovered::NotStarted) if *boot == self.now.boot => {
-                self.state.parts.learn(part, PartState::Absent);
+                self.state.parts.set_part(part, PartState::Absent);
             }
             (
                 Run::Starting { attempt, boot }
@@ -210,12 +215,12 @@ impl Writer<'_> {
                 Recovered::Lost { why },
             ) => self.lost(index, *attempt, *boot, why),
             (Run::Starting { attempt, .. }, Recovered::Running) => {
-                self.state.parts.learn(part, PartState::Up);
+                self.state.parts.set_part(part, PartState::Up);
                 self.started(index, *attempt);
             }
-            (Run::Running { .. }, Recovered::Running) => self.state.parts.learn(part, PartState::Up),
+            (Run::Running { .. }, Recovered::Running) => self.state.parts.set_part(part, PartState::Up),
             (Run::Stopping { .. }, Recovered::Running) => {
-                self.state.parts.learn(part, PartState::Up);
+                self.state.parts.set_part(part, PartState::Up);
                 if let Some(TaskState { run: Run::Stopping { ran, .. }, .. }) = self.known_mut(index) {
                     *ran = true;
                 }
@@ -225,13 +230,13 @@ impl Writer<'_> {
                 Recovered::Exited(result),
             ) => self.attempt_ended(index, *attempt, result),
             (Run::Waiting | Run::BackingOff { .. } | Run::Dead, Recovered::Running) => {
-                self.state.parts.learn(part, PartState::Up);
+                self.state.parts.set_part(part, PartState::Up);
                 self.stop_stray(index);
             }
             (
                 Run::Waiting | Run::BackingOff { .. } | Run::Dead,
                 Recovered::NotStarted | Recovered::Exited(_) | Recovered::Lost { .. },
-            ) => self.state.parts.learn(part, PartState::Up),
+            ) => self.state.parts.set_part(part, PartState::Up),
         }
     }
 
@@ -239,10 +244,10 @@ impl Writer<'_> {
     fn first_recovered(&mut self, index: TaskIndex, recovered: Recovered) {
         let part = Part::Task(index, TaskPart::Process);
         match recovered {
-            Recovered::NotStarted => self.state.parts.learn(part, PartState::Absent),
+            Recovered::NotStarted => self.state.parts.set_part(part, PartState::Absent),
             Recovered::Running => {
                 self.begin(index);
-                self.state.parts.learn(part, PartState::Up);
+                self.state.parts.set_part(part, PartState::Up);
                 self.started(index, 1);
             }
             Recovered::Exited(result) => {
@@ -255,7 +260,7 @@ impl Writer<'_> {
                 if let Some(known) = self.known_mut(index) {
                     known.used = 1;
                 }
-                self.forget_process(index);
+                self.clear_process(index);
             }
         }
     }
@@ -283,20 +288,21 @@ impl Writer<'_> {
         self.state.maybe_begun.remove(&index);
         let unstored = self.state.leaves_first_unstored(now)
             && self.known(index).is_some_and(|known| known.newest() == 0);
-        let durable = if unstored { self.state.durable.unnoticed() } else { &mut *self.state.durable };
+        let durable =
+            if unstored { self.state.durable.get_mut_untracked() } else { &mut *self.state.durable };
         let Some(known) = durable.tasks.get_mut(usize::from(index)) else { return };
         known.attempt = known.newest().saturating_add(1);
         known.begun_in = Some(now.boot);
-        known.forget_owed();
+        known.clear_owed();
         known.launch = Launch::with(known.attempt, &inputs).into_record();
         known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
         }
         // An inspection in flight was about the state before.
-        self.state.parts.overtake(Part::Task(index, TaskPart::Process));
-        self.state.parts.learn(Part::Task(index, TaskPart::Process), PartState::Absent);
-        self.state.parts.learn(Part::Task(index, TaskPart::Prestop), PartState::Absent);
+        self.state.parts.supersede_part(Part::Task(index, TaskPart::Process));
+        self.state.parts.set_part(Part::Task(index, TaskPart::Process), PartState::Absent);
+        self.state.parts.set_part(Part::Task(index, TaskPart::Prestop), PartState::Absent);
     }
 
     fn started(&mut self, index: TaskIndex, attempt: u32) {
@@ -307,22 +313,22 @@ impl Writer<'_> {
         known.started_ns = boot_ns;
         known.exit = None;
         self.note(index, TaskEventKind::Started, String::from("Task started by client"));
-        self.check_anew(index);
+        self.restart_group_checks(index);
     }
 
     /// Results of the group's checks from before this start or end of a process are no longer valid: as in Kubernetes,
     /// a group is healthy together with all its lasting tasks, sidecars included. Checks without a result go on.
-    fn check_anew(&mut self, index: TaskIndex) {
+    fn restart_group_checks(&mut self, index: TaskIndex) {
         let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
         let known = self.state.checks.results.len();
         if self.task(index).is_some_and(lasts) {
-            self.state.forget_checks(|result| result.task.is_none());
+            self.state.remove_checks(|result| result.task.is_none());
         }
         if self.state.checks.results.len() < known {
             self.state.checks.recheck = true;
             if self.is_in_consul(Part::Services) {
                 // Consul's checks go on: their results are reported once more.
-                look_at(Part::Services, self.state);
+                mark_for_inspection(Part::Services, self.state);
             }
         }
     }
@@ -332,7 +338,7 @@ impl Writer<'_> {
     fn end_own_checks(&mut self, index: TaskIndex) {
         let Some(task) = self.task(index) else { return };
         let name = Some(task.name.clone());
-        self.state.forget_checks(|result| result.task == name);
+        self.state.remove_checks(|result| result.task == name);
         let part = Part::Task(index, TaskPart::Checks);
         if self.spec.need(part) == Need::Needed && *self.state.parts.get(part) != PartState::Absent {
             self.state.checks.outdated.insert(part);
@@ -340,12 +346,12 @@ impl Writer<'_> {
     }
 
     fn start_failed(&mut self, index: TaskIndex, attempt: u32, class: FailureClass, why: &str) {
-        self.state.parts.learn(Part::Task(index, TaskPart::Process), PartState::Up);
+        self.state.parts.set_part(Part::Task(index, TaskPart::Process), PartState::Up);
         self.note(index, TaskEventKind::DriverFailure, why.to_string());
         let (ended, code) = match class {
-            FailureClass::Retry | FailureClass::Recoverable => (Ended::StartFailed, 0),
-            FailureClass::Fatal => (Ended::StartImpossible, 0),
-            FailureClass::NoProgram => (Ended::StartImpossible, NO_PROGRAM),
+            FailureClass::Retry | FailureClass::Recoverable => (RestartCause::StartFailed, 0),
+            FailureClass::Fatal => (RestartCause::StartImpossible, 0),
+            FailureClass::NoProgram => (RestartCause::StartImpossible, NO_PROGRAM),
         };
         let result = ExitResult { code, error: why.to_string(), at: self.now.wall, ..ExitResult::default() };
         if let Some(known) = self.known_mut(index) {
@@ -368,7 +374,7 @@ impl Writer<'_> {
             let result = ExitResult { code: -1, error: why, at: self.now.wall, ..ExitResult::default() };
             return self.attempt_ended(index, attempt, result);
         }
-        self.forget_process(index);
+        self.clear_process(index);
         self.note(index, TaskEventKind::Terminated, String::from("Task was lost when the machine restarted"));
         self.restart_at_once(index, "reboot");
     }
@@ -381,8 +387,8 @@ impl Writer<'_> {
         if matches!(known.run, Run::Starting { .. }) {
             self.started(index, attempt);
         }
-        self.forget_process(index);
-        self.check_anew(index);
+        self.clear_process(index);
+        self.restart_group_checks(index);
         self.end_own_checks(index);
         self.note_exit(index, &result);
         if let Some(known) = self.known_mut(index) {
@@ -392,18 +398,18 @@ impl Writer<'_> {
                 self.notes.push(Note::OutOfMemory { job: self.spec.job_key.clone(), task });
             }
         }
-        self.after_end(index, attempt, Ended::Exit(&result), "exit");
+        self.after_end(index, attempt, RestartCause::Exit(&result), "exit");
     }
 
     /// Only leftovers of the attempt can exist; the outcome of an operation in flight on it is outdated.
-    fn forget_process(&mut self, index: TaskIndex) {
+    fn clear_process(&mut self, index: TaskIndex) {
         let part = Part::Task(index, TaskPart::Process);
-        self.state.parts.overtake(part);
-        self.state.parts.learn(part, PartState::Up);
+        self.state.parts.supersede_part(part);
+        self.state.parts.set_part(part, PartState::Up);
     }
 
     /// The attempt is over: decides what the task does next.
-    fn after_end(&mut self, index: TaskIndex, attempt: u32, ended: Ended<'_>, cause: &'static str) {
+    fn after_end(&mut self, index: TaskIndex, attempt: u32, ended: RestartCause<'_>, cause: &'static str) {
         let (mut ended, mut cause) = (ended, cause);
         let Some(known) = self.known(index) else { return };
         let Some(task) = self.task(index) else { return };
@@ -418,7 +424,7 @@ impl Writer<'_> {
                 return self.restart_at_once(index, "request");
             }
             Run::Stopping { then: AfterStop::RestartUnhealthy, .. } if !group_stops => {
-                (ended, cause) = (Ended::Unhealthy, "check");
+                (ended, cause) = (RestartCause::Unhealthy, "check");
             }
             Run::Stopping { .. } => {
                 let failed = if known.failed { Failed::Yes } else { Failed::No };
@@ -426,7 +432,7 @@ impl Writer<'_> {
                 return self.die(index, failed);
             }
             Run::Starting { .. } | Run::Running { .. } if group_stops => return self.die(index, Failed::No),
-            Run::Running { .. } if known.unhealthy => (ended, cause) = (Ended::Unhealthy, "check"),
+            Run::Running { .. } if known.unhealthy => (ended, cause) = (RestartCause::Unhealthy, "check"),
             Run::Running { .. } if known.restart_requested => return self.restart_at_once(index, "request"),
             Run::Starting { .. } | Run::Running { .. } => {}
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => return,
@@ -488,7 +494,7 @@ impl Writer<'_> {
         known.failed = failed == Failed::Yes;
         known.failed_after = None;
         known.withdraw_restart();
-        known.forget_owed();
+        known.clear_owed();
         known.finished_at = wall;
     }
 

@@ -77,7 +77,7 @@ impl Desk {
     }
 
     /// The kinds of a task's events.
-    fn told(&self, index: usize) -> Vec<&'static str> {
+    fn event_kinds(&self, index: usize) -> Vec<&'static str> {
         self.state.durable.tasks[index].events.iter().map(|event| event.kind.as_str()).collect()
     }
 
@@ -116,7 +116,7 @@ fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
             (is_backing_off(desk.main()), desk.main().failed, desk.main().counted),
             (again, !again, 1)
         );
-        assert_eq!(desk.told(0)[0], "Driver Failure");
+        assert_eq!(desk.event_kinds(0)[0], "Driver Failure");
         let exit = desk.main().exit.as_ref().map(|exit| (exit.code, &*exit.error));
         assert_eq!(exit, Some((code, "no such program")));
     }
@@ -133,7 +133,11 @@ fn a_start_that_the_machine_could_not_make_counts_for_nothing() {
     assert_eq!((desk.main().run.clone(), desk.main().counted), (starting().run, 0));
     let told = desk.state.parts.get(PROCESS);
     assert!(matches!(told, PartState::Failed { why: told, .. } if *told == why), "{told:?}");
-    desk.process(Doing::Look(None), Verb::Recover { attempt: 1 }, Outcome::Recovered(Recovered::NotStarted));
+    desk.process(
+        Doing::Inspect(None),
+        Verb::Recover { attempt: 1 },
+        Outcome::Recovered(Recovered::NotStarted),
+    );
     assert_eq!(*desk.state.parts.get(PROCESS), PartState::Absent, "the same attempt is started again");
 }
 
@@ -142,7 +146,7 @@ fn what_a_lost_attempt_counts_for() {
     let lost = || Outcome::Recovered(Recovered::Lost { why: "killed".to_owned() });
     let recover = |main: TaskState| {
         let mut desk = Desk::new(main);
-        desk.process(Doing::Look(None), Verb::Recover { attempt: 1 }, lost());
+        desk.process(Doing::Inspect(None), Verb::Recover { attempt: 1 }, lost());
         desk
     };
     let earlier = |run| TaskState { run, ..running() };
@@ -193,12 +197,12 @@ fn a_poststop_task_runs_while_the_group_stops() {
 fn a_task_is_doomed_once_and_not_after_its_end() {
     let mut desk = Desk::with(vec![running(), dead(), pending()]);
     for why in ["first", "second"] {
-        desk.write(|writer| writer.doom(0, TaskEventKind::HookFailed, why.to_owned()));
-        desk.write(|writer| writer.doom(1, TaskEventKind::HookFailed, why.to_owned()));
+        desk.write(|writer| writer.fail_permanently(0, TaskEventKind::HookFailed, why.to_owned()));
+        desk.write(|writer| writer.fail_permanently(1, TaskEventKind::HookFailed, why.to_owned()));
     }
     assert_eq!(desk.main().doom.as_ref().map(|doom| &*doom.message), Some("first"));
     assert!(desk.state.durable.tasks[1].doom.is_none());
-    assert_eq!((desk.told(0).len(), desk.told(1).len()), (1, 0));
+    assert_eq!((desk.event_kinds(0).len(), desk.event_kinds(1).len()), (1, 0));
 }
 
 #[test]
@@ -206,12 +210,12 @@ fn an_attempt_that_is_newer_than_what_is_remembered_is_looked_for() {
     for (stage, after) in [(Stage::Init, Stage::Prestart), (Stage::Main, Stage::Main)] {
         let mut desk = Desk::new(pending());
         desk.state.durable.stage = stage;
-        desk.write(|writer| writer.found("main", 4));
+        desk.write(|writer| writer.on_attempt_found("main", 4));
         assert_eq!(desk.main().run, Run::Starting { attempt: 4, boot: BootId(1) });
         assert_eq!((desk.main().attempt, desk.state.durable.stage), (4, after));
     }
     let mut desk = Desk::new(running());
-    desk.write(|writer| writer.found("main", 1));
+    desk.write(|writer| writer.on_attempt_found("main", 1));
     assert_eq!(desk.main(), &TaskState { name: "main".into(), ..running() }, "it is known");
 }
 
@@ -227,8 +231,8 @@ fn why_tasks_are_stopped_is_told_to_those_that_live() {
     ] {
         let mut desk = Desk::with(vec![running(), failed(), pending()]);
         desk.write(|writer| writer.change(Change::Stop(because(reason))));
-        assert_eq!(desk.told(0), Vec::from_iter(kind));
-        assert_eq!((desk.told(1), desk.told(2)), (vec![], vec![]), "dead, and poststop");
+        assert_eq!(desk.event_kinds(0), Vec::from_iter(kind));
+        assert_eq!((desk.event_kinds(1), desk.event_kinds(2)), (vec![], vec![]), "dead, and poststop");
         assert_eq!(desk.notes, [Note::Disruption { job: desk.spec.job_key.clone(), cause }]);
     }
 }
@@ -270,7 +274,7 @@ fn an_adopted_allocation_knows_its_tasks() {
     desk.write(|writer| writer.change(Change::Adopt));
     let names: Vec<&str> = desk.state.durable.tasks.iter().map(|known| &*known.name).collect();
     assert_eq!(names, ["main", "side", "stop"]);
-    assert_eq!(desk.told(0), ["Received"]);
+    assert_eq!(desk.event_kinds(0), ["Received"]);
 }
 
 #[test]
@@ -308,7 +312,7 @@ fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
 /// A desk whose main task's first attempt may have been begun by a dead agent.
 fn maybe_begun() -> Desk {
     let mut desk = Desk::new(pending());
-    desk.state.durable.unnoticed().boot = Some(BootId(1));
+    desk.state.durable.get_mut_untracked().boot = Some(BootId(1));
     desk.state.parts = Parts::unknown();
     desk.state.maybe_begun = [0].into();
     desk
@@ -319,7 +323,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
     let recovered = |recovered: Recovered| {
         let mut desk = maybe_begun();
         let verb = Verb::Recover { attempt: 1 };
-        desk.process(Doing::Look(None), verb, Outcome::Recovered(recovered));
+        desk.process(Doing::Inspect(None), verb, Outcome::Recovered(recovered));
         desk
     };
     let lives = recovered(Recovered::Running);
@@ -344,7 +348,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
 #[test]
 fn an_exit_may_be_told_before_the_look_has_ended() {
     let mut desk = maybe_begun();
-    let (doing, verb) = (Doing::Look(None), Verb::Recover { attempt: 1 });
+    let (doing, verb) = (Doing::Inspect(None), Verb::Recover { attempt: 1 });
     desk.write(|writer| {
         writer.change(Change::Issue { part: PROCESS, doing, verb, timeout: Duration::from_secs(1) });
     });
@@ -363,7 +367,7 @@ fn a_first_attempt_begins_without_being_written_in_the_boot_of_its_adoption_only
     {
         let main = TaskState { attempt: attempts, ..pending() };
         let mut desk = Desk::with(vec![main, pending(), pending()]);
-        desk.state.durable.unnoticed().boot = boot;
+        desk.state.durable.get_mut_untracked().boot = boot;
         desk.write(|writer| writer.change(Change::Task(0, TaskChange::Begin)));
         assert_eq!(desk.main().attempt, attempts + 1);
         assert_eq!(desk.state.durable.is_touched(), is_written, "{boot:?} {attempts}");
@@ -389,7 +393,7 @@ fn a_restart_of_all_ends_what_may_have_begun_first() {
     );
     // It was only fenced: nothing is known to have begun, and its number is used.
     let lost = Recovered::Lost { why: "it was cancelled".to_owned() };
-    desk.process(Doing::Look(None), Verb::Recover { attempt: 1 }, Outcome::Recovered(lost));
+    desk.process(Doing::Inspect(None), Verb::Recover { attempt: 1 }, Outcome::Recovered(lost));
     assert_eq!((&desk.main().run, desk.main().attempt, desk.main().used), (&Run::Waiting, 0, 1));
 }
 
@@ -404,7 +408,7 @@ fn what_a_directory_that_is_gone_means_for_whoever_used_it() {
         (TaskState { begun_in: Some(BootId(1)), ..stopping(AfterStop::Dead) }, true),
     ] {
         let mut desk = Desk::new(known.clone());
-        let (part, doing, verb) = (Part::Task(0, TaskPart::Dir), Doing::Look(None), Verb::Look);
+        let (part, doing, verb) = (Part::Task(0, TaskPart::Dir), Doing::Inspect(None), Verb::Inspect);
         desk.write(|writer| {
             writer.change(Change::Issue { part, doing, verb, timeout: Duration::from_secs(1) });
         });
@@ -443,8 +447,8 @@ fn what_changed_while_no_agent_ran_is_owed() {
             change_mode: mode,
             change_signal: None,
         });
-        let (doing, timeout) = (Doing::Look(None), Duration::from_secs(1));
-        desk.write(|writer| writer.change(Change::Issue { part, doing, verb: Verb::Look, timeout }));
+        let (doing, timeout) = (Doing::Inspect(None), Duration::from_secs(1));
+        desk.write(|writer| writer.change(Change::Issue { part, doing, verb: Verb::Inspect, timeout }));
         let found = Facts { revision: Revision(revision), ..Facts::none() };
         desk.write(|writer| writer.outcome(part, 8, Outcome::Present(Some(Arc::new(found)))));
         let known = desk.main().owed.get(&TaskPart::Identity).map(|owed| owed.action.clone());

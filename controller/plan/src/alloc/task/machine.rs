@@ -29,7 +29,7 @@ use crate::{
     plan::{TaskChange, Waiting},
     policy::StartGate,
     shared::volume::volume_name,
-    state::{AfterStop, Doing, Noticed, PartState, Run, Stage, StopStep, TaskState, Told},
+    state::{AfterStop, Doing, Noticed, PartState, Run, SignalledPart, Stage, StopStep, TaskState},
     time::Deadline,
 };
 
@@ -41,7 +41,7 @@ pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, shared: Progress) -> Progress
     let (Some(task), Some(known)) = (group.tasks.get(at), state.durable.tasks.get(at)) else {
         return Progress::Arrived;
     };
-    let me = Me { index, task, known, needed: pass.spec.task_parts(index) };
+    let me = TaskTurn { index, task, known, needed: pass.spec.task_parts(index) };
     match &known.run {
         Run::Waiting => me.plan_waiting(pass, shared),
         Run::BackingOff { until } => me.plan_backing_off(pass, until),
@@ -77,14 +77,14 @@ fn kill_step(pass: &Pass<'_>, task: &Task) -> StopStep {
 
 /// One task within a pass.
 #[derive(Clone, Copy)]
-struct Me<'a> {
+struct TaskTurn<'a> {
     index: TaskIndex,
     task: &'a Task,
     known: &'a TaskState,
     needed: PartSet,
 }
 
-impl Me<'_> {
+impl TaskTurn<'_> {
     fn plan_waiting(self, pass: &mut Pass<'_>, shared: Progress) {
         self.withdraw(pass);
         let maybe_begun = pass.state.maybe_begun.contains(&self.index);
@@ -180,7 +180,7 @@ impl Me<'_> {
             pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
             return;
         }
-        if let Some(then) = self.stop_wanted(pass) {
+        if let Some(then) = self.stop_reason(pass) {
             let step = first_stop_step(pass, self.task);
             pass.change(self.index, TaskChange::Stop { step, then });
             return;
@@ -264,7 +264,7 @@ impl Me<'_> {
     /// Notifies the task of changes that are due, once the part is up with the new value.
     fn settle_owed(self, pass: &mut Pass<'_>) {
         for (part, owed) in &self.known.owed {
-            let told = |told: &Told| (told.task, told.part) == (self.index, *part);
+            let told = |told: &SignalledPart| (told.task, told.part) == (self.index, *part);
             let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
             if is_there && !pass.state.telling.values().any(told) && pass.passed(&owed.due) {
                 pass.change(self.index, TaskChange::Settle(*part));
@@ -288,13 +288,13 @@ impl Me<'_> {
     fn watch(self, pass: &mut Pass<'_>, attempt: u32) {
         let part = self.part(TaskPart::Process);
         match pass.state.parts.get(part) {
-            PartState::Up | PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => {}
+            PartState::Up | PartState::Busy { doing: Doing::Inspect(Some(_)) | Doing::Renew, .. } => {}
             PartState::Suspect(noticed) => {
                 let noticed = *noticed;
                 self.recover(pass, attempt, Some(noticed));
             }
             PartState::Unknown | PartState::Absent => self.recover(pass, attempt, None),
-            PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
+            PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Inspect(None), .. } => {
                 pass.wait(Waiting::Part(part));
             }
             PartState::Failed { retry_at_ns: due_ns, .. } | PartState::Pending { ask_at_ns: due_ns, .. } => {
@@ -327,7 +327,7 @@ impl Me<'_> {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if pass.due(retry_at_ns) {
                     match doing {
-                        Doing::Look(_) => self.recover(pass, attempt, None),
+                        Doing::Inspect(_) => self.recover(pass, attempt, None),
                         Doing::Up | Doing::Renew | Doing::Down => {
                             pass.issue(part, Doing::Down, stop, timeout)
                         }
@@ -406,7 +406,7 @@ impl Me<'_> {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if pass.due(retry_at_ns) {
                     match doing {
-                        Doing::Look(_) => self.recover(pass, attempt, None),
+                        Doing::Inspect(_) => self.recover(pass, attempt, None),
                         Doing::Up | Doing::Renew | Doing::Down => {
                             pass.operate(part, Doing::Down, Verb::Destroy { attempt });
                         }
@@ -447,7 +447,7 @@ impl Me<'_> {
     }
 
     fn recover(self, pass: &mut Pass<'_>, attempt: u32, noticed: Option<Noticed>) {
-        pass.operate(self.part(TaskPart::Process), Doing::Look(noticed), Verb::Recover { attempt });
+        pass.operate(self.part(TaskPart::Process), Doing::Inspect(noticed), Verb::Recover { attempt });
     }
 
     /// Whether this task must not start any more.
@@ -472,7 +472,7 @@ impl Me<'_> {
     }
 
     /// Whether the running process is to be stopped now, and what follows.
-    fn stop_wanted(self, pass: &mut Pass<'_>) -> Option<AfterStop> {
+    fn stop_reason(self, pass: &mut Pass<'_>) -> Option<AfterStop> {
         if self.known.doom.is_some() {
             return Some(AfterStop::Dead);
         }
@@ -537,7 +537,7 @@ impl Me<'_> {
         self.task
             .depends_on
             .iter()
-            .find(|dependency| !is_met(pass, dependency))
+            .find(|dependency| !is_satisfied(pass, dependency))
             .map(|unmet| unmet.task.clone())
     }
 
@@ -555,7 +555,7 @@ impl Me<'_> {
     }
 }
 
-fn is_met(pass: &Pass<'_>, dependency: &herdlet_api_types::job::Dependency) -> bool {
+fn is_satisfied(pass: &Pass<'_>, dependency: &herdlet_api_types::job::Dependency) -> bool {
     let Some((task, state)) =
         pass.group.tasks.iter().zip(&pass.state.durable.tasks).find(|(task, _)| task.name == dependency.task)
     else {

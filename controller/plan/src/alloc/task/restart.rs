@@ -16,7 +16,7 @@ use crate::{
 
 /// What a decision is about.
 #[derive(Debug, Clone, Copy)]
-pub enum Ended<'a> {
+pub enum RestartCause<'a> {
     /// The process ended.
     Exit(&'a ExitResult),
     /// It could not be started, but a retry may succeed.
@@ -74,13 +74,13 @@ pub fn decide(
     now: Now,
     policy: &RestartPolicy,
     on_success: bool,
-    ended: Ended<'_>,
+    ended: RestartCause<'_>,
     state: &mut TaskState,
     seed: u64,
 ) -> Decision {
     let done = match ended {
-        Ended::Exit(result) => result.is_success() && !on_success,
-        Ended::StartFailed | Ended::StartImpossible | Ended::Unhealthy => false,
+        RestartCause::Exit(result) => result.is_success() && !on_success,
+        RestartCause::StartFailed | RestartCause::StartImpossible | RestartCause::Unhealthy => false,
     };
     if policy.attempts == 0 {
         return if done {
@@ -94,7 +94,7 @@ pub fn decide(
         state.counted = 0;
     }
     state.counted = state.counted.saturating_add(1);
-    if matches!(ended, Ended::StartImpossible) {
+    if matches!(ended, RestartCause::StartImpossible) {
         return Decision::Fail { reason: String::from("Error was unrecoverable") };
     }
     if done {

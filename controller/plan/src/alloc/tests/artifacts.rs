@@ -1,7 +1,7 @@
 //! Tests of artifacts: the fetch before a task's first start, and failures.
 
 use super::*;
-use crate::{plan::Waiting, state::Doom as Why};
+use crate::{plan::Waiting, state::PermanentFailure as Why};
 
 const ARTIFACTS: Part = Part::Task(0, TaskPart::Artifacts);
 
@@ -10,7 +10,7 @@ fn refused(class: FailureClass) -> Outcome {
 }
 
 /// The task's events, one per line.
-fn told(life: &Bench<'_>) -> Vec<String> {
+fn messages(life: &Bench<'_>) -> Vec<String> {
     life.state.durable.tasks[0]
         .events
         .iter()
@@ -26,7 +26,7 @@ fn they_come_after_the_directory_and_before_the_process() {
     assert_eq!(life.issued, ["Up"], "the directory");
     life.outcome(TASK_DIR, Outcome::Done(None));
     assert!(matches!(life.state.parts.get(ARTIFACTS), PartState::Busy { doing: Doing::Up, .. }));
-    assert_eq!(told(&life), ["Downloading Artifacts: Client is downloading artifacts"]);
+    assert_eq!(messages(&life), ["Downloading Artifacts: Client is downloading artifacts"]);
     let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
     assert!(plan.waits.contains(&Waiting::Part(ARTIFACTS)));
     life.outcome(ARTIFACTS, Outcome::Done(None));
@@ -40,22 +40,22 @@ fn they_are_looked_for_by_a_new_agent_and_not_fetched_twice() {
     let parts = || {
         let mut parts = Parts::unknown();
         for part in [Part::Dir, TASK_DIR] {
-            parts.learn(part, PartState::Up);
+            parts.set_part(part, PartState::Up);
         }
-        parts.learn(PROCESS, PartState::Absent);
+        parts.set_part(PROCESS, PartState::Absent);
         parts
     };
     for (seen, fetched) in [(Outcome::Present(None), false), (Outcome::Absent, true)] {
         let mut life = Bench::new(&spec, known(vec![task.clone()], Stage::Main, parts()));
         life.settle();
-        assert_eq!(life.issued, ["Look"]);
+        assert_eq!(life.issued, ["Inspect"]);
         life.outcome(ARTIFACTS, seen);
         assert_eq!(life.issued.contains(&"Up".to_string()), fetched);
         assert_eq!(life.issued.contains(&"Start { attempt: 2 }".to_string()), !fetched);
     }
     // A running task has fetched them.
     let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, parts()));
-    life.state.parts.learn(PROCESS, PartState::Up);
+    life.state.parts.set_part(PROCESS, PartState::Up);
     life.settle();
     assert_eq!(life.issued, [""; 0]);
     life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
@@ -83,7 +83,7 @@ fn what_can_not_be_had_counts_as_a_failed_start() {
     let known = &life.state.durable.tasks[0];
     assert!(known.run == Run::Dead && known.failed);
     assert_eq!(life.state.durable.status, ClientStatus::Failed);
-    let last = told(&life).pop().unwrap();
+    let last = messages(&life).pop().unwrap();
     assert!(last.starts_with("Not Restarting: Exceeded allowed attempts 2"), "{last}");
 }
 
@@ -95,7 +95,7 @@ fn what_can_never_be_had_is_not_tried_again() {
     life.outcome(ARTIFACTS, refused(FailureClass::Fatal));
     let known = &life.state.durable.tasks[0];
     assert!(known.run == Run::Dead && known.failed);
-    assert_eq!(told(&life).pop().unwrap(), "Not Restarting: Error was unrecoverable");
+    assert_eq!(messages(&life).pop().unwrap(), "Not Restarting: Error was unrecoverable");
 }
 
 /// The machine lacks something, which is not the task's fault.

@@ -451,7 +451,7 @@ fn an_attempt_of_an_earlier_boot_is_never_started_again() {
     let starting =
         TaskState { run: Run::Starting { attempt: 1, boot: BootId(0) }, attempt: 1, ..TaskState::default() };
     let mut parts = up(&[Part::Dir, TASK_DIR]);
-    parts.learn(PROCESS, PartState::Unknown);
+    parts.set_part(PROCESS, PartState::Unknown);
     let mut life = Bench::new(&spec, known(vec![starting], Stage::Main, parts));
     life.settle();
     life.outcome(PROCESS, Outcome::Recovered(Recovered::NotStarted));
@@ -493,14 +493,15 @@ fn a_first_attempt_that_may_have_begun_is_looked_for_before_anything_else() {
     let process = Part::Task(0, TaskPart::Process);
     let mut state = known(vec![pending(), pending()], Stage::Main, up(&[Part::Dir]));
     state.maybe_begun = [0].into();
-    state.parts.learn(process, PartState::Unknown);
+    state.parts.set_part(process, PartState::Unknown);
     assert_eq!(changes(Desired::Run, &state), ["Task(0, Process) Recover { attempt: 1 }"]);
-    state.parts.learn(process, PartState::Absent);
+    state.parts.set_part(process, PartState::Absent);
     assert_eq!(changes(Desired::Run, &state), ["Task(0, Dir) Up"]);
 
     let delay = Deadline::after(at(100), Duration::ZERO);
     let reason = crate::state::StopReason::Desired;
-    state.durable.unnoticed().stop = Some(crate::state::Stop { reason, decided_at: at(100).wall, delay });
+    state.durable.get_mut_untracked().stop =
+        Some(crate::state::Stop { reason, decided_at: at(100).wall, delay });
     assert_eq!(changes(Desired::Stop, &state)[..1], ["0 Begin"]);
     state.maybe_begun.clear();
     assert_eq!(changes(Desired::Stop, &state)[..1], ["0 Die"]);

@@ -14,7 +14,7 @@ const WHEN: RestartsWhen = RestartsWhen {
     task: None,
 };
 
-fn said(task: Option<&str>, status: CheckStatus) -> CheckResult {
+fn check_result(task: Option<&str>, status: CheckStatus) -> CheckResult {
     let base = herdlet_api_types::fixture::check_result("alive", status);
     let output = "http 503\nand its page".to_string();
     CheckResult { task: task.map(ToString::to_string), restarts: Some(WHEN), output, ..base }
@@ -71,9 +71,9 @@ fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
     use CheckStatus::{Failure, Pending, Success, Warning};
     let lenient = |status| {
         let restarts = Some(RestartsWhen { ignore_warnings: true, ..WHEN });
-        CheckResult { restarts, ..said(Some("main"), status) }
+        CheckResult { restarts, ..check_result(Some("main"), status) }
     };
-    let main = |status| said(Some("main"), status);
+    let main = |status| check_result(Some("main"), status);
     for (name, told, stops_at) in [
         ("it passes", vec![(100, main(Success))], None),
         ("it has not run yet", vec![(100, main(Pending))], None),
@@ -104,7 +104,7 @@ fn failures_within_the_grace_after_a_start_count_when_it_is_over() {
     let spec = spec();
     let mut life = life(&spec);
     life.state.durable.tasks[0].started_ns = at(110).boot_ns;
-    let told = [(101, said(Some("main"), CheckStatus::Failure))];
+    let told = [(101, check_result(Some("main"), CheckStatus::Failure))];
     assert_eq!(first_stop(&mut life, &told), Some(110 + 5 + 20));
 }
 
@@ -114,7 +114,7 @@ fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
     for (task, then_other) in [(Some("other"), vec![]), (None, vec![(1, then)])] {
         let spec = spec();
         let mut life = life(&spec);
-        first_stop(&mut life, &[(100, said(task, CheckStatus::Failure))]);
+        first_stop(&mut life, &[(100, check_result(task, CheckStatus::Failure))]);
         assert_eq!(stopping(&life), [(usize::from(task.is_some()), then)], "{task:?}");
         if task.is_none() {
             // A sidecar is stopped after the others.
@@ -139,9 +139,9 @@ fn a_groups_check_counts_nothing_before_what_it_is_about_has_started() {
     };
     let named = |task: &str| {
         let restarts = Some(RestartsWhen { task: Some(task.to_string()), ..WHEN });
-        CheckResult { restarts, ..said(None, CheckStatus::Failure) }
+        CheckResult { restarts, ..check_result(None, CheckStatus::Failure) }
     };
-    let unnamed = || said(None, CheckStatus::Failure);
+    let unnamed = || check_result(None, CheckStatus::Failure);
     let ran = || TaskState { started_ns: at(95).boot_ns, ..running() };
     let backs_off = || TaskState { started_ns: at(95).boot_ns, ..crate::fixture::backing_off() };
     for (name, tasks, result, stops_at) in [
@@ -172,7 +172,7 @@ fn a_check_kills_no_start() {
     let spec = spec();
     let mut life = life(&spec);
     life.state.durable.tasks[1].run = Run::Starting { attempt: 1, boot: at(0).boot };
-    assert_eq!(first_stop(&mut life, &[(100, said(None, CheckStatus::Failure))]), Some(120));
+    assert_eq!(first_stop(&mut life, &[(100, check_result(None, CheckStatus::Failure))]), Some(120));
     assert_eq!(stopping(&life), [(0, AfterStop::RestartUnhealthy)]);
     assert!(!life.state.durable.tasks[1].restart_requested);
 }
@@ -184,7 +184,7 @@ fn the_groups_services_are_down_for_its_shutdown_delay_before_all_restart() {
     let job = std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job);
     job.groups[0].shutdown_delay = Duration::from_secs(7);
     let mut life = life(&spec);
-    assert_eq!(first_stop(&mut life, &[(100, said(None, CheckStatus::Failure))]), Some(127));
+    assert_eq!(first_stop(&mut life, &[(100, check_result(None, CheckStatus::Failure))]), Some(127));
 }
 
 /// Regardless of how the task ended when it was asked to: it did not fulfil its purpose.
@@ -195,7 +195,7 @@ fn the_restart_policy_counts_each_such_restart() {
     let mut second = 100;
     for attempt in 1..=3 {
         life.now = at(second);
-        life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
+        life.write(|writer| writer.checked(check_result(Some("main"), CheckStatus::Failure)));
         life.now = at(second + 19);
         life.settle();
         assert_eq!(stopping(&life), [], "attempt {attempt}");
@@ -224,7 +224,7 @@ fn the_restart_policy_counts_each_such_restart() {
         let main = &mut life.state.durable.tasks[0];
         (main.attempt, main.started_ns) = (attempt + 1, at(second - 10).boot_ns);
         main.run = Run::Running { attempt: attempt + 1, boot: at(0).boot };
-        life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Success)));
+        life.write(|writer| writer.checked(check_result(Some("main"), CheckStatus::Success)));
     }
 }
 
@@ -233,8 +233,8 @@ fn the_restart_policy_counts_each_such_restart() {
 fn one_restart_at_a_time() {
     let spec = spec();
     let mut life = life(&spec);
-    let second = CheckResult { id: "second".to_string(), ..said(Some("main"), CheckStatus::Failure) };
-    first_stop(&mut life, &[(100, said(Some("main"), CheckStatus::Failure)), (100, second)]);
+    let second = CheckResult { id: "second".to_string(), ..check_result(Some("main"), CheckStatus::Failure) };
+    first_stop(&mut life, &[(100, check_result(Some("main"), CheckStatus::Failure)), (100, second)]);
     let main = &life.state.durable.tasks[0];
     let signalled = main.events.iter().filter(|event| event.kind.as_str() == "Restart Signaled").count();
     assert_eq!(signalled, 1);
@@ -244,7 +244,7 @@ fn one_restart_at_a_time() {
 fn what_is_waited_for_is_told() {
     let spec = spec();
     let mut life = life(&spec);
-    life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
+    life.write(|writer| writer.checked(check_result(Some("main"), CheckStatus::Failure)));
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
     let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
     let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is explained");
@@ -259,9 +259,9 @@ fn what_is_waited_for_is_told() {
 fn what_was_heard_of_a_process_ends_with_it() {
     let spec = spec();
     let mut life = life(&spec);
-    let other = CheckResult { id: "other".to_string(), ..said(Some("other"), CheckStatus::Failure) };
+    let other = CheckResult { id: "other".to_string(), ..check_result(Some("other"), CheckStatus::Failure) };
     life.write(|writer| {
-        writer.checked(said(Some("main"), CheckStatus::Failure));
+        writer.checked(check_result(Some("main"), CheckStatus::Failure));
         writer.checked(other);
         writer.exited("main", 1, exit(1));
     });
@@ -275,10 +275,10 @@ fn what_was_heard_of_a_process_ends_with_it() {
 fn what_is_stale_counts_only_where_nothing_else_is_known() {
     let spec = spec();
     let mut life = life(&spec);
-    let stale = |status| CheckResult { stale: true, ..said(Some("main"), status) };
+    let stale = |status| CheckResult { stale: true, ..check_result(Some("main"), status) };
     life.write(|writer| writer.checked(stale(CheckStatus::Failure)));
     assert!(life.state.checks.results["alive"].stale && life.state.checks.failing_since_ns.is_empty());
-    life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
+    life.write(|writer| writer.checked(check_result(Some("main"), CheckStatus::Failure)));
     assert_eq!(life.state.checks.failing_since_ns.len(), 1);
     life.write(|writer| writer.checked(stale(CheckStatus::Success)));
     let known = &life.state.checks.results["alive"];

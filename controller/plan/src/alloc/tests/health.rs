@@ -22,7 +22,7 @@ fn live_tasks_are_told_that_the_allocation_is_unhealthy() {
 
 /// The events of a server's allocation that is not healthy by its deadline, 100 s; `is_deployed`: it belongs to a
 /// deployment.
-fn told_to_servers(
+fn reported_health(
     is_deployed: bool,
     tasks: Vec<(Lifecycle, TaskState)>,
     checks: Vec<CheckResult>,
@@ -71,7 +71,7 @@ fn servers_hear_of_each_task_why_it_is_not_healthy() {
         let checks = vec![result(Some("t5"), CheckStatus::Success), result(Some("t6"), CheckStatus::Failure)];
         let checks =
             checks.into_iter().zip(["a", "b"]).map(|(check, id)| CheckResult { id: id.to_string(), ..check });
-        let told = told_to_servers(is_deployed, tasks, checks.collect());
+        let told = reported_health(is_deployed, tasks, checks.collect());
         let expected = [
             "Task not running for min_healthy_time of 1s by healthy_deadline of 20s",
             "Task not running by healthy_deadline of 20s",
@@ -88,7 +88,7 @@ fn servers_hear_of_each_task_why_it_is_not_healthy() {
 #[test]
 fn servers_hear_in_general_of_what_is_no_single_tasks() {
     let up = || TaskState { started_at: at(85).wall, ..running() };
-    let told = told_to_servers(
+    let told = reported_health(
         true,
         vec![(Lifecycle::Main, up()), (Lifecycle::Prestart, dead())],
         vec![result(None, CheckStatus::Failure)],

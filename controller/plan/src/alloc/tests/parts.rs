@@ -13,7 +13,7 @@ fn what_can_never_be_set_up_fails_the_tasks_that_wait_for_it() {
         (Part::Dir, Doing::Up, Retry, None),
         (Part::Dir, Doing::Up, Recoverable, None),
         (Part::Dir, Doing::Down, Fatal, None),
-        (Part::Dir, Doing::Look(None), Fatal, None),
+        (Part::Dir, Doing::Inspect(None), Fatal, None),
         (Part::Services, Doing::Up, Fatal, None),
         (Part::Checks, Doing::Up, Fatal, None),
         (own(TaskPart::Dir), Doing::Up, Fatal, Some("Task hook failed")),
@@ -48,8 +48,8 @@ fn a_directory_that_is_gone_dooms_the_tasks_that_have_used_it() {
         let mut life = Bench::new(&spec, known(vec![pending(), running()], Stage::Main, parts));
         life.write(|writer| {
             let timeout = Duration::from_secs(1);
-            let doing = Doing::Look(Some(Noticed::Event));
-            writer.change(Change::Issue { part, doing, verb: Verb::Look, timeout });
+            let doing = Doing::Inspect(Some(Noticed::Event));
+            writer.change(Change::Issue { part, doing, verb: Verb::Inspect, timeout });
         });
         let generation = life.generation;
         life.write(|writer| writer.outcome(part, generation, Outcome::Absent));
@@ -62,7 +62,7 @@ fn a_directory_that_is_gone_dooms_the_tasks_that_have_used_it() {
 #[test]
 fn a_deleted_directory_is_made_again_once_its_users_have_ended() {
     let doomed = |task| TaskState {
-        doom: Some(Doom { kind: TaskEventKind::HookFailed, message: "gone".to_string() }),
+        doom: Some(PermanentFailure { kind: TaskEventKind::HookFailed, message: "gone".to_string() }),
         ..task
     };
     let spec = alloc(vec![task("main", Lifecycle::Main), task("second", Lifecycle::Main)]);
@@ -73,7 +73,7 @@ fn a_deleted_directory_is_made_again_once_its_users_have_ended() {
         (PartState::Up, doomed(running()), false),
     ] {
         let mut parts = up(&[TASK_DIR, PROCESS]);
-        parts.learn(Part::Dir, dir);
+        parts.set_part(Part::Dir, dir);
         let state = known(vec![main, running()], Stage::WaitAlloc, parts);
         let plan = super::plan(at(100), &context(), &spec, &state);
         let is_made =
@@ -110,7 +110,7 @@ fn tokens_are_renewed_when_they_fall_due() {
         let mut state =
             known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS, identity]));
         let renew_at = Some(Deadline::after(at(due), Duration::ZERO));
-        state.facts.learn(identity, Facts::renewed_at(renew_at));
+        state.facts.set(identity, Facts::renewed_at(renew_at));
         let plan = super::plan(at(100), &context(), &spec, &state);
         let renews = |change: &Change| matches!(change, Change::Issue { part, doing: Doing::Renew, .. } if *part == identity);
         assert_eq!(plan.changes.iter().any(renews), renewed, "{due}");
@@ -129,7 +129,7 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.outcome(TASK_DIR, Outcome::Foreign { why: "a file".to_string() });
     life.now = at(103);
     life.outcome(TASK_DIR, Outcome::Done(None));
-    assert_eq!(life.issued, ["Look", "Up"]);
+    assert_eq!(life.issued, ["Inspect", "Up"]);
     let (job, name) = (spec.job_key.clone(), spec.name());
     let of = Drifted { alloc: spec.id, job, name, task: Some("main".to_string()), kind: "task_dir" };
     let detected = Note::DriftDetected { of: of.clone(), by: Noticed::Event };
@@ -142,11 +142,11 @@ fn drift_noticed_during_a_look_is_looked_at_again() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
-    life.write(|writer| writer.drift(TASK_DIR, Noticed::Look));
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Periodic));
     life.settle();
     life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
     life.outcome(TASK_DIR, Outcome::Present(None));
-    assert_eq!(life.issued, ["Look", "Look"]);
+    assert_eq!(life.issued, ["Inspect", "Inspect"]);
 }
 
 /// In a simulated life, a catalogue was down during a group's restart. The tasks started without a request to register
@@ -159,12 +159,12 @@ fn a_delay_after_a_failure_does_not_hold_back_the_opposite() {
     group.services.push(crate::fixture::service("web"));
     let mut parts = up(&[Part::Dir, TASK_DIR]);
     let failed = |doing| PartState::Failed { doing, attempt: 5, retry_at_ns: u64::MAX, why: String::new() };
-    parts.learn(Part::Services, failed(Doing::Down));
+    parts.set_part(Part::Services, failed(Doing::Down));
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
     life.settle();
     assert_eq!(life.issued, ["Up", "Start { attempt: 1 }"]);
     let mut parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
-    parts.learn(Part::Services, failed(Doing::Up));
+    parts.set_part(Part::Services, failed(Doing::Up));
     std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
     life.settle();
@@ -205,7 +205,7 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     });
     bench.crash();
     let look = |bench: &mut Bench<'_>| {
-        bench.write(|writer| writer.drift(part, Noticed::Look));
+        bench.write(|writer| writer.drift(part, Noticed::Periodic));
         bench.settle();
         bench.outcome(part, issued());
         bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
@@ -244,7 +244,7 @@ fn an_allocation_is_forgotten_once_no_catalogue_holds_anything_of_it() {
             (group.services, group.tasks[0].services) = (service(), service());
         }
         let mut parts = Parts::absent();
-        parts.learn(part, known_of_it);
+        parts.set_part(part, known_of_it);
         let mut state = known(vec![dead()], Stage::Poststop, parts);
         let delay = Deadline::after(at(1), Duration::ZERO);
         let reason = crate::state::StopReason::Desired;
@@ -279,7 +279,7 @@ fn a_part_waits_for_what_it_needs_without_an_operation() {
     assert_eq!((&*wait.message, wait.since), ("waits for the key colour", Some(at(100).wall)));
     life.write(|writer| writer.drift(part, Noticed::Event));
     life.settle();
-    assert_eq!(life.issued[2..], ["Look"]);
+    assert_eq!(life.issued[2..], ["Inspect"]);
     life.outcome(part, Outcome::Absent);
     life.outcome(part, Outcome::Done(None));
     assert_eq!(life.issued[3..], ["Up", "Start { attempt: 1 }"]);

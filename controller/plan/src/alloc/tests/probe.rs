@@ -137,7 +137,7 @@ fn what_was_never_asked_for_is_not_taken_down() {
     for (offered, taken_down) in [(BTreeSet::new(), false), (BTreeSet::from([PROBE]), true)] {
         let mut life = life(&spec);
         life.state.durable.offered = Some(offered);
-        life.state.parts.learn(PROBE, PartState::Unknown);
+        life.state.parts.set_part(PROBE, PartState::Unknown);
         life.settle();
         assert_eq!(life.state.parts.get(PROBE).is_busy(), taken_down, "{:?}", life.issued);
     }

@@ -32,7 +32,7 @@ fn any_run() -> impl Strategy<Value = Run> {
 fn any_task() -> impl Strategy<Value = TaskState> {
     (any_run(), 0..4u32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
         |(run, attempt, failed, requested, doomed)| {
-            let doom = doomed.then(|| Doom {
+            let doom = doomed.then(|| PermanentFailure {
                 kind: herdlet_api_types::task::TaskEventKind::HookFailed,
                 message: String::new(),
             });
@@ -46,8 +46,8 @@ fn any_part_state() -> impl Strategy<Value = PartState> {
         Just(Doing::Up),
         Just(Doing::Down),
         Just(Doing::Renew),
-        Just(Doing::Look(None)),
-        Just(Doing::Look(Some(Noticed::Look)))
+        Just(Doing::Inspect(None)),
+        Just(Doing::Inspect(Some(Noticed::Periodic)))
     ];
     prop_oneof![
         Just(PartState::Unknown),
@@ -108,7 +108,7 @@ fn any_state() -> impl Strategy<Value = AllocState> {
         .prop_map(|((stage, adopted, tasks), (stop, restart), states)| {
             let mut parts = Parts::absent();
             for (part, state) in all_parts().into_iter().zip(states) {
-                parts.learn(part, state);
+                parts.set_part(part, state);
             }
             let mut state = known(tasks, stage, parts);
             state.durable.adopted = adopted;

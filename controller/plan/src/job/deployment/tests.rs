@@ -115,12 +115,12 @@ impl Bench {
         turnouts
     }
 
-    fn shown(&self) -> &Deployment {
+    fn deployment(&self) -> &Deployment {
         &self.state.deployments[0].deployment
     }
 
     fn group(&self) -> &DeploymentGroup {
-        &self.shown().groups["g"]
+        &self.deployment().groups["g"]
     }
 
     /// Its status, description, and the version that the job reverts to.
@@ -130,7 +130,7 @@ impl Bench {
             Turnout::Revert(version) => Some(*version),
             Turnout::Is(_) | Turnout::Promote(_) => None,
         });
-        (self.shown().status, &self.shown().description, reverted)
+        (self.deployment().status, &self.deployment().description, reverted)
     }
 }
 
@@ -146,7 +146,7 @@ fn it_is_successful_once_every_slot_is_new_and_healthy() {
     bench.replace(1, 4, Some(true));
     bench.turn(1);
     let counted = |bench: &Bench| (bench.group().placed_allocs, bench.group().healthy_allocs);
-    assert_eq!((counted(&bench), bench.shown().status), ((2, 1), DeploymentStatus::Running));
+    assert_eq!((counted(&bench), bench.deployment().status), ((2, 1), DeploymentStatus::Running));
     assert_eq!(bench.turn(1), [], "counted once");
     bench.put(3, 1, Some(true));
     assert_eq!(bench.end(2), (DeploymentStatus::Successful, "Deployment completed successfully", None));
@@ -216,13 +216,13 @@ fn a_failed_one_goes_back_to_the_last_stable_version_that_differs() {
 #[test]
 fn healthy_canaries_wait_for_somebody_beyond_the_deadline() {
     let mut bench = Bench::new(|update| update.canary = 1);
-    assert_eq!(bench.shown().description, "Deployment is running but requires manual promotion");
+    assert_eq!(bench.deployment().description, "Deployment is running but requires manual promotion");
     bench.canary(3, Some(true));
     bench.turn(1);
     assert_eq!(bench.end(500).0, DeploymentStatus::Running);
     assert_eq!(bench.state.deployments[0].wake_ns(at(500)), None, "nothing is due any more");
     bench.state.deployments[0].promote(at(600), "g");
-    assert_eq!((bench.group().promoted, &*bench.shown().description), (true, "Deployment is running"));
+    assert_eq!((bench.group().promoted, &*bench.deployment().description), (true, "Deployment is running"));
     assert_eq!(bench.end(659).0, DeploymentStatus::Running);
     assert_eq!(bench.end(660).0, DeploymentStatus::Failed, "the second did not come");
 }
@@ -243,7 +243,7 @@ fn healthy_allocations_taken_over_do_not_stand_in_for_a_canary() {
 #[test]
 fn canaries_are_promoted_by_themselves_where_all_are_healthy_and_it_is_asked_for() {
     let mut bench = Bench::new(|update| (update.canary, update.auto_promote) = (2, true));
-    assert_eq!(bench.shown().description, "Deployment is running pending automatic promotion");
+    assert_eq!(bench.deployment().description, "Deployment is running pending automatic promotion");
     bench.canary(3, Some(true));
     bench.canary(4, None);
     assert!(bench.turn(1).iter().all(|turnout| matches!(turnout, Turnout::Is(_))));

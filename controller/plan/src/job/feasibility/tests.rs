@@ -25,7 +25,7 @@ fn constraint(attribute: &str, operator: Operator, value: &str) -> Constraint {
 }
 
 /// Why the group may not run there; empty if it may.
-fn told(change: impl FnOnce(&mut Job)) -> String {
+fn refusal(change: impl FnOnce(&mut Job)) -> String {
     let mut job = job();
     change(&mut job);
     check(&job, &job.groups[0], &node()).err().map(|unplaced| unplaced.message).unwrap_or_default()
@@ -36,25 +36,25 @@ fn every_level_has_constraints_that_must_hold() {
     let linux = constraint("${attr.kernel.name}", Operator::Equal, "linux");
     let windows = constraint("${attr.kernel.name}", Operator::Equal, "windows");
     let gpu = constraint("${attr.gpu}", Operator::IsSet, "");
-    assert_eq!(told(|job| job.constraints.push(linux)), "");
+    assert_eq!(refusal(|job| job.constraints.push(linux)), "");
     assert_eq!(
-        told(|job| job.groups[0].constraints.push(windows)),
+        refusal(|job| job.groups[0].constraints.push(windows)),
         "${attr.kernel.name} is \"linux\" on this node, but must be \"windows\""
     );
     assert_eq!(
-        told(|job| job.groups[0].tasks[0].constraints.push(gpu)),
+        refusal(|job| job.groups[0].tasks[0].constraints.push(gpu)),
         "${attr.gpu} is not set on this node, but must be set (constraint of task t)"
     );
     let both = constraint("${meta.rack}", Operator::NotEqual, "${node.datacenter}");
-    assert_eq!(told(|job| job.constraints.push(both)), "", "the value may be an attribute too");
+    assert_eq!(refusal(|job| job.constraints.push(both)), "", "the value may be an attribute too");
 }
 
 #[test]
 fn datacenters_and_node_pool_are_names_of_the_node() {
-    assert_eq!(told(|job| job.datacenters = vec!["eu-*".to_owned(), "dc*".to_owned()]), "");
-    assert!(told(|job| job.datacenters = vec!["eu-*".to_owned()]).contains("datacenter \"dc1\""));
-    assert_eq!(told(|job| job.node_pool = "all".to_owned()), "");
-    assert!(told(|job| job.node_pool = "gpu".to_owned()).contains("must be in \"gpu\""));
+    assert_eq!(refusal(|job| job.datacenters = vec!["eu-*".to_owned(), "dc*".to_owned()]), "");
+    assert!(refusal(|job| job.datacenters = vec!["eu-*".to_owned()]).contains("datacenter \"dc1\""));
+    assert_eq!(refusal(|job| job.node_pool = "all".to_owned()), "");
+    assert!(refusal(|job| job.node_pool = "gpu".to_owned()).contains("must be in \"gpu\""));
 }
 
 /// A job with three mistakes in its constraints had to be fixed three times, as each time only the first was reported.
@@ -110,7 +110,7 @@ fn what_is_distinct_looks_at_other_allocations() {
     let of_job = |job: &mut Job| job.constraints.push(three.clone());
     assert!(may(&of_job, 2, 0) && !may(&of_job, 3, 0));
     let nobody = constraint("${meta.shelf}", Operator::DistinctProperty, "");
-    assert!(told(|job| job.constraints.push(nobody)).contains("${meta.shelf} is not set"));
+    assert!(refusal(|job| job.constraints.push(nobody)).contains("${meta.shelf} is not set"));
 }
 
 #[test]

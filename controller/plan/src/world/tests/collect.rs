@@ -94,7 +94,7 @@ fn an_allocation_that_is_collected_is_not_made_again() {
     let asked = bench.settle();
     let removes = asked.iter().filter(|action| action.op.target == Target::Alloc(id, Part::Dir));
     assert_eq!(removes.map(|action| action.verb.clone()).collect::<Vec<_>>(), [Verb::Down]);
-    assert!(bench.shown().is_some_and(|view| view.collected && view.status.is_terminal()));
+    assert!(bench.last_view().is_some_and(|view| view.collected && view.status.is_terminal()));
     assert_eq!(bench.convergence(&key()).state, ConvergenceState::Converged);
     assert_eq!(collect_allocs(&mut bench), [], "once is enough");
     bench.restart(at(60));

@@ -39,7 +39,12 @@ fn of(bench: &Bench, id: DeploymentId) -> Vec<AllocId> {
     members.into_iter().map(|(id, _)| id).collect()
 }
 
-fn say(bench: &mut Bench, id: DeploymentId, healthy: Vec<AllocId>, unhealthy: Vec<AllocId>) -> (Reply, u64) {
+fn set_health(
+    bench: &mut Bench,
+    id: DeploymentId,
+    healthy: Vec<AllocId>,
+    unhealthy: Vec<AllocId>,
+) -> (Reply, u64) {
     let said = bench.ask(Command::SetAllocHealth { id, healthy, unhealthy });
     bench.settle();
     said
@@ -58,7 +63,7 @@ fn stable() -> Bench {
     bench.settle();
     let id = deployment(&bench).id;
     let members = of(&bench, id);
-    say(&mut bench, id, members, Vec::new());
+    set_health(&mut bench, id, members, Vec::new());
     assert_eq!(deployment(&bench).status, DeploymentStatus::Successful);
     bench
 }
@@ -72,17 +77,17 @@ fn a_word_on_health_is_a_change_and_is_about_the_deployment_alone() {
     let id = deployment(&bench).id;
     let new = of(&bench, id);
     let before = bench.world.meta.index;
-    let (refused, _) = say(&mut bench, id, vec![old[0]], Vec::new());
+    let (refused, _) = set_health(&mut bench, id, vec![old[0]], Vec::new());
     assert!(matches!(refused, Reply::Refused(Refusal::NotFound(_))), "{refused:?}");
-    let (refused, _) = say(&mut bench, id, vec![new[0]], vec![new[0]]);
+    let (refused, _) = set_health(&mut bench, id, vec![new[0]], vec![new[0]]);
     assert!(matches!(refused, Reply::Refused(Refusal::Conflict(_))), "{refused:?}");
     assert_eq!(bench.world.meta.index, before);
-    let (reply, grown) = say(&mut bench, id, vec![new[0]], Vec::new());
+    let (reply, grown) = set_health(&mut bench, id, vec![new[0]], Vec::new());
     assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
     assert!(grown > 0);
     assert_eq!(deployment(&bench).groups["a"].healthy_allocs, 1);
     assert!(deployment(&bench).modify_index > before);
-    say(&mut bench, id, Vec::new(), vec![new[1]]);
+    set_health(&mut bench, id, Vec::new(), vec![new[1]]);
     assert_eq!(deployment(&bench).status, DeploymentStatus::Failed);
 }
 
@@ -97,7 +102,7 @@ fn canaries_are_promoted_by_group_once_all_of_it_are_healthy() {
     let refused = promote(&mut bench, id, only("a"));
     let Reply::Refused(Refusal::Conflict(why)) = refused else { panic!("{refused:?}") };
     assert_eq!(why, "task group \"a\" of job \"j\" has 0/1 healthy allocations");
-    say(&mut bench, id, vec![canaries[0]], Vec::new());
+    set_health(&mut bench, id, vec![canaries[0]], Vec::new());
     let refused = promote(&mut bench, id, PromoteScope::All);
     assert!(matches!(refused, Reply::Refused(Refusal::Conflict(_))), "b has none: {refused:?}");
     let refused = promote(&mut bench, id, only("c"));
@@ -108,7 +113,7 @@ fn canaries_are_promoted_by_group_once_all_of_it_are_healthy() {
     let again = promote(&mut bench, id, only("a"));
     let Reply::Refused(Refusal::Conflict(why)) = again else { panic!("{again:?}") };
     assert!(why.contains("has no canaries to promote"), "{why}");
-    say(&mut bench, id, vec![canaries[1]], Vec::new());
+    set_health(&mut bench, id, vec![canaries[1]], Vec::new());
     promote(&mut bench, id, only("b"));
     assert!(promoted(&bench, "b"));
 }
@@ -140,7 +145,7 @@ fn a_job_says_what_its_canaries_wait_for() {
     assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), true));
     let id = deployment(&bench).id;
     let canaries = of(&bench, id);
-    say(&mut bench, id, vec![canaries[0]], Vec::new());
+    set_health(&mut bench, id, vec![canaries[0]], Vec::new());
     let said = "group a: its canaries are healthy; to promote them: herdlet promote j";
     assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), false));
     let mut deleted = stable();
@@ -148,7 +153,7 @@ fn a_job_says_what_its_canaries_wait_for() {
     deleted.settle();
     deleted.ask(Command::Delete { job: version(1, 1)[0].key() });
     assert_eq!((verdict(&deleted).0, &*verdict(&deleted).2), (Progressing, "is being deleted"));
-    say(&mut bench, id, Vec::new(), vec![canaries[1]]);
+    set_health(&mut bench, id, Vec::new(), vec![canaries[1]]);
     let (state, reason, said, _) = verdict(&bench);
     assert_eq!((state, reason), (Failed, Some(Reason::Error)));
     assert_eq!(said, deployment(&bench).description);

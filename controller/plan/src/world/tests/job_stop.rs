@@ -26,7 +26,7 @@ fn stop(bench: &mut Bench) -> (u64, JobChange, bool) {
 }
 
 /// The desired state of all allocations with reasons, oldest first.
-fn wanted(bench: &Bench) -> Vec<(Desired, String)> {
+fn desired(bench: &Bench) -> Vec<(Desired, String)> {
     let mut all: Vec<_> = bench.world.allocations().map(|(spec, _)| spec).collect();
     all.sort_by_key(|spec| spec.create_index);
     all.into_iter().map(|spec| (spec.desired, spec.desired_description.clone())).collect()
@@ -37,7 +37,7 @@ fn a_stopped_job_stays_with_its_versions_and_allocations() {
     let mut bench = running();
     assert_eq!(stop(&mut bench), (1, JobChange::Updated, true));
     for _ in 0..2 {
-        assert_eq!(wanted(&bench), [(Desired::Stop, "job was stopped".to_owned())]);
+        assert_eq!(desired(&bench), [(Desired::Stop, "job was stopped".to_owned())]);
         assert_eq!(bench.convergence(&key()).state, ConvergenceState::Converged);
         let job = bench.job();
         assert_eq!((job.version, job.job.stop, job.past.len(), job.allocs.len()), (1, true, 1, 1));
@@ -58,7 +58,7 @@ fn it_comes_back_by_a_start_an_apply_and_an_older_version() {
         let mut bench = running();
         stop(&mut bench);
         assert_eq!(ask(&mut bench, command), (2, JobChange::Updated, true));
-        let desired: Vec<Desired> = wanted(&bench).into_iter().map(|(desired, _)| desired).collect();
+        let desired: Vec<Desired> = desired(&bench).into_iter().map(|(desired, _)| desired).collect();
         assert_eq!(desired, [Desired::Stop, Desired::Run]);
         assert_eq!(*bench.world.jobs[&key()].current, one_task()[0]);
     }
@@ -72,9 +72,9 @@ fn what_is_scaled_while_it_is_stopped_has_that_count_once_it_runs() {
     stop(&mut bench);
     let (group, note) = ("g".to_owned(), Default::default());
     ask(&mut bench, Command::Scale { job: key(), group, count: Some(2), note });
-    assert_eq!(wanted(&bench).len(), 1, "it is stopped still");
+    assert_eq!(desired(&bench).len(), 1, "it is stopped still");
     ask(&mut bench, Command::Start { job: key() });
-    let running = wanted(&bench).into_iter().filter(|(desired, _)| *desired == Desired::Run);
+    let running = desired(&bench).into_iter().filter(|(desired, _)| *desired == Desired::Run);
     assert_eq!(running.count(), 2);
 }
 
@@ -112,7 +112,7 @@ fn what_has_failed_is_followed_by_nothing_once_its_job_is_stopped() {
     assert_eq!(bench.convergence(&key()).state, ConvergenceState::Converged);
     bench.restart(at(9_999));
     bench.settle();
-    assert_eq!(wanted(&bench).len(), 1);
+    assert_eq!(desired(&bench).len(), 1);
 }
 
 #[test]
@@ -178,11 +178,11 @@ fn canaries_are_stopped_with_their_job_and_stay_until_they_are_collected() {
     bench.settle();
     bench.apply(version(1, "green"), Vec::new());
     bench.settle();
-    assert_eq!(wanted(&bench).len(), 2);
+    assert_eq!(desired(&bench).len(), 2);
     stop(&mut bench);
     let stopped = (Desired::Stop, "job was stopped".to_owned());
     for _ in 0..2 {
-        assert_eq!(wanted(&bench), [stopped.clone(), stopped.clone()]);
+        assert_eq!(desired(&bench), [stopped.clone(), stopped.clone()]);
         assert_eq!(bench.convergence(&key()).state, ConvergenceState::Converged);
         bench.restart(at(9));
         bench.settle();
@@ -191,7 +191,7 @@ fn canaries_are_stopped_with_their_job_and_stay_until_they_are_collected() {
     let (reply, _) = bench.ask(Command::Collect { jobs: Vec::new(), allocs: all });
     let Reply::Collected { allocs, .. } = reply else { panic!("{reply:?}") };
     bench.settle();
-    assert_eq!((allocs.len(), wanted(&bench).len()), (2, 0), "nothing else of them is kept");
+    assert_eq!((allocs.len(), desired(&bench).len()), (2, 0), "nothing else of them is kept");
     ask(&mut bench, Command::Start { job: key() });
-    assert_eq!(wanted(&bench), [(Desired::Run, String::new())]);
+    assert_eq!(desired(&bench), [(Desired::Run, String::new())]);
 }

@@ -52,7 +52,7 @@ fn what_runs_is_left_alone_and_what_has_ended_waits_for_the_driver() {
     assert_eq!(bench.starts(), 0);
     bench.dirty.insert(Key::Alloc(id));
     bench.plan();
-    let shown = bench.shown().expect("it is shown").convergence;
+    let shown = bench.last_view().expect("it is shown").convergence;
     assert_eq!(shown.reason, Some(Reason::Dependency));
     let expected = format!("waits for the driver {}: it does not work: no answer", driver());
     assert!(shown.message.ends_with(&expected), "{}", shown.message);

@@ -27,7 +27,7 @@ fn bench() -> Bench {
 }
 
 /// Why the job waits, and the constraint that Nomad would name.
-fn told(bench: &Bench) -> (Option<Reason>, String, Vec<String>) {
+fn block_reason(bench: &Bench) -> (Option<Reason>, String, Vec<String>) {
     let view = bench.job();
     let why = view.unplaced.get("g").expect("the group waits");
     (view.convergence.reason, view.convergence.message.clone(), why.filtered_by.clone())
@@ -39,7 +39,7 @@ fn a_group_waits_for_a_node_that_meets_its_constraint() {
     bench.apply(vec![constrained("windows")], Vec::new());
     let message = "j.g: ${attr.kernel.name} is \"linux\" on this node, but must be \"windows\"";
     let filter = "${attr.kernel.name} = windows";
-    assert_eq!(told(&bench), (Some(Reason::Constraint), message.to_owned(), vec![filter.to_owned()]));
+    assert_eq!(block_reason(&bench), (Some(Reason::Constraint), message.to_owned(), vec![filter.to_owned()]));
     assert_eq!(bench.job().convergence.state, ConvergenceState::Waiting);
     assert_eq!(bench.world.allocations().count(), 0);
     bench.apply(vec![constrained("linux")], Vec::new());
@@ -56,7 +56,7 @@ fn nothing_is_stopped_for_a_version_that_may_not_run_here() {
     bench.apply(vec![next], Vec::new());
     let (alloc, _) = bench.world.allocation(id).expect("it is kept");
     assert_eq!((alloc.desired, alloc.job_version), (Desired::Run, 0));
-    assert_eq!(told(&bench).0, Some(Reason::Constraint));
+    assert_eq!(block_reason(&bench).0, Some(Reason::Constraint));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn only_one_of_a_group_with_distinct_hosts_is_placed() {
     job.groups[0].constraints.push(constraint);
     bench.apply(vec![job], Vec::new());
     assert_eq!(bench.world.allocations().count(), 1);
-    assert_eq!(told(&bench).2, ["distinct_hosts"]);
+    assert_eq!(block_reason(&bench).2, ["distinct_hosts"]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_version_that_may_not_run_here_takes_nothing_over() {
     };
     bench.apply(vec![constrained("windows")], Vec::new());
     assert_eq!(stands(&bench), (Desired::Run, 0, 1));
-    assert_eq!(told(&bench).0, Some(Reason::Constraint));
+    assert_eq!(block_reason(&bench).0, Some(Reason::Constraint));
     bench.apply(vec![constrained("linux")], Vec::new());
     bench.settle();
     assert_eq!((stands(&bench), bench.job().unplaced.len()), ((Desired::Run, 2, 1), 0));

@@ -44,7 +44,7 @@ fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
     assert!(verdict.message.ends_with("a replacement starts 5s later"), "{}", verdict.message);
     let wakes = bench.turn.wakes.iter().filter(|(key, _)| matches!(key, Key::Job(_)));
     assert!(wakes.clone().any(|(_, at_ns)| *at_ns == at(6).boot_ns));
-    let shown = bench.shown().expect("it has changed");
+    let shown = bench.last_view().expect("it has changed");
     assert_eq!(shown.reschedule_at, Some(at(6).wall));
 
     // Neither another agent nor a change of the clock brings it nearer.

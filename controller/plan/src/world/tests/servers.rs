@@ -2,7 +2,7 @@
 
 use herdlet_api_types::{
     Duration,
-    alloc::{ClientStatus, Heritage, ServerSide},
+    alloc::{ClientStatus, DiskMigration, ServerSide},
     job::{HealthCheck, Lifecycle, Migrate, Task, VolumeRequest},
     task::{TaskEventKind, TaskStatus},
 };
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The allocation as of the server's change with this number.
-fn told(modify_index: u64, desired: Desired) -> Allocation {
+fn server_alloc(modify_index: u64, desired: Desired) -> Allocation {
     let spec = (*crate::fixture::alloc(vec![task("main")])).clone();
     let server =
         ServerSide { modify_index, create_index: 900, ..herdlet_api_types::fixture::server_side(&spec.job) };
@@ -24,7 +24,7 @@ fn told(modify_index: u64, desired: Desired) -> Allocation {
 
 /// The same with these tasks.
 fn of_tasks(modify_index: u64, tasks: Vec<Task>) -> Allocation {
-    let spec = told(modify_index, Desired::Run);
+    let spec = server_alloc(modify_index, Desired::Run);
     let mut job = (*spec.job).clone();
     job.groups[0].tasks = tasks;
     let job = Arc::new(job);
@@ -32,7 +32,7 @@ fn of_tasks(modify_index: u64, tasks: Vec<Task>) -> Allocation {
 }
 
 impl Bench {
-    fn tell(&mut self, spec: Allocation) {
+    fn deliver(&mut self, spec: Allocation) {
         self.see(Event::Desired(DesiredChange::Contact));
         self.see(Event::Desired(DesiredChange::Alloc(spec.into())));
         self.settle();
@@ -47,7 +47,7 @@ impl Bench {
         });
     }
 
-    fn wanted(&self) -> Option<Desired> {
+    fn desired(&self) -> Option<Desired> {
         self.world.allocations().next().map(|(spec, _)| spec.desired)
     }
 
@@ -60,14 +60,14 @@ impl Bench {
 #[test]
 fn it_runs_stops_and_goes_as_the_server_says() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     assert_eq!(bench.status(), [TaskStatus::Running]);
     bench.restart(at(2));
     bench.settle();
     assert_eq!(bench.status(), [TaskStatus::Running], "it is adopted by the next agent");
-    bench.tell(told(12, Desired::Stop));
+    bench.deliver(server_alloc(12, Desired::Stop));
     assert_eq!(bench.status(), [TaskStatus::Dead]);
-    assert_eq!(bench.wanted(), Some(Desired::Stop), "it is kept until the server forgets it");
+    assert_eq!(bench.desired(), Some(Desired::Stop), "it is kept until the server forgets it");
     let id = bench.id();
     bench.see(Event::Desired(DesiredChange::AllocGone(id)));
     bench.settle();
@@ -80,18 +80,18 @@ fn it_runs_stops_and_goes_as_the_server_says() {
 #[test]
 fn words_that_are_known_change_nothing_and_what_was_to_stop_never_runs_again() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
-    bench.tell(told(10, Desired::Stop));
-    assert_eq!(bench.wanted(), Some(Desired::Run));
-    bench.tell(told(11, Desired::Stop));
-    bench.tell(told(12, Desired::Run));
-    assert_eq!((bench.wanted(), bench.status()), (Some(Desired::Stop), vec![TaskStatus::Dead]));
+    bench.deliver(server_alloc(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Stop));
+    assert_eq!(bench.desired(), Some(Desired::Run));
+    bench.deliver(server_alloc(11, Desired::Stop));
+    bench.deliver(server_alloc(12, Desired::Run));
+    assert_eq!((bench.desired(), bench.status()), (Some(Desired::Stop), vec![TaskStatus::Dead]));
 }
 
 #[test]
 fn what_is_to_stop_before_it_came_here_ends_without_having_begun() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Stop));
+    bench.deliver(server_alloc(10, Desired::Stop));
     assert_eq!(bench.status(), [TaskStatus::Dead], "its servers and whoever follows it wait for its end");
     let (_, state) = bench.world.allocations().next().unwrap();
     assert!(state.durable.tasks.iter().all(|task| task.newest() == 0), "no attempt was made");
@@ -106,7 +106,7 @@ fn what_is_to_stop_before_it_came_here_ends_without_having_begun() {
 #[test]
 fn a_complete_list_of_jobs_leaves_it_alone() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     bench.see(Event::Desired(DesiredChange::Complete));
     bench.apply(Vec::new(), Vec::new());
     assert_eq!(bench.status(), [TaskStatus::Running]);
@@ -115,17 +115,17 @@ fn a_complete_list_of_jobs_leaves_it_alone() {
 #[test]
 fn another_text_of_its_job_leaves_its_tasks_running() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     let attempts = |bench: &Bench| {
         let states = bench.world.allocations().flat_map(|(_, state)| &state.durable.tasks);
         states.map(|task| task.attempt).collect::<Vec<_>>()
     };
     let before = attempts(&bench);
-    let mut spec = told(11, Desired::Run);
+    let mut spec = server_alloc(11, Desired::Run);
     let mut job = (*spec.job).clone();
     job.groups[0].services = vec![crate::fixture::service("web")];
     spec.server = spec.server.map(|server| ServerSide { job: job.into(), ..(*server).clone() }.into());
-    bench.tell(spec);
+    bench.deliver(spec);
     assert_eq!((attempts(&bench), bench.status()), (before, vec![TaskStatus::Running]));
     let (spec, state) = bench.world.allocations().next().expect("it is there");
     assert_eq!(spec.group().map(|group| group.services.len()), Some(1));
@@ -136,10 +136,10 @@ fn another_text_of_its_job_leaves_its_tasks_running() {
 fn no_server_touches_what_this_machine_has_placed_itself() {
     let mut bench = running();
     let own = bench.id();
-    bench.tell(Allocation { id: own, ..told(10, Desired::Stop) });
+    bench.deliver(Allocation { id: own, ..server_alloc(10, Desired::Stop) });
     bench.see(Event::Desired(DesiredChange::AllocGone(own)));
     bench.settle();
-    assert_eq!((bench.wanted(), bench.status()), (Some(Desired::Run), vec![TaskStatus::Running]));
+    assert_eq!((bench.desired(), bench.status()), (Some(Desired::Run), vec![TaskStatus::Running]));
 }
 
 /// The same with a change of its server side.
@@ -152,7 +152,9 @@ fn with(spec: Allocation, change: impl FnOnce(&mut ServerSide)) -> Allocation {
 #[test]
 fn what_can_not_run_here_fails_at_once_and_says_why() {
     let mut bench = Bench::new();
-    bench.tell(with(told(10, Desired::Run), |server| server.refused = Some("`vault` is not built".into())));
+    bench.deliver(with(server_alloc(10, Desired::Run), |server| {
+        server.refused = Some("`vault` is not built".into())
+    }));
     let (_, state) = bench.world.allocations().next().unwrap();
     let known = &state.durable.tasks[0];
     assert_eq!(
@@ -176,7 +178,7 @@ fn claiming(mut spec: Allocation) -> Allocation {
 #[test]
 fn a_volume_that_is_not_here_fails_what_has_not_begun() {
     let mut bench = Bench::new();
-    bench.tell(claiming(told(10, Desired::Run)));
+    bench.deliver(claiming(server_alloc(10, Desired::Run)));
     let (_, state) = bench.world.allocations().next().unwrap();
     assert_eq!(state.durable.status, ClientStatus::Failed);
     let doom = state.durable.tasks[0].doom.as_ref().unwrap();
@@ -199,7 +201,7 @@ fn a_volume_that_is_gone_leaves_what_has_begun_also_where_a_task_waits_for_its_t
         bench.apply(Vec::new(), vec![data(false)]);
         bench.settle();
         let other = Task { lifecycle, ..task("other") };
-        bench.tell(claiming(of_tasks(10, vec![task("main"), other])));
+        bench.deliver(claiming(of_tasks(10, vec![task("main"), other])));
         let id = bench.id();
         if ends {
             let result = crate::fixture::exit(1);
@@ -237,7 +239,7 @@ fn a_volume_that_is_gone_leaves_a_first_attempt_that_is_found() {
     let mut bench = Bench::new();
     bench.apply(Vec::new(), vec![data(false)]);
     bench.settle();
-    bench.tell(claiming(told(10, Desired::Run)));
+    bench.deliver(claiming(server_alloc(10, Desired::Run)));
     let (_, state) = bench.world.allocations().next().unwrap();
     let mut unstored = (*state.durable).clone();
     unstored.tasks[0] = TaskState { name: "main".into(), ..TaskState::default() };
@@ -256,9 +258,11 @@ fn a_volume_that_is_gone_leaves_a_first_attempt_that_is_found() {
 fn it_has_completed_once_it_was_made_too_long_ago() {
     let mut bench = Bench::new();
     let made = bench.now.wall;
-    let spec = with(told(10, Desired::Run), |server| server.max_run_duration = Some(Duration::from_secs(60)));
+    let spec = with(server_alloc(10, Desired::Run), |server| {
+        server.max_run_duration = Some(Duration::from_secs(60))
+    });
     let id = spec.id;
-    bench.tell(Allocation { create_time: made, ..spec });
+    bench.deliver(Allocation { create_time: made, ..spec });
     assert_eq!(bench.status(), [TaskStatus::Running]);
     let look = |bench: &mut Bench, now| {
         bench.now = now;
@@ -284,11 +288,11 @@ fn what_gets_a_job_without_its_tasks_fails_as_by_stock_clients() {
     let of =
         |modify_index, names: &[&str]| of_tasks(modify_index, names.iter().map(|name| task(name)).collect());
     let mut bench = Bench::new();
-    bench.tell(of(10, &["other", "main"]));
+    bench.deliver(of(10, &["other", "main"]));
     assert_eq!(bench.status(), [TaskStatus::Running, TaskStatus::Running]);
-    bench.tell(of(11, &["main", "other"]));
+    bench.deliver(of(11, &["main", "other"]));
     assert_eq!(bench.status(), [TaskStatus::Running, TaskStatus::Running]);
-    bench.tell(of(12, &["main"]));
+    bench.deliver(of(12, &["main"]));
     assert_eq!(bench.status(), [TaskStatus::Dead, TaskStatus::Dead]);
     let (spec, state) = bench.world.allocations().next().unwrap();
     let known = &state.durable;
@@ -306,10 +310,10 @@ fn what_gets_a_job_without_its_tasks_fails_as_by_stock_clients() {
 #[test]
 fn what_runs_goes_on_where_its_newer_version_can_not_and_still_hears_a_stop() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
-    bench.tell(with(told(11, Desired::Run), |server| server.refused = Some("no".into())));
+    bench.deliver(server_alloc(10, Desired::Run));
+    bench.deliver(with(server_alloc(11, Desired::Run), |server| server.refused = Some("no".into())));
     assert_eq!(bench.status(), [TaskStatus::Running]);
-    bench.tell(with(told(12, Desired::Stop), |server| server.refused = Some("no".into())));
+    bench.deliver(with(server_alloc(12, Desired::Stop), |server| server.refused = Some("no".into())));
     assert_eq!(bench.status(), [TaskStatus::Dead]);
 }
 
@@ -323,10 +327,10 @@ fn after_a_reboot_nothing_starts_before_servers_are_heard_but_system_jobs() {
         (JobType::Service, Some("true"), true),
     ] {
         let mut bench = Bench::new();
-        let mut job = (*told(10, Desired::Run).job).clone();
+        let mut job = (*server_alloc(10, Desired::Run).job).clone();
         job.kind = kind;
         job.meta.extend(meta.map(|word| (String::from("herdlet.start_offline"), String::from(word))));
-        bench.tell(with(told(10, Desired::Run), |server| server.job = job.into()));
+        bench.deliver(with(server_alloc(10, Desired::Run), |server| server.job = job.into()));
         assert_eq!(bench.status(), [TaskStatus::Running]);
         bench.reboot();
         let expected = if starts { TaskStatus::Running } else { TaskStatus::Pending };
@@ -340,10 +344,10 @@ fn after_a_reboot_nothing_starts_before_servers_are_heard_but_system_jobs() {
 #[test]
 fn it_begins_once_what_it_takes_the_place_of_has_ended() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     let first = bench.id();
     let next = AllocId::from_hash([9; 16]);
-    bench.tell(Allocation { id: next, previous: Some(first), ..told(11, Desired::Run) });
+    bench.deliver(Allocation { id: next, previous: Some(first), ..server_alloc(11, Desired::Run) });
     let status = |bench: &Bench, id| bench.world.allocation(id).unwrap().1.durable.tasks[0].status();
     assert_eq!(status(&bench, next), TaskStatus::Pending);
     // Also for an agent that starts meanwhile.
@@ -355,7 +359,7 @@ fn it_begins_once_what_it_takes_the_place_of_has_ended() {
         (of_next && recovers).then_some(Outcome::Recovered(Recovered::NotStarted))
     });
     assert_eq!(status(&bench, next), TaskStatus::Pending);
-    bench.tell(told(12, Desired::Stop));
+    bench.deliver(server_alloc(12, Desired::Stop));
     assert_eq!((status(&bench, first), status(&bench, next)), (TaskStatus::Dead, TaskStatus::Running));
 }
 
@@ -363,7 +367,7 @@ fn it_begins_once_what_it_takes_the_place_of_has_ended() {
 fn the_end_of_one_on_another_node_is_told() {
     let mut bench = Bench::new();
     let elsewhere = AllocId::from_hash([8; 16]);
-    bench.tell(Allocation { previous: Some(elsewhere), ..told(10, Desired::Run) });
+    bench.deliver(Allocation { previous: Some(elsewhere), ..server_alloc(10, Desired::Run) });
     assert_eq!(bench.status(), [TaskStatus::Pending]);
     bench.see(Event::Desired(DesiredChange::EndedElsewhere(elsewhere)));
     bench.settle();
@@ -373,20 +377,20 @@ fn the_end_of_one_on_another_node_is_told() {
 #[test]
 fn what_made_room_ends_before_it_begins_here_or_elsewhere() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     let (first, elsewhere, next) = (bench.id(), AllocId::from_hash([8; 16]), AllocId::from_hash([9; 16]));
     let other = AllocId::from_hash([10; 16]);
     let preempting = |id| {
-        let spec = with(told(11, Desired::Run), |server| server.preempted = vec![first, elsewhere]);
+        let spec = with(server_alloc(11, Desired::Run), |server| server.preempted = vec![first, elsewhere]);
         Allocation { id, ..spec }
     };
-    bench.tell(preempting(next));
-    bench.tell(preempting(other));
+    bench.deliver(preempting(next));
+    bench.deliver(preempting(other));
     let status = |bench: &Bench, id| bench.world.allocation(id).unwrap().1.durable.tasks[0].status();
     bench.see(Event::Desired(DesiredChange::EndedElsewhere(elsewhere)));
     bench.settle();
     assert_eq!((status(&bench, next), status(&bench, other)), (TaskStatus::Pending, TaskStatus::Pending));
-    bench.tell(told(12, Desired::Stop));
+    bench.deliver(server_alloc(12, Desired::Stop));
     assert_eq!((status(&bench, next), status(&bench, other)), (TaskStatus::Running, TaskStatus::Running));
 }
 
@@ -399,10 +403,10 @@ fn of_dir(id: AllocId, verb: &Verb) -> impl Fn(&Action) -> bool {
 fn a_disk_is_taken_over_after_the_end_and_goes_only_then() {
     let mut bench = Bench::new();
     let mut asked = Vec::new();
-    let sticky = |spec| with(spec, |server| server.heritage = Heritage::SameNode);
-    bench.tell(sticky(told(10, Desired::Run)));
+    let sticky = |spec| with(spec, |server| server.heritage = DiskMigration::SameNode);
+    bench.deliver(sticky(server_alloc(10, Desired::Run)));
     let (first, next) = (bench.id(), AllocId::from_hash([9; 16]));
-    let heir = Allocation { id: next, previous: Some(first), ..sticky(told(11, Desired::Run)) };
+    let heir = Allocation { id: next, previous: Some(first), ..sticky(server_alloc(11, Desired::Run)) };
     bench.see(Event::Desired(DesiredChange::Alloc(heir.into())));
     asked.extend(bench.settle());
     assert!(!asked.iter().any(of_dir(next, &Verb::Up)), "{asked:?}");
@@ -428,13 +432,16 @@ fn a_disk_is_taken_over_after_the_end_and_goes_only_then() {
 #[test]
 fn whoever_never_takes_a_disk_over_keeps_it_from_nobody() {
     let mut bench = Bench::new();
-    let sticky = |spec| with(spec, |server| server.heritage = Heritage::SameNode);
-    bench.tell(sticky(told(10, Desired::Run)));
+    let sticky = |spec| with(spec, |server| server.heritage = DiskMigration::SameNode);
+    bench.deliver(sticky(server_alloc(10, Desired::Run)));
     let (first, next) = (bench.id(), AllocId::from_hash([9; 16]));
-    let heir =
-        |index, desired| Allocation { id: next, previous: Some(first), ..sticky(told(index, desired)) };
-    bench.tell(heir(11, Desired::Run));
-    bench.tell(heir(12, Desired::Stop));
+    let heir = |index, desired| Allocation {
+        id: next,
+        previous: Some(first),
+        ..sticky(server_alloc(index, desired))
+    };
+    bench.deliver(heir(11, Desired::Run));
+    bench.deliver(heir(12, Desired::Stop));
     bench.see(Event::Desired(DesiredChange::AllocGone(first)));
     bench.settle();
     assert!(bench.world.allocation(first).is_none());
@@ -443,7 +450,7 @@ fn whoever_never_takes_a_disk_over_keeps_it_from_nobody() {
 #[test]
 fn too_long_out_of_contact_it_is_stopped_for_good() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     let id = bench.id();
     bench.see(Event::Desired(DesiredChange::AllocOutOfContact(id)));
     bench.settle();
@@ -451,7 +458,7 @@ fn too_long_out_of_contact_it_is_stopped_for_good() {
     let (spec, state) = bench.world.allocation(id).unwrap();
     assert!(spec.desired_description.contains("stop_on_client_after"));
     assert_eq!(state.durable.status, ClientStatus::Complete);
-    bench.tell(told(11, Desired::Run));
+    bench.deliver(server_alloc(11, Desired::Run));
     assert_eq!(bench.status(), [TaskStatus::Dead]);
 }
 
@@ -460,12 +467,12 @@ fn too_long_out_of_contact_it_is_stopped_for_good() {
 fn health_outside_of_deployments_is_judged_by_migrate() {
     for (kind, verdict) in [(JobType::Service, Some(true)), (JobType::Batch, None)] {
         let mut bench = Bench::new();
-        let mut job = (*told(10, Desired::Run).job).clone();
+        let mut job = (*server_alloc(10, Desired::Run).job).clone();
         job.kind = kind;
         let second = herdlet_api_types::Duration::from_secs(1);
         let migrate =
             Migrate { health_check: HealthCheck::Checks, min_healthy_time: second, healthy_deadline: second };
-        bench.tell(with(told(10, Desired::Run), |server| {
+        bench.deliver(with(server_alloc(10, Desired::Run), |server| {
             server.job = job.into();
             server.migrate = Some(migrate);
         }));
@@ -484,18 +491,18 @@ fn health_outside_of_deployments_is_judged_by_migrate() {
 #[test]
 fn nobody_here_stops_what_is_a_servers() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     let alloc = bench.id();
     let (reply, _) = bench.ask(Command::StopAlloc { alloc });
     assert!(matches!(reply, Reply::Refused(Refusal::Conflict(why)) if why.contains("nomad alloc stop")));
-    assert_eq!(bench.wanted(), Some(Desired::Run));
+    assert_eq!(bench.desired(), Some(Desired::Run));
 }
 
 /// A job of this machine with the same name has its own allocations.
 #[test]
 fn a_job_of_this_machine_leaves_the_servers_alone() {
     let mut bench = Bench::new();
-    bench.tell(told(10, Desired::Run));
+    bench.deliver(server_alloc(10, Desired::Run));
     let key = bench.world.allocations().next().unwrap().0.job_key.clone();
     bench.ask(Command::Delete { job: key });
     bench.settle();

@@ -66,7 +66,7 @@ fn skip(bench: &mut Bench, of: Ending) -> u64 {
 }
 
 /// Whether a stop of the task was requested.
-fn asked_to_end(bench: &mut Bench) -> bool {
+fn begin_stop(bench: &mut Bench) -> bool {
     let is_stop = |action: &Action| matches!(action.verb, Verb::Stop { .. });
     bench.turn.actions.iter().any(is_stop)
 }
@@ -79,9 +79,9 @@ fn a_delay_that_runs_ends_when_somebody_asks_for_it() {
         let mut bench = delayed();
         bench.ask(asked.clone());
         bench.now = at(100);
-        assert!(!asked_to_end(&mut bench), "its delay runs: {asked:?}");
+        assert!(!begin_stop(&mut bench), "its delay runs: {asked:?}");
         assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 1);
-        assert!(asked_to_end(&mut bench), "{asked:?}");
+        assert!(begin_stop(&mut bench), "{asked:?}");
         assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 0, "asked for once more, nothing changes");
         bench.settle();
         let left = bench.world.allocations().any(|(_, state)| !has_ended(&state.durable));
@@ -121,7 +121,7 @@ fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
     assert!(bench.turn.actions.iter().any(is_signal), "{:?}", bench.turn.actions);
     bench.turn.actions.clear();
     assert_eq!(skip(&mut bench, Ending::Alloc(alloc)), 1);
-    assert!(asked_to_end(&mut bench));
+    assert!(begin_stop(&mut bench));
     assert!(matches!(bench.ask(signal).0, Reply::Refused(Refusal::Conflict(_))), "it is asked to end");
     bench.restart(at(3_701));
     let (_, state) = bench.world.allocation(alloc).expect("it is known");

@@ -8,7 +8,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     bench.apply(one_task(), Vec::new());
     bench.now = at(2);
     bench.settle();
-    let shown = bench.shown().expect("it was shown").convergence;
+    let shown = bench.last_view().expect("it was shown").convergence;
     assert_eq!((shown.state, shown.since), (ConvergenceState::Converged, at(2).moment()));
     let job = |bench: &Bench| bench.world.jobs.values().next().and_then(|job| job.shown.clone());
     assert_eq!(job(&bench).map(|job| job.convergence.state), Some(ConvergenceState::Converged));
@@ -16,26 +16,26 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     bench.now = at(3);
     let alloc = bench.id();
     bench.see(Event::Driver { alloc, task: "main".to_owned(), message: "hello".to_owned() });
-    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).moment()));
+    assert_eq!(bench.last_view().map(|view| view.convergence.since), Some(at(2).moment()));
     // Its process is inspected, and found.
     bench.now = at(4);
     let process = Part::Task(0, TaskPart::Process);
-    bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Look });
-    bench.see(Event::Drift { alloc, part: process, by: Noticed::Look });
+    bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Periodic });
+    bench.see(Event::Drift { alloc, part: process, by: Noticed::Periodic });
     bench.settle();
-    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).moment()));
+    assert_eq!(bench.last_view().map(|view| view.convergence.since), Some(at(2).moment()));
     bench.dirty.insert(Key::Alloc(alloc));
     bench.plan();
-    assert!(bench.shown().is_none(), "nothing has changed that is shown");
+    assert!(bench.last_view().is_none(), "nothing has changed that is shown");
     // Its process ends: from now on it has not converged, whatever it waits for.
     bench.now = at(5);
     let result = crate::fixture::exit(1);
     bench.see(Event::Exited { alloc, task: "main".to_owned(), attempt: 1, result });
-    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(5).moment()));
+    assert_eq!(bench.last_view().map(|view| view.convergence.since), Some(at(5).moment()));
     bench.now = at(6);
     let action = bench.turn.actions.remove(0);
     bench.see(Event::Outcome(action.op, Outcome::Done(None)));
-    let shown = bench.shown().expect("it was shown").convergence;
+    let shown = bench.last_view().expect("it was shown").convergence;
     assert_ne!(shown.state, ConvergenceState::Converged);
     assert_eq!(shown.since, at(5).moment());
 }
@@ -65,7 +65,7 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
     bench.plan();
     assert_eq!(since(&bench), (ConvergenceState::Converged, at(13).moment()));
     assert_eq!(bench.converged(), [(8, "exit")]);
-    bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Look });
+    bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Periodic });
     let look = bench.turn.actions.remove(0);
     assert_eq!(since(&bench).0, ConvergenceState::Converged, "a look is no change");
     bench.see(Event::Outcome(look.op, Outcome::Foreign { why: "a file".to_owned() }));
@@ -111,7 +111,7 @@ fn a_job_is_shown_when_it_looks_different() {
     assert_eq!(bench.job().allocs.len(), 2);
     shown(&mut bench);
     let mut open = OpenTurn { now: bench.now, dirty: &mut bench.dirty, turn: &mut bench.turn };
-    bench.world.forget_alloc(&mut open, old);
+    bench.world.remove_alloc(&mut open, old);
     bench.plan();
     assert_eq!(shown(&mut bench), 1);
     assert_eq!(bench.job().allocs, [bench.id()]);

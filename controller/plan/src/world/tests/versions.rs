@@ -58,7 +58,7 @@ fn a_version_is_kept_while_an_allocation_was_made_from_it() {
 }
 
 /// An apply arrives, and nothing is planned yet.
-fn hear_of(bench: &mut Bench, jobs: &[Job]) {
+fn apply(bench: &mut Bench, jobs: &[Job]) {
     let command = Command::Apply { jobs: jobs.to_vec(), volumes: Vec::new() };
     bench.world.apply(bench.now, Event::Command { request: 1, command }, &mut bench.dirty, &mut bench.turn);
 }
@@ -69,7 +69,7 @@ fn versions_of_one_turn_are_all_stored() {
     let mut jobs = one_task();
     for priority in [51, 52] {
         jobs[0].priority = priority;
-        hear_of(&mut bench, &jobs);
+        apply(&mut bench, &jobs);
     }
     bench.plan();
     assert_eq!(stored_versions(&bench), [0, 1, 2]);
@@ -95,7 +95,7 @@ fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
     for (to, prior, why) in [
         (2, None, "job \"j\" is at version 2 already"),
         (7, None, "version 7 of job \"j\" is not kept; older versions kept: 0, 1"),
-        (0, Some(1), "job \"j\" is at version 2 meanwhile"),
+        (0, Some(1), "job \"j\" has changed: it is at version 2 now"),
     ] {
         let Reply::Refused(Refusal::Conflict(told) | Refusal::NotFound(told)) = revert(&mut bench, to, prior)
         else {
@@ -107,9 +107,9 @@ fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
     let job = one_task()[0].key();
     // A request that saw another version deletes nothing.
     let refused = bench.ask(Command::DeleteVersion { job: job.clone(), version: 99 });
-    let meanwhile =
-        matches!(&refused.0, Reply::Refused(Refusal::Conflict(why)) if why.ends_with("meanwhile"));
-    assert!(meanwhile && refused.1 == 0, "{refused:?}");
+    let has_changed =
+        matches!(&refused.0, Reply::Refused(Refusal::Conflict(why)) if why.contains("has changed: it is at"));
+    assert!(has_changed && refused.1 == 0, "{refused:?}");
     bench.ask(Command::Delete { job: job.clone() });
     let (reply, _) = bench.ask(Command::Revert { job, to: 0, prior: None });
     assert!(matches!(reply, Reply::Refused(Refusal::Conflict(_))), "{reply:?}");
@@ -121,7 +121,7 @@ fn a_text_is_written_once() {
     let mut jobs = one_task();
     for priority in [51, 52] {
         jobs[0].priority = priority;
-        hear_of(&mut bench, &jobs);
+        apply(&mut bench, &jobs);
         while let Some(key) = bench.dirty.pop_first() {
             bench.world.reconcile(bench.now, &key, &mut bench.dirty, &mut bench.turn);
         }

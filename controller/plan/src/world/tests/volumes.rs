@@ -1,7 +1,7 @@
 //! Volumes: what mounts them, how they are created and removed.
 
 use super::*;
-use crate::{action::MountSource, context::VolumeEntry, shared::volume::Fate, state::PartState};
+use crate::{action::MountSource, context::VolumeEntry, shared::volume::VolumeIntent, state::PartState};
 
 /// While a volume is missing, a task keeps its mounts of it.
 #[test]
@@ -21,7 +21,7 @@ fn mounts_are_left_alone_until_their_volume_is_there() {
     bench.dirty.insert(Key::Alloc(alloc));
     bench.plan();
     assert_eq!(bench.turn.actions.len(), 1);
-    assert_eq!(bench.turn.actions[0].verb, Verb::Look);
+    assert_eq!(bench.turn.actions[0].verb, Verb::Inspect);
 }
 
 /// A group claimed a volume that no task mounts. It ran without it, on a machine that was not meant for it.
@@ -32,13 +32,13 @@ fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
     let mut bench = Bench::new();
     bench.apply(jobs, Vec::new());
     bench.settle();
-    let shown = bench.shown().expect("it was shown");
+    let shown = bench.last_view().expect("it was shown");
     assert_eq!(shown.convergence.state, ConvergenceState::Waiting);
     assert_eq!(shown.convergence.message, "group: waits for volume \"data\"");
     assert_eq!(shown.tasks[0].attempt, 0, "nothing was started");
     bench.apply(Vec::new(), vec![data(false)]);
     bench.settle();
-    let shown = bench.shown().expect("it was shown");
+    let shown = bench.last_view().expect("it was shown");
     assert_eq!((shown.convergence.state, shown.tasks[0].attempt), (ConvergenceState::Converged, 1));
     // Running tasks are left alone when the volume disappears, and nothing else is started before it is back.
     bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Absent;
@@ -72,11 +72,11 @@ fn a_mount_may_be_written_to_where_task_group_and_volume_allow_it() {
 fn a_volume_has_a_path_for_others_while_it_is_there_and_wanted() {
     let gone = PartState::Absent;
     for (part, fate, usable) in [
-        (PartState::Up, Fate::Wanted, true),
-        (PartState::Up, Fate::Dropped, false),
-        (PartState::Up, Fate::Purged, false),
-        (gone, Fate::Wanted, false),
-        (PartState::Unknown, Fate::Wanted, false),
+        (PartState::Up, VolumeIntent::Desired, true),
+        (PartState::Up, VolumeIntent::Dropped, false),
+        (PartState::Up, VolumeIntent::Purged, false),
+        (gone, VolumeIntent::Desired, false),
+        (PartState::Unknown, VolumeIntent::Desired, false),
     ] {
         let path = Some("/data".to_owned());
         let state = VolumeState { spec: data(false), origin: Origin::Manifest, fate, path };
@@ -220,5 +220,5 @@ fn what_runs_waits_no_more_once_its_volume_is_known_again() {
     // All parts are present, and the volume's outcome arrives last.
     bench.turn.actions.sort_by_key(|action| matches!(action.op.target, Target::Volume(_)));
     bench.settle();
-    assert_eq!(bench.shown().expect("it was shown").convergence.state, ConvergenceState::Converged);
+    assert_eq!(bench.last_view().expect("it was shown").convergence.state, ConvergenceState::Converged);
 }

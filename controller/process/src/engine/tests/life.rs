@@ -12,7 +12,7 @@ async fn codes_signals_and_output_arrive() {
         assert_eq!(agent.notice().await, exit);
         assert_eq!(agent.recover(None).await, Recovered::Exited(exit));
         agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
-        assert!(agent.driver.found().await.unwrap().is_empty());
+        assert!(agent.driver.list_attempts().await.unwrap().is_empty());
         // The record comes first, the last output a moment later; with the attempt's removal all of it is there.
         assert_eq!(bench.log("stdout"), format!("out\n{}\n", bench.path("task").display()));
         assert_eq!(bench.log("stderr"), "err\n");
@@ -50,7 +50,7 @@ async fn a_task_outlives_the_agent_and_its_end_is_found_later() {
         bench.line("ready").await;
         drop(first);
         let mut second = bench.agent();
-        assert_eq!(second.driver.found().await.unwrap(), [id(1)]);
+        assert_eq!(second.driver.list_attempts().await.unwrap(), [id(1)]);
         assert_eq!(second.recover(None).await, Recovered::Running);
         fs::write(bench.path("task/go"), "").unwrap();
         assert_eq!(second.notice().await.code, 6);
@@ -150,7 +150,7 @@ async fn a_damaged_record_is_a_lost_attempt() {
     gone(record.task.pid).await;
     agent.driver.stop(&id(1), stop("SIGTERM", 0)).await.unwrap();
     agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
-    assert!(agent.driver.found().await.unwrap().is_empty());
+    assert!(agent.driver.list_attempts().await.unwrap().is_empty());
     bench.close(agent).await;
 }
 
@@ -176,7 +176,7 @@ async fn many_attempts_at_once() {
         }))
         .await;
         println!("100 started in {started:?} with {files} files, gone after {:?}", began.elapsed());
-        assert!(driver.found().await.unwrap().is_empty());
+        assert!(driver.list_attempts().await.unwrap().is_empty());
         bench.close(agent).await;
     }
 }
@@ -222,7 +222,7 @@ async fn failed_starts_say_why() {
             assert_eq!(known, code, "{attempt}: {recovered:?}");
             agent.driver.destroy(&id(attempt), Leftover::MainMustBeGone).await.unwrap();
         }
-        assert!(agent.driver.found().await.unwrap().is_empty());
+        assert!(agent.driver.list_attempts().await.unwrap().is_empty());
         bench.close(agent).await;
     }
 }

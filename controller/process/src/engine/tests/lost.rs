@@ -47,7 +47,7 @@ async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
         agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
         assert_eq!(agent.wait().await.code, 7);
         agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
-        assert_eq!(agent.driver.found().await.unwrap(), [id(2)]);
+        assert_eq!(agent.driver.list_attempts().await.unwrap(), [id(2)]);
         bench.close(agent).await;
     }
 }
@@ -118,7 +118,7 @@ fn what_runs_is_taken_over_after_its_directory_was_moved() {
         fs::rename(bench.path("run/attempts"), bench.path("moved again")).unwrap();
         on_a_machine(async {
             let agent = bench.agent();
-            assert_eq!(agent.driver.found().await.unwrap(), [id(2)]);
+            assert_eq!(agent.driver.list_attempts().await.unwrap(), [id(2)]);
             agent.driver.destroy(&id(2), Leftover::Kill).await.unwrap();
             bench.close(agent).await;
         });
@@ -170,7 +170,7 @@ fn processes_with_neither_record_nor_supervisor_are_ended() {
         shim.send(rustix::process::Signal::KILL).unwrap();
         shim.ended().await.unwrap();
         let agent = bench.agent();
-        assert_eq!(agent.driver.found().await.unwrap(), [id(1)]);
+        assert_eq!(agent.driver.list_attempts().await.unwrap(), [id(1)]);
         assert!(matches!(agent.recover(None).await, Recovered::Lost { .. }));
         gone(record.task.pid).await;
         bench.close(agent).await;

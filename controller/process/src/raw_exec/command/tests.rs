@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use herdlet_base::{
     acl::{Acl, AclError, Perm},
     safe_fs::{Dir, Rights},
-    test_ground::{Ground, is_alone, is_root, leave_out},
+    test_env::{TestEnv, is_alone, is_root, leave_out},
 };
 
 use super::*;
@@ -76,7 +76,7 @@ impl Bench {
         find(&Lookup { command, task_dir: &self.path("web"), search_path, trust: &trust })
     }
 
-    fn found(&self, command: &str) -> PathBuf {
+    fn found_path(&self, command: &str) -> PathBuf {
         self.find(command).unwrap().path
     }
 
@@ -95,7 +95,7 @@ fn a_relative_name_is_looked_for_in_the_task_directory_first_then_in_the_path() 
     assert!(sh.path == Path::new("/usr/bin/sh") || sh.path == Path::new("/bin/sh"));
     assert!(sh.entry.is_none());
     let own = bench.write("web/sh", 0o755);
-    assert_eq!(bench.found("sh"), own);
+    assert_eq!(bench.found_path("sh"), own);
     let local = bench.write("web/local/sh", 0o755);
     for command in ["sh", "local/sh", "./local/../sh", "../web/local/sh"] {
         let found = bench.find(command).unwrap();
@@ -108,7 +108,7 @@ fn a_relative_name_is_looked_for_in_the_task_directory_first_then_in_the_path() 
             if command.contains("/../") { bench.path("web") } else { bench.path("web/local") }
         );
     }
-    assert_eq!(bench.found("sh"), local);
+    assert_eq!(bench.found_path("sh"), local);
     assert_eq!(bench.find_with("sh", &format!("{}", bench.path("web").display())).unwrap().path, local);
 }
 
@@ -153,7 +153,7 @@ fn what_artifacts_bring_is_made_executable() {
     let bench = Bench::new();
     for name in ["web/local/tool", "alloc/data/tool"] {
         let path = bench.write(name, 0o600);
-        assert_eq!(bench.found(path.to_str().unwrap()), path);
+        assert_eq!(bench.found_path(path.to_str().unwrap()), path);
         assert_eq!(bench.mode(name), 0o755, "{name}");
     }
     // Set-id bits go: nobody is to run it as its owner.
@@ -212,11 +212,11 @@ fn links_are_followed_to_programs_of_the_machine_and_of_the_task() {
     let theirs = tempfile::tempdir().unwrap();
     fs::copy("/bin/true", theirs.path().join("tool")).unwrap();
     symlink(theirs.path().join("tool"), bench.path("web/local/tool")).unwrap();
-    assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
+    assert_eq!(bench.found_path("tool"), bench.path("web/local/tool"));
     chown(theirs.path().join("tool"), Some(DAEMON), None).unwrap();
     assert!(bench.refusal("tool").contains("belongs to daemon (uid 1), who could"));
     chown(theirs.path().join("tool"), Some(NOBODY), None).unwrap();
-    assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
+    assert_eq!(bench.found_path("tool"), bench.path("web/local/tool"));
     chown(theirs.path(), Some(DAEMON), None).unwrap();
     assert!(bench.refusal("tool").contains("belongs to daemon (uid 1), who could"));
     symlink("/bin/true", bench.path("web/local/planted")).unwrap();
@@ -229,7 +229,7 @@ fn a_program_is_run_only_where_no_stranger_can_have_written_it() {
     let Some(bench) = Bench::of_nobody() else { return };
     fs::create_dir(bench.path("web/local/bin")).unwrap();
     bench.write("web/local/bin/tool", 0o755);
-    assert_eq!(bench.found("bin/tool"), bench.path("web/local/bin/tool"));
+    assert_eq!(bench.found_path("bin/tool"), bench.path("web/local/bin/tool"));
     for (name, good) in [("web/local/bin/tool", 0o755), ("web/local/bin", 0o755), ("web/local", 0o755)] {
         let owner = fs::metadata(bench.path(name)).unwrap().uid();
         bench.own(name, DAEMON);
@@ -240,7 +240,7 @@ fn a_program_is_run_only_where_no_stranger_can_have_written_it() {
             assert!(bench.refusal("bin/tool").contains("can be written to by "), "{name} {mode:o}");
         }
         bench.chmod(name, good);
-        assert_eq!(bench.found("bin/tool"), bench.path("web/local/bin/tool"), "{name}");
+        assert_eq!(bench.found_path("bin/tool"), bench.path("web/local/bin/tool"), "{name}");
     }
 }
 
@@ -253,7 +253,7 @@ fn in_a_sticky_directory_a_file_is_its_owners_as_long_as_it_has_one_name() {
     bench.write("web/local/tool", 0o755);
     for owner in [0, NOBODY] {
         bench.own("web/local/tool", owner);
-        assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
+        assert_eq!(bench.found_path("tool"), bench.path("web/local/tool"));
     }
     bench.own("web/local/tool", DAEMON);
     bench.refusal("tool");
@@ -262,7 +262,7 @@ fn in_a_sticky_directory_a_file_is_its_owners_as_long_as_it_has_one_name() {
     fs::hard_link(bench.path("web/original"), bench.path("web/local/sleep")).unwrap();
     assert!(bench.refusal("local/sleep").contains("2 names"));
     bench.chmod("web/local", 0o755);
-    assert_eq!(bench.found("local/sleep"), bench.path("web/local/sleep"));
+    assert_eq!(bench.found_path("local/sleep"), bench.path("web/local/sleep"));
     // Whoever owns the directory may replace anything in it.
     bench.own("web/local", DAEMON);
     bench.chmod("web/local", 0o1777);
@@ -281,7 +281,7 @@ fn access_control_lists_count() {
         set => set.unwrap(),
     }
     assert_eq!(bench.mode("web/local") & 0o020, 0o020, "the mode shows the mask");
-    assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
+    assert_eq!(bench.found_path("tool"), bench.path("web/local/tool"));
     let users = vec![(DAEMON, Perm::ALL), (NOBODY, Perm::ALL)];
     set(&Acl { users, ..readable.clone() }).unwrap();
     assert!(bench.refusal("local/tool").contains("can be written to by daemon (uid 1)"));
@@ -290,7 +290,7 @@ fn access_control_lists_count() {
     set(&group(Perm::ALL)).unwrap();
     bench.refusal("local/tool");
     set(&group(Perm::READ_EXECUTE)).unwrap();
-    assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
+    assert_eq!(bench.found_path("tool"), bench.path("web/local/tool"));
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn users_of_other_tasks_are_trusted_in_what_they_share_and_not_by_root() {
         bench.own(name, DAEMON);
     }
     bench.own("alloc/data", DAEMON);
-    assert_eq!(bench.found("../alloc/data/tool"), bench.path("web/../alloc/data/tool"));
+    assert_eq!(bench.found_path("../alloc/data/tool"), bench.path("web/../alloc/data/tool"));
     bench.refusal("local/tool");
     bench.starter = 0;
     bench.refusal("../alloc/data/tool");
@@ -319,7 +319,7 @@ fn a_planted_name_that_the_path_has_too_is_passed_over() {
     assert!(found.path.ends_with("bin/sh") && found.entry.is_none() && found.passed_over.is_some());
     // One that says which file is meant is not replaced by another, nor is one that only the stranger has.
     bench.write("web/sh", 0o755);
-    assert_eq!(bench.found("sh"), bench.path("web/sh"));
+    assert_eq!(bench.found_path("sh"), bench.path("web/sh"));
     fs::create_dir(bench.path("web/local/bin")).unwrap();
     fs::create_dir(bench.path("web/bin")).unwrap();
     bench.write("web/local/bin/sh", 0o755);
@@ -372,7 +372,7 @@ fn a_link_of_a_stranger_is_not_followed() {
 // It was tried again for ever.
 #[test]
 fn what_can_t_be_made_executable_is_an_error_of_the_task() {
-    let Some(ground) = Ground::mounting() else { return };
+    let Some(ground) = TestEnv::mounting() else { return };
     let mount = |arguments: &[&str]| {
         let mut command = std::process::Command::new("mount");
         assert!(command.args(arguments).arg(ground.path()).status().unwrap().success());

@@ -29,7 +29,7 @@ use super::{
 const LINKS_MAX: u32 = 40;
 
 /// The directory of an allocation, and the task in it that something is started for.
-pub(super) struct Ground<'a> {
+pub(super) struct SearchRoot<'a> {
     dir: OwnedFd,
     stat: Stat,
     path: &'a Path,
@@ -63,7 +63,7 @@ pub(super) enum Reached {
     Untrusted(Distrust),
 }
 
-impl<'a> Ground<'a> {
+impl<'a> SearchRoot<'a> {
     /// The ground of the task with this directory.
     pub(super) fn open(task_dir: &'a Path, trust: &'a Trust<'a>) -> Result<Self, CommandError> {
         let path = task_dir.parent().unwrap_or(Path::new("/"));
@@ -117,7 +117,7 @@ struct Level {
 }
 
 struct Walk<'g> {
-    ground: &'g Ground<'g>,
+    ground: &'g SearchRoot<'g>,
     /// The first one is the allocation's directory, or one outside.
     levels: Vec<Level>,
     pending: VecDeque<OsString>,
@@ -138,7 +138,7 @@ enum Stage {
 }
 
 impl<'g> Walk<'g> {
-    fn new(ground: &'g Ground<'g>) -> Self {
+    fn new(ground: &'g SearchRoot<'g>) -> Self {
         Self {
             ground,
             levels: Vec::new(),

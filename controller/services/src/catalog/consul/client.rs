@@ -18,7 +18,7 @@ use herdlet_base::{
     clock::wall_now,
     error::in_full,
     http_client::{self, Tls},
-    sight::Class,
+    observation::Class,
 };
 use herdlet_runtime::{Limit, Permits, Rate};
 use reqwest::{Client, Method, StatusCode, header::HeaderMap};
@@ -36,8 +36,8 @@ pub(super) struct HttpApi {
     base: String,
     /// The address in messages.
     address: String,
-    permits: Permits<Kind>,
-    failures: [AtomicU64; Kind::ALL.len()],
+    permits: Permits<RequestKind>,
+    failures: [AtomicU64; RequestKind::ALL.len()],
     silence: Mutex<Option<Silence>>,
     /// Time of the last answer; 0 before the first.
     answered_at: AtomicI64,
@@ -54,7 +54,7 @@ struct Silence {
 
 /// Kinds of requests. Each has its own permits, so that removals don't wait for registrations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum RequestKind {
     /// List entries.
     List,
     /// Register a service.
@@ -67,7 +67,7 @@ pub(super) enum Kind {
     Watch,
 }
 
-impl Kind {
+impl RequestKind {
     pub(super) const ALL: [Self; 5] =
         [Self::List, Self::Register, Self::Deregister, Self::Update, Self::Watch];
 
@@ -85,7 +85,7 @@ impl Kind {
 
 /// A failed request.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct RequestError {
     /// The status of Consul's response, if there was one.
     status: Option<StatusCode>,
     /// The text of the response.
@@ -93,7 +93,7 @@ pub(super) struct Refused {
     failure: CatalogFailure,
 }
 
-impl Refused {
+impl RequestError {
     /// Consul does not know the item. Older agents have no separate status for that.
     pub(super) fn is_missing(&self) -> bool {
         self.status == Some(StatusCode::NOT_FOUND)
@@ -108,8 +108,8 @@ impl Refused {
     }
 }
 
-impl From<Refused> for CatalogFailure {
-    fn from(refused: Refused) -> Self {
+impl From<RequestError> for CatalogFailure {
+    fn from(refused: RequestError) -> Self {
         refused.failure
     }
 }
@@ -124,7 +124,7 @@ impl HttpApi {
             }
         };
         let builder = builder.connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
-        let failures = Kind::ALL.map(|_| AtomicU64::new(0));
+        let failures = RequestKind::ALL.map(|_| AtomicU64::new(0));
         let permits = Permits::new(limit_of);
         let (silence, answered_at) = (Mutex::default(), AtomicI64::default());
         let is_guess = false;
@@ -153,7 +153,7 @@ impl HttpApi {
     }
 
     /// Ends an outage. Each outage is logged once, however many requests fail.
-    fn answered(&self) {
+    fn mark_reachable(&self) {
         self.answered_at.store(wall_now().0, Ordering::Relaxed);
         if self.silence().take().is_some() {
             tracing::info!(address = self.address, "Consul answers again");
@@ -178,8 +178,8 @@ impl HttpApi {
     }
 
     /// The number of failed requests so far, by kind.
-    pub(super) fn failures(&self) -> [(&'static str, u64); Kind::ALL.len()] {
-        Kind::ALL.map(|kind| (kind.as_str(), self.failed(kind).load(Ordering::Relaxed)))
+    pub(super) fn failures(&self) -> [(&'static str, u64); RequestKind::ALL.len()] {
+        RequestKind::ALL.map(|kind| (kind.as_str(), self.failed(kind).load(Ordering::Relaxed)))
     }
 
     /// Requests a path and parses the response with `read`.
@@ -195,25 +195,25 @@ impl HttpApi {
         if let Some(filter) = filter {
             request = request.query(&[("filter", filter)]);
         }
-        let response = self.send(Kind::List, request, token, REQUEST_TIMEOUT, &doing).await?;
+        let response = self.send(RequestKind::List, request, token, REQUEST_TIMEOUT, &doing).await?;
         let read = match body(response).await {
             Ok(body) => read(&body).map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
         read.map_err(|why| {
-            self.failed(Kind::List).fetch_add(1, Ordering::Relaxed);
+            self.failed(RequestKind::List).fetch_add(1, Ordering::Relaxed);
             retry(format!("{}: {why}", doing()))
         })
     }
 
     pub(super) async fn put(
         &self,
-        kind: Kind,
+        kind: RequestKind,
         path: &str,
         body: Option<&serde_json::Value>,
         token: &Token,
         doing: &(impl Fn() -> String + Sync),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         let mut request = self.client.request(Method::PUT, self.url(path));
         if let Some(body) = body {
             request = request.json(body);
@@ -238,25 +238,25 @@ impl HttpApi {
         let request = self.client.request(Method::GET, self.url(path)).query(&query);
         // Consul adds up to a sixteenth of the wait.
         let timeout = BLOCKING_WAIT + BLOCKING_WAIT / 8;
-        let response = self.send(Kind::Watch, request, token, timeout, &doing).await?;
+        let response = self.send(RequestKind::Watch, request, token, timeout, &doing).await?;
         let index = index_of(response.headers());
         // Only the index matters, but an unread body would close the connection.
         let read = body(response).await;
         let index = read.and_then(|_| index.ok_or_else(|| "its answer has no index".to_owned()));
         index.map_err(|why| {
-            self.failed(Kind::Watch).fetch_add(1, Ordering::Relaxed);
+            self.failed(RequestKind::Watch).fetch_add(1, Ordering::Relaxed);
             retry(format!("{}: {why}", doing()))
         })
     }
 
     async fn send(
         &self,
-        kind: Kind,
+        kind: RequestKind,
         request: reqwest::RequestBuilder,
         token: &Token,
         timeout: Duration,
         doing: &(impl Fn() -> String + Sync),
-    ) -> Result<reqwest::Response, Refused> {
+    ) -> Result<reqwest::Response, RequestError> {
         let _permit = self.permits.acquire(kind, 0).await;
         let request = match token.header() {
             Some(token) => request.header("x-consul-token", token),
@@ -264,18 +264,18 @@ impl HttpApi {
         };
         let refused = match request.timeout(timeout).send().await {
             Ok(response) if response.status().is_success() => {
-                self.answered();
+                self.mark_reachable();
                 return Ok(response);
             }
             Ok(response) => {
                 let status = response.status();
-                let said = said(response).await;
+                let said = body_text(response).await;
                 // For single services it also uses this status for invalid requests.
-                if kind == Kind::List && status.is_server_error() {
+                if kind == RequestKind::List && status.is_server_error() {
                     self.unanswered(&format!("{status}: {said}"));
                 }
                 let why = format!("{}: Consul answers {status}: {said}", doing());
-                Refused {
+                RequestError {
                     status: Some(status),
                     said,
                     failure: CatalogFailure { class: class_of(status), why },
@@ -293,14 +293,14 @@ impl HttpApi {
         Err(refused)
     }
 
-    fn failed(&self, kind: Kind) -> &AtomicU64 {
+    fn failed(&self, kind: RequestKind) -> &AtomicU64 {
         let [list, register, deregister, update, watch] = &self.failures;
         match kind {
-            Kind::List => list,
-            Kind::Register => register,
-            Kind::Deregister => deregister,
-            Kind::Update => update,
-            Kind::Watch => watch,
+            RequestKind::List => list,
+            RequestKind::Register => register,
+            RequestKind::Deregister => deregister,
+            RequestKind::Update => update,
+            RequestKind::Watch => watch,
         }
     }
 
@@ -337,15 +337,17 @@ const SAID_CHARS_MAX: usize = 300;
 
 /// A Consul agent accepts 200 connections from one address (`http_max_conns_per_client`), and other clients need some
 /// of them.
-fn limit_of(kind: Kind) -> Limit {
+fn limit_of(kind: RequestKind) -> Limit {
     let one = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
     let (concurrent, burst, period) = match kind {
         // Concurrent callers share listings: see `listing.rs`.
-        Kind::List => (4, 100, Duration::from_millis(10)),
+        RequestKind::List => (4, 100, Duration::from_millis(10)),
         // The agent forwards changes to its servers one after the other, so a higher rate would only queue.
-        Kind::Register | Kind::Deregister | Kind::Update => (16, 100, Duration::from_millis(4)),
+        RequestKind::Register | RequestKind::Deregister | RequestKind::Update => {
+            (16, 100, Duration::from_millis(4))
+        }
         // Two watches run, each with one request at a time. The rate limit applies if every one returns at once.
-        Kind::Watch => (4, 8, Duration::from_secs(1)),
+        RequestKind::Watch => (4, 8, Duration::from_secs(1)),
     };
     Limit { concurrent: one(concurrent), rate: Some(Rate { burst: one(burst), period }) }
 }
@@ -359,11 +361,11 @@ fn retry(why: String) -> CatalogFailure {
     CatalogFailure { class: Class::Retry, why }
 }
 
-fn unanswered(why: String) -> Refused {
-    Refused { status: None, said: String::new(), failure: retry(why) }
+fn unanswered(why: String) -> RequestError {
+    RequestError { status: None, said: String::new(), failure: retry(why) }
 }
 
-async fn said(mut response: reqwest::Response) -> String {
+async fn body_text(mut response: reqwest::Response) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < 4 * SAID_CHARS_MAX {
         match response.chunk().await {

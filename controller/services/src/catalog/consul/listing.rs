@@ -223,7 +223,7 @@ mod tests {
         let shared = Shared::default();
         let fail = || async {
             tokio::time::sleep(Duration::from_secs(10)).await;
-            let class = herdlet_base::sight::Class::Retry;
+            let class = herdlet_base::observation::Class::Retry;
             Err(CatalogFailure { class, why: "ask Consul: it hangs".to_owned() })
         };
         let began = Instant::now();

@@ -123,7 +123,7 @@ async fn an_agent_that_is_not_there_is_worth_another_try_and_soon_said() {
     let wanted = [registration(1, "web", Vec::new())];
     for error in [
         consul.up(&owner(1), &wanted).await.unwrap_err(),
-        consul.look(&owner(1), &wanted).await.map(drop).unwrap_err(),
+        consul.inspect(&owner(1), &wanted).await.map(drop).unwrap_err(),
         consul.down(&owner(1), &wanted).await.unwrap_err(),
     ] {
         assert_eq!(error.class(), Class::Retry);
@@ -149,8 +149,8 @@ async fn a_unix_socket_is_spoken_to() {
     });
     let wanted = [registration(1, "web", Vec::new())];
     let owner = owner(1);
-    let (seen, request) = tokio::join!(consul.look(&owner, &wanted), served);
-    assert_eq!(seen.unwrap(), Sight::Absent);
+    let (seen, request) = tokio::join!(consul.inspect(&owner, &wanted), served);
+    assert_eq!(seen.unwrap(), Observation::Absent);
     assert!(
         request.contains("get /v1/agent/services?filter=") && request.contains("x-consul-token: t0ken"),
         "{request}"
@@ -225,8 +225,8 @@ async fn what_is_right_is_not_registered_again_and_what_differs_is() {
         }))
         .await;
         let consul = consul(&address, None);
-        let seen = consul.look(&owner(1), std::slice::from_ref(&wanted)).await.unwrap();
-        assert_eq!(seen == Sight::Present, same, "{change}: {seen:?}");
+        let seen = consul.inspect(&owner(1), std::slice::from_ref(&wanted)).await.unwrap();
+        assert_eq!(seen == Observation::Present, same, "{change}: {seen:?}");
         // The stub's listing never changes.
         assert_eq!(consul.up(&owner(1), std::slice::from_ref(&wanted)).await.is_ok(), same, "{change}");
         let puts = asked.lock().unwrap().iter().filter(|line| line.starts_with("PUT")).count();
@@ -260,7 +260,7 @@ async fn watching_asks_nothing_while_nothing_is_held_and_rarely_while_consul_fai
     let watch = tokio::spawn(Arc::clone(&consul).watch(sender, stop.clone()));
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert!(asked.lock().unwrap().is_empty());
-    let _ = consul.look(&owner(1), &[registration(1, "web", Vec::new())]).await;
+    let _ = consul.inspect(&owner(1), &[registration(1, "web", Vec::new())]).await;
     tokio::time::sleep(Duration::from_secs(600)).await;
     let count = asked.lock().unwrap().len();
     assert!((20..300).contains(&count), "{count}");
@@ -377,34 +377,37 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
     let task_owner = ServiceOwner { alloc: alloc(1), task: of_task.task.clone() };
     agent.put("/v1/agent/service/register", json!({"ID": "_nomad-task-foreign", "Name": "foreign"})).await;
 
-    assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Absent);
+    assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Absent);
     for _ in 0..2 {
         consul.up(&owner(1), &wanted).await.unwrap();
-        assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+        assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Present);
     }
     consul.up(&task_owner, std::slice::from_ref(&of_task)).await.unwrap();
     // A group and its tasks don't affect each other.
     consul.up(&owner(1), &wanted).await.unwrap();
     assert_eq!(agent.services().await.len(), 4);
-    assert_eq!(consul.look(&task_owner, std::slice::from_ref(&of_task)).await.unwrap(), Sight::Present);
+    assert_eq!(
+        consul.inspect(&task_owner, std::slice::from_ref(&of_task)).await.unwrap(),
+        Observation::Present
+    );
 
     // Changed content, and one service less.
     let mut fewer = vec![wanted[0].clone()];
     fewer[0].port = 1;
     fewer[0].checks.remove(0);
-    assert!(matches!(consul.look(&owner(1), &fewer).await.unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(consul.inspect(&owner(1), &fewer).await.unwrap(), Observation::Foreign { .. }));
     consul.up(&owner(1), &fewer).await.unwrap();
-    assert_eq!(consul.look(&owner(1), &fewer).await.unwrap(), Sight::Present);
+    assert_eq!(consul.inspect(&owner(1), &fewer).await.unwrap(), Observation::Present);
     assert_eq!(agent.get("/v1/agent/checks").await.as_object().unwrap().len(), 1);
 
     // External removals and changes are seen.
     agent.put(&format!("/v1/agent/service/deregister/{}", fewer[0].id), Value::Null).await;
-    assert_eq!(consul.look(&owner(1), &fewer).await.unwrap(), Sight::Absent);
+    assert_eq!(consul.inspect(&owner(1), &fewer).await.unwrap(), Observation::Absent);
     consul.up(&owner(1), &fewer).await.unwrap();
 
     for _ in 0..2 {
         consul.down(&owner(1), &wanted).await.unwrap();
-        assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Absent);
+        assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Absent);
     }
     // The leftovers of an instance are removed, and nothing else.
     assert_eq!(consul.sweep(&BTreeSet::new()).await.unwrap(), 0, "it should be there");
@@ -452,7 +455,7 @@ async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
     for port in [2, 3] {
         let wanted = [open("own"), other(port)];
         consul.up(&owner(1), &wanted).await.unwrap();
-        assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+        assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Present);
         assert_eq!(tags().await, json!(["theirs"]));
     }
     // A restarted agent with a token registers again; the changed tags must survive that too.
@@ -499,7 +502,7 @@ async fn a_real_agent_is_watched_for_drift_and_health() {
         consul.up(&owner(1), &wanted).await.unwrap();
     }
     assert!(started.elapsed() < Duration::from_secs(80), "{:?}", started.elapsed());
-    assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+    assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Present);
     consul.down(&owner(1), &wanted).await.unwrap();
     stop.cancel();
     watch.await.unwrap();

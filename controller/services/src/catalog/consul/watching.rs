@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Consul,
+    desired::{Owners, SyncState},
     entry::CheckEntry,
-    held::{Known, Owners},
 };
 use crate::{
     catalog::{CatalogEvent, CatalogFailure, ServiceOwner},
@@ -60,7 +60,7 @@ impl Consul {
             tokio::join!(
                 self.follow("/v1/catalog/node/", "Service == \"\"", &poke),
                 self.follow("/v1/health/node/", "CheckID == \"\"", &poke),
-                self.look_when_poked(&events, &poke),
+                self.inspect_when_poked(&events, &poke),
             );
         };
         tokio::select! {
@@ -116,7 +116,7 @@ impl Consul {
         self.api.get("/v1/agent/self", None, self.tokens.agent(), node_of).await
     }
 
-    async fn look_when_poked(&self, events: &mpsc::Sender<CatalogEvent>, poke: &Notify) {
+    async fn inspect_when_poked(&self, events: &mpsc::Sender<CatalogEvent>, poke: &Notify) {
         let mut results = Results::new();
         let mut delays = backoff();
         let mut next_look = Instant::now() + LOOK_EVERY;
@@ -133,20 +133,20 @@ impl Consul {
                 Ok(news) => {
                     delays = backoff();
                     let is_counted = results.values().any(|result| result.restarts_now().is_some());
-                    let wait = match (is_counted, self.waits_for_first_word(&results)) {
+                    let wait = match (is_counted, self.awaits_first_result(&results)) {
                         (_, true) => first_word,
                         (true, false) => LOOK_WHILE_COUNTED,
                         (false, false) => LOOK_EVERY,
                     };
                     next_look = Instant::now() + wait;
-                    if tell(events, news).await.is_err() {
+                    if send_event(events, news).await.is_err() {
                         return;
                     }
                 }
                 Err(failure) => {
                     tracing::debug!(why = %failure.why, "failed to inspect Consul");
                     next_look = Instant::now() + delays.next().unwrap_or(BACKOFF_MAX);
-                    if tell(events, hearsay(&mut results)).await.is_err() {
+                    if send_event(events, hearsay(&mut results)).await.is_err() {
                         return;
                     }
                 }
@@ -155,7 +155,7 @@ impl Consul {
     }
 
     /// Whether a check that Consul runs has had no result yet.
-    fn waits_for_first_word(&self, results: &Results) -> bool {
+    fn awaits_first_result(&self, results: &Results) -> bool {
         let owners = self.held.owners();
         owners.wanted.iter().any(|(owner, wanted)| {
             let mut checks = wanted.registrations.iter().flat_map(|one| &one.checks);
@@ -179,11 +179,11 @@ impl Consul {
         for (owner, wanted) in wanted.iter_mut() {
             let is_settled = match wanted.known {
                 // The running operation reports its own result.
-                Known::Nothing => continue,
+                SyncState::Nothing => continue,
                 // That listing is at least as new as this one.
-                Known::Settled(number) if number >= listing.number => continue,
-                Known::Settled(_) => true,
-                Known::Differs => false,
+                SyncState::Settled(number) if number >= listing.number => continue,
+                SyncState::Settled(_) => true,
+                SyncState::Differs => false,
             };
             if std::mem::take(&mut wanted.tell_again) {
                 results.retain(|(of, _), _| of != owner);
@@ -191,7 +191,7 @@ impl Consul {
             let differs = || !self.differences(owner, &wanted.registrations, &listing).is_empty();
             if is_settled && (outdated.contains(owner) || differs()) {
                 // Reported once: the receiver inspects, and settles it again.
-                wanted.known = Known::Differs;
+                wanted.known = SyncState::Differs;
                 news.push(CatalogEvent::Changed(owner.clone()));
             }
             for registration in &wanted.registrations {
@@ -229,7 +229,7 @@ fn hearsay(results: &mut Results) -> Vec<CatalogEvent> {
 }
 
 /// Fails if the receiver is dropped.
-async fn tell(
+async fn send_event(
     events: &mpsc::Sender<CatalogEvent>,
     news: Vec<CatalogEvent>,
 ) -> Result<(), mpsc::error::SendError<CatalogEvent>> {

@@ -1,6 +1,6 @@
 //! Runs without free descriptors, for each kind of check.
 
-use herdlet_base::test_ground::is_alone;
+use herdlet_base::test_env::is_alone;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
@@ -42,7 +42,7 @@ fn a_check_without_descriptors_has_no_result() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let probe = Probe::new(Arc::new(Said::default()));
+    let probe = Probe::new(Arc::new(ScriptedCommands::default()));
     let before = getrlimit(Resource::Nofile);
     let lowest = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/").unwrap())).unwrap();
     for (kind, address) in
@@ -66,7 +66,7 @@ fn a_check_without_descriptors_has_no_result() {
 #[tokio::test(start_paused = true)]
 async fn a_check_that_could_not_be_made_keeps_its_result_and_is_made_again_soon() {
     let (sender, mut reports) = mpsc::channel(8);
-    let scripts = Arc::new(Said::default());
+    let scripts = Arc::new(ScriptedCommands::default());
     let checks = Checks::new(sender, Arc::clone(&scripts) as Arc<dyn Scripts>, Arc::new(Consul::absent()));
     let rare = RegisteredCheck { interval: Span::from_secs(3600), ..check("c", script("recovers"), 0) };
     let begun = Instant::now();

@@ -79,7 +79,7 @@ async fn archives_are_unpacked_by_what_their_names_end_in() {
         ("a.tar.bz2", bzip2(&good_tar())),
         ("a.tar.zst", zstd(&good_tar())),
     ] {
-        let (server, ground) = (Server::giving(bytes), Ground::new());
+        let (server, ground) = (Server::giving(bytes), TestEnv::new());
         ground
             .up(&[artifact(&server, &format!("/{name}"))])
             .await
@@ -102,7 +102,7 @@ async fn archives_are_unpacked_by_what_their_names_end_in() {
     let xz = BASE64_STANDARD.decode(XZ).unwrap();
     for (name, bytes, tool) in [("a.txz", xz, "local/bin/tool"), ("a.zip", good_zip(), "local/pkg/bin/tool")]
     {
-        let (server, ground) = (Server::giving(bytes), Ground::new());
+        let (server, ground) = (Server::giving(bytes), TestEnv::new());
         ground.up(&[artifact(&server, &format!("/{name}"))]).await.unwrap();
         assert_eq!(ground.files().get(tool), Some(&0o755), "{name}");
     }
@@ -121,7 +121,7 @@ async fn how_it_is_unpacked_can_be_told() {
         (bzip2(b"hello"), artifact_of("/x?archive=bz2&filename=hello", any, "local"), "local/hello"),
         (BASE64_STANDARD.decode(XZ).unwrap(), artifact_of("/a.tar.xz", file, "local/tool"), "local/tool"),
     ] {
-        let (server, ground) = (Server::giving(bytes), Ground::new());
+        let (server, ground) = (Server::giving(bytes), TestEnv::new());
         ground.up(&[wanted(&server)]).await.unwrap_or_else(|error| panic!("{expected}: {error}"));
         assert!(ground.path(expected).is_file(), "{expected}: {:?}", ground.files());
         assert!(!ground.files().keys().any(|name| name.contains(".staging")));
@@ -135,7 +135,7 @@ async fn how_it_is_unpacked_can_be_told() {
         (b"hello".to_vec(), artifact_of("/hello", dir, "local"), "mode `dir` requires an archive"),
         (b"hello".to_vec(), artifact_of("/hello", file, "local"), "directory"),
     ] {
-        let (server, ground) = (Server::giving(bytes), Ground::new());
+        let (server, ground) = (Server::giving(bytes), TestEnv::new());
         let error = herdlet_base::error::in_full(&ground.up(&[wanted(&server)]).await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         assert_eq!(ground.files().len(), 0, "{:?}", ground.files());
@@ -154,7 +154,7 @@ async fn what_comes_to_the_same_place_comes_together() {
         "/a.tar" => Server::ok(&good_tar()),
         _ => Server::ok(&good_zip()),
     });
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     fs::create_dir_all(ground.path("local/pkg/bin")).unwrap();
     fs::write(ground.path("local/pkg/bin/mine"), "mine").unwrap();
     fs::write(ground.path("local/pkg/bin/tool"), "old").unwrap();
@@ -170,7 +170,7 @@ async fn what_is_fetched_belongs_to_the_task_s_user() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let (server, ground) = (Server::giving(good_tar()), Ground::new());
+    let (server, ground) = (Server::giving(good_tar()), TestEnv::new());
     let user = Credentials { uid: 65_534, gid: 65_534, groups: vec![65_534], login: Login::default() };
     let recipient = Recipient { dirs: ground.dirs(), user: Some(user) };
     let all = [artifact(&server, "/a.tar"), artifact(&server, "/a?archive=false")];
@@ -189,10 +189,10 @@ async fn what_goes_to_secrets_comes_from_private_memory() {
     use herdlet_base::privileges::{Mounting, Privileges};
     let privileges = Privileges::probe();
     if privileges.mounting == Mounting::Impossible {
-        herdlet_base::test_ground::leave_out("the right to mount");
+        herdlet_base::test_env::leave_out("the right to mount");
         return;
     }
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let dir = TaskDir::new(ground.path(""), privileges);
     dir.up().unwrap();
     let mut fetched = Vec::new();

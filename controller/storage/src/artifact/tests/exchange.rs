@@ -8,7 +8,7 @@ use herdlet_base::user::Login;
 use super::*;
 
 /// The shared directory of an allocation, where anybody may swap entries, with a directory of root's in it.
-fn shared(ground: &Ground) -> PathBuf {
+fn shared(ground: &TestEnv) -> PathBuf {
     let data = ground.dirs().shared.join("data");
     fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
     fs::create_dir(data.join("victim")).unwrap();
@@ -21,7 +21,7 @@ fn to(mut artifact: Artifact, place: &Path) -> Artifact {
     artifact
 }
 
-async fn fetch_as_nobody(ground: &Ground, artifact: &Artifact) -> Result<(), ArtifactError> {
+async fn fetch_as_nobody(ground: &TestEnv, artifact: &Artifact) -> Result<(), ArtifactError> {
     let root = rustix::process::geteuid().is_root();
     let nobody = || Credentials { uid: 65_534, gid: 65_534, groups: vec![65_534], login: Login::default() };
     let recipient = Recipient { dirs: ground.dirs(), user: root.then(nobody) };
@@ -37,7 +37,7 @@ fn holds_only_precious(dir: &Path) -> bool {
 // staging directory, and the agent filled and then removed it.
 #[tokio::test]
 async fn nothing_is_staged_where_a_task_may_exchange_it() {
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let data = shared(&ground);
     let exchanged = data.clone();
     let server = Server::answering(move |_| {
@@ -61,12 +61,12 @@ async fn nothing_is_staged_where_a_task_may_exchange_it() {
 // As root, an artifact replaced files in directories to which its task's user could not write.
 #[tokio::test]
 async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
-    if !herdlet_base::test_ground::is_root() {
+    if !herdlet_base::test_env::is_root() {
         return;
     }
     let archive = archives::good_tar();
     for (path, body) in [("/precious", b"evil".to_vec()), ("/a.tar", archive)] {
-        let ground = Ground::new();
+        let ground = TestEnv::new();
         let data = shared(&ground);
         // `pkg` is in the archive, and the destination itself.
         let (place, exchanged) = (data.join("pkg"), data.clone());
@@ -92,7 +92,7 @@ async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
 // A user's directory in place of the mark was removed with its contents.
 #[tokio::test]
 async fn no_directory_is_removed_for_a_mark() {
-    let (server, ground) = (Server::giving(b"hello".to_vec()), Ground::new());
+    let (server, ground) = (Server::giving(b"hello".to_vec()), TestEnv::new());
     let mark = ground.path(marker::FILE);
     fs::create_dir(&mark).unwrap();
     fs::write(mark.join("precious"), "root's").unwrap();

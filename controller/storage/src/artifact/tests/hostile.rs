@@ -124,7 +124,7 @@ async fn evil_archives_are_refused_whole() {
         ("bomb.zip", evil_zip("bomb", 0o644, &vec![0; 2 << 20]), "more than the 1048576 bytes"),
     ] {
         let (server, ground) =
-            (Server::giving(bytes), Ground::with(Limits { http_bytes_max: 8 << 20, ..LIMITS }));
+            (Server::giving(bytes), TestEnv::with(Limits { http_bytes_max: 8 << 20, ..LIMITS }));
         fs::write(ground.path("local/kept"), "kept").unwrap();
         let ended = ground.up(&[artifact(&server, &format!("/{name}"))]).await;
         let files: Vec<String> = ground.files().into_keys().collect();
@@ -144,7 +144,7 @@ async fn evil_archives_are_refused_whole() {
 /// Links planted by an earlier artifact or a task don't lead a later one outside.
 #[tokio::test]
 async fn a_planted_link_is_not_followed() {
-    let (server, ground) = (Server::giving(archives::good_tar()), Ground::new());
+    let (server, ground) = (Server::giving(archives::good_tar()), TestEnv::new());
     std::os::unix::fs::symlink(ground.temp.path(), ground.path("local/way")).unwrap();
     std::os::unix::fs::symlink("/etc", ground.path("local/pkg")).unwrap();
     let mut through = artifact(&server, "/a.tar");

@@ -9,7 +9,7 @@ async fn what_a_server_fails_to_give_is_not_taken_for_it() {
     let head_len = whole.len() - body.len();
     for len in head_len..whole.len() {
         let cut = whole[..len].to_vec();
-        let (server, ground) = (Server::answering(move |_| cut.clone()), Ground::new());
+        let (server, ground) = (Server::answering(move |_| cut.clone()), TestEnv::new());
         let error = ground.up(&[artifact(&server, "/a")]).await.unwrap_err();
         assert_eq!(error.verdict(), Verdict::Failed, "{error}");
         assert_eq!(ground.files().len(), 0, "cut at {len}");
@@ -28,7 +28,7 @@ async fn what_a_server_fails_to_give_is_not_taken_for_it() {
             "fetch http://",
         ),
     ] {
-        let (server, ground) = (Server::answering(move |_| answer.clone()), Ground::new());
+        let (server, ground) = (Server::answering(move |_| answer.clone()), TestEnv::new());
         let error = herdlet_base::error::in_full(&ground.up(&[artifact(&server, "/a")]).await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         assert_eq!(ground.files().len(), 0);
@@ -43,7 +43,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
         "/none" => Server::status("404 Not Found"),
         _ => Server::ok(b"hello"),
     });
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let at = |path: &str| format!("file:http://{}{path}", server.address);
     for (checksum, expected) in [
         ("md5:d41d8cd98f00b204e9800998ecf8427e".to_owned(), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
@@ -67,7 +67,7 @@ async fn the_next_try_fetches_what_is_missing() {
         "/bad" => Server::status("500 Internal Server Error"),
         _ => Server::ok(b"hello"),
     });
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let all = ["/1", "/bad", "/2", "/3", "/3"].map(|path| artifact(&server, path));
     for _ in 0..2 {
         ground.up(&all).await.unwrap_err();
@@ -80,7 +80,7 @@ async fn the_next_try_fetches_what_is_missing() {
 
 #[tokio::test]
 async fn a_server_that_hangs_is_waited_for_until_the_wait_is_taken_back() {
-    let (server, ground) = (Server::answering(|_| Vec::new()), Ground::new());
+    let (server, ground) = (Server::answering(|_| Vec::new()), TestEnv::new());
     let cancelled = CancellationToken::new();
     let all = [artifact(&server, "/a"), artifact(&server, "/b.tgz")];
     let (ended, ()) = tokio::join!(ground.up_until(&all, &cancelled), async {
@@ -91,7 +91,7 @@ async fn a_server_that_hangs_is_waited_for_until_the_wait_is_taken_back() {
     });
     assert_eq!(ended.unwrap_err().verdict(), Verdict::TryAgain);
     assert_eq!(ground.files().len(), 0);
-    let hasty = Ground::with(Limits { http_time_max: Duration::from_millis(200), ..LIMITS });
+    let hasty = TestEnv::with(Limits { http_time_max: Duration::from_millis(200), ..LIMITS });
     let error = hasty.up(&[artifact(&server, "/a")]).await.unwrap_err();
     assert!(error.to_string().contains("it took longer than"), "{error}");
 }
@@ -104,7 +104,7 @@ async fn unpacking_ends_when_nobody_waits_for_it() {
     encoder.write_all(&vec![0; 16 << 20]).unwrap();
     let member = encoder.finish().unwrap();
     let server = Server::giving(member.repeat(128));
-    let ground = Ground::with(Limits { http_bytes_max: 1 << 30, unpacked_bytes_max: 4 << 30, ..LIMITS });
+    let ground = TestEnv::with(Limits { http_bytes_max: 1 << 30, unpacked_bytes_max: 4 << 30, ..LIMITS });
     let cancelled = CancellationToken::new();
     let began = std::time::Instant::now();
     let wanted = [artifact(&server, "/big.gz")];
@@ -123,7 +123,7 @@ async fn unpacking_ends_when_nobody_waits_for_it() {
 /// An agent was killed during a fetch: its remains are removed, and never count as the artifact.
 #[tokio::test]
 async fn what_a_killed_agent_left_goes_with_the_next_try() {
-    let (server, ground) = (Server::giving(b"hello".to_vec()), Ground::new());
+    let (server, ground) = (Server::giving(b"hello".to_vec()), TestEnv::new());
     let wanted = artifact(&server, "/a");
     let in_memory = ground.path("private/.staging/0123");
     for left in [ground.staged(&wanted), ground.staged(&wanted).with_file_name("0123"), in_memory] {
@@ -140,7 +140,7 @@ async fn what_a_killed_agent_left_goes_with_the_next_try() {
 #[tokio::test]
 async fn no_secret_is_told() {
     let server = Server::answering(|_| Server::status("403 Forbidden"));
-    let ground = Ground::new();
+    let ground = TestEnv::new();
     let secrets = ["us3r", "passw0rd", "t0ken", "k3y"];
     let mut wanted = fixture::artifact(&format!("http://us3r:passw0rd@{}/a?t=t0ken", server.address));
     wanted.headers.insert("X-Key".to_owned(), "k3y".to_owned());

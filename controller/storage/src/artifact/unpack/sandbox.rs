@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn who_is_confined_reaches_its_directory_and_nothing_else() {
         if std::env::var_os(CONFINED).is_some() {
-            return look_around();
+            return report_reachable();
         }
         let temp = tempfile::tempdir().unwrap();
         let beside = temp.path().join("beside");
@@ -280,7 +280,7 @@ mod tests {
         command.output().unwrap()
     }
 
-    fn look_around() {
+    fn report_reachable() {
         let is_root = rustix::process::geteuid().is_root();
         let user = is_root.then_some((65_534, 65_534, &[65_534][..]));
         let dir = enter(&Confinement { user, file_bytes_max: 1 << 20, cpu_seconds: 10, gives_away: false })

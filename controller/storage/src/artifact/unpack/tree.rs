@@ -158,7 +158,7 @@ impl Tree {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
-            still_wanted()?;
+            check_cancelled()?;
             let taken = u64::try_from(len).unwrap_or(u64::MAX);
             self.bytes_left =
                 self.bytes_left.checked_sub(taken).ok_or(TreeError::Bytes { max: bounds.bytes_max })?;
@@ -261,7 +261,7 @@ impl Tree {
     }
 
     fn count(&mut self, bounds: Bounds) -> Result<(), TreeError> {
-        still_wanted()?;
+        check_cancelled()?;
         self.entries_left =
             self.entries_left.checked_sub(1).ok_or(TreeError::Entries { max: bounds.entries_max })?;
         Ok(())
@@ -308,7 +308,7 @@ fn shortened(path: &Path) -> PathBuf {
 }
 
 /// Fails once the agent has closed its end of standard error.
-fn still_wanted() -> Result<(), TreeError> {
+fn check_cancelled() -> Result<(), TreeError> {
     let stderr = rustix::stdio::stderr();
     let mut fds = [PollFd::new(&stderr, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

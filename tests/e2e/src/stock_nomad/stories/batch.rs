@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use crate::stock_nomad::{
-    ground::{Ground, assert_has, is, text},
+    cluster::{StockCluster, assert_has, is, text},
     jobs::{ONCE, command, group, job, shell, states},
 };
 
-pub(super) fn completes(ground: &mut Ground) {
+pub(super) fn completes(ground: &mut StockCluster) {
     let body = format!("{ONCE}count = 3\n{}", shell("t", "echo done $NOMAD_ALLOC_INDEX", ""));
     ground.run("ends", &job("ends", "batch", &group("g", &body)));
     ground.until_seen("three are complete", |seen| {
@@ -20,7 +20,7 @@ pub(super) fn completes(ground: &mut Ground) {
     assert_has(&ground.ok(&["job", "status", "ends"]), &["dead", "complete"]);
 }
 
-pub(super) fn fails(ground: &mut Ground) {
+pub(super) fn fails(ground: &mut StockCluster) {
     let rules = "restart {\n  attempts = 2\n  interval = \"10m\"\n  delay = \"1s\"\n  mode = \"fail\"\n}\n\
          reschedule {\n  attempts = 1\n  interval = \"10m\"\n  delay = \"5s\"\n  delay_function = \"constant\"\n  unlimited = false\n}\n";
     let body = format!("{rules}{}", shell("t", "exit 7", ""));
@@ -38,14 +38,14 @@ pub(super) fn fails(ground: &mut Ground) {
     assert_has(&ground.ok(&["alloc", "status", &id]), &["Exit Code: 7", "Not Restarting"]);
 }
 
-pub(super) fn no_command(ground: &mut Ground) {
+pub(super) fn no_command(ground: &mut StockCluster) {
     let body = format!("{ONCE}{}", command("t", &["/no/such/command"], ""));
     ground.run("missing", &job("missing", "batch", &group("g", &body)));
     let id = text(&ground.one_is("missing", "g", "failed"), "ID");
     assert_has(&ground.ok(&["alloc", "status", &id]), &["Driver Failure", "/no/such/command"]);
 }
 
-pub(super) fn dispatch(ground: &mut Ground) {
+pub(super) fn dispatch(ground: &mut StockCluster) {
     let payload = "dispatch_payload {\n  file = \"in.txt\"\n}\n";
     let wants = "parameterized {\n  payload = \"required\"\n  meta_required = [\"who\"]\n}\n";
     let body = format!("{ONCE}{}", shell("t", "cat local/in.txt; echo for $NOMAD_META_who", payload));
@@ -58,7 +58,7 @@ pub(super) fn dispatch(ground: &mut Ground) {
     assert!(logs == "a payload\nfor me\n", "expected payload and meta, found {logs:?}");
 }
 
-pub(super) fn periodic(ground: &mut Ground) {
+pub(super) fn periodic(ground: &mut StockCluster) {
     let when = "periodic {\n  cron = \"0 0 1 1 *\"\n}\n";
     let body = format!("{ONCE}{}", shell("t", "echo now", ""));
     ground.run("yearly", &job("yearly", "batch", &format!("{when}{}", group("g", &body))));

@@ -7,7 +7,7 @@ use crate::{
     command::Running,
     ports,
     stock_nomad::{
-        ground::{Ground, is, text},
+        cluster::{StockCluster, is, text},
         jobs::{UPDATE, group, job, shell},
         program::Program,
         stock::{self, CLIENT, Stock, addresses},
@@ -19,7 +19,7 @@ use crate::{
 const READY_MAX: Duration = Duration::from_secs(40);
 
 /// Returns the file of a client.
-fn lines(ground: &Ground, ports: [u16; 3]) -> String {
+fn lines(ground: &StockCluster, ports: [u16; 3]) -> String {
     let servers = ground.rpc.iter().map(|server| format!("\"{server}\"")).collect::<Vec<_>>().join(", ");
     format!(
         "{}client {{\n  enabled = true\n  servers = [{servers}]\n  network_interface = \"lo\"\n  cpu_total_compute = 4000\n}}\n\
@@ -29,14 +29,14 @@ fn lines(ground: &Ground, ports: [u16; 3]) -> String {
 }
 
 /// Returns the id of the node with this name, if it is ready.
-fn ready(ground: &Ground, name: &str) -> Option<String> {
+fn ready(ground: &StockCluster, name: &str) -> Option<String> {
     let nodes = ground.json(&["node", "status", "-json"]);
     let is_it = |node: &&serde_json::Value| is(node, "Name", name) && is(node, "Status", "ready");
     nodes.as_array()?.iter().find(is_it).map(|node| text(node, "ID"))
 }
 
 /// Starts a stock client; `None` if the program can't be one.
-fn start(ground: &mut Ground) -> Option<String> {
+fn start(ground: &mut StockCluster) -> Option<String> {
     let text = lines(ground, ports::free());
     let mut client = Stock::start(ground.home(), &ground.program, CLIENT, &text);
     let deadline = std::time::Instant::now() + READY_MAX;
@@ -52,20 +52,20 @@ fn start(ground: &mut Ground) -> Option<String> {
     }
 }
 
-pub(super) fn neighbours(program: &Program) -> Option<Ground> {
-    let mut ground = Ground::plain(program);
+pub(super) fn neighbours(program: &Program) -> Option<StockCluster> {
+    let mut ground = StockCluster::plain(program);
     start(&mut ground)?;
     Some(ground)
 }
 
-pub(super) fn alone(program: &Program) -> Option<Ground> {
-    let mut ground = Ground::servers(program, 1, |_| String::new());
+pub(super) fn alone(program: &Program) -> Option<StockCluster> {
+    let mut ground = StockCluster::servers(program, 1, |_| String::new());
     ground.until("there is a leader", || ground.get("/v1/status/leader").filter(|leader| leader != ""));
     ground.node = start(&mut ground)?;
     Some(ground)
 }
 
-pub(super) fn migrates(ground: &mut Ground) {
+pub(super) fn migrates(ground: &mut StockCluster) {
     let disk = "ephemeral_disk {\n  sticky = true\n  migrate = true\n}\n";
     let script = "echo $NOMAD_ALLOC_ID >> $NOMAD_ALLOC_DIR/data/all; echo $NOMAD_ALLOC_ID >> local/mine; \
          echo all; cat $NOMAD_ALLOC_DIR/data/all; echo mine; cat local/mine; exec sleep 100000";
@@ -88,7 +88,7 @@ pub(super) fn migrates(ground: &mut Ground) {
     }
 }
 
-pub(super) fn moves(ground: &mut Ground) {
+pub(super) fn moves(ground: &mut StockCluster) {
     let node = ground.node.clone();
     let body = shell("t", "exec sleep 100000", "");
     ground.run("work", &job("work", "service", &format!("{UPDATE}{}", group("g", &body))));
@@ -98,7 +98,7 @@ pub(super) fn moves(ground: &mut Ground) {
     let text = format!("name = \"{CLIENT}\"\ndata_dir = \"{data}\"\n{}", lines(ground, ports::free()));
     let file = ground.write("hcl", &text);
     ground.agent.set_arguments(vec!["--config".to_owned(), file]);
-    let refused = |ground: &mut Ground, why: &str, words: &str| {
+    let refused = |ground: &mut StockCluster, why: &str, words: &str| {
         let output = Running::start(ground.agent.command(&ground.agent.agent_arguments())).finish();
         let said = format!("{}{}", output.stdout, output.stderr);
         assert!(output.code != 0 && said.contains(words), "expected a refusal {why}, found {output:?}");

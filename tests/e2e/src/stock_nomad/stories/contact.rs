@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::{
     host,
     stock_nomad::{
-        ground::Ground,
+        cluster::StockCluster,
         jobs::{UPDATE, group, job, shell},
         stock::Stock,
     },
@@ -23,7 +23,7 @@ fn one(name: &str, lines: &str) -> String {
 }
 
 /// Freezes the agent until the servers report `status` for the node, then continues it.
-fn hold(ground: &Ground, status: &str) {
+fn hold(ground: &StockCluster, status: &str) {
     host::signal(ground.agent.pid(), Signal::STOP);
     ground.until_seen(&format!("the node is {status}"), |seen| {
         *seen = ground.node_is(&ground.node);
@@ -36,7 +36,7 @@ fn hold(ground: &Ground, status: &str) {
     assert!(took < READY_MAX, "expected that the node is ready within {READY_MAX:?}, found {took:?}");
 }
 
-pub(super) fn silent(ground: &mut Ground) {
+pub(super) fn silent(ground: &mut StockCluster) {
     ground.run("plain", &one("plain", ""));
     let id = ground.single("plain", "g");
     let before = ground.pid(&id, "t");
@@ -52,18 +52,18 @@ pub(super) fn silent(ground: &mut Ground) {
     assert!(ground.pids(&id, "t").is_empty(), "expected nothing of {id}");
 }
 
-pub(super) fn kept_by_max(ground: &mut Ground) {
+pub(super) fn kept_by_max(ground: &mut StockCluster) {
     kept(ground, "max_client_disconnect = \"5m\"\n");
 }
 
-pub(super) fn kept_by_disconnect(ground: &mut Ground) {
+pub(super) fn kept_by_disconnect(ground: &mut StockCluster) {
     kept(
         ground,
         "disconnect {\n  lost_after = \"5m\"\n  replace = true\n  reconcile = \"keep_original\"\n}\n",
     );
 }
 
-fn kept(ground: &mut Ground, lines: &str) {
+fn kept(ground: &mut StockCluster, lines: &str) {
     ground.run("kept", &one("kept", lines));
     let id = ground.single("kept", "g");
     ground.deployment("kept", 0, "successful");
@@ -73,15 +73,15 @@ fn kept(ground: &mut Ground, lines: &str) {
     assert!(ground.pid(&id, "t") == before, "expected the same process");
 }
 
-pub(super) fn stopped_by_after(ground: &mut Ground) {
+pub(super) fn stopped_by_after(ground: &mut StockCluster) {
     stopped(ground, "stop_after_client_disconnect = \"4s\"\n");
 }
 
-pub(super) fn stopped_by_disconnect(ground: &mut Ground) {
+pub(super) fn stopped_by_disconnect(ground: &mut StockCluster) {
     stopped(ground, "disconnect {\n  stop_on_client_after = \"4s\"\n  replace = false\n}\n");
 }
 
-fn stopped(ground: &mut Ground, lines: &str) {
+fn stopped(ground: &mut StockCluster, lines: &str) {
     ground.run("stays", &one("stays", ""));
     ground.run("stops", &one("stops", lines));
     let (stays, stops) = (ground.single("stays", "g"), ground.single("stops", "g"));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    stock_nomad::{ground::Ground, jobs::sleeper, stock::Stock},
+    stock_nomad::{cluster::StockCluster, jobs::sleeper, stock::Stock},
     wait,
 };
 
@@ -11,11 +11,11 @@ use crate::{
 const A_WHILE: Duration = Duration::from_secs(3);
 
 /// Returns the processes of these allocations.
-fn pids(ground: &Ground, ids: &[String]) -> Vec<u32> {
+fn pids(ground: &StockCluster, ids: &[String]) -> Vec<u32> {
     ids.iter().flat_map(|id| ground.pids(id, "t")).collect()
 }
 
-pub(super) fn agent(ground: &mut Ground) {
+pub(super) fn agent(ground: &mut StockCluster) {
     ground.run("stays", &sleeper("stays", 3));
     let ids = ground.running("stays", "g", 3);
     ground.deployment("stays", 0, "successful");
@@ -29,7 +29,7 @@ pub(super) fn agent(ground: &mut Ground) {
     ground.running("stays", "g", 3);
 }
 
-pub(super) fn server(ground: &mut Ground) {
+pub(super) fn server(ground: &mut StockCluster) {
     ground.run("stays", &sleeper("stays", 3));
     let ids = ground.running("stays", "g", 3);
     ground.deployment("stays", 0, "successful");

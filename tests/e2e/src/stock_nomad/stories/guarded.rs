@@ -6,14 +6,14 @@ use crate::{
     command::{Output, Running},
     program::project,
     stock_nomad::{
-        ground::{Door, Ground, NAME, assert_has, text},
+        cluster::{ApiSide, NAME, StockCluster, assert_has, text},
         jobs::{sleeper, states},
         program::Program,
     },
 };
 
 /// Both APIs.
-const DOORS: [Door; 2] = [Door::Server, Door::Node];
+const DOORS: [ApiSide; 2] = [ApiSide::Server, ApiSide::Node];
 
 /// Returns the lines about tokens and certificates, which are in the same directory.
 fn certificates(home: &Path, name: &str) -> String {
@@ -27,14 +27,14 @@ fn certificates(home: &Path, name: &str) -> String {
     )
 }
 
-pub(super) fn ground(program: &Program) -> Ground {
-    let mut ground = Ground::servers(program, 3, |home| {
+pub(super) fn start_cluster(program: &Program) -> StockCluster {
+    let mut ground = StockCluster::servers(program, 3, |home| {
         keep_certificates(home);
         certificates(home, "server")
     });
     ground.guarded = true;
     ground.token = Some(ground.until_seen("the first token is made", |seen| {
-        let output = ground.at(Door::Server, &["acl", "bootstrap"]);
+        let output = ground.at(ApiSide::Server, &["acl", "bootstrap"]);
         *seen = format!("{output:?}");
         secret(&output)
     }));
@@ -68,14 +68,14 @@ fn secret(output: &Output) -> Option<String> {
 
 /// Creates a token with one policy, and waits until every server knows it: nodes ask any of them, and cache
 /// for a while that a token is unknown.
-fn token(ground: &mut Ground, name: &str, policy: &str) -> String {
+fn token(ground: &mut StockCluster, name: &str, policy: &str) -> String {
     let file = ground.write("policy.hcl", policy);
     ground.ok(&["acl", "policy", "apply", name, &file]);
-    let output = ground.at(Door::Server, &["acl", "token", "create", "-type", "client", "-policy", name]);
+    let output = ground.at(ApiSide::Server, &["acl", "token", "create", "-type", "client", "-policy", name]);
     let token = secret(&output).unwrap_or_default();
     for port in ground.server_ports.clone() {
         ground.until_true("each server knows the token", || {
-            let mut command = ground.command(Door::Server, Some(&token), &["acl", "token", "self"]);
+            let mut command = ground.command(ApiSide::Server, Some(&token), &["acl", "token", "self"]);
             command.env("NOMAD_ADDR", format!("https://localhost:{port}"));
             Running::start(command).finish().code == 0
         });
@@ -91,7 +91,7 @@ enum Verdict {
 }
 
 /// Runs a command against both APIs with a token, or none.
-fn judge(ground: &Ground, token: Option<&str>, arguments: &[&str], wanted: Verdict) {
+fn judge(ground: &StockCluster, token: Option<&str>, arguments: &[&str], wanted: Verdict) {
     for door in DOORS {
         let output = ground.with(door, token, arguments);
         let said = format!("{}{}", output.stdout, output.stderr).to_lowercase();
@@ -103,7 +103,7 @@ fn judge(ground: &Ground, token: Option<&str>, arguments: &[&str], wanted: Verdi
     }
 }
 
-fn running(ground: &mut Ground) -> String {
+fn running(ground: &mut StockCluster) -> String {
     ground.run("guarded", &sleeper("guarded", 1));
     ground.single("guarded", "g")
 }
@@ -113,7 +113,7 @@ fn exec(id: &str) -> [&str; 6] {
     ["alloc", "exec", "-i=false", "-t=false", id, "true"]
 }
 
-pub(super) fn works(ground: &mut Ground) {
+pub(super) fn works(ground: &mut StockCluster) {
     let id = running(ground);
     ground.deployment("guarded", 0, "successful");
     for door in DOORS {
@@ -127,14 +127,14 @@ pub(super) fn works(ground: &mut Ground) {
             assert!(output.code == 0, "{arguments:?} at {door:?}: {output:?}");
         }
     }
-    assert_has(&ground.at(Door::Node, &["node", "status", "-self"]).stdout, &[&ground.node]);
+    assert_has(&ground.at(ApiSide::Node, &["node", "status", "-self"]).stdout, &[&ground.node]);
     assert!(
         text(&ground.json(&["node", "status", "-json", &ground.node]), "NodeClass") == "edge",
         "expected a node of its class"
     );
 }
 
-pub(super) fn no_certificate(ground: &mut Ground) {
+pub(super) fn no_certificate(ground: &mut StockCluster) {
     for door in DOORS {
         let mut command = ground.command(door, ground.token.as_deref(), &["node", "status"]);
         command.env_remove("NOMAD_CLIENT_CERT").env_remove("NOMAD_CLIENT_KEY");
@@ -146,7 +146,7 @@ pub(super) fn no_certificate(ground: &mut Ground) {
     }
 }
 
-pub(super) fn no_token(ground: &mut Ground) {
+pub(super) fn no_token(ground: &mut StockCluster) {
     let id = running(ground);
     for arguments in [
         &["job", "status"][..],
@@ -159,7 +159,7 @@ pub(super) fn no_token(ground: &mut Ground) {
     }
 }
 
-pub(super) fn reads(ground: &mut Ground) {
+pub(super) fn reads(ground: &mut StockCluster) {
     let id = running(ground);
     let policy = "namespace \"default\" {\n  policy = \"read\"\n}\nnode {\n  policy = \"read\"\n}\n";
     let token = token(ground, "reads", policy);
@@ -180,7 +180,7 @@ pub(super) fn reads(ground: &mut Ground) {
     }
 }
 
-pub(super) fn executes(ground: &mut Ground) {
+pub(super) fn executes(ground: &mut StockCluster) {
     let id = running(ground);
     let policy = "namespace \"default\" {\n  policy = \"read\"\n  capabilities = [\"alloc-exec\", \"alloc-lifecycle\", \"read-logs\", \"read-fs\"]\n}\n";
     let token = token(ground, "executes", policy);
@@ -191,7 +191,7 @@ pub(super) fn executes(ground: &mut Ground) {
     }
 }
 
-pub(super) fn executes_on_nodes(ground: &mut Ground) {
+pub(super) fn executes_on_nodes(ground: &mut StockCluster) {
     let id = running(ground);
     let policy = "namespace \"default\" {\n  policy = \"write\"\n  capabilities = [\"alloc-node-exec\"]\n}\n";
     let token = token(ground, "nodes", policy);
@@ -199,7 +199,7 @@ pub(super) fn executes_on_nodes(ground: &mut Ground) {
     judge(ground, Some(&token), &["node", "status", &ground.node], Verdict::Denied);
 }
 
-pub(super) fn leader(ground: &mut Ground) {
+pub(super) fn leader(ground: &mut StockCluster) {
     let id = running(ground);
     ground.deployment("guarded", 0, "successful");
     let before = ground.pid(&id, "t");
@@ -220,8 +220,8 @@ pub(super) fn leader(ground: &mut Ground) {
 }
 
 /// Returns the RPC address of the leader; empty if there is none.
-fn leading(ground: &Ground) -> String {
-    let shown = ground.at(Door::Server, &["operator", "raft", "list-peers"]).stdout;
+fn leading(ground: &StockCluster) -> String {
+    let shown = ground.at(ApiSide::Server, &["operator", "raft", "list-peers"]).stdout;
     let line = shown.lines().find(|line| line.contains(" leader ")).unwrap_or_default();
     line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap_or_default().to_owned()
 }

@@ -1,7 +1,7 @@
 //! Tasks with a lifecycle.
 
 use crate::stock_nomad::{
-    ground::{Ground, assert_has},
+    cluster::{StockCluster, assert_has},
     jobs::{ONCE, UPDATE, group, job, shell},
 };
 
@@ -9,7 +9,7 @@ fn hook(name: &str, more: &str) -> String {
     format!("lifecycle {{\n  hook = \"{name}\"\n{more}}}\n")
 }
 
-pub(super) fn order(ground: &mut Ground) {
+pub(super) fn order(ground: &mut StockCluster) {
     let says = |name: &str| format!("echo {name} >> $NOMAD_ALLOC_DIR/data/order");
     let waits = |name: &str| format!("{}; exec sleep 100000", says(name));
     let tasks = [
@@ -22,7 +22,7 @@ pub(super) fn order(ground: &mut Ground) {
     ground.run("life", &job("life", "service", &format!("{UPDATE}{}", group("g", &tasks.concat()))));
     let id = ground.single("life", "g");
     ground.deployment("life", 0, "successful");
-    let order = |ground: &Ground| ground.ok(&["alloc", "fs", &id, "alloc/data/order"]);
+    let order = |ground: &StockCluster| ground.ok(&["alloc", "fs", &id, "alloc/data/order"]);
     ground.until_seen("init, main and post have written", |seen| {
         *seen = order(ground);
         (seen == "init\nmain\npost\n").then_some(())
@@ -41,7 +41,7 @@ pub(super) fn order(ground: &mut Ground) {
     assert_has(&ground.ok(&["alloc", "logs", &id, "last"]), &["bye"]);
 }
 
-pub(super) fn leader(ground: &mut Ground) {
+pub(super) fn leader(ground: &mut StockCluster) {
     let tasks = [shell("leads", "sleep 1", "  leader = true\n"), shell("follows", "exec sleep 100000", "")];
     ground.run("led", &job("led", "batch", &group("g", &format!("{ONCE}{}", tasks.concat()))));
     let alloc = ground.one_is("led", "g", "complete");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     http::{self, Peer},
     stock_nomad::{
-        ground::{Door, Ground, assert_has, entries, is},
+        cluster::{ApiSide, StockCluster, assert_has, entries, is},
         jobs::{UPDATE, group, job, shell, sleeper},
     },
 };
@@ -13,7 +13,7 @@ use crate::{
 /// Deadline for a node to be reported as ready, on a machine with other loads.
 const READY_MAX: Duration = Duration::from_secs(10);
 
-pub(super) fn ready(ground: &mut Ground) {
+pub(super) fn ready(ground: &mut StockCluster) {
     assert!(ground.ready_in < READY_MAX, "expected {READY_MAX:?} at most, found {:?}", ground.ready_in);
     let shown = ground.ok(&["node", "status", "-verbose", &ground.node]);
     assert_has(
@@ -31,7 +31,7 @@ pub(super) fn ready(ground: &mut Ground) {
     );
 }
 
-pub(super) fn metadata(ground: &mut Ground) {
+pub(super) fn metadata(ground: &mut StockCluster) {
     ground.ok(&["node", "meta", "apply", "-node-id", &ground.node, "shelf=b4"]);
     assert_has(&ground.ok(&["node", "meta", "read", "-node-id", &ground.node]), &["shelf", "b4"]);
     let constraint = "constraint {\n  attribute = \"${meta.shelf}\"\n  value = \"b4\"\n}\n";
@@ -40,14 +40,14 @@ pub(super) fn metadata(ground: &mut Ground) {
     ground.single("shelved", "g");
 }
 
-pub(super) fn own_door(ground: &mut Ground) {
+pub(super) fn node_api(ground: &mut StockCluster) {
     let file = ground.job_file("own", &sleeper("own", 1));
-    let plan = ground.at(Door::Node, &["job", "plan", &file]);
+    let plan = ground.at(ApiSide::Node, &["job", "plan", &file]);
     assert!(plan.code == 1, "expected that something would change, found {plan:?}");
-    let run = ground.at(Door::Node, &["job", "run", "-detach", &file]);
+    let run = ground.at(ApiSide::Node, &["job", "run", "-detach", &file]);
     assert!(run.code == 0, "{run:?}");
     let alloc = ground.single("own", "g");
-    let own = ground.at(Door::Node, &["node", "status", "-self"]);
+    let own = ground.at(ApiSide::Node, &["node", "status", "-self"]);
     assert_has(&own.stdout, &[&ground.node, "ready"]);
     for (arguments, wanted) in [
         (&["alloc", "exec", "-i=false", "-t=false", &alloc, "/bin/echo", "by the node"][..], "by the node"),
@@ -56,15 +56,15 @@ pub(super) fn own_door(ground: &mut Ground) {
         (&["job", "status", "own"], "running"),
         (&["node", "config", "-servers"], "127.0.0.1"),
     ] {
-        let output = ground.at(Door::Node, arguments);
+        let output = ground.at(ApiSide::Node, arguments);
         assert!(output.code == 0, "{arguments:?}: {output:?}");
         assert_has(&output.stdout, &[wanted]);
     }
-    let logs = ground.at(Door::Node, &["alloc", "logs", &alloc]);
+    let logs = ground.at(ApiSide::Node, &["alloc", "logs", &alloc]);
     assert!(logs.code == 0 && logs.stdout.is_empty(), "expected an empty log, found {logs:?}");
 }
 
-pub(super) fn drained(ground: &mut Ground) {
+pub(super) fn drained(ground: &mut StockCluster) {
     ground.run("moves", &sleeper("moves", 2));
     ground.running("moves", "g", 2);
     let node = ground.node.clone();
@@ -78,7 +78,7 @@ pub(super) fn drained(ground: &mut Ground) {
     ground.running("moves", "g", 2);
 }
 
-pub(super) fn collected(ground: &mut Ground) {
+pub(super) fn collected(ground: &mut StockCluster) {
     ground.run("past", &sleeper("past", 2));
     let ids = ground.running("past", "g", 2);
     let dirs = ground.home().state().join("alloc");
@@ -93,7 +93,7 @@ pub(super) fn collected(ground: &mut Ground) {
     });
 }
 
-pub(super) fn purged(ground: &mut Ground) {
+pub(super) fn purged(ground: &mut StockCluster) {
     let path = format!("/v1/node/{}/purge", ground.node);
     let answer =
         ground.server_ports.first().and_then(|port| http::request(&Peer::Port(*port), "PUT", &path, &[], ""));

@@ -1,7 +1,7 @@
 //! New versions: promoted canaries, reverted failures.
 
 use crate::stock_nomad::{
-    ground::{Ground, assert_has},
+    cluster::{StockCluster, assert_has},
     jobs::{ONCE, group, job, shell, states},
 };
 
@@ -17,7 +17,7 @@ fn version(name: &str, update: &str, says: &str, script: &str) -> String {
 
 const GOOD: &str = "exec sleep 100000";
 
-pub(super) fn promoted(ground: &mut Ground) {
+pub(super) fn promoted(ground: &mut StockCluster) {
     let text = |says: &str| version("canary", "  canary = 1\n", says, GOOD);
     ground.run("canary", &text("one"));
     ground.deployment("canary", 0, "successful");
@@ -44,7 +44,7 @@ pub(super) fn promoted(ground: &mut Ground) {
     }
 }
 
-pub(super) fn reverted(ground: &mut Ground) {
+pub(super) fn reverted(ground: &mut StockCluster) {
     let text = |says: &str, script: &str| version("revert", "  auto_revert = true\n", says, script);
     ground.run("revert", &text("good", GOOD));
     ground.deployment("revert", 0, "successful");

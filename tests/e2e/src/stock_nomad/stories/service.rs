@@ -1,11 +1,11 @@
 //! Services, system jobs, and what isn't built.
 
 use crate::stock_nomad::{
-    ground::{Ground, assert_has, is, text},
+    cluster::{StockCluster, assert_has, is, text},
     jobs::{UPDATE, command, group, job, shell, sleeper, states},
 };
 
-pub(super) fn three(ground: &mut Ground) {
+pub(super) fn three(ground: &mut StockCluster) {
     ground.run("three", &sleeper("three", 3));
     let ids = ground.running("three", "g", 3);
     ground.deployment("three", 0, "successful");
@@ -26,7 +26,7 @@ pub(super) fn three(ground: &mut Ground) {
     }
 }
 
-pub(super) fn unbuilt(ground: &mut Ground) {
+pub(super) fn unbuilt(ground: &mut StockCluster) {
     let template = "template {\n  data = \"hello\"\n  destination = \"local/x\"\n}\n";
     let body = format!("{UPDATE}{}", group("g", &shell("t", "exec sleep 100000", template)));
     ground.run("unbuilt", &job("unbuilt", "service", &body));
@@ -40,7 +40,7 @@ pub(super) fn unbuilt(ground: &mut Ground) {
     });
 }
 
-pub(super) fn system(ground: &mut Ground) {
+pub(super) fn system(ground: &mut StockCluster) {
     let tasks = command("t", &["/bin/sleep", "100000"], "");
     ground.run("everywhere", &job("everywhere", "system", &group("g", &tasks)));
     let id = ground.single("everywhere", "g");

@@ -1,7 +1,7 @@
 //! Services in the servers' own catalogue, their checks, and identities signed by servers.
 
 use crate::stock_nomad::{
-    ground::{Ground, assert_has},
+    cluster::{StockCluster, assert_has},
     jobs::{UPDATE, command, group, job, shell},
     task,
 };
@@ -16,7 +16,7 @@ fn page(name: &str, more: &str) -> String {
     job(name, "service", &format!("{UPDATE}{}", group("g", &format!("{service}{answers}"))))
 }
 
-pub(super) fn listed(ground: &mut Ground) {
+pub(super) fn listed(ground: &mut StockCluster) {
     ground.run("page", &page("page", ""));
     let id = ground.single("page", "g");
     ground.until_true("it is listed", || ground.ok(&["service", "list"]).contains("page"));
@@ -25,7 +25,7 @@ pub(super) fn listed(ground: &mut Ground) {
     ground.until_true("it is listed no more", || !ground.ok(&["service", "list"]).contains("page"));
 }
 
-pub(super) fn checked(ground: &mut Ground) {
+pub(super) fn checked(ground: &mut StockCluster) {
     let check = "  check {\n    type = \"http\"\n    path = \"/\"\n    interval = \"1s\"\n    timeout = \"1s\"\n  }\n";
     ground.run("checked", &page("checked", check));
     ground.deployment("checked", 0, "successful");
@@ -33,7 +33,7 @@ pub(super) fn checked(ground: &mut Ground) {
     assert_has(&ground.ok(&["alloc", "checks", &id]), &["success", "checked"]);
 }
 
-pub(super) fn identity(ground: &mut Ground) {
+pub(super) fn identity(ground: &mut StockCluster) {
     let wants = "identity {\n  env = true\n  file = true\n}\n";
     let body = group("g", &shell("t", "echo $NOMAD_TOKEN | cut -d. -f1; exec sleep 100000", wants));
     ground.run("who", &job("who", "service", &format!("{UPDATE}{body}")));

@@ -107,7 +107,7 @@ fn whoever_takes_over_the_process_that_unpacks_makes_no_other_system_call() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = unpacker(dir.path());
     let pid = i32::try_from(child.id()).unwrap();
-    let held = injection::Held::stop(pid);
+    let held = injection::StoppedProcess::stop(pid);
     assert_eq!(held.call(libc::SYS_getpid, [0; 6]), i64::from(pid), "what is allowed works");
     let refused = -i64::from(libc::EPERM);
     let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
@@ -141,7 +141,7 @@ mod injection {
     use libc::{c_long, c_void, user_regs_struct};
 
     /// A process that was stopped while it waited in a system call.
-    pub(super) struct Held {
+    pub(super) struct StoppedProcess {
         pid: i32,
         registers: user_regs_struct,
     }
@@ -149,7 +149,7 @@ mod injection {
     /// Length of the instruction `syscall`.
     const SYSCALL_LEN: u64 = 2;
 
-    impl Held {
+    impl StoppedProcess {
         pub(super) fn stop(pid: i32) -> Self {
             trace(libc::PTRACE_SEIZE, pid, std::ptr::null_mut());
             trace(libc::PTRACE_INTERRUPT, pid, std::ptr::null_mut());

@@ -12,7 +12,7 @@ use herdlet_nomad::wire::ClientStatus;
 
 use crate::{
     common::{TOKEN, is_root, prepared_on_loopback},
-    node::{Ground, service},
+    node::{NodeTest, service},
 };
 
 const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
@@ -21,11 +21,11 @@ const CLOSE: &str = "Connection: close\r\n";
 
 /// Returns the status for a request with these header lines.
 fn status(port: u16, request: &str, lines: &[&str]) -> u16 {
-    said(port, request, lines).0
+    request_with_body(port, request, lines).0
 }
 
 /// Returns the status and the available part of the response.
-fn said(port: u16, request: &str, lines: &[&str]) -> (u16, String) {
+fn request_with_body(port: u16, request: &str, lines: &[&str]) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let head = format!("{request} HTTP/1.1\r\n{}\r\n", lines.concat());
@@ -48,7 +48,7 @@ fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
     if !is_root() {
         return;
     }
-    let ground = Ground::start_with("http: {allowed_hosts: [ui.example]}\n");
+    let ground = NodeTest::start_with("http: {allowed_hosts: [ui.example]}\n");
     let key = ground.submit(&service("web", 100_003));
     let alloc = ground.alloc(&key);
     ground.reaches(&alloc.id, &ClientStatus::Running);
@@ -93,13 +93,13 @@ fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
     for rebound in ["evil.example", "evil.example:4646", "127.0.0.1.evil.example"] {
         let host = format!("Host: {rebound}\r\n");
         for request in ["GET /v1/agent/self", "GET /v1/metrics", "GET /v1/client/stats", &*restart] {
-            let (code, answer) = said(port, request, &[&host, CLOSE]);
+            let (code, answer) = request_with_body(port, request, &[&host, CLOSE]);
             assert_eq!(code, 421, "{rebound} {request}");
             assert!(answer.contains("http.allowed_hosts"), "{answer}");
         }
         assert_eq!(status(port, &exec, &[&host, UPGRADE, &format!("Origin: http://{rebound}\r\n")]), 421);
     }
-    let (code, answer) = said(port, "GET /v1/client/stats", &[&own, CLOSE, page]);
+    let (code, answer) = request_with_body(port, "GET /v1/client/stats", &[&own, CLOSE, page]);
     assert!(code == 200 && !answer.to_ascii_lowercase().contains("access-control-allow-origin"), "{answer}");
     // The command line, scrapers and proxies, by address and by this machine's names.
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -133,7 +133,7 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
     agent.launch();
     let (rebound, page) = ("Host: evil.example\r\n", "Origin: http://evil.example\r\n");
     for _ in 0..3 {
-        let (code, answer) = said(metrics, "GET /metrics", &[rebound, CLOSE]);
+        let (code, answer) = request_with_body(metrics, "GET /metrics", &[rebound, CLOSE]);
         assert!(code == 421 && answer.contains("http.allowed_hosts"), "{answer}");
         assert!(!answer.contains("token"), "none is known on this listener: {answer}");
     }

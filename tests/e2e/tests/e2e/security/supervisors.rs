@@ -22,7 +22,7 @@ use crate::common::{is_root, job, sleeper};
 const NOBODY: u32 = 65_534;
 
 /// Creates a directory of another user.
-fn theirs(path: PathBuf) -> PathBuf {
+fn foreign_dir(path: PathBuf) -> PathBuf {
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -30,7 +30,7 @@ fn theirs(path: PathBuf) -> PathBuf {
 }
 
 /// Writes a file of another user.
-fn write_theirs(path: &Path, bytes: &[u8]) {
+fn write_foreign(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
@@ -57,12 +57,12 @@ impl Forgery {
             fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
         }
         // Its first argument is a file whose opening blocks.
-        let wait = theirs(agent.home.path().join("wait"));
+        let wait = foreign_dir(agent.home.path().join("wait"));
         if !wait.join("run").exists() {
             fifo(&wait.join("run"));
         }
         if !attempts.join(name).exists() {
-            write_theirs(&attempts.join(name), b"");
+            write_foreign(&attempts.join(name), b"");
         }
         let script = r#"cd "$1" && exec 3<>"$2/$3" 2<"$2" && exec -a herdlet-shim "$0" run "$3""#;
         let mut command = Command::new("setpriv");
@@ -132,8 +132,8 @@ fn a_set_user_id_program_of_another_user_gives_no_record_to_a_task() {
     let member = agent.single("kept.g[0]", "t");
     agent.kill();
     let mut victim = Command::new("sleep").arg("100000").spawn().unwrap();
-    let forged = theirs(agent.home.path().join("q"));
-    write_theirs(&forged.join(".path"), attempts.canonicalize().unwrap().to_str().unwrap().as_bytes());
+    let forged = foreign_dir(agent.home.path().join("q"));
+    write_foreign(&forged.join(".path"), attempts.canonicalize().unwrap().to_str().unwrap().as_bytes());
     let forgery = Forgery::start(&agent, &forged, &name);
     let record = Record {
         state: State::Running,
@@ -169,9 +169,9 @@ fn what_another_user_keeps_in_a_directory_of_theirs_holds_no_agent_up() {
     let (mut agent, _, name) = with_a_task();
     let member = agent.single("kept.g[0]", "t");
     agent.kill();
-    let waits = theirs(agent.home.path().join("waits"));
+    let waits = foreign_dir(agent.home.path().join("waits"));
     fifo(&waits.join(".path"));
-    let endless = theirs(agent.home.path().join("endless"));
+    let endless = foreign_dir(agent.home.path().join("endless"));
     symlink("/dev/zero", endless.join(".path")).unwrap();
     let forgeries = [waits, endless].map(|dir| Forgery::start(&agent, &dir, &name));
     agent.launch();
@@ -192,7 +192,7 @@ fn a_directory_of_another_user_with_an_instance_s_name_keeps_no_agent_from_start
     agent.cli(&["delete", "--wait", "kept"]).success();
     let instance = agent.home.instance().unwrap();
     agent.terminate();
-    let forged = theirs(agent.home.path().join("q").join(instance).join("attempts"));
+    let forged = foreign_dir(agent.home.path().join("q").join(instance).join("attempts"));
     let forgery = Forgery::start(&agent, &forged, &name);
     agent.launch();
     drop(forgery);
@@ -276,7 +276,7 @@ fn tasks_that_an_agent_of_a_trusted_user_has_left_keep_root_s_from_starting_else
         return;
     }
     let mut agent = Agent::prepare(Setup::nobody());
-    let runtime = theirs(agent.home.path().join("run")).display().to_string();
+    let runtime = foreign_dir(agent.home.path().join("run")).display().to_string();
     let at = |runtime: &str| vec!["--runtime-dir".to_owned(), runtime.to_owned()];
     agent.set_arguments(at(&runtime));
     agent.launch();

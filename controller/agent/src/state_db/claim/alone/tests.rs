@@ -46,6 +46,6 @@ async fn a_full_queue_is_an_answer_of_a_holder() {
 async fn the_holder_says_where_its_state_is() {
     let (_dir, state, name) = claimed();
     let _held = Name::take(&name, state.path()).unwrap();
-    assert_eq!(state.state_told_by(std::process::id()).as_deref(), Some(state.path()));
-    assert_eq!(state.state_told_by(1), None);
+    assert_eq!(state.state_dir_of(std::process::id()).as_deref(), Some(state.path()));
+    assert_eq!(state.state_dir_of(1), None);
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use herdlet_api_types::InstanceId;
-use herdlet_base::ownership::{self, shown};
+use herdlet_base::ownership::{self, escape_path};
 
 use super::living::{ATTEMPTS, Tasks};
 
@@ -61,7 +61,7 @@ impl fmt::Display for Running {
         match self {
             Self::Tasks(Tasks { count: 1, .. }) | Self::Records(1) => f.write_str("1 task still runs"),
             Self::Tasks(Tasks { count, .. }) | Self::Records(count) => write!(f, "{count} tasks still run"),
-            Self::Cgroups(tree) => write!(f, "processes still run in the cgroup {}", shown(tree)),
+            Self::Cgroups(tree) => write!(f, "processes still run in the cgroup {}", escape_path(tree)),
             Self::Unknown => f.write_str("tasks may still run"),
         }
     }
@@ -71,11 +71,11 @@ impl fmt::Display for Elsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { instance, running, runtime, why } = self;
         let (flag, first) = (self.flag(), first_step(runtime));
-        let recorded = shown(runtime);
+        let recorded = escape_path(runtime);
         let pid = self.pid().map(|pid| format!(", supervisor pid {pid}")).unwrap_or_default();
         match why {
             Why::Copy(original) => {
-                let original = shown(original);
+                let original = escape_path(original);
                 write!(
                     f,
                     "it is a copy of {original}, or the original of it; tasks there belong to the same instance, \
@@ -92,7 +92,7 @@ impl fmt::Display for Elsewhere {
                  {} this agent would start all of them a second time. Start the agent with{flag} as before{first}; \
                  to change the runtime directory, stop all jobs first",
                 instance.0,
-                shown(runtime)
+                escape_path(runtime)
             ),
             Why::Unseen { file, cause: Cause::Moved } => write!(
                 f,
@@ -101,7 +101,7 @@ impl fmt::Display for Elsewhere {
                  the originals of this directory and of {recorded} are visible (for example, outside of a \
                  container); if this is the only agent of that instance, remove the file {} and start again",
                 instance.0,
-                shown(file)
+                escape_path(file)
             ),
             Why::Unseen { file, cause: Cause::Namespace } => write!(
                 f,
@@ -110,7 +110,7 @@ impl fmt::Display for Elsewhere {
                  in that namespace (for example, outside of a container), or stop all jobs there first; if that \
                  namespace is gone, remove the file {} and start again",
                 instance.0,
-                shown(file)
+                escape_path(file)
             ),
             Why::Unseen { file, cause: Cause::Cgroups } => write!(
                 f,
@@ -119,7 +119,7 @@ impl fmt::Display for Elsewhere {
                  Start the agent with its cgroup parent as before, which ends them; if they do not belong to that \
                  instance, remove the file {} and start again",
                 instance.0,
-                shown(file)
+                escape_path(file)
             ),
         }
     }
@@ -138,7 +138,7 @@ impl Elsewhere {
     fn flag(&self) -> String {
         match self.runtime.parent() {
             Some(parent) if self.runtime.ends_with(&self.instance.0) => {
-                format!(" --runtime-dir {}", shown(parent))
+                format!(" --runtime-dir {}", escape_path(parent))
             }
             Some(_) | None => String::new(),
         }

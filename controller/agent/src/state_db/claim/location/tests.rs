@@ -37,7 +37,7 @@ impl Bench {
     }
 
     fn put_living(&self) {
-        self.put("run", process_tree::look(std::process::id()).unwrap().unwrap().start_ticks);
+        self.put("run", process_tree::read_stat(std::process::id()).unwrap().unwrap().start_ticks);
     }
 
     fn change(&self, change: impl FnOnce(&mut Location)) {

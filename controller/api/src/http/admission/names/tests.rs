@@ -26,7 +26,7 @@ fn versioned(version: Version, (method, target, headers): (&str, &str, &[(&str, 
     request.body(Body::empty()).unwrap().into_parts().0
 }
 
-fn judged(head: &Parts) -> Result<(), Stranger> {
+fn judged(head: &Parts) -> Result<(), HostRefusal> {
     names().judge(head, Naming::Unknown)
 }
 
@@ -83,7 +83,7 @@ fn other_names_lead_here_because_somebody_made_them() {
         "xn--bcher-kva.example",
     ] {
         let head = head("GET", "/v1/jobs", &[("host", host)]);
-        let Err(stranger @ Stranger::Host { .. }) = judged(&head) else { panic!("{host}") };
+        let Err(stranger @ HostRefusal::Host { .. }) = judged(&head) else { panic!("{host}") };
         assert!(stranger.to_string().contains(&format!("\"{host}\"")), "{stranger}");
         assert_eq!(code(&head), 421);
     }
@@ -104,7 +104,7 @@ fn a_request_says_once_whom_it_asks() {
         &[("host", "[::1")],
         &[("host", "box/")],
     ] {
-        assert_eq!(judged(&head("GET", "/v1/jobs", headers)), Err(Stranger::Malformed), "{headers:?}");
+        assert_eq!(judged(&head("GET", "/v1/jobs", headers)), Err(HostRefusal::Malformed), "{headers:?}");
     }
     // HTTP/1.0 requires no host, and no browser speaks it.
     assert_eq!(judged(&versioned(Version::HTTP_10, ("GET", "/", &[]))), Ok(()));
@@ -230,7 +230,7 @@ fn any_name_may_be_allowed_but_not_any_page() {
     let judged =
         |method: &str, headers: &[(&str, &str)]| names.judge(&head(method, "/", headers), Naming::Unknown);
     assert_eq!(judged("GET", &[("host", "whatever.example")]), Ok(()));
-    assert_eq!(judged("GET", &[("host", "a@b")]), Err(Stranger::Malformed));
+    assert_eq!(judged("GET", &[("host", "a@b")]), Err(HostRefusal::Malformed));
     assert!(judged("POST", &[("host", "a.example"), ("origin", "http://b.example")]).is_err());
 }
 

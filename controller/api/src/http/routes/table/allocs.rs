@@ -23,17 +23,17 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "allocations",
         served!(allocs::list),
-        Servers(read("Alloc.List", List("Allocations")).with(FIELDS_OF_ALLOCS).shown_as(OMIT_OF_ALLOCS)),
+        Servers(read("Alloc.List", List("Allocations")).with(FIELDS_OF_ALLOCS).with_response(OMIT_OF_ALLOCS)),
     ),
     get(
         "allocation/{AllocID}",
         served!(allocs::read),
-        Servers(read("Alloc.GetAlloc", Found("Alloc", "alloc not found")).shown_as(OmitIdentities)),
+        Servers(read("Alloc.GetAlloc", Found("Alloc", "alloc not found")).with_response(OmitIdentities)),
     ),
     put(
         "allocation/{AllocID}/stop",
         served!(allocs::stop),
-        Servers(write("Alloc.Stop", Ignored).with(STOP).shown_as(KnownAlloc)),
+        Servers(write("Alloc.Stop", Ignored).with(STOP).with_response(KnownAlloc)),
     ),
     get(
         "allocation/{AllocID}/services",
@@ -65,13 +65,13 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "evaluation/{EvalID}/allocations",
         served!(evaluations::allocations),
-        Servers(read("Eval.Allocations", List("Allocations")).shown_as(OMIT_OF_ALLOCS)),
+        Servers(read("Eval.Allocations", List("Allocations")).with_response(OMIT_OF_ALLOCS)),
     ),
     get("deployments", served!(deployments::list), Servers(read("Deployment.List", List("Deployments")))),
     get(
         "deployment/allocations/{DeploymentID}",
         served!(deployments::allocations),
-        Servers(read("Deployment.Allocations", List("Allocations")).shown_as(OMIT_OF_ALLOCS)),
+        Servers(read("Deployment.Allocations", List("Allocations")).with_response(OMIT_OF_ALLOCS)),
     ),
     put(
         "deployment/promote/{DeploymentID}",

@@ -49,7 +49,7 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "jobs",
         served!(jobs::list),
-        Servers(read("Job.List", List("Jobs")).with(FIELDS_OF_JOBS).shown_as(OMIT_OF_JOBS)),
+        Servers(read("Job.List", List("Jobs")).with(FIELDS_OF_JOBS).with_response(OMIT_OF_JOBS)),
     ),
     put("jobs", served!(register::register), Servers(write("Job.Register", REGISTRATION))),
     put("jobs/parse", served!(register::parse), Itself(ParsedJob)),
@@ -63,7 +63,7 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "job/{JobID*}/allocations",
         served!(jobs::allocations),
-        Servers(read("Job.Allocations", List("Allocations")).with(ALL).shown_as(OMIT_OF_ALLOCS)),
+        Servers(read("Job.Allocations", List("Allocations")).with(ALL).with_response(OMIT_OF_ALLOCS)),
     ),
     get(
         "job/{JobID*}/evaluations",
@@ -88,12 +88,12 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "job/{JobID*}/versions",
         served!(versions::list),
-        Servers(read("Job.GetJobVersions", Whole).with(VERSIONS).shown_as(Versions)),
+        Servers(read("Job.GetJobVersions", Whole).with(VERSIONS).with_response(Versions)),
     ),
     put(
         "job/{JobID*}/versions/{Name}/tag",
         NotBuilt(TAGS),
-        Servers(write("Job.TagVersion", TAG).asked_as(VersionTag)),
+        Servers(write("Job.TagVersion", TAG).with_request(VersionTag)),
     ),
     delete(
         "job/{JobID*}/versions/{Name}/tag",
@@ -117,7 +117,7 @@ pub(super) const ROUTES: &[Route] = &[
         Servers(
             read("Job.GetJobSubmission", Found("Submission", "job source not found"))
                 .with(&[("Version", Number("version"))])
-                .shown_as(Submission),
+                .with_response(Submission),
         ),
     ),
     get("job/{JobID*}/action", NotBuilt(ACTIONS), Stream(Action)),

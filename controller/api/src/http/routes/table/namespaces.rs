@@ -48,14 +48,18 @@ pub(super) const ROUTES: &[Route] = &[
         Servers(
             write("Variables.Apply", In("Var"))
                 .shows(Field("Output"))
-                .asked_as(RequestRule::Variable)
-                .shown_as(ResponseRule::Variable),
+                .with_request(RequestRule::Variable)
+                .with_response(ResponseRule::Variable),
         ),
     ),
     delete(
         "var/{Path*}",
         NotBuilt(VARIABLES),
-        Servers(remove("Variables.Apply").asked_as(RequestRule::Variable).shown_as(ResponseRule::Variable)),
+        Servers(
+            remove("Variables.Apply")
+                .with_request(RequestRule::Variable)
+                .with_response(ResponseRule::Variable),
+        ),
     ),
     get(
         "scaling/policies",

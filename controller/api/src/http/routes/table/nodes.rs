@@ -22,7 +22,7 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "nodes",
         served!(nodes::list),
-        Servers(read("Node.List", List("Nodes")).with(FIELDS_OF_NODES).shown_as(OMIT_OF_NODES)),
+        Servers(read("Node.List", List("Nodes")).with(FIELDS_OF_NODES).with_response(OMIT_OF_NODES)),
     ),
     get("node/pools", NotBuilt(POOLS), Servers(read("NodePool.List", List("NodePools")))),
     put(
@@ -33,12 +33,12 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "node/pool/{Name}/nodes",
         NotBuilt(POOLS),
-        Servers(read("NodePool.ListNodes", List("Nodes")).with(FIELDS_OF_NODES).shown_as(OMIT_OF_NODES)),
+        Servers(read("NodePool.ListNodes", List("Nodes")).with(FIELDS_OF_NODES).with_response(OMIT_OF_NODES)),
     ),
     get(
         "node/pool/{Name}/jobs",
         NotBuilt(POOLS),
-        Servers(read("NodePool.ListJobs", List("Jobs")).with(FIELDS_OF_JOBS).shown_as(OMIT_OF_JOBS)),
+        Servers(read("NodePool.ListJobs", List("Jobs")).with(FIELDS_OF_JOBS).with_response(OMIT_OF_JOBS)),
     ),
     get(
         "node/pool/{Name}",
@@ -56,12 +56,12 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "node/{NodeID}",
         served!(nodes::read),
-        Servers(read("Node.GetNode", Found("Node", "node not found")).shown_as(ResponseRule::Node)),
+        Servers(read("Node.GetNode", Found("Node", "node not found")).with_response(ResponseRule::Node)),
     ),
     get(
         "node/{NodeID}/allocations",
         served!(nodes::allocations),
-        Servers(read("Node.GetAllocs", List("Allocs")).shown_as(OmitIdentities)),
+        Servers(read("Node.GetAllocs", List("Allocs")).with_response(OmitIdentities)),
     ),
     put(
         "node/{NodeID}/evaluate",

@@ -52,7 +52,7 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "operator/autopilot/health",
         NotBuilt(OPERATION),
-        Servers(read("Operator.ServerHealth", Whole).shown_as(ServerHealth)),
+        Servers(read("Operator.ServerHealth", Whole).with_response(ServerHealth)),
     ),
     get(
         "operator/scheduler/configuration",
@@ -68,12 +68,12 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         ".well-known/jwks.json",
         served!(agent::jwks),
-        Servers(read("Keyring.ListPublic", Whole).shown_as(PublicKeys)),
+        Servers(read("Keyring.ListPublic", Whole).with_response(PublicKeys)),
     ),
     get(
         ".well-known/openid-configuration",
         NotBuilt("OpenID Connect discovery"),
-        Servers(read("Keyring.GetConfig", Whole).shown_as(Discovery)),
+        Servers(read("Keyring.GetConfig", Whole).with_response(Discovery)),
     ),
     put(
         "operator/keyring/rotate",

@@ -25,48 +25,48 @@ pub(super) const ROUTES: &[Route] = &[
         Servers(
             read("CSIVolume.List", List("Volumes"))
                 .with(&[("NodeID", Text("node_id")), ("PluginID", Text("plugin_id"))])
-                .asked_as(Secrets),
+                .with_request(Secrets),
         ),
     ),
     get(
         "volumes/external",
         NotBuilt(VOLUMES),
-        Servers(read("CSIVolume.ListExternal", Whole).with(PLUGIN).asked_as(Secrets)),
+        Servers(read("CSIVolume.ListExternal", Whole).with(PLUGIN).with_request(Secrets)),
     ),
     get(
         "volumes/snapshot",
         NotBuilt(VOLUMES),
-        Servers(read("CSIVolume.ListSnapshots", Whole).with(PLUGIN).asked_as(Secrets)),
+        Servers(read("CSIVolume.ListSnapshots", Whole).with(PLUGIN).with_request(Secrets)),
     ),
     put(
         "volumes/snapshot",
         NotBuilt(VOLUMES),
-        Servers(write("CSIVolume.CreateSnapshot", Fields(&["Snapshots"])).asked_as(Secrets)),
+        Servers(write("CSIVolume.CreateSnapshot", Fields(&["Snapshots"])).with_request(Secrets)),
     ),
     get(
         "volume/csi/{ID}",
         NotBuilt(VOLUMES),
-        Servers(read("CSIVolume.Get", Found("Volume", "volume not found")).asked_as(Secrets)),
+        Servers(read("CSIVolume.Get", Found("Volume", "volume not found")).with_request(Secrets)),
     ),
     put(
         "volume/csi/{ID}",
         NotBuilt(VOLUMES),
-        Servers(write("CSIVolume.Register", Fields(&["Volumes", "PolicyOverride"])).asked_as(Secrets)),
+        Servers(write("CSIVolume.Register", Fields(&["Volumes", "PolicyOverride"])).with_request(Secrets)),
     ),
     delete(
         "volume/csi/{VolumeIDs[]}",
         NotBuilt(VOLUMES),
-        Servers(remove("CSIVolume.Deregister").with(FORCE).asked_as(Secrets)),
+        Servers(remove("CSIVolume.Deregister").with(FORCE).with_request(Secrets)),
     ),
     put(
         "volume/csi/{ID}/create",
         NotBuilt(VOLUMES),
-        Servers(write("CSIVolume.Create", Fields(&["Volumes", "PolicyOverride"])).asked_as(Secrets)),
+        Servers(write("CSIVolume.Create", Fields(&["Volumes", "PolicyOverride"])).with_request(Secrets)),
     ),
     delete(
         "volume/csi/{VolumeIDs[]}/delete",
         NotBuilt(VOLUMES),
-        Servers(remove("CSIVolume.Delete").asked_as(Secrets)),
+        Servers(remove("CSIVolume.Delete").with_request(Secrets)),
     ),
     delete(
         "volume/csi/{VolumeID}/detach",
@@ -74,7 +74,7 @@ pub(super) const ROUTES: &[Route] = &[
         Servers(
             remove("CSIVolume.Unpublish")
                 .with(&[("Claim.NodeID", Text("node")), ("Claim.Mode", Constant(2))])
-                .asked_as(Claim),
+                .with_request(Claim),
         ),
     ),
     put(

@@ -20,12 +20,19 @@ fn decisions(mode: RestartMode, on_success: bool, code: i32, exits: &[u64]) -> V
     exits
         .iter()
         .map(|second| {
-            told(decide(at(*second), &policy(2, mode), on_success, Ended::Exit(&exit(code)), &mut state, 1))
+            describe(decide(
+                at(*second),
+                &policy(2, mode),
+                on_success,
+                RestartCause::Exit(&exit(code)),
+                &mut state,
+                1,
+            ))
         })
         .collect()
 }
 
-fn told(decision: Decision) -> String {
+fn describe(decision: Decision) -> String {
     match decision {
         Decision::Restart { delay, reason } if reason.is_empty() => {
             let seconds = delay.as_nanos() / 1_000_000_000;
@@ -60,8 +67,9 @@ fn exits_are_counted_within_a_window() {
 fn no_attempts_means_no_restart() {
     let never = policy(0, RestartMode::Fail);
     let mut state = TaskState::default();
-    let mut end =
-        |on_success, code| told(decide(at(1), &never, on_success, Ended::Exit(&exit(code)), &mut state, 1));
+    let mut end = |on_success, code| {
+        describe(decide(at(1), &never, on_success, RestartCause::Exit(&exit(code)), &mut state, 1))
+    };
     assert_eq!(end(true, 0), "failed: Policy allows no restarts");
     assert_eq!(end(false, 0), "done");
     assert_eq!(end(false, 1), "failed: Policy allows no restarts");
@@ -71,10 +79,10 @@ fn no_attempts_means_no_restart() {
 fn failed_starts_count_and_impossible_ones_end_it() {
     let policy = policy(2, RestartMode::Fail);
     let mut state = TaskState::default();
-    let mut end = |ended| told(decide(at(1), &policy, true, ended, &mut state, 1));
-    assert_eq!(end(Ended::StartFailed), "within policy");
-    assert_eq!(end(Ended::StartImpossible), "failed: Error was unrecoverable");
-    assert_eq!(end(Ended::StartFailed), format!("failed: {EXCEEDED}"));
+    let mut end = |ended| describe(decide(at(1), &policy, true, ended, &mut state, 1));
+    assert_eq!(end(RestartCause::StartFailed), "within policy");
+    assert_eq!(end(RestartCause::StartImpossible), "failed: Error was unrecoverable");
+    assert_eq!(end(RestartCause::StartFailed), format!("failed: {EXCEEDED}"));
 }
 
 #[test]

@@ -123,17 +123,19 @@ async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
     let wanted = [registration(1, "web", Vec::new())];
     consul.up(&owner(1), &wanted).await.unwrap();
     ground.until_known("web", 1).await;
-    assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+    assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Present);
     ground.give("web", "web").await;
     ground.revoke(&accessor).await;
     // Any change triggers an inspection; otherwise it would take half a minute.
     consul.up(&owner(2), &[registration(2, "other", Vec::new())]).await.unwrap();
     let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
     assert_eq!(event, CatalogEvent::Changed(owner(1)));
-    let Sight::Foreign { why } = consul.look(&owner(1), &wanted).await.unwrap() else { panic!("not seen") };
+    let Observation::Foreign { why } = consul.inspect(&owner(1), &wanted).await.unwrap() else {
+        panic!("not seen")
+    };
     assert!(why.contains("a token other than its current one"), "{why}");
     consul.up(&owner(1), &wanted).await.unwrap();
-    assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+    assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Present);
     // The agent can notify its servers of changes again.
     let moved = Registration { port: 9, ..wanted[0].clone() };
     consul.up(&owner(1), &[moved]).await.unwrap();

@@ -1,0 +1,285 @@
+//! Removes the fields of a job that do not concern the node that runs it: servers have already decided by them, or they belong to features
+//! that are not used here.
+//!
+//! In: a group of a job in the API's JSON, as servers send it. Out: the group without these fields. Unsupported fields that remain are
+//! refused by name later, so nothing may be removed here that a task would need.
+//!
+//! Facts: `hashicorp/nomad:nomad/structs/structs.go`, `nomad/structs/services.go`, `nomad/job_endpoint_hook_implicit_identities.go`.
+
+use serde_json::{Map, Value as Json, json};
+
+/// Fields of a job that only servers use, or that are read directly from the message.
+pub(super) const OF_JOB: [&str; 27] = [
+    "Affinities",
+    "AllAtOnce",
+    "Constraints",
+    "ConsulNamespace",
+    "ConsulToken",
+    "Datacenters",
+    "DispatchIdempotencyToken",
+    "Dispatched",
+    "ID",
+    "Multiregion",
+    "Name",
+    "Namespace",
+    "NodePool",
+    "NomadTokenID",
+    "ParentID",
+    "Payload",
+    "Periodic",
+    "Priority",
+    "Region",
+    "Reschedule",
+    "Spreads",
+    "Stop",
+    "TaskGroups",
+    "UI",
+    "Update",
+    "VaultNamespace",
+    "VaultToken",
+];
+
+/// Fields of a group likewise.
+const OF_GROUP: [&str; 13] = [
+    "Affinities",
+    "Constraints",
+    "Count",
+    "Disconnect",
+    "MaxClientDisconnect",
+    "MaxRunDuration",
+    "Migrate",
+    "PreventRescheduleOnLost",
+    "Reschedule",
+    "ReschedulePolicy",
+    "Scaling",
+    "Spreads",
+    "StopAfterClientDisconnect",
+];
+
+/// Fields of a task likewise. Actions are read from the message.
+const OF_TASK: [&str; 4] = ["Actions", "Affinities", "Constraints", "ScalingPolicies"];
+
+/// Fields of a task's resources likewise: since 0.5 disk belongs to the group.
+const OF_RESOURCES: [&str; 2] = ["DiskMB", "IOPS"];
+
+/// Fields of an identity likewise.
+const OF_IDENTITY: [&str; 4] = ["Audience", "ExtraClaims", "ServiceName", "TTL"];
+
+/// Fields of a host volume likewise: servers have chosen the volume, and it is mounted as it is.
+const OF_HOST_VOLUME: [&str; 4] = ["AccessMode", "AttachmentMode", "MountOptions", "Sticky"];
+
+/// Fields of a network in mode `host` that matter only in other modes. `raw_exec` has no file system of its own for a name server entry.
+const OF_HOST_NETWORK: [&str; 6] = ["CIDR", "CNI", "DNS", "Device", "Hostname", "IP"];
+
+/// Fields of a service of provider `nomad` that only Consul uses.
+const OF_CONSUL: [&str; 3] = ["Cluster", "Identity", "Namespace"];
+
+/// The audience of tokens that servers make, as far as this machine knows.
+const SERVERS: &str = "servers";
+
+/// The kinds of checks that use a field; other kinds ignore it.
+const OF_CHECKS: [(&str, &[&str]); 14] = [
+    ("Args", &["script"]),
+    ("Body", &["http"]),
+    ("Command", &["script"]),
+    ("GRPCService", &["grpc"]),
+    ("GRPCUseTLS", &["grpc"]),
+    ("Header", &["http"]),
+    ("Method", &["http"]),
+    ("Path", &["http"]),
+    ("PortLabel", &["grpc", "http", "tcp"]),
+    ("AddressMode", &["grpc", "http", "tcp"]),
+    ("Protocol", &["http"]),
+    ("TLSServerName", &["grpc", "http"]),
+    ("TLSSkipVerify", &["grpc", "http"]),
+    ("TaskName", &["script"]),
+];
+
+/// Removes these fields from a group.
+pub(super) fn leave_out(group: &mut Map<String, Json>) {
+    group.retain(|name, _| !OF_GROUP.contains(&&**name));
+    if let Some(update) = map(group, "Update") {
+        // Zero means no rolling updates.
+        update.retain(|name, value| name != "MaxParallel" || *value != json!(0));
+    }
+    restart(group);
+    services(group);
+    networks(group);
+    volumes(group);
+    if let Some(disk) = map(group, "EphemeralDisk") {
+        disk.retain(|name, _| name == "SizeMB");
+    }
+    maps(group, "Tasks").for_each(task);
+    let uses_consul = uses_consul(group) | maps(group, "Tasks").any(uses_consul);
+    consul(group, uses_consul);
+    maps(group, "Tasks").for_each(|task| {
+        consul_token(task);
+        consul(task, uses_consul);
+    });
+}
+
+fn task(task: &mut Map<String, Json>) {
+    task.retain(|name, _| !OF_TASK.contains(&&**name));
+    if let Some(identity) = map(task, "Identity") {
+        // Servers sign it from their own copy.
+        identity.retain(|name, _| !OF_IDENTITY.contains(&&**name));
+    }
+    maps(task, "Identities").for_each(signed_by_servers);
+    if let Some(resources) = map(task, "Resources") {
+        resources.retain(|name, _| !OF_RESOURCES.contains(&&**name));
+        let is_spread = map(resources, "NUMA").is_some_and(|numa| is_one_of(numa, "Affinity", &["", "none"]));
+        if is_spread {
+            resources.remove("NUMA");
+        }
+        // −1 is the same as a missing value; unlimited memory shows in the assigned resources.
+        resources.retain(|name, value| name != "MemoryMaxMB" || value.as_i64() != Some(-1));
+    }
+    maps(task, "VolumeMounts").for_each(|mount| drop(mount.remove("SELinuxLabel")));
+    restart(task);
+    services(task);
+}
+
+/// An identity whose token servers make: they know its audience. The node must know whether it expires.
+fn signed_by_servers(identity: &mut Map<String, Json>) {
+    let expires = identity.get("TTL").is_some_and(|ttl| *ttl != json!(0));
+    identity.retain(|name, _| !OF_IDENTITY.contains(&&**name) || (name == "TTL" && expires));
+    identity.insert("Audience".into(), json!([SERVERS]));
+}
+
+/// There are no templates yet that could be rendered again.
+fn restart(owner: &mut Map<String, Json>) {
+    if let Some(policy) = map(owner, "RestartPolicy") {
+        policy.remove("RenderTemplates");
+    }
+}
+
+/// Services name Consul's namespace even if there is only one.
+fn services(owner: &mut Map<String, Json>) {
+    for service in maps(owner, "Services") {
+        if is_one_of(service, "Provider", &["nomad"]) {
+            service.retain(|name, _| !OF_CONSUL.contains(&&**name));
+        }
+        service.retain(|name, value| name != "Namespace" || *value != "default");
+        maps(service, "Checks").for_each(check);
+    }
+}
+
+fn check(check: &mut Map<String, Json>) {
+    let kind = check.get("Type").and_then(Json::as_str).unwrap_or_default().to_ascii_lowercase();
+    for (field, kinds) in OF_CHECKS {
+        if !kinds.contains(&&*kind) {
+            check.remove(field);
+        }
+    }
+    let path = check.get("Path").and_then(Json::as_str).unwrap_or_default();
+    if !path.is_empty() && !path.starts_with(['/', '$']) {
+        let path = format!("/{path}");
+        check.insert("Path".into(), path.into());
+    }
+    check.insert("Type".into(), kind.into());
+}
+
+/// Removes addresses and ports: the values are in the assigned resources.
+fn networks(group: &mut Map<String, Json>) {
+    for network in maps(group, "Networks") {
+        network.remove("MBits");
+        if is_one_of(network, "Mode", &["", "host"]) {
+            network.retain(|name, _| !OF_HOST_NETWORK.contains(&&**name));
+        }
+        for port in maps(network, "ReservedPorts") {
+            port.retain(|name, _| name == "Label" || name == "Value");
+        }
+        for port in maps(network, "DynamicPorts") {
+            port.retain(|name, _| name == "Label");
+        }
+    }
+    networks_of_tasks(group);
+}
+
+/// Before groups had networks, each task had its own. Services may refer to the ports of either, and the values are in the assigned
+/// resources, so move the labels to the group's network.
+fn networks_of_tasks(group: &mut Map<String, Json>) {
+    let mut labels = Vec::new();
+    for task in maps(group, "Tasks") {
+        let Some(resources) = map(task, "Resources") else { continue };
+        if !maps(resources, "Networks").all(|network| is_one_of(network, "Mode", &["", "host"])) {
+            continue;
+        }
+        for network in maps(resources, "Networks") {
+            for list in ["ReservedPorts", "DynamicPorts"] {
+                labels.extend(maps(network, list).filter_map(|port| port.get("Label").cloned()));
+            }
+        }
+        resources.remove("Networks");
+    }
+    if labels.is_empty() {
+        return;
+    }
+    if maps(group, "Networks").next().is_none() {
+        group.insert("Networks".into(), json!([{ "Mode": "host" }]));
+    }
+    let Some(network) = maps(group, "Networks").next() else { return };
+    for label in labels {
+        let is_there = ["ReservedPorts", "DynamicPorts"]
+            .iter()
+            .any(|list| maps(network, list).any(|port| port.get("Label") == Some(&label)));
+        if !is_there {
+            let ports = network.entry("DynamicPorts").or_insert_with(|| json!([]));
+            match ports.as_array_mut() {
+                Some(ports) => ports.push(json!({ "Label": label })),
+                None => *ports = json!([{ "Label": label }]),
+            }
+        }
+    }
+}
+
+fn volumes(group: &mut Map<String, Json>) {
+    let volumes = map(group, "Volumes").map(|volumes| volumes.values_mut());
+    for volume in volumes.into_iter().flatten().filter_map(Json::as_object_mut) {
+        if is_one_of(volume, "Type", &["host"]) {
+            volume.retain(|name, _| !OF_HOST_VOLUME.contains(&&**name));
+        }
+    }
+}
+
+/// Removes settings for Consul if no service uses it, or if they name the only one there is.
+fn consul(owner: &mut Map<String, Json>, is_used: bool) {
+    let Some(consul) = map(owner, "Consul") else { return };
+    consul.retain(|name, value| name == "Cluster" || *value != "default");
+    if !is_used && !consul.contains_key("Token") {
+        owner.remove("Consul");
+    }
+}
+
+/// A task that names a Consul cluster gets a token for it if servers sign an identity for that.
+fn consul_token(task: &mut Map<String, Json>) {
+    let is_of_consul = |identity: &mut Map<String, Json>| {
+        identity.get("Name").and_then(Json::as_str).is_some_and(|name| name.starts_with("consul_"))
+    };
+    let is_written = task.get("Consul").is_some_and(Json::is_object);
+    if is_written && maps(task, "Identities").any(is_of_consul) {
+        // Values other than the default are refused by name.
+        task.insert("Consul".into(), json!({ "Token": true }));
+    }
+}
+
+/// Whether any service has the provider `consul`.
+fn uses_consul(owner: &mut Map<String, Json>) -> bool {
+    maps(owner, "Services").any(|service| !is_one_of(service, "Provider", &["nomad"]))
+}
+
+fn is_one_of(owner: &Map<String, Json>, field: &str, words: &[&str]) -> bool {
+    words.contains(&owner.get(field).and_then(Json::as_str).unwrap_or_default())
+}
+
+fn map<'m>(owner: &'m mut Map<String, Json>, field: &str) -> Option<&'m mut Map<String, Json>> {
+    owner.get_mut(field).and_then(Json::as_object_mut)
+}
+
+pub(super) fn maps<'m>(
+    owner: &'m mut Map<String, Json>,
+    list: &str,
+) -> impl Iterator<Item = &'m mut Map<String, Json>> {
+    let items = owner.get_mut(list).and_then(Json::as_array_mut).map(|items| items.iter_mut());
+    items.into_iter().flatten().filter_map(Json::as_object_mut)
+}

@@ -1,0 +1,54 @@
+//! Whether a running attempt still is where it belongs.
+
+use std::sync::Arc;
+
+use herdlet_driver::{AttemptId, DriverResult, FailureClass, TaskEvent, limits::Limits};
+
+use super::{Shared, off_thread, retry};
+use crate::{process_tree, supervisor};
+
+/// What a look at a running attempt found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It is as it should be.
+    Present,
+    /// It was not, and was repaired without touching the task: drift.
+    Repaired,
+    /// Its main process does not run.
+    Absent,
+}
+
+/// Looks whether the main process is in its cgroup; one that isn't is brought back with all that is below its supervisor,
+/// and that is told as a [`TaskEvent::Repaired`].
+pub(super) async fn reconcile(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Look> {
+    let (live, record) = match shared.running(id) {
+        Ok(running) => running,
+        // That its record can't be read just now says nothing of it.
+        Err(error) if error.class() == FailureClass::Retry => return Err(error),
+        Err(_) => return Ok(Look::Absent),
+    };
+    if live.exit().is_some() || supervisor::open_task(&record).map_err(retry)?.is_none() {
+        return Ok(Look::Absent);
+    }
+    let Some(cgroup) = shared.cgroup(id) else { return Ok(Look::Present) };
+    if cgroup.pids().contains(&record.task.pid) {
+        return Ok(Look::Present);
+    }
+    let existed = cgroup.exists();
+    let limits = live.config().map(|config| Limits::of(&config.resources)).unwrap_or_default();
+    off_thread(move || {
+        cgroup.make(&limits).map_err(retry)?;
+        // Twice: what is forked by one that is not yet inside is born outside.
+        for _ in 0..2 {
+            let mut below = process_tree::members(record.shim.pid);
+            below.retain(|pid| *pid != record.shim.pid);
+            cgroup.take_in(&below).map_err(retry)?;
+        }
+        Ok(())
+    })
+    .await?;
+    let what = if existed { "it had left its cgroup" } else { "its cgroup was gone" };
+    let repaired = TaskEvent::Repaired { id: id.clone(), kind: "cgroup", what: what.to_owned() };
+    shared.attempts().events().send(repaired).await;
+    Ok(Look::Repaired)
+}

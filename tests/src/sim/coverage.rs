@@ -1,0 +1,111 @@
+//! What lives have met with: that each kind of fault is among what was lived is seen, not believed.
+
+use std::ops::AddAssign;
+
+macro_rules! kinds {
+    ($($name:ident = $text:literal,)*) => {
+        /// Something that a life can meet with.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Kind { $(#[doc = $text] $name,)* }
+
+        impl Kind {
+            /// All of them, with their names.
+            pub const ALL: &[(Self, &str)] = &[$((Self::$name, $text),)*];
+        }
+    };
+}
+
+kinds! {
+    Update = "job updates",
+    Scale = "groups scaled",
+    Revert = "jobs gone back to older versions",
+    Promote = "deployments promoted by people",
+    FailDeployment = "deployments failed by people",
+    Judge = "allocations judged by people",
+    AutoRevert = "jobs taken back by a failed deployment",
+    Canary = "canaries",
+    Crowded = "jobs that wait for room",
+    Unfit = "constraints that are not met",
+    InPlace = "allocations that outlived a change of their job",
+    Reschedule = "failed allocations that were followed by others",
+    StopJob = "jobs asked to stop",
+    StartJob = "jobs asked to start",
+    Delete = "jobs deleted",
+    Dispatch = "jobs dispatched",
+    DispatchAgain = "jobs dispatched once more with the same token",
+    Launch = "jobs launched on time",
+    LateLaunch = "jobs launched late",
+    ForceLaunch = "jobs launched by request",
+    Restart = "restarts asked for",
+    Stop = "allocations stopped by request",
+    SkipDelay = "delays before a stop cut short",
+    EndPoststop = "poststop tasks ended by request",
+    CollectJob = "jobs that were over collected",
+    CollectAlloc = "allocations that had ended collected",
+    VolumeDelete = "volumes deleted",
+    PortTaken = "ports taken by others",
+    Failure = "failed operations",
+    FailedDownload = "failed downloads",
+    WithdrawnStart = "starts taken back before they began",
+    LostOutcome = "lost outcomes",
+    DoubledOutcome = "doubled outcomes",
+    SlowOperation = "slow operations",
+    Overdue = "overdue operations",
+    FailingCheck = "failing checks",
+    CheckRestart = "tasks restarted by their checks",
+    TokenRenewal = "token renewals",
+    PendingPart = "parts that wait for what they need",
+    ChangedProbe = "probes that changed under a task",
+    Outage = "outages of the catalogue",
+    Vanished = "things that vanish",
+    Covered = "mounts that are covered",
+    Killed = "processes killed",
+    SupervisorLost = "supervisors killed",
+    Crash = "crashes between commits",
+    CrashAtCommit = "crashes at a commit",
+    LateStart = "late starts of dead agents",
+    Reboot = "reboots",
+    PowerCut = "power cuts that took directories",
+    ClockForth = "clock set forth",
+    ClockBack = "clock set back",
+    DiskFull = "full disks",
+    StopAhead = "stops ahead of a commit",
+    StateDamaged = "damaged states",
+    RecordDamaged = "damaged supervisor records",
+}
+
+const KINDS: usize = Kind::ALL.len();
+
+/// How often each was met with.
+#[derive(Debug, Clone, Copy)]
+pub struct Coverage([u64; KINDS]);
+
+impl Coverage {
+    /// Once more.
+    pub fn note(&mut self, kind: Kind) {
+        self.0[kind as usize] += 1;
+    }
+
+    /// One where there were any: of a life, to be counted in lives.
+    pub fn at_all(mut self) -> Self {
+        self.0.iter_mut().for_each(|count| *count = (*count).min(1));
+        self
+    }
+
+    /// Each with its name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Kind::ALL.iter().map(|(kind, name)| (*name, self.0[*kind as usize]))
+    }
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self([0; KINDS])
+    }
+}
+
+impl AddAssign for Coverage {
+    fn add_assign(&mut self, more: Self) {
+        self.0.iter_mut().zip(more.0).for_each(|(sum, more)| *sum += more);
+    }
+}
