@@ -90,7 +90,7 @@ pub enum ExecOutput {
 /// Runs a session to its end without input and keeps the tail of its output. After `timeout` it is ended.
 ///
 /// # Errors
-/// What the session fails with; a timeout is of class `Retry`.
+/// What the session fails with; a timeout is fatal.
 pub async fn run_to_end(session: ExecSession, timeout: Duration) -> DriverResult<ExecOutcome> {
     let ExecSession { stdin, mut stdout, mut stderr, resize, exit } = session;
     drop((stdin, resize));

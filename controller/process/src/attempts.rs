@@ -4,7 +4,7 @@
 //! changes; drift of attempts and repairs are events of the driver. It knows no cgroup and starts nothing.
 //!
 //! - `events`: events from the kernel.
-//! - `place`: the directory, recreated after a deletion.
+//! - `attempts_dir`: the directory, recreated after a deletion.
 //! - `lost`: restores records that were deleted under a living supervisor.
 //! - `proc_dir`: processes that supervise attempts, and their open files.
 
