@@ -240,7 +240,8 @@ impl TaskTurn<'_> {
                     let next = kill_step(pass, self.task);
                     return pass.change(self.index, TaskChange::Step(next));
                 }
-                if is_due {
+                // A driver executes nothing in an attempt that it has not recovered yet.
+                if is_due && self.is_followed(pass) {
                     let timeout = until.extended(PRESTOP_REPORT).remaining(pass.now);
                     pass.issue(part, Doing::Up, Verb::Prestop { attempt }, timeout);
                 }
@@ -305,6 +306,16 @@ impl TaskTurn<'_> {
                 pass.wait(Waiting::Part(part));
             }
         }
+    }
+
+    /// Whether the driver follows the process, as far as is known.
+    fn is_followed(self, pass: &Pass<'_>) -> bool {
+        matches!(
+            pass.state.parts.get(self.part(TaskPart::Process)),
+            PartState::Up
+                | PartState::Suspect(_)
+                | PartState::Busy { doing: Doing::Inspect(Some(_)) | Doing::Renew, .. }
+        )
     }
 
     /// Asks the process to end, then inspects what became of it.

@@ -390,6 +390,28 @@ fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over(
     assert!(!messages(&life).iter().any(|message| message.contains("did not run")), "{:?}", messages(&life));
 }
 
+/// The command was started in an attempt that the driver had not recovered yet, which failed: the task was killed without it.
+#[test]
+fn after_a_crash_a_prestop_command_waits_until_the_attempt_is_recovered() {
+    let mut spec = alloc(vec![with_prestop()]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let stopping = TaskState {
+        run: Run::Stopping {
+            attempt: 1,
+            boot: BootId(1),
+            step: StopStep::Prestop { until: Deadline::after(at(100), Duration::from_secs(20)) },
+            then: AfterStop::Dead,
+            ran: true,
+        },
+        ..running()
+    };
+    let mut life = Bench::new(&spec, known(vec![stopping], Stage::Main, Parts::unknown()));
+    life.settle();
+    assert!(!life.issued.iter().any(|verb| verb.starts_with("Prestop")), "{:?}", life.issued);
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+    assert!(life.issued.contains(&"Prestop { attempt: 1 }".to_string()), "{:?}", life.issued);
+}
+
 /// The signal came at the same moment, and the command's death by the signal was reported instead of its time limit.
 #[test]
 fn a_prestop_command_at_its_limit_can_report_it_before_the_task_is_killed() {
