@@ -44,3 +44,7 @@ pub const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 20_000..=32_000;
 
 /// How long after its time limit a `prestop` command may report its end, before the task gets its signal.
 pub const PRESTOP_REPORT: Duration = Duration::from_secs(5);
+
+/// How long an attempt after a failed one has to live at least before it counts: process starts vary by milliseconds, and a task that
+/// fails at once fails within seconds.
+pub const PROOF_MIN: Duration = Duration::from_secs(5);

@@ -10,6 +10,7 @@ use herdlet_api_types::{
 
 use crate::{
     backoff::fraction,
+    limits::PROOF_MIN,
     state::TaskState,
     time::{Deadline, Now},
 };
@@ -64,7 +65,7 @@ pub fn proof_ends_ns(
     state: &TaskState,
 ) -> Option<u64> {
     let twice = Duration(state.failed_after?.as_nanos().saturating_mul(2));
-    let longest = policy.delay.max(twice).max(min_healthy_time.unwrap_or(Duration::ZERO));
+    let longest = PROOF_MIN.max(policy.delay).max(twice).max(min_healthy_time.unwrap_or(Duration::ZERO));
     let length = longest.min(policy.interval).as_nanos().max(0).unsigned_abs();
     Some(state.started_ns.saturating_add(length))
 }

@@ -58,13 +58,13 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
     bench.dirty.insert(Key::Alloc(bench.id()));
     bench.plan();
     bench.settle();
-    // It ran for two seconds, and may fail again.
+    // It failed after two seconds, and has to live for five.
     assert_eq!(since(&bench), (ConvergenceState::Waiting, at(5).moment()));
-    bench.now = at(13);
+    bench.now = at(14);
     bench.dirty.insert(Key::Alloc(bench.id()));
     bench.plan();
-    assert_eq!(since(&bench), (ConvergenceState::Converged, at(13).moment()));
-    assert_eq!(bench.converged(), [(8, "exit")]);
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(14).moment()));
+    assert_eq!(bench.converged(), [(9, "exit")]);
     bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Periodic });
     let look = bench.turn.actions.remove(0);
     assert_eq!(since(&bench).0, ConvergenceState::Converged, "a look is no change");
