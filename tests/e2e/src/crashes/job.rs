@@ -96,7 +96,7 @@ impl Work {
             ));
         }
         text.push_str(&format!(
-            "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  type: {}\n  groups:\n    - name: g\n      count: {count}\n      restart: {{attempts: 1000, interval: 1h, delay: 20ms, mode: delay}}\n",
+            "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  type: {}\n  groups:\n    - name: g\n      count: {count}\n      restart: {{attempts: 250, interval: 5s, delay: 20ms, mode: delay}}\n",
             kind.as_str()
         ));
         if *volume {
