@@ -79,9 +79,9 @@ pub struct File {
     pub host_volumes: Vec<HostVolume>,
     /// Maximum `kill_timeout` of a task.
     pub max_kill_timeout: Option<Span>,
-    /// Task drivers by name: whether each is `enabled`, and its own options.
+    /// Options of task drivers by name; each has the option `enabled`.
     pub drivers: super::drivers::Section,
-    /// The driver `raw_exec`; the same as `drivers.raw_exec`, to which it is moved when it is read.
+    /// Alias of `drivers.raw_exec`, to which its options are moved when the file is read.
     pub raw_exec: RawExec,
     /// The Consul agent of this machine.
     pub consul: Consul,

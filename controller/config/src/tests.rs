@@ -339,7 +339,7 @@ fn a_driver_has_its_section() {
         ("drivers: {mock: {enabled: false}}", Availability::Enabled),
         ("servers: [a]\ndrivers: {raw_exec: {enabled: true}}", Availability::Enabled),
         ("servers: [a]\nraw_exec: {enabled: true}", Availability::Enabled),
-        // Of the two places the newer counts.
+        // The newer of the two places takes precedence.
         ("raw_exec: {enabled: false}\ndrivers: {raw_exec: {enabled: true}}", Availability::Enabled),
         ("drivers: {raw_exec: {enabled: false}}\nraw_exec: {enabled: true}", Availability::Disabled),
         ("raw_exec: {enabled: false}\ndrivers: {mock: {}}", Availability::Disabled),

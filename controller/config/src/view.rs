@@ -36,7 +36,7 @@ pub struct Setting {
 /// The alias of `drivers.raw_exec.enabled`.
 const RAW_EXEC_ENABLED: &str = "raw_exec.enabled";
 
-/// All settings, in the order of the documentation.
+/// Returns all settings in the order of the documentation.
 ///
 /// # Errors
 /// As [`Config::load`].

@@ -359,7 +359,7 @@ fn a_plugin_block_is_the_section_of_a_driver() {
             "a.hcl:3:64: plugin.raw_exec.args: is not used by herdlet",
         ]
     );
-    // Whichever of its names a driver's section has, what comes later counts.
+    // Later files take precedence, whichever name they use for the driver's section.
     let ours = "raw_exec: {enabled: false}\n";
     let config = config_of(&[("a.hcl", text), ("b.yaml", ours)]).unwrap();
     assert_eq!(config.drivers.availability("raw_exec"), Availability::Disabled);

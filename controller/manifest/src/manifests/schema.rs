@@ -1,6 +1,6 @@
-//! The JSON Schema of manifests, for editors and other tools, and small readings of schemas.
+//! The JSON Schema of manifests, for editors and other tools, and helpers to read schemas.
 //!
-//! In: the manifest types and the built-in drivers. Out: one schema for a whole document of any kind.
+//! In: the manifest types and the built-in drivers. Out: one schema for documents of any kind.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::yaml;
 
-/// The schema of a document: a job or a volume. It stands in `manifests/schema.json` of the repository.
+/// Returns the schema of a document, a job or a volume. The repository has a copy in `manifests/schema.json`.
 pub fn schema() -> Json {
     let mut schema = yaml::schema_for::<Document>().to_value();
     let rules: Vec<Json> = built_in().into_iter().map(|driver| config_rule(&mut schema, driver)).collect();
@@ -26,7 +26,7 @@ pub fn schema() -> Json {
     schema
 }
 
-/// Adds the schema of a driver's config to the definitions. Returns the rule that a task of this driver obeys.
+/// Adds the schema of a driver's config to the definitions. Returns the rule for tasks of this driver.
 fn config_rule(schema: &mut Json, driver: DriverInfo) -> Json {
     let mut config = yaml::strictly(driver.schema).to_value();
     let mut take = |key: &str| config.as_object_mut().and_then(|fields| fields.remove(key));
@@ -44,7 +44,7 @@ fn config_rule(schema: &mut Json, driver: DriverInfo) -> Json {
     })
 }
 
-/// Says in a way that editors know what our own keyword for DNS labels says.
+/// Translates our keyword for DNS labels into a `pattern`, which editors understand.
 fn label_patterns(schema: &mut Json) {
     match schema {
         Json::Object(fields) => {
@@ -73,10 +73,10 @@ impl JsonSchema for Document {
     }
 }
 
-/// References within references; more is a circle.
+/// Maximum length of a chain of references; a longer one is a cycle.
 const PARTS_MAX: usize = 16;
 
-/// A schema and those it refers to, outermost first.
+/// Returns a schema and those that it refers to, outermost first.
 pub(super) fn parts<'s>(root: &'s Json, schema: &'s Json) -> Vec<&'s Map<String, Json>> {
     let mut parts = Vec::new();
     let mut next = Some(schema);

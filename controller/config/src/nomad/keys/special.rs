@@ -172,7 +172,7 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
     }
 }
 
-/// `plugin "NAME" { config { … } }`: options of a driver, under the names that it gives them.
+/// Translates `plugin "NAME" { config { … } }` into options of the driver.
 pub(in crate::nomad) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let known = built_in();
     for (label, body) in reading.labelled(entry, path) {
@@ -196,7 +196,7 @@ pub(in crate::nomad) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &
     }
 }
 
-/// Options that the driver does not have are those of Nomad's.
+/// Reads the options that herdlet's driver has; the others are Nomad's and unused.
 fn driver_options(reading: &mut Reading<'_>, driver: &DriverInfo, body: &Node, path: &str) {
     let options = driver.options.as_value().get("properties").and_then(|fields| fields.as_object());
     for entry in body.entries().unwrap_or_default() {

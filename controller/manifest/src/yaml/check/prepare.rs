@@ -13,7 +13,7 @@ pub fn schema_for<T: JsonSchema>() -> Schema {
     strictly(SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>())
 }
 
-/// The same of a type's schema that somebody else has made.
+/// Makes a schema from `schemars` strict, like [`schema_for`].
 pub fn strictly(mut schema: Schema) -> Schema {
     if let Some(root) = schema.as_object_mut() {
         strict(root);
