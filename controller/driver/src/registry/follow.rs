@@ -87,10 +87,10 @@ async fn follow_driver(registry: Registry, driver: Arc<dyn TaskDriver>, news: mp
     let events = driver.events().map(DriverNews::Event);
     let mut all = stream::select(exits, events);
     let reports = async {
-        while let Some(report) = all.next().await {
-            if news.send(report).await.is_err() {
-                return;
-            }
+        // Room first: a report that was taken and waits for room would be lost if the driver is replaced.
+        while let Ok(room) = news.reserve().await {
+            let Some(report) = all.next().await else { return };
+            room.send(report);
         }
     };
     tokio::join!(reports, follow_fingerprints(&registry, &driver));
