@@ -1,0 +1,181 @@
+//! Processes of attempts: how operations on them go, and what must hold when one starts.
+
+use herdlet_api_types::{
+    AllocId,
+    alloc::Allocation,
+    job::{Group, Lifecycle, Task},
+};
+use herdlet_plan::{
+    action::{Action, FailureClass, Outcome, Recovered, Verb},
+    op::Part,
+    parts::{BeforeStart, PartSet},
+};
+
+use super::{Attempt, Machine, NEVER, Phase, Thing, launch_of, spec_of};
+
+impl Machine {
+    pub(super) fn process(
+        &mut self,
+        now_ns: u64,
+        alloc: &std::sync::Arc<Allocation>,
+        index: u16,
+        action: &Action,
+    ) -> Result<Outcome, String> {
+        let (group, task) = spec_of(alloc, index)?;
+        let verb = &action.verb;
+        match verb {
+            Verb::Start { attempt } => {
+                let key = (alloc.id, index, *attempt);
+                if let Some(known) = self.attempts.get(&key) {
+                    return Ok(match known.phase {
+                        Phase::Live | Phase::Exited(_) | Phase::Lost => {
+                            Outcome::Started(launch_of(key, &action.inputs))
+                        }
+                        Phase::Tombstone => Outcome::Failed {
+                            class: FailureClass::Recoverable,
+                            why: "was cancelled".to_owned(),
+                        },
+                    });
+                }
+                self.may_start(alloc, group, task, index)?;
+                self.probes.start((alloc.id, index), task, &action.inputs)?;
+                if !self.begun.insert(key) {
+                    return Err(format!("attempt {attempt} of {}/{} starts twice", alloc.name(), task.name));
+                }
+                let run_for = task.config["run_for_ms"].as_u64().map(|ms| ms * 1_000_000);
+                let exit_code = task.config["exit_code"].as_i64().unwrap_or(0) as i32;
+                self.read_tokens(alloc.id, index);
+                let begun = Attempt { alloc: alloc.clone(), phase: Phase::Live, exit_code };
+                self.attempts.insert(key, begun);
+                self.living.insert(key, run_for.map_or(NEVER, |run_for| now_ns + run_for));
+                Ok(Outcome::Started(launch_of(key, &action.inputs)))
+            }
+            Verb::Recover { attempt } => {
+                let key = (alloc.id, index, *attempt);
+                if !self.remembers && !self.attempts.contains_key(&key) {
+                    let fence = Attempt { alloc: alloc.clone(), phase: Phase::Tombstone, exit_code: 0 };
+                    self.attempts.insert(key, fence);
+                    let why = "whether it ran is not known".to_owned();
+                    return Ok(Outcome::Recovered(Recovered::Lost { why }));
+                }
+                Ok(Outcome::Recovered(match self.attempts.get(&key).map(|known| &known.phase) {
+                    None => Recovered::NotStarted,
+                    Some(Phase::Tombstone) => Recovered::Lost { why: "it was cancelled".to_owned() },
+                    Some(Phase::Lost) => Recovered::Lost { why: "the supervisor died".to_owned() },
+                    Some(Phase::Live) => Recovered::Running,
+                    Some(Phase::Exited(result)) => Recovered::Exited(result.clone()),
+                }))
+            }
+            Verb::Stop { attempt, grace, .. } => {
+                let alloc = alloc.clone();
+                let fence = Attempt { alloc, phase: Phase::Tombstone, exit_code: 0 };
+                let key = (fence.alloc.id, index, *attempt);
+                let known = self.attempts.entry(key).or_insert(fence);
+                if known.phase == Phase::Live {
+                    // Some need their time to end, some never would.
+                    let stubborn = task.config["stubborn"].as_bool() == Some(true);
+                    let (after, code) = if stubborn { (grace.as_nanos(), 137) } else { (0, 130) };
+                    let at = now_ns + after.unsigned_abs();
+                    known.exit_code = code;
+                    let ends_at = self.living.entry(key).or_insert(at);
+                    *ends_at = at.min(*ends_at);
+                }
+                Ok(Outcome::Done(None))
+            }
+            Verb::Destroy { attempt } => {
+                let key = (alloc.id, index, *attempt);
+                let Some(known) = self.attempts.get_mut(&key) else { return Ok(Outcome::Done(None)) };
+                match known.phase {
+                    Phase::Live => {
+                        return Err(format!("{}/{} is destroyed while it lives", alloc.name(), task.name));
+                    }
+                    // The fence stays for a supervisor that comes late.
+                    Phase::Tombstone => {}
+                    Phase::Exited(_) | Phase::Lost if now_ns < self.late_until => {
+                        known.phase = Phase::Tombstone
+                    }
+                    Phase::Exited(_) | Phase::Lost => {
+                        self.attempts.remove(&key);
+                    }
+                }
+                Ok(Outcome::Done(None))
+            }
+            Verb::Signal { .. } => {
+                self.read_tokens(alloc.id, index);
+                self.probes.signal((alloc.id, index));
+                Ok(Outcome::Done(None))
+            }
+            Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Withdraw | Verb::Prestop { .. } => {
+                Err(format!("{verb:?} on a process"))
+            }
+        }
+    }
+
+    /// A process reads its tokens when it begins, and when it is signalled.
+    pub(super) fn read_tokens(&mut self, alloc: AllocId, index: u16) {
+        if let Some(tokens) = self.tokens.get_mut(&(alloc, index)) {
+            tokens.known = tokens.lying;
+        }
+    }
+
+    /// What must hold when a process starts.
+    fn may_start(&self, alloc: &Allocation, group: &Group, task: &Task, index: u16) -> Result<(), String> {
+        let name = || format!("{}/{}", alloc.name(), task.name);
+        let same_slot = |other: &Allocation| {
+            other.index == alloc.index && other.group == alloc.group && other.job_key == alloc.job_key
+        };
+        // A canary lives beside what its slot holds: promoted, while what it was made beside ends; given up, until it has ended
+        // itself, whatever follows in its slot, but for another canary.
+        let stands = |id: AllocId| self.canaries.contains(&id) && !self.promoted.contains(&id);
+        let beside = |one: &Allocation, other: &Allocation| {
+            let made_beside = self.canaries.contains(&one.id) && one.previous == Some(other.id);
+            made_beside || stands(one.id) && one.id != other.id && !stands(other.id)
+        };
+        if let Some((other, _)) = self.live().find(|((_, other, _), known)| {
+            let known = &known.alloc;
+            *other == index && same_slot(known) && !beside(alloc, known) && !beside(known, alloc)
+        }) {
+            return Err(format!("{} starts while {other:?} lives", name()));
+        }
+        let before_start =
+            PartSet::needed_by(task).rows().filter(|row| row.before_start != BeforeStart::Nothing);
+        let of_task = before_start.map(|row| Part::Task(index, row.part));
+        for part in [Part::Dir].into_iter().chain(of_task) {
+            let thing = Thing::Part(alloc.id, part);
+            if !self.things.contains(&thing) && !self.vanished.contains(&thing) {
+                return Err(format!("{} starts without {part:?}", name()));
+            }
+        }
+        let shared = |held: &Allocation| {
+            let mut ports = alloc.ports.values().map(|port| port.value);
+            ports.any(|port| held.ports.values().any(|held| held.value == port))
+        };
+        if let Some((_, other)) =
+            self.live().find(|((id, ..), known)| *id != alloc.id && shared(&known.alloc))
+        {
+            return Err(format!("{} starts with a port that {} has", name(), other.alloc.name()));
+        }
+        if self.forgotten.contains(&alloc.id) {
+            return Ok(());
+        }
+        for (other, spec) in (0..).zip(&group.tasks).filter(|(other, _)| *other != index) {
+            let of_other = (alloc.id, other, 0)..=(alloc.id, other, u32::MAX);
+            let began = self.begun.range(of_other).next().is_some();
+            let lives = self.lives(alloc.id, other);
+            let broken = match (task.lifecycle, spec.lifecycle) {
+                (Lifecycle::Poststop, Lifecycle::Poststop) => false,
+                (Lifecycle::Poststop, _) => lives,
+                (_, Lifecycle::Poststop) => began,
+                (Lifecycle::Prestart | Lifecycle::PrestartSidecar, _) => false,
+                (_, Lifecycle::Prestart) => lives || !began,
+                (_, Lifecycle::PrestartSidecar) => !began,
+                (Lifecycle::Poststart | Lifecycle::PoststartSidecar, Lifecycle::Main) => !began,
+                (_, _) => task.depends_on.iter().any(|on| on.task == spec.name) && !began,
+            };
+            if broken {
+                return Err(format!("{} starts out of order with {}", name(), spec.name));
+            }
+        }
+        Ok(())
+    }
+}
