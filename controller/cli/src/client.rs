@@ -331,9 +331,9 @@ pub struct EndFlags {
 
 impl EndFlags {
     /// As query parameters.
-    fn query(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+    fn query(self) -> Vec<(&'static str, &'static str)> {
         let flags = [("no_shutdown_delay", self.no_shutdown_delay), ("force", self.force)];
-        flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| (name, "true"))
+        flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| (name, "true")).collect()
     }
 }
 

@@ -108,8 +108,7 @@ impl Client {
     /// Stops an allocation; its job creates a replacement.
     pub async fn stop_alloc(&self, alloc: AllocId, ends: EndFlags) -> Result<u64> {
         let path = format!("/v1/allocation/{alloc}/stop");
-        let flags: Vec<_> = ends.query().collect();
-        self.change(self.to(Method::PUT, &path).query(&flags).json(&json!({}))).await
+        self.change(self.to(Method::PUT, &path).query(&ends.query()).json(&json!({}))).await
     }
 
     /// Executes a command in a running task.

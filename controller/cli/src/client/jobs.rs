@@ -65,8 +65,7 @@ impl Client {
 
     /// Deletes a job. Returns the index of the commit.
     pub async fn delete_job(&self, job: &JobKey, ends: EndFlags) -> Result<u64> {
-        let flags: Vec<_> = ends.query().collect();
-        self.change(self.deletion(job).query(&flags)).await
+        self.change(self.deletion(job).query(&ends.query())).await
     }
 
     /// The same, only if this is still the job's version.
@@ -83,8 +82,7 @@ impl Client {
     pub async fn stop_job(&self, job: &JobKey, ends: EndFlags) -> Result<JobChange> {
         let path = format!("/v1/job/{}", encode(&job.id));
         let request = self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)]);
-        let flags: Vec<_> = ends.query().collect();
-        self.ask(request.query(&flags)).await
+        self.ask(request.query(&ends.query())).await
     }
 
     /// Starts a job that was stopped.
