@@ -12,7 +12,7 @@ use crate::{
     policy::Owner,
     shared::volume::{Origin, VolumeIntent},
     turn::OpenTurn,
-    world::{JobEntry, World, poststop::PoststopScope},
+    world::{JobEntry, World, allocs::AllocEntry, poststop::PoststopScope},
 };
 
 impl World {
@@ -113,28 +113,38 @@ impl World {
     /// means all its allocations: with a deletion during the first readings, the request arrives before anything is
     /// stopped.
     fn skip_shutdown_delay(&mut self, open: &mut OpenTurn<'_>, of: &Ending) -> Reply {
-        let of_job = |key| self.allocs.of_job(key).map(|(id, _)| id).collect();
-        let (ids, all): (Vec<AllocId>, bool) = match of {
-            Ending::Job(key) => (of_job(key), self.jobs.get(key).is_some_and(JobEntry::is_stopped)),
-            Ending::Alloc(id) => (Vec::from([*id]), false),
-        };
-        let mut index = self.meta.index;
-        for id in ids {
-            let Some(entry) = self.allocs.get_mut(id) else { continue };
-            let durable = &entry.state.durable;
-            let ends = all || entry.spec.desired != Desired::Run;
-            if !ends || durable.no_shutdown_delay || has_ended(durable) {
-                continue;
-            }
+        let ids = self.ending(of, |entry| !entry.state.durable.no_shutdown_delay);
+        for id in &ids {
+            let Some(entry) = self.allocs.get_mut(*id) else { continue };
             entry.state.durable.no_shutdown_delay = true;
             entry.changed = true;
-            open.dirty.insert(Key::Alloc(id));
-            index = self.meta.index + 1;
+            open.dirty.insert(Key::Alloc(*id));
         }
-        if index != self.meta.index {
-            self.meta.index = index;
+        self.accept_change_of(&ids)
+    }
+
+    /// Allocations that are being stopped and have not ended, those that `concerns` selects.
+    pub(super) fn ending(&self, of: &Ending, concerns: impl Fn(&AllocEntry) -> bool) -> Vec<AllocId> {
+        let (ids, is_stopped): (Vec<AllocId>, bool) = match of {
+            Ending::Job(key) => {
+                let ids = self.allocs.of_job(key).map(|(id, _)| id).collect();
+                (ids, self.jobs.get(key).is_some_and(JobEntry::is_stopped))
+            }
+            Ending::Alloc(id) => (Vec::from([*id]), false),
+        };
+        let is_meant = |entry: &AllocEntry| {
+            let ends = is_stopped || entry.spec.desired != Desired::Run;
+            ends && !has_ended(&entry.state.durable) && concerns(entry)
+        };
+        ids.into_iter().filter(|id| self.allocs.get(*id).is_some_and(is_meant)).collect()
+    }
+
+    /// Accepts a request. It has its own index if it changed allocations.
+    pub(super) fn accept_change_of(&mut self, changed: &[AllocId]) -> Reply {
+        if !changed.is_empty() {
+            self.meta.index += 1;
         }
-        Reply::Accepted { index }
+        Reply::Accepted { index: self.meta.index }
     }
 
     pub(super) fn apply_set(

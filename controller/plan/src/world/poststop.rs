@@ -3,17 +3,14 @@
 //! In: a request to end stopping allocations, repeated or forced. Out: marked allocations, whose plan ends these tasks
 //! within their `kill_timeout`.
 
-use std_alloc::vec::Vec;
-
-use herdlet_api_types::{AllocId, alloc::Desired, job::Lifecycle};
+use herdlet_api_types::job::Lifecycle;
 
 use crate::{
     event::{Ending, Reply},
-    job::placed::has_ended,
     op::Key,
     state::TaskState,
     turn::OpenTurn,
-    world::{JobEntry, World, allocs::AllocEntry},
+    world::{World, allocs::AllocEntry},
 };
 
 /// Which poststop tasks a request ends.
@@ -33,29 +30,15 @@ impl World {
         of: &Ending,
         scope: PoststopScope,
     ) -> Reply {
-        let of_job = |key| self.allocs.of_job(key).map(|(id, _)| id).collect();
-        let (ids, is_stopped): (Vec<AllocId>, bool) = match of {
-            Ending::Job(key) => (of_job(key), self.jobs.get(key).is_some_and(JobEntry::is_stopped)),
-            Ending::Alloc(id) => (Vec::from([*id]), false),
-        };
-        let concerns = |entry: &AllocEntry| {
-            let durable = &entry.state.durable;
-            let ends = is_stopped || entry.spec.desired != Desired::Run;
+        let ids = self.ending(of, |entry| {
             let is_meant = scope == PoststopScope::All || has_begun_poststop(entry);
-            ends && is_meant && !durable.no_poststop && !has_ended(durable)
-        };
-        let mut index = self.meta.index;
-        for id in ids {
-            if self.allocs.get(id).is_some_and(concerns) {
-                self.write(open, id, |writer| writer.end_poststop());
-                open.dirty.insert(Key::Alloc(id));
-                index = self.meta.index + 1;
-            }
+            is_meant && !entry.state.durable.no_poststop
+        });
+        for id in &ids {
+            self.write(open, *id, |writer| writer.end_poststop());
+            open.dirty.insert(Key::Alloc(*id));
         }
-        if index != self.meta.index {
-            self.meta.index = index;
-        }
-        Reply::Accepted { index }
+        self.accept_change_of(&ids)
     }
 }
 
