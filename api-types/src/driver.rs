@@ -1,7 +1,7 @@
-//! Task drivers as other code sees them: their names, the schemas of their configs, their abilities, and the results of their operations.
+//! Task drivers as data: names, config schemas, capabilities, and results of their operations.
 //!
-//! Data only. A driver hands out its [`DriverInfo`]; manifests, the agent's config, the node's description and the registry read it.
-//! [`built_in`] is the only list of drivers. A new driver is added there.
+//! A driver returns its [`DriverInfo`]; manifests, the agent's config, the node's description and the registry read it.
+//! [`built_in`] is the only list of drivers. Add new drivers there.
 
 use core::fmt;
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -18,29 +18,29 @@ use crate::task::ExitResult;
 #[cfg(feature = "schema")]
 use crate::manifest::driver::{MockConfig, RawExecConfig};
 
-/// Name of the driver that runs processes of the machine.
+/// Name of the driver that runs tasks as processes of the machine.
 pub const RAW_EXEC: &str = "raw_exec";
 
-/// Name of the driver that pretends to run tasks.
+/// Name of the driver that simulates tasks.
 pub const MOCK: &str = "mock";
 
-/// What is known of a driver before anything is asked of it.
+/// The static description of a driver.
 #[cfg(feature = "schema")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct DriverInfo {
     /// Its name in job files.
     pub name: String,
-    /// Schema of a task's `config`.
+    /// The schema of a task's `config`.
     pub schema: Schema,
-    /// Schema of what the agent's config says about it (`drivers.NAME`); `enabled` is one of its keys.
+    /// The schema of its options in the agent's config (`drivers.NAME`); `enabled` is one of its keys.
     pub options: Schema,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
-    /// Attributes of a node where it is detected.
+    /// Attributes of a node on which it is detected.
     pub attributes: BTreeMap<String, String>,
 }
 
-/// What a driver can do (Nomad's `drivers.Capabilities`), and for whom.
+/// What a driver can do (Nomad's `drivers.Capabilities`), and which jobs may use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// It can send signals.
@@ -62,36 +62,36 @@ pub struct Capabilities {
 pub enum FsIsolation {
     /// All of it.
     None,
-    /// A directory tree that is prepared for it.
+    /// A directory tree prepared for the task.
     Chroot,
-    /// An image.
+    /// A container image.
     Image,
 }
 
-/// Whether a driver mounts volumes by itself.
+/// Whether a driver mounts volumes itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountSupport {
-    /// It can't: volumes are put into the task directory before the start.
+    /// No: the agent mounts volumes into the task directory before the start.
     None,
-    /// It can: it finds them in the task's mounts.
+    /// Yes: it mounts the task's `mounts`.
     All,
 }
 
 /// Whether the limits of a task are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limiting {
-    /// They mean nothing: its tasks are no processes.
+    /// Not enforced: its tasks are not processes.
     None,
-    /// By the agent's cgroups.
+    /// Enforced by the agent's cgroups.
     Cgroups,
 }
 
 /// Whether jobs of servers may use a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerJobs {
-    /// Never: servers are not told that it exists.
+    /// Never: it is not reported to servers.
     Never,
-    /// Only where the agent's config enables it.
+    /// Only if the agent's config enables it.
     WhereEnabled,
 }
 
@@ -104,63 +104,63 @@ pub struct DriverOptions {
     pub enabled: Option<bool>,
 }
 
-/// A network that a driver made for one task, for instance a container's.
+/// A network that a driver created for one task, for instance a container's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverNetwork {
     /// Its address.
     pub ip: String,
-    /// Ports as the task sees them, by label.
+    /// Ports inside the task, by label.
     pub port_map: BTreeMap<String, u16>,
-    /// Services in mode `auto` are registered with this address.
+    /// Whether services with address mode `auto` are registered with this address.
     pub auto_advertise: bool,
 }
 
-/// A driver's own note about an attempt, given back to it when the attempt is recovered.
+/// A driver's own state of an attempt, passed back to it when it recovers the attempt.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handle {
-    /// Version of the note's format, by the driver.
+    /// Version of the state's format, set by the driver.
     pub version: u32,
-    /// The note, opaque to everyone else.
+    /// The state, opaque to all others.
     pub state: Vec<u8>,
 }
 
-/// The note may hold anything, secrets too.
+/// Omits the state, which may hold secrets.
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Handle {{ version: {}, {} bytes }}", self.version, self.state.len())
     }
 }
 
-/// What became of an attempt.
+/// The state of a recovered attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
-    /// It never began; it is safe to start it.
+    /// It never started; it is safe to start.
     NotStarted,
-    /// Its process lives.
+    /// Its process runs.
     Running,
-    /// It ended.
+    /// It exited.
     Exited(ExitResult),
-    /// It is gone and nobody knows how it ended.
+    /// It is gone, and its exit is unknown.
     Lost {
         /// Why.
         why: String,
     },
 }
 
-/// How an operation failed, and what may be done about it.
+/// The class of an operation's failure, which determines the reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// It may work later: tried again with growing delays.
+    /// A later retry may succeed: retried with growing delays.
     Retry,
-    /// It will not work as specified: the task fails, or its restart policy decides for a start.
+    /// It can't succeed as specified: the task fails, or for a start its restart policy decides.
     Fatal,
-    /// As `Fatal`, for a start: there is no such program.
+    /// Like `Fatal`, for a start: the program does not exist.
     NoProgram,
-    /// A start failed in a way that the restart policy counts as an attempt.
+    /// A start failed, and the restart policy counts it as an attempt.
     Recoverable,
 }
 
-/// The drivers that are built into this program.
+/// The drivers built into this program.
 #[cfg(feature = "schema")]
 pub fn built_in() -> Vec<DriverInfo> {
     Vec::from([DriverInfo::raw_exec(), DriverInfo::mock()])
@@ -168,7 +168,7 @@ pub fn built_in() -> Vec<DriverInfo> {
 
 #[cfg(feature = "schema")]
 impl DriverInfo {
-    /// A driver whose tasks' `config` is a `C`, and whose options are an `O`.
+    /// Describes a driver whose tasks' `config` is a `C` and whose options are an `O`.
     pub fn of<C: JsonSchema, O: JsonSchema>(name: &str, capabilities: Capabilities) -> Self {
         Self {
             name: name.to_owned(),
@@ -192,7 +192,7 @@ impl DriverInfo {
         Self::of::<RawExecConfig, DriverOptions>(RAW_EXEC, capabilities)
     }
 
-    /// Pretended tasks.
+    /// Simulated tasks.
     pub fn mock() -> Self {
         let capabilities = Capabilities {
             signals: true,

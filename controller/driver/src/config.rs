@@ -1,4 +1,4 @@
-//! What a driver is told about an attempt: everything resolved, nothing to look up elsewhere.
+//! The description of an attempt that a driver receives. All values are resolved.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -24,12 +24,12 @@ pub struct AttemptId {
 }
 
 impl AttemptId {
-    /// The name of its record and its cgroup.
+    /// The name of the attempt's record and cgroup.
     pub fn name(&self) -> String {
         paths::attempt_name(&self.alloc, &self.task, self.attempt)
     }
 
-    /// Reads such a name back.
+    /// Parses such a name.
     pub fn parse(name: &str) -> Option<Self> {
         let (alloc, task, attempt) = paths::parse_attempt_name(name)?;
         Some(Self { alloc, task, attempt })
@@ -45,35 +45,35 @@ impl fmt::Display for AttemptId {
 /// Everything a driver needs to start one attempt. Strings are interpolated, paths absolute.
 #[derive(Clone)]
 pub struct TaskConfig {
-    /// Which attempt.
+    /// Its id.
     pub id: AttemptId,
-    /// Names of what it belongs to, for drivers that label things: `namespace`, `job`, `group`, `node`, ….
+    /// Names of the enclosing objects, for drivers that set labels: `namespace`, `job`, `group`, `node`, ….
     pub labels: BTreeMap<String, String>,
-    /// The whole environment, in the order it is given to the task. Holds secrets.
+    /// The whole environment, in the order the task receives it. Holds secrets.
     pub env: Vec<(String, String)>,
     /// The task's `config`. May hold secrets.
     pub config: serde_json::Value,
-    /// The user to run as; the agent's own where absent.
+    /// The user to run as; the agent's own if absent.
     pub user: Option<String>,
-    /// Names of the users who may write to what the tasks of the allocation share.
+    /// Names of the users who may write to the files that the tasks of the allocation share.
     pub users: Vec<String>,
-    /// Limits.
+    /// Resource limits.
     pub resources: Resources,
-    /// Where its files are.
+    /// Directories of its files.
     pub dirs: TaskDirs,
-    /// What to keep of its output.
+    /// How much of its output is kept.
     pub logs: Logs,
-    /// How it is stopped where a stop doesn't say.
+    /// How to stop it if a stop request does not specify it.
     pub kill: KillDefaults,
-    /// What a driver with [`MountSupport::All`](super::MountSupport::All) mounts.
+    /// Mounts for drivers with [`MountSupport::All`](super::MountSupport::All).
     pub mounts: Vec<Mount>,
-    /// Devices it gets.
+    /// Devices passed to the task.
     pub devices: Vec<Device>,
-    /// The network it joins; the machine's own where absent.
+    /// The network it joins; the machine's own if absent.
     pub network: Option<NetworkIsolation>,
-    /// Name resolution, where it isn't the machine's.
+    /// Name resolution; the machine's own if absent.
     pub dns: Option<Dns>,
-    /// Entries of the task's hosts file beside those of its own network.
+    /// Entries of the task's hosts file in addition to those of its own network.
     pub hosts: Vec<HostEntry>,
 }
 
@@ -88,50 +88,50 @@ impl fmt::Debug for TaskConfig {
     }
 }
 
-/// Where the files of a task are.
+/// Directories of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskDirs {
     /// The task's own directory.
     pub task: PathBuf,
     /// The directory that all tasks of the allocation share.
     pub shared: PathBuf,
-    /// Where its output goes.
+    /// The directory of its log files.
     pub logs: PathBuf,
-    /// What the names of its log files begin with, the task's name as a file name: `NAME.stdout.N`, `NAME.stderr.N`.
+    /// Prefix of its log files, the task's name as a file name: `NAME.stdout.N`, `NAME.stderr.N`.
     pub log_name: String,
 }
 
-/// How a task is stopped unless said otherwise.
+/// How a task is stopped by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KillDefaults {
-    /// Name of the signal; the driver's default where absent.
+    /// Name of the signal; the driver's default if absent.
     pub signal: Option<String>,
-    /// Time between signal and SIGKILL.
+    /// Time between the signal and SIGKILL.
     pub timeout: Duration,
 }
 
-/// Something to mount in the task.
+/// A mount in the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Path on the machine.
     pub host_path: PathBuf,
     /// Path in the task.
     pub task_path: PathBuf,
-    /// The task can't write to it.
+    /// Whether it is read-only for the task.
     pub readonly: bool,
-    /// How mounts made below it later are shared.
+    /// How mounts made below it later propagate.
     pub propagation: Propagation,
 }
 
-/// How mounts below a mount are shared between the machine and the task.
+/// How mounts below a mount propagate between the machine and the task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Propagation {
-    /// Not at all.
+    /// No propagation.
     #[default]
     Private,
-    /// The machine's appear in the task.
+    /// The machine's mounts appear in the task.
     HostToTask,
-    /// Both ways.
+    /// Both directions.
     Bidirectional,
 }
 
@@ -142,7 +142,7 @@ pub struct Device {
     pub host_path: PathBuf,
     /// Path in the task.
     pub task_path: PathBuf,
-    /// Of `r`, `w` and `m`.
+    /// A combination of `r`, `w` and `m`.
     pub permissions: String,
 }
 
@@ -151,7 +151,7 @@ pub struct Device {
 pub struct NetworkIsolation {
     /// Path of the network namespace.
     pub path: PathBuf,
-    /// The driver's own notes about it.
+    /// The driver's own notes about the network.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -175,10 +175,10 @@ pub struct HostEntry {
     pub names: Vec<String>,
 }
 
-/// A task's `config` as a driver's own type.
+/// Parses a task's `config` into the driver's own type.
 ///
 /// # Errors
-/// When it isn't one; of class `Fatal`, with Nomad's words.
+/// The config does not match the type. The class is `Fatal`, the text Nomad's.
 pub fn read_config<T: DeserializeOwned>(config: &serde_json::Value) -> DriverResult<T> {
     T::deserialize(config).map_err(|error| DriverError::fatal(format!("parse config: {error}")))
 }

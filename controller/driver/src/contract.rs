@@ -1,13 +1,13 @@
-//! The tests that every driver passes.
+//! Contract tests that every driver must pass.
 //!
-//! A driver joins with a [`Machine`], which says how to open it and what its tasks look like, and one line:
+//! To run them for a driver, implement [`Machine`], which opens the driver and describes its tasks, and add one line:
 //!
 //! ```ignore
 //! herdlet_driver::driver_contract!(#[tokio::test] Machines::of_this_kind());
 //! ```
 //!
-//! Each test runs on each of the machines that the expression makes. A driver is dropped and opened again where an agent crashes: it has to find
-//! everything again by the attempt's id, and by the handle that its start has returned, where that was stored.
+//! Each test runs on each machine the expression yields. To simulate an agent crash, a test drops the driver and opens it again:
+//! it must find everything by the attempt's id, and by the handle that its start returned, if that was stored.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "only tests see this")]
 
 mod crashes;
@@ -33,32 +33,32 @@ pub use life::{
 };
 pub use sessions::{commands_run_to_their_end, frames_in_and_out, signals_are_sent, usage_until_the_end};
 
-/// A machine on which a driver runs. It outlives the driver, as the real one outlives the agent.
+/// A machine on which a driver runs. It outlives the driver, as a real machine outlives the agent.
 pub trait Machine: Send + Sync {
-    /// The driver, as an agent opens it at its start. No other one is open.
+    /// Opens the driver, as an agent does at its start. No other instance is open.
     fn open(&self) -> Arc<dyn TaskDriver>;
 
-    /// The config of an attempt that behaves like this.
+    /// Returns the config of an attempt with this behaviour.
     fn task(&self, attempt: u32, behaviour: Behaviour) -> TaskConfig;
 
-    /// Waits until a started attempt has prepared itself to behave as it should.
+    /// Waits until a started attempt is ready to behave as specified.
     fn prepared<'m>(&'m self, config: &'m TaskConfig) -> BoxFuture<'m, ()>;
 
-    /// A command that behaves like this in an attempt that [runs on](Behaviour::RunsOn).
+    /// Returns a command with this behaviour for an attempt that [runs on](Behaviour::RunsOn).
     fn command(&self, command: Command) -> Vec<String>;
 
-    /// How the driver finds an attempt that an earlier agent has started.
+    /// How the driver finds an attempt that an earlier agent started.
     fn finds(&self) -> Finds;
 }
 
 /// What a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behaviour {
-    /// It runs until the signal of a stop, which ends it.
+    /// It runs until the stop signal ends it.
     RunsOn,
-    /// It runs on, and only SIGKILL ends it.
+    /// It keeps running until SIGKILL.
     IgnoresSignals,
-    /// It ends at once with this code.
+    /// It exits at once with this code.
     Ends(u8),
     /// It can't be started.
     FailsToStart,
@@ -67,22 +67,22 @@ pub enum Behaviour {
 /// What a command in a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// It writes `out` and ends with code 4.
+    /// It writes `out` and exits with code 4.
     Prints,
-    /// It repeats its input on its output and ends with its input.
+    /// It copies its input to its output and exits at the end of its input.
     Repeats,
 }
 
-/// How a driver finds an attempt again.
+/// How a driver finds an attempt after an agent restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finds {
     /// By its id alone.
     ById,
-    /// By the handle that its start has returned: without it the attempt is destroyed and lost.
+    /// By the handle that its start returned: without it the attempt is destroyed and counts as lost.
     ByHandle,
 }
 
-/// Runs each test of the contract as a test of its own, on each of the machines.
+/// Defines a test for each contract test, run on each of the machines.
 #[macro_export]
 macro_rules! driver_contract {
     (#[$test:meta] $machines:expr) => {
@@ -111,7 +111,7 @@ macro_rules! driver_contract {
     };
 }
 
-/// An agent with its driver.
+/// An agent and its driver.
 struct Agent {
     driver: Arc<dyn TaskDriver>,
     exits: BoxStream<'static, Exited>,
@@ -130,7 +130,7 @@ impl Agent {
         started
     }
 
-    /// Recovers an attempt with everything that an agent may have stored.
+    /// Recovers an attempt with all data an agent may have stored.
     async fn recover(&self, config: &TaskConfig, handle: Option<Handle>) -> DriverResult<Recovered> {
         let (id, config) = (config.id.clone(), Some(config.clone()));
         self.driver.recover(Recovery { id, config, handle, network: None }).await
@@ -152,12 +152,12 @@ impl Agent {
 /// An hour: no test waits for it.
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// The attempt of that number of the task that the tests are about.
+/// The id of this attempt of the task under test.
 pub fn attempt_id(attempt: u32) -> AttemptId {
     AttemptId { alloc: AllocId::from_hash([7; 16]), task: "contract".into(), attempt }
 }
 
-/// The end of an attempt that has ended.
+/// The exit of an ended attempt.
 fn exit_of(recovered: Recovered) -> ExitResult {
     match recovered {
         Recovered::Exited(exit) => exit,
@@ -165,7 +165,7 @@ fn exit_of(recovered: Recovered) -> ExitResult {
     }
 }
 
-/// An attempt that never began, or of which everything was removed. A ledger may remember for a while that it must not begin.
+/// Asserts that the attempt never started or was removed completely. A ledger may keep its fence for a while.
 fn assert_nothing_is_left(recovered: &Recovered) {
     assert!(matches!(recovered, Recovered::NotStarted | Recovered::Lost { .. }), "{recovered:?}");
 }

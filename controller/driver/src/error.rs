@@ -1,35 +1,35 @@
-//! How a driver call fails: what to do about it is in the class, what happened in the source.
+//! Errors of driver calls. The class determines the reaction; the source describes the cause.
 
 use herdlet_api_types::driver::FailureClass;
 use herdlet_base::error::in_full;
 
 use super::AttemptId;
 
-/// Whatever a driver's own modules fail with. Reads after "failed to".
+/// Any error of a driver's own modules. Its text follows "failed to".
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failed driver call. Reads after "failed to".
+/// A failed driver call. Its text follows "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// It may work later.
+    /// A later retry may succeed.
     #[error(transparent)]
     Retry(BoxError),
-    /// It won't work as specified.
+    /// It can't succeed as specified.
     #[error(transparent)]
     Fatal(BoxError),
-    /// There is no such program to start.
+    /// The program to start does not exist.
     #[error(transparent)]
     NoProgram(BoxError),
-    /// A start failed in a way that the task's restart policy counts as an attempt.
+    /// A start failed, and the task's restart policy counts it as an attempt.
     #[error(transparent)]
     Recoverable(BoxError),
-    /// There is no such attempt (Nomad's `task not found for given id`).
+    /// The attempt does not exist (Nomad's `task not found for given id`).
     #[error("find attempt {0}: there is none")]
     Gone(AttemptId),
-    /// The driver lacks the ability.
+    /// The driver does not support the operation.
     #[error("{ability} is not supported by this driver")]
     Unsupported {
-        /// What it lacks.
+        /// The unsupported operation.
         ability: &'static str,
     },
 }
@@ -55,7 +55,7 @@ impl DriverError {
         Self::Recoverable(source.into())
     }
 
-    /// What may be done about it.
+    /// The failure class, which determines the reaction.
     pub fn class(&self) -> FailureClass {
         match self {
             Self::Retry(_) => FailureClass::Retry,
@@ -65,18 +65,18 @@ impl DriverError {
         }
     }
 
-    /// Whether there is no such attempt: nothing is left to be done.
+    /// Whether the attempt does not exist, so nothing is left to do.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone(_))
     }
 
-    /// The whole story, causes included, as one line.
+    /// The error and all its causes on one line.
     pub fn why(&self) -> String {
         in_full(self)
     }
 }
 
-/// Whether an errno means that the machine lacks descriptors, memory or processes.
+/// Whether an errno means that the machine is out of descriptors, memory or processes.
 pub fn lacks(errno: i32) -> bool {
     [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN].contains(&errno)
 }

@@ -1,6 +1,6 @@
-//! Commands executed in a running task: the whole thing at once, or as a session with streams.
+//! Commands executed in a running task: run to completion, or as a session with streams.
 //!
-//! A session belongs to whoever holds it: dropping [`ExecSession`] ends the command.
+//! The holder of an [`ExecSession`] owns the command: dropping the session ends it.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use tokio::sync::mpsc;
 
 use super::{DriverError, DriverResult, ExitResult};
 
-/// How much of each output stream [`ExecOutcome`] keeps, in bytes: the last ones, as Nomad's script checks do.
+/// Limit of each output stream in [`ExecOutcome`], in bytes. The last bytes are kept, as in Nomad's script checks.
 pub const EXEC_OUTPUT_LEN_MAX: usize = 4096;
 
-/// How a command ended that ran to its end.
+/// The result of a command that ran to completion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecOutcome {
     /// The last bytes of its standard output.
     pub stdout: Vec<u8>,
     /// The last bytes of its standard error.
     pub stderr: Vec<u8>,
-    /// Code and signal.
+    /// Exit code and signal.
     pub exit: ExitResult,
 }
 
-/// A command to execute with its streams at hand.
+/// A command to execute as a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRequest {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// The size of the terminal it gets; none for pipes.
+    /// The size of its terminal; none for pipes.
     pub terminal: Option<TerminalSize>,
 }
 
@@ -51,17 +51,17 @@ impl Default for TerminalSize {
 pub struct ExecSession {
     /// Its standard input; dropping the sender closes it.
     pub stdin: mpsc::Sender<Vec<u8>>,
-    /// Its standard output, with a terminal all of its output. Ends at the end of the output.
+    /// Its standard output; with a terminal, all of its output. Ends at the end of the output.
     pub stdout: mpsc::Receiver<Vec<u8>>,
     /// Its standard error.
     pub stderr: mpsc::Receiver<Vec<u8>>,
     /// New sizes of its terminal.
     pub resize: mpsc::Sender<TerminalSize>,
-    /// How it ended. Dropping this ends it.
+    /// The exit of the command. Dropping this future ends the command.
     pub exit: BoxFuture<'static, DriverResult<ExitResult>>,
 }
 
-/// What goes into a session in raw form.
+/// An input frame of a session in raw form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecInput {
     /// Bytes for standard input.
@@ -72,7 +72,7 @@ pub enum ExecInput {
     Resize(TerminalSize),
 }
 
-/// What comes out of a session in raw form.
+/// An output frame of a session in raw form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecOutput {
     /// Bytes of standard output.
@@ -83,14 +83,14 @@ pub enum ExecOutput {
     Stderr(Vec<u8>),
     /// The end of standard error.
     StderrEnd,
-    /// The command ended; the last frame.
+    /// The command exited. This is the last frame.
     Exited(ExitResult),
 }
 
-/// Runs a session to its end without input and keeps the tail of its output. After `timeout` it is ended.
+/// Runs a session to completion without input and keeps the tail of its output. Ends the command after `timeout`.
 ///
 /// # Errors
-/// What the session fails with; a timeout is fatal.
+/// The errors of the session; a timeout is fatal.
 pub async fn run_to_end(session: ExecSession, timeout: Duration) -> DriverResult<ExecOutcome> {
     let ExecSession { stdin, mut stdout, mut stderr, resize, exit } = session;
     drop((stdin, resize));
@@ -112,11 +112,11 @@ async fn tail(pieces: &mut mpsc::Receiver<Vec<u8>>) -> Vec<u8> {
     kept
 }
 
-/// Drives a session by frames. Returns after the last frame was sent, or early when nobody reads any more (which ends the
-/// command). The end of `input` is no end of the session: a person may only be listening.
+/// Drives a session by frames. Returns after the last frame was sent, or early when the receiver of `output` is dropped, which
+/// ends the command. The end of `input` does not end the session: the client may still read output.
 ///
 /// # Errors
-/// What the session itself fails with.
+/// The errors of the session.
 pub async fn relay_frames(
     session: ExecSession,
     mut input: BoxStream<'static, ExecInput>,
@@ -129,7 +129,7 @@ pub async fn relay_frames(
             match frame {
                 ExecInput::Stdin(bytes) => {
                     if let Some(stdin) = &stdin {
-                        // A command that closed its input just doesn't hear us any more.
+                        // Fails if the command closed its input, which is not an error.
                         let _ = stdin.send(bytes).await;
                     }
                 }

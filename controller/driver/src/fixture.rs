@@ -1,4 +1,4 @@
-//! A driver for tests of what calls drivers. Runs nothing; what a test asks of it is given to it as functions.
+//! A driver for tests of code that calls drivers. It runs nothing; tests supply its behaviour as functions.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,20 +24,20 @@ pub struct StandIn {
     info: Arc<DriverInfo>,
     stats: Option<Box<Stats>>,
     exec: Option<Box<Exec>>,
-    /// What it says of itself.
+    /// Fingerprints it reports.
     pub fingerprints: Outlet<Fingerprint>,
-    /// What it says of attempts.
+    /// Exits it reports.
     pub exits: Outlet<Exited>,
 }
 
 impl StandIn {
-    /// A driver that describes itself so.
+    /// A driver with this description.
     pub fn new(info: DriverInfo) -> Self {
         let (fingerprints, exits) = (Outlet::default(), Outlet::default());
         Self { info: Arc::new(info), stats: None, exec: None, fingerprints, exits }
     }
 
-    /// Measures attempts so.
+    /// Sets the function that measures attempts.
     #[must_use]
     pub fn with_stats(
         self,
@@ -46,7 +46,7 @@ impl StandIn {
         Self { stats: Some(Box::new(stats)), ..self }
     }
 
-    /// Executes commands so.
+    /// Sets the function that executes commands.
     #[must_use]
     pub fn with_exec(
         self,
@@ -75,7 +75,7 @@ impl TaskDriver for StandIn {
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
         let fingerprints = self.fingerprints.stream();
-        // One without a description ends the stream.
+        // A fingerprint without a description ends the stream.
         fingerprints.take_while(|fingerprint| ready(!fingerprint.description.is_empty())).boxed()
     }
 

@@ -1,7 +1,7 @@
-//! Fencing: no attempt begins twice, and none begins after it was cancelled, whatever crashed in between.
+//! Fencing: no attempt starts twice, and none starts after it was cancelled, even across crashes.
 //!
-//! An attempt is claimed in a ledger when it begins, and only the first claim counts. A fence is a claim after which the attempt never begins.
-//! The kind of ledger depends on the driver:
+//! An attempt is claimed in a ledger when it starts, and only the first claim counts. A fence is a claim that prevents the
+//! attempt from ever starting. The kind of ledger depends on the driver:
 //!
 //! | kind | a claim | a fence | how it is found again |
 //! | --- | --- | --- | --- |
@@ -9,7 +9,7 @@
 //! | a unique name | the engine makes a container of the attempt's name | a container of that name that never runs | by the name |
 //! | a plugin | the plugin's start returns a handle, which is stored | the plugin's destroy, by the attempt's id | by the handle; without it the attempt is destroyed and lost |
 //!
-//! The claim itself belongs to a driver's start. What all drivers have in common is what follows from a ledger: [`recover_by`].
+//! A driver's start makes the claim. [`recover_by`] is the recovery logic that all ledgers share.
 
 use std::{collections::BTreeSet, sync::OnceLock};
 
@@ -17,27 +17,27 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::{AttemptId, DriverResult, Recovered};
 
-/// Knows which attempts were claimed.
+/// Knows which attempts are claimed.
 pub trait Ledger: Send + Sync {
-    /// What it keeps of a claimed attempt.
+    /// The ledger's data about a claimed attempt.
     type Entry: Send;
 
-    /// What it knows of an attempt.
+    /// Looks up the claim of an attempt.
     fn find<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<Claim<Self::Entry>>>;
 
-    /// Keeps an attempt that nobody has claimed from ever beginning. What was known of it before.
+    /// Fences an unclaimed attempt, so that it never starts. Returns the claim as it was before.
     fn fence<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<Claim<Self::Entry>>>;
 
-    /// Whether an attempt that is not in the ledger may have begun all the same.
+    /// Whether an attempt without an entry may have started nevertheless.
     fn may_have_begun(&self, id: &AttemptId) -> bool;
 
-    /// Whether something runs of an attempt that is not in the ledger.
+    /// Whether processes of an attempt without an entry run.
     fn is_running<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<bool>> {
         let _ = id;
         async { Ok(false) }.boxed()
     }
 
-    /// Ends whatever may run of an attempt that is not in the ledger, or was fenced.
+    /// Kills all processes of an attempt that has no entry or was fenced.
     fn end<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<()>> {
         let _ = id;
         async { Ok(()) }.boxed()
@@ -47,15 +47,15 @@ pub trait Ledger: Send + Sync {
 /// The state of an attempt's claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim<E> {
-    /// Nobody has claimed it.
+    /// Unclaimed.
     Free,
-    /// It was cancelled before it began.
+    /// Cancelled before it started.
     Fenced,
-    /// It was begun.
+    /// Started.
     Taken(E),
 }
 
-/// The attempts that an earlier agent may have begun.
+/// The attempts that an earlier agent may have started.
 #[derive(Debug, Default)]
 pub struct Earlier(OnceLock<BTreeSet<AttemptId>>);
 
@@ -65,16 +65,16 @@ impl Earlier {
         let _ = self.0.set(known.clone());
     }
 
-    /// Whether an attempt is one of them; any may be while nobody has said which are.
+    /// Whether an attempt is one of them. Always true until [`set`](Self::set) is called.
     pub fn has(&self, id: &AttemptId) -> bool {
         self.0.get().is_none_or(|known| known.contains(id))
     }
 }
 
-/// What became of an attempt that its driver does not follow yet. `take_over` answers for one that was claimed.
+/// Determines the state of an attempt that its driver does not supervise yet. `take_over` handles a claimed attempt.
 ///
 /// # Errors
-/// What the ledger or `take_over` fails with; nothing is decided then.
+/// The errors of the ledger and of `take_over`; nothing is decided then.
 pub async fn recover_by<L, F>(
     ledger: &L,
     id: &AttemptId,

@@ -1,15 +1,16 @@
-//! What every task driver can do: Nomad's whole driver contract (`plugins/drivers/driver.go`) as one object-safe trait.
+//! The contract of task drivers: Nomad's driver interface (`plugins/drivers/driver.go`) as one object-safe trait.
 //!
-//! In: attempts, described by [`TaskConfig`]. Out: what became of them. A driver knows no planner, no policy and no
-//! allocation beyond the id; whether something is to be done was decided elsewhere, here is only how.
+//! In: attempts, described by [`TaskConfig`]. Out: their results. A driver knows no planner and no policy, and of an allocation
+//! only its id. It executes; the planner decides.
 //!
-//! A driver finds an attempt by its id: its record, cgroup or container are named by functions of [`AttemptId`]. So a crash between a
-//! start and the moment at which its result is stored loses nothing, and every call below is safe to repeat. Where a driver can't do that
-//! (an external plugin), it hands out a [`Handle`]; an attempt whose handle was lost is destroyed by its id and counts as lost.
+//! A driver finds an attempt by its id: functions of [`AttemptId`] name its record, cgroup or container. So a crash between a
+//! start and the moment its result is stored loses nothing, and every call below can be repeated safely. A driver that can't do
+//! that (an external plugin) returns a [`Handle`]. If the handle of an attempt is lost, the attempt is destroyed by its id and
+//! counts as lost.
 //!
-//! - [`TaskDriver`]: the contract. `contract` in the fixtures is its test suite, which every driver passes.
-//! - [`Ledger`]: how drivers keep an attempt from beginning twice, or after it was cancelled.
-//! - [`Registry`]: the drivers of an agent, how each of them is, and what they report.
+//! - [`TaskDriver`]: the contract. The fixture module `contract` is its test suite, which every driver passes.
+//! - [`Ledger`]: how a driver prevents an attempt from starting twice, or after it was cancelled.
+//! - [`Registry`]: the agent's drivers, their health and their reports.
 #![warn(missing_docs)]
 
 mod config;
@@ -55,50 +56,51 @@ pub use outlet::Outlet;
 pub use registry::{DriverNews, Entries, Entry, Registry};
 pub use stats::{CpuUsage, MemoryUsage, Usage, follow_stats};
 
-/// What a driver call gives back.
+/// The result of a driver call.
 pub type DriverResult<T> = Result<T, DriverError>;
 
 /// A task driver.
 ///
-/// All calls may come concurrently; calls about one attempt come from one place, so at most one of start, stop, recover
-/// and destroy is under way for it. A call is not cancelled by dropping its future where it changes something.
+/// Calls may be concurrent. One caller handles an attempt, so at most one of start, stop, recover and destroy runs for it at a
+/// time. Dropping the future of a call that changes something does not cancel the call.
 pub trait TaskDriver: Send + Sync + 'static {
-    /// Its name, the schema of its tasks' config, what it can do. The same for as long as it lives.
+    /// The driver's name, the schema of its tasks' config, and its capabilities. Constant for the lifetime of the driver.
     fn info(&self) -> Arc<DriverInfo>;
 
-    /// Its health and attributes: the present state at once, then every change.
+    /// The driver's health and attributes: the current state first, then every change.
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint>;
 
-    /// The ends of main processes, each once for each instance of the driver that has started or recovered the attempt. One reader
-    /// at a time; a later one goes on where the earlier one stopped.
+    /// Exits of main processes. Each driver instance that started or recovered an attempt reports its exit once. One reader at a
+    /// time; a later reader continues where the earlier one stopped.
     fn exits(&self) -> BoxStream<'static, Exited>;
 
-    /// Names the attempts that an earlier agent may have begun, as the stored state says. An attempt that is not among them is this
+    /// Sets the attempts that an earlier agent may have started, according to the stored state. All other attempts are this
     /// agent's own. Called once, before any attempt is recovered.
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
         let _ = known;
     }
 
-    /// Starts an attempt; done when its process runs. Starting an attempt that has already begun adopts it.
+    /// Starts an attempt and returns when its process runs. If the attempt has already started, adopts it.
     fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>>;
 
-    /// Finds out what became of an attempt and takes care of it again if it runs: what can be repaired without touching the task is.
+    /// Determines the state of an attempt and resumes supervising it if it runs. Repairs what can be repaired without touching
+    /// the task.
     fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>>;
 
-    /// Asks the attempt to end, ends it by force after the grace, returns when nothing of it runs any more. Fences an
-    /// attempt that never began. Stopping an ended or unknown attempt is no error.
+    /// Sends the stop signal, kills the attempt after the grace period, and returns when none of its processes runs. Fences an
+    /// attempt that never started. Stopping an ended or unknown attempt is not an error.
     fn stop<'a>(&'a self, id: &'a AttemptId, how: StopRequest) -> BoxFuture<'a, DriverResult<()>>;
 
-    /// Removes all that an ended attempt left. An attempt that still runs is an error unless `leftover` says to kill it;
-    /// an unknown one is none.
+    /// Removes everything an ended attempt left. Destroying a running attempt is an error unless `leftover` is
+    /// [`Leftover::Kill`]; destroying an unknown attempt is not.
     fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>>;
 
-    /// The attempts of which this driver finds something on the machine, whoever started them.
+    /// Lists the attempts of which this driver finds traces on the machine, whichever agent started them.
     fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
         async { Ok(Vec::new()) }.boxed()
     }
 
-    /// What the attempt uses, every `interval`. The stream ends with the attempt. Consume it through [`follow_stats`].
+    /// Measures the attempt's usage every `interval`. The stream ends with the attempt. Consume it through [`follow_stats`].
     fn stats<'a>(
         &'a self,
         id: &'a AttemptId,
@@ -108,7 +110,7 @@ pub trait TaskDriver: Send + Sync + 'static {
         unsupported("statistics")
     }
 
-    /// What else happens to attempts. One reader at a time; a later one goes on where the earlier one stopped.
+    /// Other events of attempts. One reader at a time; a later reader continues where the earlier one stopped.
     fn events(&self) -> BoxStream<'static, TaskEvent> {
         stream::pending().boxed()
     }
@@ -119,7 +121,7 @@ pub trait TaskDriver: Send + Sync + 'static {
         unsupported("sending signals")
     }
 
-    /// Runs a command in the attempt to its end and keeps the tail of its output; for checks, `prestop` and scripts.
+    /// Runs a command in the attempt to completion and keeps the tail of its output; used by checks, `prestop` and scripts.
     fn exec<'a>(
         &'a self,
         id: &'a AttemptId,
@@ -133,7 +135,7 @@ pub trait TaskDriver: Send + Sync + 'static {
         .boxed()
     }
 
-    /// Runs a command in the attempt with its streams at hand: the high-level form.
+    /// Runs a command in the attempt and returns its streams: the high-level form.
     fn exec_streaming<'a>(
         &'a self,
         id: &'a AttemptId,
@@ -143,8 +145,8 @@ pub trait TaskDriver: Send + Sync + 'static {
         unsupported("executing commands")
     }
 
-    /// The raw form of the same: frames in, frames out, returns after the exit was sent. A driver that passes frames on
-    /// (a plugin) implements this one; for all others it is built on [`TaskDriver::exec_streaming`].
+    /// The raw form of [`TaskDriver::exec_streaming`]: takes and sends frames, returns after the exit frame was sent. A driver
+    /// that forwards frames (a plugin) implements this method; for others the default builds on `exec_streaming`.
     fn exec_frames<'a>(
         &'a self,
         id: &'a AttemptId,
@@ -164,23 +166,23 @@ fn unsupported<'a, T: Send + 'a>(ability: &'static str) -> BoxFuture<'a, DriverR
     async move { Err(DriverError::Unsupported { ability }) }.boxed()
 }
 
-/// What a driver says of itself.
+/// A driver's report about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Whether it works.
     pub health: Health,
-    /// Why, for people.
+    /// The reason, for people.
     pub description: String,
-    /// Node attributes beside those of its [`DriverInfo`].
+    /// Node attributes in addition to those of the [`DriverInfo`].
     pub attributes: BTreeMap<String, String>,
 }
 
 /// Whether a driver works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// What it needs isn't there.
+    /// Its prerequisites are missing.
     Undetected,
-    /// What it needs is there and does not work.
+    /// Its prerequisites are present, but it does not work.
     Unhealthy,
     /// It works.
     Healthy,
@@ -189,29 +191,29 @@ pub enum Health {
 /// A started attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Started {
-    /// What the driver wants to be given back to recover the attempt; none where the id is enough.
+    /// State that the driver needs to recover the attempt; none if the id is enough.
     pub handle: Option<Handle>,
-    /// The address at which the task is reached, where the driver gave it one.
+    /// The task's address, if the driver assigned one.
     pub network: Option<DriverNetwork>,
 }
 
 /// Which attempt to recover.
 #[derive(Debug)]
 pub struct Recovery {
-    /// Which.
+    /// Its id.
     pub id: AttemptId,
-    /// How it was started, as far as it is still known. Without it commands can't be executed in the attempt.
+    /// The config it was started with, if still known. Without it, commands can't be executed in the attempt.
     pub config: Option<TaskConfig>,
-    /// What [`Started::handle`] was.
+    /// The value of [`Started::handle`].
     pub handle: Option<Handle>,
-    /// What [`Started::network`] was.
+    /// The value of [`Started::network`].
     pub network: Option<DriverNetwork>,
 }
 
 /// How to stop an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopRequest {
-    /// Name of the signal that asks it to end; the driver's default where absent.
+    /// Name of the stop signal; the driver's default if absent.
     pub signal: Option<String>,
     /// Time between that signal and SIGKILL.
     pub grace: Duration,
@@ -220,43 +222,43 @@ pub struct StopRequest {
 /// What to do with processes that still run when an attempt is destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftover {
-    /// A running main process is an error; what else is left is killed.
+    /// A running main process is an error; other processes are killed.
     MainMustBeGone,
-    /// Everything is killed.
+    /// All processes are killed.
     Kill,
 }
 
 /// The end of an attempt's main process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exited {
-    /// Which attempt.
+    /// Its id.
     pub id: AttemptId,
     /// How it ended.
     pub result: ExitResult,
 }
 
-/// Something happened to an attempt that is no end of it.
+/// An event of an attempt other than its exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// Something of it was taken away, or its driver has lost sight of it: it is to be recovered.
+    /// Part of the attempt was removed, or the driver lost track of it: the attempt must be recovered.
     Drift {
-        /// Which attempt.
+        /// The attempt.
         id: AttemptId,
     },
-    /// Something of it was not as it should be, and was put right without touching its processes.
+    /// Part of the attempt was wrong, and was repaired without touching its processes.
     Repaired {
-        /// Which attempt.
+        /// The attempt.
         id: AttemptId,
-        /// What kind of thing, for instance `cgroup`.
+        /// The kind of object, for instance `cgroup`.
         kind: &'static str,
         /// What was wrong, for instance `its cgroup was gone`.
         what: String,
     },
-    /// A sentence for people.
+    /// A message for people.
     Message {
-        /// Which attempt.
+        /// The attempt.
         id: AttemptId,
-        /// The sentence.
+        /// The text.
         message: String,
     },
 }

@@ -1,6 +1,6 @@
-//! Limits of tasks, the controllers that enforce them, and a warning about limits that this machine can't enforce.
+//! Resource limits of tasks, the cgroup controllers that enforce them, and warnings about limits this machine can't enforce.
 //!
-//! In: a task's resources and config, the controllers that are missing. Out: numbers, a sentence for users. Nothing is enforced here.
+//! In: a task's resources and config, the missing controllers. Out: numbers, warnings for users. Nothing is enforced here.
 
 use std::collections::BTreeSet;
 
@@ -11,25 +11,25 @@ use herdlet_api_types::{
 };
 
 const MIB: u64 = 1024 * 1024;
-/// What the kernel accepts as v1 `cpu.shares`.
+/// The range the kernel accepts as v1 `cpu.shares`.
 pub const CPU_SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
 
-/// What a v1 or v2 controller is for.
+/// A v1 or v2 cgroup controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Controller {
     /// Memory limits and counters.
     Memory,
     /// Shares of processor time.
     Cpu,
-    /// How many processes there are.
+    /// Number of processes.
     Pids,
 }
 
 impl Controller {
-    /// All of them.
+    /// All controllers.
     pub const ALL: [Self; 3] = [Self::Memory, Self::Cpu, Self::Pids];
 
-    /// As the kernel calls it.
+    /// The kernel's name of the controller.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -39,21 +39,21 @@ impl Controller {
     }
 }
 
-/// Limits of one attempt. Nothing written means no limit.
+/// Limits of one attempt. `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Beyond this many bytes the task is killed.
+    /// The task is killed above this many bytes.
     pub memory_bytes: Option<u64>,
-    /// Up to this many bytes its memory is the last to be reclaimed.
+    /// Memory up to this many bytes is reclaimed last.
     pub memory_low_bytes: Option<u64>,
     /// Share of processor time, in v1 units (1024 is the kernel's default).
     pub cpu_shares: Option<u64>,
-    /// At this many processes and threads no further one begins.
+    /// Maximum number of processes and threads.
     pub processes: Option<u64>,
 }
 
 impl Limits {
-    /// Nomad's reading of a task's resources: `memory_max` is the limit and `memory` the reservation; without `memory_max`,
+    /// Interprets a task's resources as Nomad does: `memory_max` is the limit and `memory` the reservation; without `memory_max`,
     /// `memory` is the limit. MHz are shares.
     pub fn of(resources: &Resources) -> Self {
         let bytes = |mib: u64| mib.saturating_mul(MIB);
@@ -68,7 +68,7 @@ impl Limits {
         }
     }
 
-    /// Whether this controller has anything to do.
+    /// Whether these limits need this controller.
     pub fn needs(&self, controller: Controller) -> bool {
         match controller {
             Controller::Memory => self.memory_bytes.is_some() || self.memory_low_bytes.is_some(),
@@ -78,7 +78,7 @@ impl Limits {
     }
 }
 
-/// Controllers that are missing, and the longest time that tasks get to end.
+/// The missing controllers, and the agent's maximum `kill_timeout`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ineffective {
     missing: BTreeSet<Controller>,
@@ -86,34 +86,34 @@ pub struct Ineffective {
 }
 
 impl Ineffective {
-    /// Without these controllers.
+    /// A machine that lacks these controllers.
     pub fn without(missing: BTreeSet<Controller>) -> Self {
         Self { missing, max_kill_timeout: None }
     }
 
-    /// With the longest `kill_timeout` that a task gets; none: any.
+    /// Sets the agent's maximum `kill_timeout`; `None` means no maximum.
     #[must_use]
     pub fn with_max_kill_timeout(self, max_kill_timeout: Option<Duration>) -> Self {
         Self { max_kill_timeout, ..self }
     }
 
-    /// The longest `kill_timeout` that a task gets.
+    /// The agent's maximum `kill_timeout`.
     pub fn max_kill_timeout(&self) -> Option<Duration> {
         self.max_kill_timeout
     }
 
-    /// The same, as the kernel calls the controllers.
+    /// The kernel's names of the missing controllers.
     pub fn names(&self) -> Vec<String> {
         self.missing.iter().map(|controller| controller.name().to_owned()).collect()
     }
 
-    /// The reverse of [`names`](Self::names); other names are ignored.
+    /// The inverse of [`names`](Self::names); unknown names are ignored.
     pub fn named(names: &[String]) -> Self {
         let is_named = |controller: &Controller| names.iter().any(|name| name == controller.name());
         Self::without(Controller::ALL.into_iter().filter(is_named).collect())
     }
 
-    /// Warnings about what these jobs say and what does not hold here as it is written: limits without a controller, a `kill_timeout`
+    /// Warnings about settings of these jobs that have no effect here as written: limits without a controller, a `kill_timeout`
     /// above the agent's maximum.
     pub fn warnings<'j>(&self, jobs: impl IntoIterator<Item = &'j Job>) -> Vec<String> {
         let jobs: Vec<&Job> = jobs.into_iter().collect();
@@ -154,7 +154,7 @@ impl Ineffective {
     }
 }
 
-/// As jobs write it.
+/// The key of the limit in job files.
 fn key(controller: Controller) -> &'static str {
     match controller {
         Controller::Memory => "memory",

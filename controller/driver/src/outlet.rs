@@ -1,7 +1,7 @@
-//! What a driver reports, on its way to the agent.
+//! The queue of a driver's reports to the agent.
 //!
-//! In: items, from wherever the driver learns of them. Out: one stream at a time. Nothing is lost between two readers: what the first did not
-//! take is the second's.
+//! In: reports, from any part of the driver. Out: one stream at a time. Nothing is lost between two readers: the second receives
+//! what the first did not take.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use futures_util::{
 };
 use tokio::sync::{Mutex, mpsc};
 
-/// Room for what the agent has not taken yet: the ends of a thousand tasks at once don't wait for one another.
+/// Capacity of the queue, so that the exits of a thousand tasks at once don't wait for each other.
 const ROOM: usize = 1_024;
 
 /// A bounded queue with one reader at a time.
@@ -24,16 +24,16 @@ pub struct Outlet<T> {
 impl<T: Send + 'static> Outlet<T> {
     /// Adds an item. Waits while the queue is full.
     pub async fn send(&self, item: T) {
-        // The receiver lives as long as this.
+        // The send can't fail: `self` holds the receiver.
         let _ = self.sender.send(item).await;
     }
 
-    /// Adds an item, unless the queue is full. Whether it was added.
+    /// Adds an item unless the queue is full. Returns whether it was added.
     pub fn try_send(&self, item: T) -> bool {
         self.sender.try_send(item).is_ok()
     }
 
-    /// The items that nobody has taken yet, and all later ones. A second stream waits until the first is dropped.
+    /// Streams the items not taken yet, and all later ones. A second stream waits until the first is dropped.
     pub fn stream(&self) -> BoxStream<'static, T> {
         let receiver = Arc::clone(&self.receiver);
         let opened = async move { receiver.lock_owned().await };

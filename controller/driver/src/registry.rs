@@ -1,7 +1,7 @@
-//! The drivers of this agent by name, and how each of them is.
+//! The drivers of this agent by name, and their health.
 //!
-//! In: drivers that come and go, what they say of themselves. Out: drivers to call; a table that is replaced whenever something of it
-//! changes, so that each user of drivers follows one watch.
+//! In: drivers that are added and removed, their fingerprints. Out: drivers to call; a table that is replaced at every change, so
+//! that each user of drivers follows one watch.
 
 mod follow;
 #[cfg(test)]
@@ -20,47 +20,47 @@ pub use follow::DriverNews;
 
 use super::{Availability, Fingerprint, Health, TaskDriver};
 
-/// The drivers of this agent. Clones are one.
+/// The drivers of this agent. Clones share the state.
 #[derive(Clone)]
 pub struct Registry {
     entries: Arc<watch::Sender<Arc<Entries>>>,
 }
 
-/// All drivers at one moment.
+/// A snapshot of all drivers.
 #[derive(Clone, Default)]
 pub struct Entries {
     present: BTreeMap<String, Entry>,
-    /// Names of drivers that were removed and have not come back.
+    /// Names of drivers that were removed and not added again.
     departed: BTreeSet<String>,
 }
 
-/// A driver, and what is known of it.
+/// A driver and its state.
 #[derive(Clone)]
 pub struct Entry {
     /// The driver.
     pub driver: Arc<dyn TaskDriver>,
     /// Its name, schema and abilities.
     pub info: Arc<DriverInfo>,
-    /// Whether the agent's config offers it.
+    /// Whether the agent's config enables it.
     pub availability: Availability,
-    /// What it has said of itself last; none before it has said anything.
+    /// Its last fingerprint; none before the first.
     pub fingerprint: Option<Fingerprint>,
 }
 
 impl Registry {
-    /// No drivers.
+    /// An empty registry.
     pub fn new() -> Self {
         Self { entries: Arc::new(watch::Sender::new(Arc::default())) }
     }
 
-    /// The same with one more driver, which is offered.
+    /// Adds an enabled driver.
     #[must_use]
     pub fn with(self, driver: Arc<dyn TaskDriver>) -> Self {
         self.insert(driver, Availability::Enabled);
         self
     }
 
-    /// Adds a driver under its own name; one of the same name is replaced.
+    /// Adds a driver under its own name; replaces a driver of the same name.
     pub fn insert(&self, driver: Arc<dyn TaskDriver>, availability: Availability) {
         let info = driver.info();
         self.change(|entries| {
@@ -70,7 +70,7 @@ impl Registry {
         });
     }
 
-    /// Removes a driver that is no longer there. Its tasks wait until it comes back.
+    /// Removes a driver that has gone away. Its tasks wait until it is added again.
     pub fn remove(&self, name: &str) {
         self.change(|entries| {
             if entries.present.remove(name).is_some() {
@@ -79,7 +79,7 @@ impl Registry {
         });
     }
 
-    /// All drivers, now and whenever anything of them has changed.
+    /// Watches all drivers.
     pub fn watch(&self) -> watch::Receiver<Arc<Entries>> {
         self.entries.subscribe()
     }
@@ -89,12 +89,12 @@ impl Registry {
         self.entries.borrow().get(name).map(|entry| Arc::clone(&entry.driver))
     }
 
-    /// All drivers as they are now.
+    /// The current snapshot of all drivers.
     pub fn entries(&self) -> Arc<Entries> {
         Arc::clone(&self.entries.borrow())
     }
 
-    /// What a driver says of itself from now on. Nothing where it was replaced or removed meanwhile.
+    /// Sets the fingerprint of a driver. Does nothing if the driver was replaced or removed meanwhile.
     pub fn set_fingerprint(&self, driver: &Arc<dyn TaskDriver>, fingerprint: Fingerprint) {
         let name = &driver.info().name;
         self.entries.send_if_modified(|entries| {
@@ -118,17 +118,17 @@ impl Entries {
         self.present.get(name)
     }
 
-    /// All of them, by name.
+    /// All present drivers, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.present.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// The attributes that drivers give the node now.
+    /// The node attributes that ready drivers contribute.
     pub fn attributes(&self) -> BTreeMap<String, String> {
         self.present.values().flat_map(Entry::attributes).collect()
     }
 
-    /// The drivers that tasks have to wait for, and why. One that the config turns off is not awaited: its tasks fail.
+    /// The drivers that tasks have to wait for, with the reason. Disabled drivers are not included: their tasks fail.
     pub fn away(&self) -> BTreeMap<String, String> {
         let departed = self.departed.iter().map(|name| (name.clone(), "it is gone".to_owned()));
         let unwell = self.present.iter().filter_map(|(name, entry)| Some((name.clone(), entry.trouble()?)));
@@ -137,7 +137,7 @@ impl Entries {
 }
 
 impl Entry {
-    /// Why it can't start tasks now, where that may change.
+    /// Why it can't start tasks now, if that may change.
     fn trouble(&self) -> Option<String> {
         match (self.availability, &self.fingerprint) {
             (Availability::Disabled, _) => None,
@@ -150,13 +150,13 @@ impl Entry {
         }
     }
 
-    /// Whether the config offers it, and it is there and works.
+    /// Whether the config enables it and it is healthy.
     pub fn is_ready(&self) -> bool {
         let is_healthy = self.fingerprint.as_ref().is_some_and(|known| known.health == Health::Healthy);
         is_healthy && self.availability == Availability::Enabled
     }
 
-    /// The attributes that it gives the node now.
+    /// The node attributes that it contributes; none unless it is ready.
     pub fn attributes(&self) -> BTreeMap<String, String> {
         let Some(fingerprint) = self.fingerprint.as_ref().filter(|_| self.is_ready()) else {
             return BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What a task uses, and how to keep reading it.
+//! Resource usage of a task, and how to follow it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use super::{AttemptId, DriverError, DriverResult, FailureClass, TaskDriver};
 
 /// The first wait after a statistics stream failed or closed; doubles up to [`REARM_DELAY_MAX`].
 const REARM_DELAY_MIN: Duration = Duration::from_secs(1);
-/// The longest wait. A task lives for months, a broken driver should not be asked a million times meanwhile.
+/// The longest wait. It limits how often a broken driver is called while a task runs for months.
 const REARM_DELAY_MAX: Duration = Duration::from_secs(120);
 
-/// What a task uses at one moment. `None` means that the machine does not measure it.
+/// Resource usage of a task at one moment. `None` means that the machine does not measure the value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Usage {
     /// When it was measured.
@@ -39,11 +39,11 @@ pub struct MemoryUsage {
     pub swap: Option<u64>,
     /// Files mapped into memory.
     pub mapped_file: Option<u64>,
-    /// All that counts against the limit.
+    /// All memory that counts against the limit.
     pub usage: Option<u64>,
-    /// The most that `usage` ever was.
+    /// The maximum of `usage` so far.
     pub usage_max: Option<u64>,
-    /// Used by the kernel on the task's behalf.
+    /// Memory the kernel uses on the task's behalf.
     pub kernel: Option<u64>,
 }
 
@@ -58,9 +58,9 @@ pub struct CpuUsage {
     pub user_percent: f64,
     /// The same in the kernel.
     pub system_percent: f64,
-    /// How often the task was held back by its limit.
+    /// How often the limit throttled the task.
     pub throttled_periods: Option<u64>,
-    /// For how long, in nanoseconds.
+    /// How long the limit throttled the task, in nanoseconds.
     pub throttled_ns: Option<u64>,
 }
 
@@ -69,10 +69,10 @@ enum Following {
     Reading { samples: BoxStream<'static, DriverResult<Usage>>, delay: Duration },
 }
 
-/// The statistics of an attempt for as long as there are any.
+/// Follows the statistics of an attempt.
 ///
-/// A stream that fails or closes is opened again after a delay which doubles from 1 s to 2 min and starts over with the
-/// next measurement. Ends when the attempt is gone or the driver has no statistics.
+/// A stream that fails or closes is opened again after a delay, which doubles from 1 s to 2 min and is reset by the next
+/// measurement. Ends when the attempt is gone or the driver has no statistics.
 pub fn follow_stats(
     driver: Arc<dyn TaskDriver>,
     id: AttemptId,
@@ -129,7 +129,8 @@ mod tests {
     use super::*;
     use crate::fixture::StandIn;
 
-    /// Gives one measurement, then streams that close or fail at once, and is gone after so many of them.
+    /// A driver whose first stream yields one measurement; later streams close or fail at once. Open number `opens_max` reports
+    /// the attempt as gone.
     fn broken(opens: Arc<AtomicU32>, opens_max: u32) -> StandIn {
         StandIn::default().with_stats(move |id| match opens.fetch_add(1, Ordering::Relaxed) {
             nth if nth == opens_max => Err(DriverError::Gone(id.clone())),

@@ -1,9 +1,9 @@
-//! Agents that crash: the driver is dropped, and another one goes on where it was.
+//! Agent crashes: the driver is dropped, and a new instance continues.
 
 use super::{Agent, Behaviour, Command, Finds, LONG, Machine, assert_nothing_is_left};
 use crate::{Handle, Leftover, Recovered, TaskConfig};
 
-/// A call that an agent makes.
+/// A call of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
     Start,
@@ -13,7 +13,7 @@ enum Call {
     Destroy,
 }
 
-/// A life, each call of which may come twice.
+/// A sequence of calls in which a call may be repeated.
 const LIFE: [Call; 8] = [
     Call::Start,
     Call::Start,
@@ -25,7 +25,7 @@ const LIFE: [Call; 8] = [
     Call::Destroy,
 ];
 
-/// What an agent has stored of the attempt.
+/// What an agent has stored about the attempt.
 struct Stored {
     config: TaskConfig,
     handle: Option<Handle>,
@@ -48,7 +48,7 @@ async fn call(machine: &dyn Machine, agent: &Agent, stored: &mut Stored, call: C
     }
 }
 
-/// An agent crashes after each call of a life in turn. The next one finds what there is, and lives the rest.
+/// The agent crashes after each call of the sequence in turn. The next agent recovers the attempt and makes the remaining calls.
 pub async fn crash_between_any_two_calls(machine: &dyn Machine) {
     for (attempt, crash_after) in (1..).zip(0..=LIFE.len()) {
         let mut stored = Stored { config: machine.task(attempt, Behaviour::RunsOn), handle: None };
@@ -80,8 +80,8 @@ pub async fn crash_between_any_two_calls(machine: &dyn Machine) {
     }
 }
 
-/// An agent crashes when an attempt runs and nothing of its start is stored. A driver that needs the handle can't take it over: it ends it,
-/// and says that it is lost. No driver leaves two running.
+/// The agent crashes while an attempt runs, before it stored anything about its start. A driver that needs the handle can't take
+/// the attempt over: it ends the attempt and reports it as lost. No driver leaves two running.
 pub async fn crash_without_the_result_of_a_start(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);
@@ -106,7 +106,7 @@ pub async fn crash_without_the_result_of_a_start(machine: &dyn Machine) {
     agent.driver.destroy(&next.id, Leftover::Kill).await.unwrap();
 }
 
-/// An agent fences an attempt and crashes: the next one does not start it either, as long as it asks first.
+/// The agent fences an attempt and crashes: the next agent does not start it either, provided it recovers it first.
 pub async fn crash_of_a_fenced_attempt(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);

@@ -1,4 +1,4 @@
-//! From the start to the end, within the life of one agent and after it.
+//! The lifecycle of attempts, within one agent and across a restart.
 
 use super::{Agent, Behaviour, LONG, Machine, assert_nothing_is_left, exit_of};
 use crate::{Exited, Leftover, Recovered};
@@ -16,12 +16,12 @@ pub async fn start_twice_runs_once(machine: &dyn Machine) {
     assert_eq!(agent.found().await, std::slice::from_ref(&config.id));
     agent.stop(&config.id, LONG).await;
     assert_eq!(agent.exit().await.id, config.id);
-    // One has ended: no second one runs.
+    // The first start was stopped and destroyed: no second process may run.
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
     assert!(agent.found().await.is_empty());
 }
 
-/// What became of an attempt is known to the agent that started it, and to the one after it.
+/// The agent that started an attempt and the next agent both know its state.
 pub async fn recover_in_every_state(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);
@@ -33,7 +33,7 @@ pub async fn recover_in_every_state(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     agent.driver.set_earlier(&[config.id.clone()].into());
     assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
-    // Asked again, as after drift.
+    // Recover again, as after drift.
     assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
     agent.stop(&config.id, LONG).await;
     let exit = exit_of(agent.recover(&config, handle.clone()).await.unwrap());
@@ -45,7 +45,7 @@ pub async fn recover_in_every_state(machine: &dyn Machine) {
     assert_nothing_is_left(&agent.recover(&config, None).await.unwrap());
 }
 
-/// Each agent learns of each end once, whether it has started the attempt or recovered it.
+/// Each agent receives each exit once, whether it started the attempt or recovered it.
 pub async fn ends_are_reported_once(machine: &dyn Machine) {
     let mut agent = Agent::start(machine);
     for (attempt, code) in [(1, 0), (2, 3)] {
@@ -62,7 +62,7 @@ pub async fn ends_are_reported_once(machine: &dyn Machine) {
     assert_eq!(agent.recover(&config, handle).await.unwrap(), Recovered::Running);
     agent.stop(&config.id, LONG).await;
     assert_eq!(agent.exit().await.id, config.id);
-    // Nothing comes between: neither of the ends before, nor the same again.
+    // No other exit is reported in between: neither an earlier attempt's nor the same exit again.
     let config = machine.task(4, Behaviour::Ends(0));
     agent.run(machine, &config).await;
     assert_eq!(agent.exit().await.id, config.id);
@@ -73,7 +73,7 @@ pub async fn ends_are_reported_once(machine: &dyn Machine) {
     assert!(agent.found().await.is_empty());
 }
 
-/// A stop waits for the end; without grace it kills. Stopping what has ended is no error.
+/// A stop waits for the exit; without a grace period it kills. Stopping an ended attempt is not an error.
 pub async fn stop_with_and_without_grace(machine: &dyn Machine) {
     let mut agent = Agent::start(machine);
     for (attempt, behaviour, grace) in [
@@ -97,7 +97,7 @@ pub async fn stop_with_and_without_grace(machine: &dyn Machine) {
     assert!(agent.found().await.is_empty());
 }
 
-/// An attempt that is stopped before it was started never begins.
+/// An attempt that is stopped before its start never starts.
 pub async fn fence_before_start(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);
@@ -111,7 +111,7 @@ pub async fn fence_before_start(machine: &dyn Machine) {
     agent.driver.destroy(&next.id, Leftover::Kill).await.unwrap();
 }
 
-/// A start that failed is an error, and the next attempt begins all the same.
+/// A failed start returns an error and does not prevent the next attempt.
 pub async fn failed_start_leaves_nothing(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::FailsToStart);
@@ -126,7 +126,7 @@ pub async fn failed_start_leaves_nothing(machine: &dyn Machine) {
     agent.driver.destroy(&next.id, Leftover::Kill).await.unwrap();
 }
 
-/// What runs is only removed by who says so; what is unknown is no error.
+/// A running attempt is destroyed only with `Leftover::Kill`; destroying an unknown attempt is not an error.
 pub async fn destroy_leaves_nothing(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::IgnoresSignals);

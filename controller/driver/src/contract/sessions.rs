@@ -1,4 +1,4 @@
-//! What is done with a running attempt: signals, measurements, commands.
+//! Operations on a running attempt: signals, statistics, commands.
 
 use futures_util::{StreamExt as _, stream};
 use tokio::sync::mpsc;
@@ -11,7 +11,7 @@ async fn end(agent: &Agent, attempt: u32) {
     agent.driver.destroy(&super::attempt_id(attempt), Leftover::Kill).await.unwrap();
 }
 
-/// Signals reach what runs; what has ended, and names that nobody knows, are errors.
+/// Signals reach a running attempt. Signalling an ended attempt, and an unknown signal name, are errors.
 pub async fn signals_are_sent(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);
@@ -24,7 +24,7 @@ pub async fn signals_are_sent(machine: &dyn Machine) {
     end(&agent, 1).await;
 }
 
-/// Measurements come until the attempt ends. Of one that does not run there are none.
+/// Statistics arrive until the attempt ends. An attempt that does not run has none.
 pub async fn usage_until_the_end(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);
@@ -38,7 +38,7 @@ pub async fn usage_until_the_end(machine: &dyn Machine) {
     end(&agent, 1).await;
 }
 
-/// A command in a task has its output, its code, and its time.
+/// A command in a task returns its output and exit code. It works only while the attempt runs.
 pub async fn commands_run_to_their_end(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);
@@ -49,7 +49,7 @@ pub async fn commands_run_to_their_end(machine: &dyn Machine) {
     assert_eq!(done.is_ok(), agent.driver.info().capabilities.exec);
     if let Ok(done) = done {
         assert_eq!((done.exit.code, done.stdout.trim_ascii_end()), (4, b"out".as_slice()));
-        // Also in an attempt that an earlier agent has started.
+        // Also in an attempt that an earlier agent started.
         let handle = agent.driver.start(config.clone()).await.unwrap().handle;
         drop(agent);
         let agent = Agent::start(machine);
@@ -61,7 +61,7 @@ pub async fn commands_run_to_their_end(machine: &dyn Machine) {
     end(&agent, 1).await;
 }
 
-/// The raw form: frames of input in, frames of output out, the exit last.
+/// The raw form: input frames in, output frames out, the exit frame last.
 pub async fn frames_in_and_out(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);

@@ -1,7 +1,7 @@
-//! What drivers report while the agent runs, of whichever drivers there are at the time.
+//! Follows the reports of all drivers while the agent runs.
 //!
-//! In: the registry. Out: ends and events of attempts on a channel; fingerprints, back into the registry. A driver that comes is followed from
-//! then on, one that goes or is replaced no longer.
+//! In: the registry. Out: exits and events of attempts on a channel; fingerprints, back into the registry. A driver is followed
+//! from when it is added until it is removed or replaced.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,16 +15,17 @@ use tokio::{
 use super::{Entries, Registry};
 use crate::{Exited, Fingerprint, Health, TaskDriver, TaskEvent};
 
-/// The first wait before a driver is asked for fingerprints again that gives none any more; doubles up to [`AGAIN_MAX`]. Both are Nomad's.
+/// The first wait before a driver whose fingerprint stream ended is asked for a new one; doubles up to [`AGAIN_MAX`]. Both values
+/// are Nomad's.
 const AGAIN_MIN: Duration = Duration::from_secs(5);
 const AGAIN_MAX: Duration = Duration::from_secs(120);
 
-/// What a driver reports of attempts.
+/// A driver's report about an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriverNews {
-    /// One has ended.
+    /// An attempt exited.
     Exited(Exited),
-    /// Something else happened to one.
+    /// Another event of an attempt.
     Event(TaskEvent),
 }
 
@@ -35,10 +36,10 @@ struct Followed {
 }
 
 impl Registry {
-    /// Follows all drivers until nobody reads the news any more.
+    /// Follows all drivers until the receiver of `news` is dropped.
     ///
     /// # Panics
-    /// When following one of them panicked: its exits would go unnoticed.
+    /// If following a driver panicked: its exits would be lost.
     pub async fn follow(self, news: mpsc::Sender<DriverNews>) {
         let mut entries = self.watch();
         let mut tasks = JoinSet::new();
@@ -87,7 +88,7 @@ async fn follow_driver(registry: Registry, driver: Arc<dyn TaskDriver>, news: mp
     let events = driver.events().map(DriverNews::Event);
     let mut all = stream::select(exits, events);
     let reports = async {
-        // Room first: a report that was taken and waits for room would be lost if the driver is replaced.
+        // Reserve capacity first: a report that is taken while the channel is full would be lost if the driver is replaced.
         while let Ok(room) = news.reserve().await {
             let Some(report) = all.next().await else { return };
             room.send(report);

@@ -1,4 +1,4 @@
-//! Drivers that come, go and change under those who follow them.
+//! Drivers that are added, removed and changed while they are followed.
 
 use herdlet_api_types::{AllocId, task::ExitResult};
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ fn fingerprint(health: Health) -> Fingerprint {
     Fingerprint { health, description: "as the test says".to_owned(), attributes: BTreeMap::new() }
 }
 
-/// Waits until the drivers are as wanted.
+/// Waits until the drivers satisfy `wanted`.
 async fn until(registry: &Registry, wanted: impl Fn(&Entries) -> bool) -> Arc<Entries> {
     registry.watch().wait_for(|entries| wanted(entries)).await.map(|entries| Arc::clone(&entries)).unwrap()
 }
@@ -42,7 +42,7 @@ async fn drivers_are_followed_from_when_they_come_to_when_they_go() {
     registry.remove("stand_in");
     assert!(registry.get("stand_in").is_none());
     assert_eq!(registry.entries().away()["stand_in"], "it is gone");
-    // What it reports now is for nobody, and does not touch the one that takes its place.
+    // Later reports of the removed driver are ignored, and do not change its successor.
     let second = Arc::new(StandIn::default());
     registry.insert(second.clone(), Availability::Enabled);
     let gone: Arc<dyn TaskDriver> = first;
